@@ -1,0 +1,281 @@
+//! Payload in pieces: what travels between the layers instead of a copy.
+
+use core::fmt;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::Slice;
+
+/// A run of bytes made of slices, in order. Neighbours in memory are joined as they meet, so a
+/// super-segment that was cut and coalesced within one process is one slice again.
+#[derive(Clone, Default)]
+pub struct Chain {
+    slices: SmallVec<[Slice; 2]>,
+    len: u32,
+}
+
+impl Chain {
+    /// No bytes.
+    #[inline]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes in all.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// No bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces, in order, none of them empty.
+    #[inline]
+    pub fn slices(&self) -> &[Slice] {
+        &self.slices
+    }
+
+    /// Appends a slice.
+    #[inline]
+    pub fn push(&mut self, slice: Slice) {
+        if slice.is_empty() {
+            return;
+        }
+        self.len += slice.len() as u32;
+        match self.slices.last_mut() {
+            Some(last) => {
+                if let Err(slice) = last.try_join(slice) {
+                    self.slices.push(slice);
+                }
+            }
+            None => self.slices.push(slice),
+        }
+    }
+
+    /// Appends another chain.
+    pub fn append(&mut self, other: Self) {
+        for slice in other.slices {
+            self.push(slice);
+        }
+    }
+
+    /// Drops the first `n` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer than `n`.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len());
+        self.len -= n as u32;
+        let mut left = n;
+        let mut gone = 0;
+        for slice in &mut self.slices {
+            if left < slice.len() {
+                slice.advance(left);
+                break;
+            }
+            left -= slice.len();
+            gone += 1;
+        }
+        if gone == self.slices.len() {
+            self.slices.clear();
+        } else if gone > 0 {
+            self.slices.drain(..gone);
+        }
+    }
+
+    /// Keeps only the first `n` bytes; no effect when there are fewer.
+    pub fn truncate(&mut self, n: usize) {
+        if n >= self.len() {
+            return;
+        }
+        let mut left = n;
+        let mut keep = 0;
+        for slice in &mut self.slices {
+            if left == 0 {
+                break;
+            }
+            slice.truncate(left);
+            left -= slice.len();
+            keep += 1;
+        }
+        self.slices.truncate(keep);
+        self.len = n as u32;
+    }
+
+    /// A part of the chain, sharing its memory: `len` bytes from `start`.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    #[must_use]
+    pub fn range(&self, start: usize, len: usize) -> Self {
+        assert!(start + len <= self.len());
+        let mut out = Self::new();
+        let (mut skip, mut left) = (start, len);
+        for slice in &self.slices {
+            if left == 0 {
+                break;
+            }
+            if skip >= slice.len() {
+                skip -= slice.len();
+                continue;
+            }
+            let take = left.min(slice.len() - skip);
+            out.push(slice.slice(skip..skip + take));
+            skip = 0;
+            left -= take;
+        }
+        out
+    }
+
+    /// Takes the first `n` bytes off as a chain of their own.
+    ///
+    /// # Panics
+    /// If there are fewer than `n`.
+    #[must_use]
+    pub fn split_to(&mut self, n: usize) -> Self {
+        if n == self.len() {
+            return core::mem::take(self);
+        }
+        let head = self.range(0, n);
+        self.advance(n);
+        head
+    }
+
+    /// Takes the first piece off, whole.
+    pub fn pop_front(&mut self) -> Option<Slice> {
+        if self.slices.is_empty() {
+            return None;
+        }
+        let first = self.slices.remove(0);
+        self.len -= first.len() as u32;
+        Some(first)
+    }
+
+    /// Copies bytes from the front into `out` without taking them, and says how many.
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for slice in &self.slices {
+            let n = slice.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&slice[..n]);
+            done += n;
+            if done == out.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Forgets everything, keeping the allocation.
+    pub fn clear(&mut self) {
+        self.slices.clear();
+        self.len = 0;
+    }
+
+    /// Bytes of memory that this chain pins; blocks that several pieces share count each time.
+    pub fn pinned(&self) -> usize {
+        self.slices.iter().map(Slice::pinned).sum()
+    }
+}
+
+impl From<Slice> for Chain {
+    fn from(slice: Slice) -> Self {
+        let mut chain = Self::new();
+        chain.push(slice);
+        chain
+    }
+}
+
+impl From<Bytes> for Chain {
+    fn from(bytes: Bytes) -> Self {
+        Slice::from(bytes).into()
+    }
+}
+
+impl FromIterator<Slice> for Chain {
+    fn from_iter<I: IntoIterator<Item = Slice>>(slices: I) -> Self {
+        let mut chain = Self::new();
+        slices.into_iter().for_each(|s| chain.push(s));
+        chain
+    }
+}
+
+impl PartialEq for Chain {
+    fn eq(&self, other: &Self) -> bool {
+        fn bytes(chain: &Chain) -> impl Iterator<Item = &u8> {
+            chain.slices.iter().flat_map(|s| s.as_slice())
+        }
+        self.len == other.len && bytes(self).eq(bytes(other))
+    }
+}
+
+impl Eq for Chain {}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chain({} bytes in {})", self.len, self.slices.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::Chain;
+    use crate::{Pool, Slice};
+
+    fn bytes_of(chain: &Chain) -> Vec<u8> {
+        let mut out = alloc::vec![0; chain.len()];
+        assert_eq!(chain.copy_to(&mut out), chain.len());
+        out
+    }
+
+    #[test]
+    fn what_was_cut_joins_again() {
+        let mut room = Pool::new(0).room(5000);
+        let data: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+        room.extend(&data);
+        let whole = room.freeze();
+        let chain: Chain = (0..5)
+            .map(|i| whole.slice(i * 1000..(i + 1) * 1000))
+            .collect();
+        assert_eq!(chain.slices().len(), 1);
+        assert_eq!(bytes_of(&chain), data);
+    }
+
+    proptest! {
+        /// Every operation does to the chain what it would do to a plain vector.
+        #[test]
+        fn behaves_as_a_vector(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..8),
+            cuts in prop::collection::vec((0..5u8, any::<prop::sample::Index>()), 0..10),
+        ) {
+            let mut model: Vec<u8> = pieces.concat();
+            let mut chain: Chain = pieces.iter().map(|p| Slice::copied_from(p)).collect();
+            for (op, at) in cuts {
+                let n = at.index(model.len() + 1);
+                match op {
+                    0 => { chain.advance(n); model.drain(..n); }
+                    1 => { chain.truncate(n); model.truncate(n); }
+                    2 => {
+                        let head = chain.split_to(n);
+                        prop_assert_eq!(bytes_of(&head), model.drain(..n).collect::<Vec<_>>());
+                    }
+                    3 => prop_assert_eq!(bytes_of(&chain.range(n, model.len() - n)), &model[n..]),
+                    _ => if let Some(first) = chain.pop_front() {
+                        let gone: Vec<u8> = model.drain(..first.len()).collect();
+                        prop_assert_eq!(&*first, gone);
+                    }
+                }
+                prop_assert_eq!(bytes_of(&chain), &model[..]);
+                prop_assert!(chain.slices().iter().all(|s| !s.is_empty()));
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! A block of memory, the one writer that fills it, and the many readers of its parts.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+use core::ops::{Deref, Range};
+
+use bytes::Bytes;
+
+use crate::pool::Shelf;
+
+/// Where a block's bytes live.
+enum Store {
+    /// Memory of a pool, or of nobody in particular.
+    Owned(Box<[u8]>),
+    /// Memory that the user lent (`write_bytes`).
+    Lent(Bytes),
+}
+
+/// A piece of memory that slices share.
+pub(crate) struct Block {
+    store: Store,
+    home: Option<Arc<Shelf>>,
+}
+
+impl Block {
+    pub(crate) fn owned(capacity: usize, home: Option<Arc<Shelf>>) -> Self {
+        Self {
+            store: Store::Owned(alloc::vec![0; capacity].into_boxed_slice()),
+            home,
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match &self.store {
+            Store::Owned(bytes) => bytes,
+            Store::Lent(bytes) => bytes,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+/// Drops one hold on a block; the last one puts it back on its shelf.
+#[inline]
+fn release(block: Arc<Block>) {
+    // Whoever holds the only reference cannot race: nobody is left to clone it.
+    if Arc::strong_count(&block) == 1
+        && let Some(home) = block.home.clone()
+    {
+        home.put(block);
+    }
+}
+
+/// Memory with one owner, being filled from the front.
+///
+/// ```
+/// let pool = fullsend_buf::Pool::new(1 << 20);
+/// let mut room = pool.room(5);
+/// assert_eq!(room.extend(b"hello"), 5);
+/// assert_eq!(&*room.freeze(), b"hello");
+/// ```
+pub struct Room {
+    /// `None` only while dropping.
+    block: Option<Arc<Block>>,
+    filled: u32,
+}
+
+impl Room {
+    pub(crate) fn new(block: Arc<Block>) -> Self {
+        Self {
+            block: Some(block),
+            filled: 0,
+        }
+    }
+
+    /// Bytes this memory holds in all.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.block.as_ref().map_or(0, |b| b.capacity())
+    }
+
+    /// Bytes filled so far.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.filled as usize
+    }
+
+    /// Nothing filled yet.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// Bytes that still fit.
+    #[inline]
+    pub fn remaining(&self) -> usize {
+        self.capacity() - self.len()
+    }
+
+    /// What has been filled.
+    pub fn filled(&self) -> &[u8] {
+        self.block
+            .as_ref()
+            .map_or(&[], |b| &b.bytes()[..self.filled as usize])
+    }
+
+    /// The unfilled part; follow with [`advance`](Self::advance).
+    #[inline]
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        let filled = self.filled as usize;
+        // A room is the only holder of its block, and only pools make rooms.
+        match self.block.as_mut().and_then(Arc::get_mut) {
+            Some(Block {
+                store: Store::Owned(bytes),
+                ..
+            }) => &mut bytes[filled..],
+            _ => &mut [],
+        }
+    }
+
+    /// Counts `n` bytes written through [`spare_mut`](Self::spare_mut) as filled.
+    ///
+    /// # Panics
+    /// If there is no room for `n` more bytes.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.remaining());
+        self.filled += n as u32;
+    }
+
+    /// Copies as much of `data` as fits, and says how much that was.
+    #[inline]
+    pub fn extend(&mut self, data: &[u8]) -> usize {
+        let spare = self.spare_mut();
+        let n = data.len().min(spare.len());
+        spare[..n].copy_from_slice(&data[..n]);
+        self.filled += n as u32;
+        n
+    }
+
+    /// Ends the filling; what was filled can now be shared.
+    #[inline]
+    pub fn freeze(mut self) -> Slice {
+        Slice {
+            block: self.block.take(),
+            off: 0,
+            len: self.filled,
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            release(block);
+        }
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Room({} of {})", self.len(), self.capacity())
+    }
+}
+
+/// A read-only part of a block; cloning shares the memory.
+#[derive(Clone, Default)]
+pub struct Slice {
+    /// `None` for the empty default, and while dropping.
+    block: Option<Arc<Block>>,
+    off: u32,
+    len: u32,
+}
+
+impl Slice {
+    /// A copy of `data` in memory of its own, outside any pool.
+    pub fn copied_from(data: &[u8]) -> Self {
+        Self::from(Bytes::copy_from_slice(data))
+    }
+
+    /// Bytes in this slice.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// No bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        let off = self.off as usize;
+        self.block
+            .as_ref()
+            .map_or(&[], |b| &b.bytes()[off..off + self.len as usize])
+    }
+
+    /// Bytes of memory that this slice keeps from being freed (its whole block).
+    pub fn pinned(&self) -> usize {
+        self.block.as_ref().map_or(0, |b| b.capacity())
+    }
+
+    /// A part of this slice, sharing its memory.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    #[inline]
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len());
+        Self {
+            block: self.block.clone(),
+            off: self.off + range.start as u32,
+            len: (range.end - range.start) as u32,
+        }
+    }
+
+    /// Drops the first `n` bytes from view.
+    ///
+    /// # Panics
+    /// If there are fewer than `n`.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len());
+        self.off += n as u32;
+        self.len -= n as u32;
+    }
+
+    /// Keeps only the first `n` bytes; no effect when there are fewer.
+    #[inline]
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n as u32);
+    }
+
+    /// Takes the first `n` bytes off as a slice of their own.
+    ///
+    /// # Panics
+    /// If there are fewer than `n`.
+    #[inline]
+    #[must_use]
+    pub fn split_to(&mut self, n: usize) -> Self {
+        let head = self.slice(0..n);
+        self.advance(n);
+        head
+    }
+
+    /// Grows by `next` if it lies right behind in the same memory; gives it back otherwise.
+    #[inline]
+    pub(crate) fn try_join(&mut self, next: Self) -> Result<(), Self> {
+        let adjacent = match (&self.block, &next.block) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) && self.off + self.len == next.off,
+            _ => false,
+        };
+        if !adjacent {
+            return Err(next);
+        }
+        self.len += next.len;
+        Ok(())
+    }
+
+    /// The same bytes as `Bytes`, without a copy: the block stays pinned until they are dropped.
+    pub fn into_bytes(self) -> Bytes {
+        match self.block.as_deref() {
+            Some(Block {
+                store: Store::Lent(bytes),
+                ..
+            }) => bytes.slice(self.off as usize..(self.off + self.len) as usize),
+            _ => Bytes::from_owner(self),
+        }
+    }
+}
+
+impl From<Bytes> for Slice {
+    /// Lends `bytes` without copying them.
+    ///
+    /// # Panics
+    /// If there are 4 GiB or more; lend them in parts.
+    fn from(bytes: Bytes) -> Self {
+        let len = u32::try_from(bytes.len()).expect("a slice is shorter than 4 GiB");
+        if len == 0 {
+            return Self::default();
+        }
+        let block = Arc::new(Block {
+            store: Store::Lent(bytes),
+            home: None,
+        });
+        Self {
+            block: Some(block),
+            off: 0,
+            len,
+        }
+    }
+}
+
+impl Drop for Slice {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            release(block);
+        }
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl PartialEq for Slice {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Slice {}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slice({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::Slice;
+    use crate::Pool;
+
+    #[test]
+    fn neighbours_join_and_strangers_do_not() {
+        let pool = Pool::new(1 << 20);
+        let mut room = pool.room(100);
+        room.extend(&[7; 100]);
+        let whole = room.freeze();
+        let (mut a, b, c) = (whole.slice(0..10), whole.slice(10..30), whole.slice(40..50));
+        assert!(a.try_join(b).is_ok());
+        assert_eq!(a.len(), 30);
+        assert!(a.try_join(c).is_err());
+        assert!(a.try_join(Slice::copied_from(b"x")).is_err());
+    }
+
+    #[test]
+    fn lent_bytes_come_back_as_they_were() {
+        let bytes = Bytes::from_static(b"abcdef");
+        let slice = Slice::from(bytes.clone());
+        let part = slice.slice(2..4).into_bytes();
+        assert_eq!(&*part, b"cd");
+        assert_eq!(part.as_ptr(), bytes[2..].as_ptr());
+    }
+
+    #[test]
+    fn pooled_slice_outlives_its_pool() {
+        let pool = Pool::new(1 << 20);
+        let mut room = pool.room(3);
+        room.extend(b"xyz");
+        let bytes = room.freeze().into_bytes();
+        drop(pool);
+        assert_eq!(&*bytes, b"xyz");
+    }
+}

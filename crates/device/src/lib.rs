@@ -1,0 +1,43 @@
+//! TUN, TAP and in-process links that carry super-segments.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use fullsend_offload::{Link, Packet};
+
+/// What a device takes and gives beyond plain frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caps {
+    /// What frames begin with.
+    pub link: Link,
+    /// Largest IP packet on the wire, bytes.
+    pub mtu: u32,
+    /// Takes TCP/IPv4 super-segments.
+    pub tso4: bool,
+    /// Takes TCP/IPv6 super-segments.
+    pub tso6: bool,
+    /// Takes UDP super-segments.
+    pub uso: bool,
+    /// Completes transport checksums.
+    pub tx_checksum: bool,
+    /// Largest super-segment, IP header included, bytes.
+    pub gso_max_size: u32,
+}
+
+/// Something that sends and receives packets in batches, without blocking.
+pub trait Device: Send {
+    /// What it can do.
+    fn caps(&self) -> Caps;
+
+    /// Sends from the front of `batch` as long as the device takes packets; what it takes is
+    /// removed, the rest stays. `WouldBlock` is not an error but packets left over.
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()>;
+
+    /// Appends at most about `max` frames to `batch`, as they came (unparsed, checksum state set
+    /// from the device); how many. 0 when there is nothing now.
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
+
+    /// What to wait on for readability, when it is a file.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+}

@@ -1,0 +1,27 @@
+//! A sans-IO TCP connection that sends and receives super-segments.
+//!
+//! Two verbs in ([`Connection::handle_segment`], [`Connection::handle_timeout`]), three out
+//! ([`Connection::poll_transmit`], [`Connection::poll_deadline`], [`Connection::take_wakes`]), and
+//! the calls of the user between them.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod connection;
+mod error;
+mod info;
+mod mib;
+mod options;
+mod segment;
+mod sysctl;
+mod time_wait;
+
+pub use connection::{Connection, State};
+pub use error::TcpError;
+pub use info::TcpInfo;
+pub use mib::TcpMib;
+pub use options::{Linger, SocketOption};
+pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
+pub use sysctl::{Sysctl, SysctlError};
+pub use time_wait::{TimeWait, TimeWaitVerdict};

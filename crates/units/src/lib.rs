@@ -1,0 +1,18 @@
+//! Typed quantities every layer of Fullsend shares.
+//!
+//! Sequence numbers have no total order, windows on the wire differ from windows in bytes, and
+//! time is a number of nanoseconds that somebody else measured. Nothing here does I/O, reads a
+//! clock or draws randomness.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod counters;
+mod rng;
+mod seq;
+mod size;
+mod time;
+
+pub use rng::{Rng, Seed};
+pub use seq::SeqNum;
+pub use size::{Mss, Rate, Window, WindowScale, WireWindow};
+pub use time::{Instant, Nanos};
