@@ -6,10 +6,11 @@ extern crate alloc;
 
 mod gro;
 mod gso;
+mod header;
 mod packet;
+mod parse;
 
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;
-pub use packet::{
-    Checksum, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, ParseError, TxToken,
-};
+pub use header::HeaderBuf;
+pub use packet::{Checksum, GsoKind, Layers, Link, Offload, Packet, ParseError, TxToken};

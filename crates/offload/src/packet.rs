@@ -1,12 +1,16 @@
 //! The one thing that travels.
 
-use fullsend_buf::Chain;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Slice};
+
+use crate::HeaderBuf;
 
 /// A packet or super-segment: owned headers, shared payload, where each layer begins, and what is
 /// left to do.
 ///
-/// A packet fresh from a device has an empty header and its whole frame in `payload`; parsing
-/// moves the headers out and fills `layers`.
+/// A packet fresh from a device has an empty header and its whole frame in `payload`;
+/// [`parse`](Self::parse) moves the headers out and fills `layers`.
 #[derive(Clone, Debug, Default)]
 pub struct Packet {
     /// Link (if any), network and transport headers, contiguous.
@@ -21,11 +25,84 @@ pub struct Packet {
     pub tx: TxToken,
 }
 
-/// Headers, with room in front for the layers below.
-#[derive(Clone, Debug, Default)]
-pub struct HeaderBuf {}
+// Packets move between queues by value.
+const _: () = assert!(size_of::<Packet>() <= 256);
+
+impl Packet {
+    /// A frame fresh from a device, not parsed yet.
+    #[inline]
+    pub fn from_frame(frame: impl Into<Chain>) -> Self {
+        Self {
+            payload: frame.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Bytes in all, headers and payload.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+
+    /// No bytes at all.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Packets it stands for on a wire; at least 1.
+    #[inline]
+    pub fn segments(&self) -> u32 {
+        u32::from(self.offload.gso_segs.max(1))
+    }
+
+    /// Bytes it takes on a wire once it is cut: the headers count once for each segment.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        self.header.len() * self.segments() as usize + self.payload.len()
+    }
+
+    /// The pieces in order, none of them empty: what a vectored write takes.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        core::iter::once(self.header.as_slice())
+            .filter(|header| !header.is_empty())
+            .chain(self.payload.slices().iter().map(Slice::as_slice))
+    }
+
+    /// Appends all bytes to `out`.
+    pub fn gather(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len());
+        self.slices().for_each(|piece| out.extend_from_slice(piece));
+    }
+
+    /// All bytes, copied into one piece.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.gather(&mut out);
+        out
+    }
+
+    /// The network header and what follows it in the header; the outer one when encapsulated.
+    #[inline]
+    pub fn network_header(&self) -> &[u8] {
+        self.header
+            .get(self.layers.network[0] as usize..)
+            .unwrap_or(&[])
+    }
+
+    /// The transport header; empty in a fragment or before parsing.
+    #[inline]
+    pub fn transport_header(&self) -> &[u8] {
+        self.header
+            .get(self.layers.transport as usize..)
+            .unwrap_or(&[])
+    }
+}
 
 /// Offsets into the header, from its start; recorded once.
+///
+/// The payload begins where the header ends: behind the TCP or UDP header, and right behind the
+/// IP headers for every other protocol and for fragments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
     /// Network header: outer, and inner when encapsulated (else both the same).
@@ -80,6 +157,8 @@ pub struct Offload {
     pub kind: GsoKind,
     /// Transport checksum.
     pub checksum: Checksum,
+    /// All segments carry the same IPv4 ID instead of counting up: outer and inner header.
+    pub fixed_id: [bool; 2],
 }
 
 /// Who is told when a device completes a packet. The default is nobody.

@@ -1,0 +1,234 @@
+//! Headers, with room in front for the layers below.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+/// Bytes held without an allocation: Ethernet with two VLAN tags, IPv6 and TCP with all its
+/// options take 122.
+const INLINE: usize = 142;
+
+/// Spare room in front when a long header stack goes to the heap.
+const HEAP_SPARE: usize = 64;
+
+/// The bytes end where the memory ends, so that a lower layer prepends without moving them.
+#[derive(Clone)]
+enum Store {
+    Inline { start: u8, bytes: [u8; INLINE] },
+    Heap { start: u16, bytes: Box<[u8]> },
+}
+
+/// A packet's headers. They are built from the inside out: each layer
+/// [`prepend`](Self::prepend)s its own.
+///
+/// ```
+/// let mut header = fullsend_offload::HeaderBuf::from_slice(b"tcp");
+/// header.prepend(3).copy_from_slice(b"ip ");
+/// assert_eq!(&*header, b"ip tcp");
+/// ```
+#[derive(Clone)]
+pub struct HeaderBuf {
+    store: Store,
+}
+
+impl HeaderBuf {
+    /// No bytes.
+    #[inline]
+    pub const fn new() -> Self {
+        Self {
+            store: Store::Inline {
+                start: INLINE as u8,
+                bytes: [0; INLINE],
+            },
+        }
+    }
+
+    /// A copy of `header`.
+    #[inline]
+    pub fn from_slice(header: &[u8]) -> Self {
+        let mut out = Self::new();
+        out.prepend(header.len()).copy_from_slice(header);
+        out
+    }
+
+    /// Bytes held.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.store {
+            Store::Inline { start, bytes } => bytes.len() - *start as usize,
+            Store::Heap { start, bytes } => bytes.len() - *start as usize,
+        }
+    }
+
+    /// No bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.store {
+            Store::Inline { start, bytes } => &bytes[*start as usize..],
+            Store::Heap { start, bytes } => &bytes[*start as usize..],
+        }
+    }
+
+    /// The bytes, to be changed.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.store {
+            Store::Inline { start, bytes } => &mut bytes[*start as usize..],
+            Store::Heap { start, bytes } => &mut bytes[*start as usize..],
+        }
+    }
+
+    /// Adds `n` bytes in front and gives them to be written; what they hold before is
+    /// unspecified.
+    ///
+    /// # Panics
+    /// If the headers would exceed 64 KiB.
+    #[inline]
+    pub fn prepend(&mut self, n: usize) -> &mut [u8] {
+        if self.headroom() < n {
+            self.spill(n);
+        }
+        match &mut self.store {
+            Store::Inline { start, bytes } => {
+                *start -= n as u8;
+                &mut bytes[*start as usize..][..n]
+            }
+            Store::Heap { start, bytes } => {
+                *start -= n as u16;
+                &mut bytes[*start as usize..][..n]
+            }
+        }
+    }
+
+    /// Bytes that can be prepended without moving what is there.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        match &self.store {
+            Store::Inline { start, .. } => *start as usize,
+            Store::Heap { start, .. } => *start as usize,
+        }
+    }
+
+    /// Drops the first `n` bytes (a layer that was dealt with).
+    ///
+    /// # Panics
+    /// If there are fewer than `n`.
+    #[inline]
+    pub fn truncate_front(&mut self, n: usize) {
+        assert!(n <= self.len(), "no {n} bytes of header to drop");
+        match &mut self.store {
+            Store::Inline { start, .. } => *start += n as u8,
+            Store::Heap { start, .. } => *start += n as u16,
+        }
+    }
+
+    /// Drops everything.
+    #[inline]
+    pub fn clear(&mut self) {
+        match &mut self.store {
+            Store::Inline { start, bytes } => *start = bytes.len() as u8,
+            Store::Heap { start, bytes } => *start = bytes.len() as u16,
+        }
+    }
+
+    /// Moves to larger memory with room for `n` more bytes.
+    #[cold]
+    fn spill(&mut self, n: usize) {
+        let capacity = self.len() + n + HEAP_SPARE;
+        assert!(
+            capacity <= usize::from(u16::MAX),
+            "headers of {} bytes",
+            self.len() + n
+        );
+        let start = capacity - self.len();
+        let mut bytes = vec![0; capacity].into_boxed_slice();
+        bytes[start..].copy_from_slice(self.as_slice());
+        self.store = Store::Heap {
+            start: start as u16,
+            bytes,
+        };
+    }
+}
+
+impl Default for HeaderBuf {
+    #[inline]
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Deref for HeaderBuf {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl DerefMut for HeaderBuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+}
+
+impl PartialEq for HeaderBuf {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for HeaderBuf {}
+
+impl fmt::Debug for HeaderBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeaderBuf(")?;
+        for byte in self.as_slice() {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::{HeaderBuf, INLINE};
+
+    #[test]
+    fn layers_are_prepended_and_taken_off() {
+        let mut header = HeaderBuf::from_slice(b"transport");
+        header.prepend(7).copy_from_slice(b"network");
+        header.prepend(4).copy_from_slice(b"link");
+        assert_eq!(&*header, b"linknetworktransport");
+        header.truncate_front(4);
+        assert_eq!(&*header, b"networktransport");
+        header[0] = b'N';
+        assert_eq!(&header.clone()[..7], b"Network");
+        header.clear();
+        assert!(header.is_empty() && header == HeaderBuf::new());
+    }
+
+    #[test]
+    fn long_stacks_spill_to_the_heap() {
+        let mut header = HeaderBuf::new();
+        let mut model = Vec::new();
+        for layer in 0..40u8 {
+            header.prepend(20).fill(layer);
+            model.splice(0..0, [layer; 20]);
+            assert_eq!(&*header, &model[..]);
+        }
+        header.truncate_front(790);
+        assert_eq!(&*header, &[0; 10]);
+        assert_eq!(HeaderBuf::from_slice(&model).len(), 800);
+        assert_eq!(HeaderBuf::new().headroom(), INLINE);
+    }
+}
