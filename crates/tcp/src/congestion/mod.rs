@@ -1,0 +1,146 @@
+//! Congestion control: one trait, its algorithms by name, and the window they steer.
+//!
+//! The sender owns the [`Cwnd`] and decides *when* something happens (an ACK, a loss event, a
+//! timeout, an idle restart); the algorithm decides *how much*.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use fullsend_units::{Instant, Mss, Nanos, Rate, SeqNum};
+
+mod cubic;
+mod cwnd;
+mod reno;
+
+pub use cubic::Cubic;
+pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
+pub use reno::Reno;
+
+/// What one cumulative or selective ACK said, as an algorithm sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AckSample {
+    /// When the ACK arrived.
+    pub now: Instant,
+    /// Segments that this ACK newly acknowledged (each segment of a super-segment counted).
+    pub acked_segs: u32,
+    /// Round-trip time of this ACK, if it gave an unambiguous one (Karn).
+    pub rtt: Option<Nanos>,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub srtt: Nanos,
+    /// Least round-trip time seen lately; zero before the first sample.
+    pub min_rtt: Nanos,
+    /// Segments in flight before this ACK was counted.
+    pub prior_in_flight_segs: u32,
+    /// The window, and not the application or the peer, was what limited sending (RFC 7661).
+    pub cwnd_limited: bool,
+    /// Segment size.
+    pub mss: Mss,
+    /// First unacknowledged byte after this ACK.
+    pub snd_una: SeqNum,
+    /// Next byte to be sent, which ends the current round.
+    pub snd_nxt: SeqNum,
+}
+
+/// Why the window must shrink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CongestionEvent {
+    /// Loss found by duplicate or selective ACKs; fast recovery begins.
+    Loss,
+    /// The peer echoed Congestion Experienced (RFC 3168); at most once per round trip.
+    Ecn,
+    /// The retransmission timer fired; the sender sets cwnd to one segment itself.
+    Rto,
+}
+
+/// An algorithm that steers a [`Cwnd`].
+///
+/// Call [`on_ack`](Self::on_ack) only while the window may grow (not during fast recovery or a
+/// window reduction, where proportional rate reduction rules).
+pub trait CongestionControl: Send + fmt::Debug {
+    /// Its name, as `TCP_CONGESTION` has it.
+    fn name(&self) -> &'static str;
+
+    /// Grows the window for newly acknowledged segments.
+    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample);
+
+    /// The new ssthresh, in segments (at least 2), as a congestion event begins. The sender
+    /// stores it in the window, with what is needed for an undo ([`Cwnd::reduce`]).
+    fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32;
+
+    /// Nothing was in flight for `idle` and sending starts again; the sender has already decayed
+    /// the window (RFC 2861, [`Cwnd::restart_after_idle`]).
+    fn on_idle_restart(&mut self, window: &Cwnd, idle: Nanos) {
+        let _ = (window, idle);
+    }
+
+    /// The reduction proved unnecessary (Eifel, DSACK): the cwnd to go back to, in segments.
+    fn undo(&mut self, window: &Cwnd) -> u32 {
+        window.cwnd.max(window.prior_cwnd)
+    }
+
+    /// The rate at which it wants to be paced, if it decides that itself (BBR).
+    fn pacing_rate(&self) -> Option<Rate> {
+        None
+    }
+}
+
+/// The names that [`by_name`] knows.
+pub const AVAILABLE: [&str; 2] = ["cubic", "reno"];
+
+/// A fresh instance of the algorithm called `name`.
+///
+/// # Errors
+/// If there is none of that name; the error lists those there are.
+pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongestion> {
+    match name {
+        "cubic" => Ok(Box::new(Cubic::new())),
+        "reno" => Ok(Box::new(Reno::new())),
+        _ => Err(UnknownCongestion),
+    }
+}
+
+/// There is no congestion control of that name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownCongestion;
+
+impl fmt::Display for UnknownCongestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unknown congestion control; available: ")?;
+        for (i, name) in AVAILABLE.iter().enumerate() {
+            let sep = if i == 0 { "" } else { ", " };
+            write!(f, "{sep}{name}")?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownCongestion {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::{AVAILABLE, Cubic, Reno, by_name};
+
+    #[test]
+    fn every_available_name_gives_an_instance_of_that_name() {
+        for name in AVAILABLE {
+            assert_eq!(by_name(name).expect("available").name(), name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_what_there_is() {
+        let error = by_name("vegas").expect_err("not there");
+        assert_eq!(
+            error.to_string(),
+            "unknown congestion control; available: cubic, reno"
+        );
+    }
+
+    #[test]
+    fn instances_are_small() {
+        assert!(size_of::<Cubic>() <= 96);
+        assert!(size_of::<Reno>() <= 96);
+    }
+}

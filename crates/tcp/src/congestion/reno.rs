@@ -1,0 +1,41 @@
+//! Reno (RFC 5681) with appropriate byte counting.
+
+use fullsend_units::Instant;
+
+use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
+
+/// RFC 5681: slow start, then one segment per round trip; half on loss.
+#[derive(Clone, Debug, Default)]
+pub struct Reno(());
+
+impl Reno {
+    /// A fresh instance.
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl CongestionControl for Reno {
+    fn name(&self) -> &'static str {
+        "reno"
+    }
+
+    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) {
+        // RFC 5681 4.1 and RFC 7661: a window that was not used proves nothing.
+        if !ack.cwnd_limited {
+            return;
+        }
+        let mut acked_segs = ack.acked_segs;
+        if window.in_slow_start() {
+            acked_segs = window.slow_start(acked_segs);
+        }
+        if acked_segs > 0 {
+            window.additive_increase(window.cwnd, acked_segs);
+        }
+    }
+
+    fn ssthresh(&mut self, window: &Cwnd, _: CongestionEvent, _: Instant) -> u32 {
+        // RFC 5681 (4), with cwnd for FlightSize as it limits what is in flight.
+        (window.cwnd / 2).max(2)
+    }
+}

@@ -1,0 +1,7 @@
+//! Loss recovery: what is in flight, what of it arrived, what is lost, and how fast to repair.
+
+mod prr;
+mod rtx_queue;
+
+pub(crate) use prr::Prr;
+pub(crate) use rtx_queue::{AckOutcome, Retransmit, RtxQueue, SackOutcome, TransmitUnit};

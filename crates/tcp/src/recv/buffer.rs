@@ -1,0 +1,1 @@
+//! Text in order, waiting for its reader.

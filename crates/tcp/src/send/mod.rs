@@ -1,0 +1,5 @@
+//! The sending side: what is not yet sent.
+
+mod write_queue;
+
+pub(crate) use write_queue::{Taken, WriteQueue};
