@@ -21,5 +21,61 @@ fullsend_units::counters! {
         in_errs: "TcpInErrs",
         /// RST segments sent.
         out_rsts: "TcpOutRsts",
+        /// SYNs and SYN-ACKs sent again.
+        syn_retrans: "TcpExtTCPSynRetrans",
+        /// Retransmission timeouts.
+        timeouts: "TcpExtTCPTimeouts",
+        /// Retransmissions started by SACK or duplicate acknowledgements.
+        fast_retrans: "TcpExtTCPFastRetrans",
+        /// Retransmissions in slow start after a timeout.
+        slow_start_retrans: "TcpExtTCPSlowStartRetrans",
+        /// Recoveries entered by SACK.
+        sack_recovery: "TcpExtTCPSackRecovery",
+        /// Recoveries entered by duplicate acknowledgements.
+        reno_recovery: "TcpExtTCPRenoRecovery",
+        /// Segments dropped because their timestamp was old (PAWS).
+        paws_estab: "TcpExtPAWSEstab",
+        /// Challenge ACKs sent (RFC 5961).
+        challenge_ack: "TcpExtTCPChallengeACK",
+        /// SYNs in synchronised states (RFC 5961 4).
+        syn_challenge: "TcpExtTCPSYNChallenge",
+        /// Answers to out-of-window segments withheld by the rate limit.
+        ack_skipped_seq: "TcpExtTCPACKSkippedSeq",
+        /// Answers to old timestamps withheld by the rate limit.
+        ack_skipped_paws: "TcpExtTCPACKSkippedPAWS",
+        /// Challenge ACKs withheld by the rate limit.
+        ack_skipped_challenge: "TcpExtTCPACKSkippedChallenge",
+        /// Answers in TIME-WAIT withheld by the rate limit.
+        ack_skipped_time_wait: "TcpExtTCPACKSkippedTimeWait",
+        /// Delayed acknowledgements sent by the timer.
+        delayed_acks: "TcpExtDelayedACKs",
+        /// Duplicate data received, so the acknowledgement was sent at once.
+        delayed_ack_lost: "TcpExtDelayedACKLost",
+        /// Segments put into the out-of-order queue.
+        ofo_queue: "TcpExtTCPOFOQueue",
+        /// Out-of-order segments dropped for want of memory.
+        ofo_drop: "TcpExtTCPOFODrop",
+        /// In-order segments dropped for want of memory or window.
+        rcvq_drop: "TcpExtTCPRcvQDrop",
+        /// Zero-window probes sent.
+        win_probe: "TcpExtTCPWinProbe",
+        /// Keepalive probes sent.
+        keep_alive: "TcpExtTCPKeepAlive",
+        /// Connections aborted because data arrived after `close`.
+        abort_on_data: "TcpExtTCPAbortOnData",
+        /// Connections aborted by `close` with unread data.
+        abort_on_close: "TcpExtTCPAbortOnClose",
+        /// Connections aborted by timeouts.
+        abort_on_timeout: "TcpExtTCPAbortOnTimeout",
+        /// Connections aborted because they lingered.
+        abort_on_linger: "TcpExtTCPAbortOnLinger",
+        /// Connections entering TIME-WAIT.
+        time_waits: "TcpExtTW",
+        /// DSACKs sent for duplicate data.
+        dsack_old_sent: "TcpExtTCPDSACKOldSent",
+        /// DSACKs received.
+        dsack_recv: "TcpExtTCPDSACKRecv",
+        /// Segments whose data was received in order without thought (header prediction).
+        hp_hits: "TcpExtTCPHPHits",
     }
 }

@@ -20,6 +20,9 @@ pub struct Cx<'a> {
     pub rng: &'a mut Rng,
     /// The device this connection's packets leave by.
     pub device: DeviceCaps,
+    /// Added to the clock to make timestamps (RFC 7323 5.4). Secret, and the same for all
+    /// connections to one peer, so that a later connection's timestamps are later (RFC 6191).
+    pub ts_offset: u32,
 }
 
 /// What the outgoing device takes in one packet.

@@ -1,39 +1,299 @@
 //! The host's TCP tunables, under Linux's names.
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt;
+use core::ops::RangeInclusive;
 
-/// `net.ipv4.tcp_*`, readable and settable live by name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sysctl {
-    /// Receive buffer: least, initial, most bytes.
-    pub tcp_rmem: [u32; 3],
-    /// Send buffer: least, initial, most bytes.
-    pub tcp_wmem: [u32; 3],
+/// Declares the tunables: prefix, name, type, default, what is allowed.
+macro_rules! sysctls {
+    ($($(#[$doc:meta])* $prefix:literal $field:ident: $ty:ty = $default:expr, $allowed:expr;)*) => {
+        /// `net.ipv4.tcp_*` and `net.core.*`, readable and settable live by name. Values are in
+        /// the units Linux has for them.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct Sysctl { $($(#[$doc])* pub $field: $ty,)* }
+
+        impl Default for Sysctl {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        /// Every tunable's full name.
+        const NAMES: &[&str] = &[$(concat!($prefix, stringify!($field)),)*];
+
+        impl Sysctl {
+            /// Sets `key` (with or without `net.ipv4.` or `net.core.`) from Linux's text form.
+            pub fn set(&mut self, key: &str, value: &str) -> Result<(), SysctlError> {
+                match short_name(key) {
+                    $(stringify!($field) => {
+                        self.$field = Tunable::parse(value, &$allowed).map_err(|want| {
+                            SysctlError::BadValue {
+                                key: key.to_owned(),
+                                value: value.to_owned(),
+                                want,
+                            }
+                        })?;
+                    })*
+                    _ => return Err(SysctlError::unknown(key)),
+                }
+                Ok(())
+            }
+
+            /// The value of `key` (with or without prefix) in Linux's text form.
+            pub fn get(&self, key: &str) -> Result<String, SysctlError> {
+                match short_name(key) {
+                    $(stringify!($field) => Ok(Tunable::show(&self.$field)),)*
+                    _ => Err(SysctlError::unknown(key)),
+                }
+            }
+
+            /// Every tunable: full name and value.
+            pub fn list(&self) -> impl Iterator<Item = (&'static str, String)> {
+                [$((concat!($prefix, stringify!($field)), Tunable::show(&self.$field)),)*]
+                    .into_iter()
+            }
+        }
+    };
 }
 
-impl Default for Sysctl {
-    fn default() -> Self {
-        Self {
-            tcp_rmem: [4096, 131_072, 6_291_456],
-            tcp_wmem: [4096, 16_384, 4_194_304],
-        }
+/// Bytes of one buffer: a whole TU at least, and sums of two stay within 32 bits.
+const BUFFER: RangeInclusive<u32> = 4096..=0x3fff_ffff;
+
+sysctls! {
+    /// Receive buffer: least, initial, most bytes.
+    "net.ipv4." tcp_rmem: [u32; 3] = [4096, 131_072, 6_291_456], BUFFER;
+    /// Send buffer: least, initial, most bytes.
+    "net.ipv4." tcp_wmem: [u32; 3] = [4096, 16_384, 4_194_304], BUFFER;
+    /// Most bytes `SO_RCVBUF` can ask for.
+    "net.core." rmem_max: u32 = 4_194_304, BUFFER;
+    /// Most bytes `SO_SNDBUF` can ask for.
+    "net.core." wmem_max: u32 = 4_194_304, BUFFER;
+    /// The receive buffer grows with what the reader takes per round trip.
+    "net.ipv4." tcp_moderate_rcvbuf: bool = true, ();
+    /// Offer window scaling (RFC 7323 2).
+    "net.ipv4." tcp_window_scaling: bool = true, ();
+    /// Offer timestamps (RFC 7323 3).
+    "net.ipv4." tcp_timestamps: bool = true, ();
+    /// Offer selective acknowledgement (RFC 2018).
+    "net.ipv4." tcp_sack: bool = true, ();
+    /// Report duplicates (RFC 2883).
+    "net.ipv4." tcp_dsack: bool = true, ();
+    /// Duplicate acknowledgements (or segments SACKed above) that mean loss (RFC 6675 DupThresh).
+    "net.ipv4." tcp_reordering: u32 = 3, 1..=300;
+    /// Restart slowly after an idle time (RFC 2861).
+    "net.ipv4." tcp_slow_start_after_idle: bool = true, ();
+    /// Unsent bytes above which a socket is not writable.
+    "net.ipv4." tcp_notsent_lowat: u32 = u32::MAX, 1..=u32::MAX;
+    /// Least segments in a super-segment, whatever the pacing rate says.
+    "net.ipv4." tcp_min_tso_segs: u32 = 2, 1..=65_535;
+    /// Each such power of two microseconds of `min_rtt` halves the burst a super-segment may be.
+    "net.ipv4." tcp_tso_rtt_log: u32 = 9, 0..=31;
+    /// A super-segment waits for more until it is this part of the window.
+    "net.ipv4." tcp_tso_win_divisor: u32 = 3, 0..=65_535;
+    /// Pacing rate in slow start, percent of cwnd per srtt.
+    "net.ipv4." tcp_pacing_ss_ratio: u32 = 200, 1..=1000;
+    /// Pacing rate in congestion avoidance, percent of cwnd per srtt.
+    "net.ipv4." tcp_pacing_ca_ratio: u32 = 120, 1..=1000;
+    /// SYNs sent again before a connect fails.
+    "net.ipv4." tcp_syn_retries: u32 = 6, 1..=127;
+    /// SYN-ACKs sent again before a passive open is dropped.
+    "net.ipv4." tcp_synack_retries: u32 = 5, 0..=127;
+    /// Retransmission timeouts in a row before a connection fails.
+    "net.ipv4." tcp_retries2: u32 = 15, 1..=127;
+    /// The same for a connection its user has let go of.
+    "net.ipv4." tcp_orphan_retries: u32 = 8, 1..=127;
+    /// Seconds an orphan stays in FIN-WAIT-2.
+    "net.ipv4." tcp_fin_timeout: u32 = 60, 1..=86_400;
+    /// Idle seconds before the first keepalive probe.
+    "net.ipv4." tcp_keepalive_time: u32 = 7200, 1..=32_767;
+    /// Seconds between keepalive probes.
+    "net.ipv4." tcp_keepalive_intvl: u32 = 75, 1..=32_767;
+    /// Keepalive probes without answer before the connection fails.
+    "net.ipv4." tcp_keepalive_probes: u32 = 9, 1..=127;
+    /// Least path MSS in bytes that a peer or an ICMP message can make us use.
+    "net.ipv4." tcp_min_snd_mss: u32 = 48, 48..=65_535;
+    /// Seconds over which the least round-trip time is the least.
+    "net.ipv4." tcp_min_rtt_wlen: u32 = 300, 0..=86_400;
+    /// Milliseconds between answers to out-of-window segments of one connection (RFC 5961 10).
+    "net.ipv4." tcp_invalid_ratelimit: u32 = 500, 0..=2_147_483;
+    /// Connections in TIME-WAIT ignore RST (RFC 1337).
+    "net.ipv4." tcp_rfc1337: bool = false, ();
+}
+
+/// `key` without its prefix.
+fn short_name(key: &str) -> &str {
+    let key = key.trim();
+    key.strip_prefix("net.ipv4.")
+        .or_else(|| key.strip_prefix("net.core."))
+        .unwrap_or(key)
+}
+
+/// A type a tunable can have.
+trait Tunable: Sized {
+    /// What is allowed.
+    type Allowed;
+    /// From text; else what would have been right.
+    fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String>;
+    /// To text.
+    fn show(&self) -> String;
+}
+
+impl Tunable for u32 {
+    type Allowed = RangeInclusive<Self>;
+
+    fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
+        let value = text.trim().parse().ok();
+        value
+            .filter(|v| allowed.contains(v))
+            .ok_or_else(|| format!("a number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 
-impl Sysctl {
-    /// Sets `key` (with or without `net.ipv4.`) from Linux's text form.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SysctlError> {
-        let _ = (key, value);
-        todo!()
+impl Tunable for bool {
+    type Allowed = ();
+
+    fn parse(text: &str, (): &()) -> Result<Self, String> {
+        match text.trim() {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err("0 (off) or 1 (on)".to_owned()),
+        }
+    }
+
+    fn show(&self) -> String {
+        u8::from(*self).to_string()
+    }
+}
+
+impl Tunable for [u32; 3] {
+    type Allowed = RangeInclusive<u32>;
+
+    fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
+        let mut values = [0; 3];
+        let mut words = text.split(|c: char| c.is_whitespace() || c == ',');
+        let mut words = words.by_ref().filter(|w| !w.is_empty());
+        let all_parsed = values.iter_mut().all(|slot| {
+            let value = words.next().and_then(|w| w.parse().ok());
+            value
+                .filter(|v| allowed.contains(v))
+                .map(|v| *slot = v)
+                .is_some()
+        });
+        let ordered = values.is_sorted();
+        if !all_parsed || !ordered || words.next().is_some() {
+            return Err(format!(
+                "three rising numbers (least, initial, most), each from {} to {}",
+                allowed.start(),
+                allowed.end()
+            ));
+        }
+        Ok(values)
+    }
+
+    fn show(&self) -> String {
+        let [least, initial, most] = self;
+        format!("{least}\t{initial}\t{most}")
     }
 }
 
 /// Why a tunable could not be read or set.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SysctlError;
+pub enum SysctlError {
+    /// There is no tunable of that name.
+    Unknown {
+        /// The name given.
+        key: String,
+        /// The one most like it.
+        nearest: &'static str,
+    },
+    /// The value does not fit.
+    BadValue {
+        /// The name given.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What would fit.
+        want: String,
+    },
+}
+
+impl SysctlError {
+    fn unknown(key: &str) -> Self {
+        let given = short_name(key);
+        let likeness = |name: &&&str| {
+            let known = short_name(name);
+            let same = known.bytes().zip(given.bytes());
+            same.take_while(|(a, b)| a == b).count()
+        };
+        Self::Unknown {
+            key: key.to_owned(),
+            nearest: NAMES.iter().max_by_key(likeness).unwrap_or(&""),
+        }
+    }
+}
 
 impl fmt::Display for SysctlError {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        todo!()
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { key, nearest } => {
+                write!(f, "there is no tunable {key:?}; the nearest is {nearest}")
+            }
+            Self::BadValue { key, value, want } => {
+                write!(f, "{key} cannot be {value:?}: give {want}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SysctlError {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::Sysctl;
+
+    #[test]
+    fn every_tunable_reads_back_what_was_set_by_either_name() {
+        let mut sysctl = Sysctl::default();
+        for (name, value) in Sysctl::default().list() {
+            sysctl.set(name, &value).unwrap();
+            assert_eq!(sysctl.get(super::short_name(name)).unwrap(), value);
+        }
+        assert_eq!(sysctl, Sysctl::default());
+        sysctl.set("tcp_wmem", "4096 65536,1000000").unwrap();
+        assert_eq!(sysctl.tcp_wmem, [4096, 65_536, 1_000_000]);
+        sysctl.set("net.ipv4.tcp_sack", "0").unwrap();
+        assert!(!sysctl.tcp_sack);
+    }
+
+    #[test]
+    fn errors_name_the_value_and_the_mend() {
+        let mut sysctl = Sysctl::default();
+        let mut error = |key, value| sysctl.set(key, value).unwrap_err().to_string();
+        assert_eq!(
+            error("tcp_sack", "yes"),
+            "tcp_sack cannot be \"yes\": give 0 (off) or 1 (on)"
+        );
+        assert_eq!(
+            error("net.ipv4.tcp_rmem", "8192 4096 9000"),
+            "net.ipv4.tcp_rmem cannot be \"8192 4096 9000\": give three rising numbers (least, \
+             initial, most), each from 4096 to 1073741823"
+        );
+        assert_eq!(
+            error("tcp_reordering", "-1"),
+            "tcp_reordering cannot be \"-1\": give a number from 1 to 300"
+        );
+        assert_eq!(
+            error("tcp_keepalive_tim", "1"),
+            "there is no tunable \"tcp_keepalive_tim\"; the nearest is net.ipv4.tcp_keepalive_time"
+        );
+        assert_eq!(sysctl, Sysctl::default());
     }
 }

@@ -1,14 +1,34 @@
 //! TIME-WAIT: the little that remains of a connection for 2 MSL (RFC 9293 3.10.7.4, RFC 6191).
 
-use fullsend_units::Instant;
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
+use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::{Cx, SegmentIn, SegmentOut};
+
+/// 2 MSL, as Linux has it.
+const TIME_WAIT: Nanos = Nanos::from_secs(60);
 
 /// A closed connection that still answers for its old segments.
 #[derive(Debug)]
 pub struct TimeWait {
     /// When it may be forgotten.
     pub expires: Instant,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+    pub(crate) snd_nxt: SeqNum,
+    pub(crate) rcv_nxt: SeqNum,
+    pub(crate) window: WireWindow,
+    /// The peer's last timestamp and the offset of ours, when the connection used them.
+    pub(crate) timestamps: Option<TwTimestamps>,
+    pub(crate) last_reply: Option<Instant>,
+}
+
+/// RFC 7323 state that outlives the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TwTimestamps {
+    pub(crate) recent: u32,
+    pub(crate) offset: u32,
 }
 
 /// What the host does with a segment for a TIME-WAIT entry.
@@ -19,16 +39,107 @@ pub enum TimeWaitVerdict {
     /// Send this.
     Reply(SegmentOut),
     /// RFC 6191 / RFC 9293: a new SYN that is provably later; forget the entry and treat the
-    /// segment as one for a listener, with an ISN above the given one.
+    /// segment as one for a listener, with an ISN not before [`TimeWait::reuse_isn`].
     Reuse,
     /// Forget the entry (RFC 1337 off, acceptable RST).
     Forget,
 }
 
 impl TimeWait {
+    /// The time of 2 MSL begins.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.expires = now + TIME_WAIT;
+    }
+
+    /// The least ISN with which a new incarnation cannot be confused with the old one.
+    pub fn reuse_isn(&self) -> SeqNum {
+        self.snd_nxt + 65_537
+    }
+
     /// Judges a segment.
     pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
-        let _ = (cx, segment);
-        todo!()
+        let repr = &segment.repr;
+        let flags = repr.flags;
+        let ts = repr.options.timestamps.zip(self.timestamps);
+        let later_ts = ts.is_some_and(|(seg, tw)| (seg.val.wrapping_sub(tw.recent) as i32) > 0);
+        let stale_ts = ts.is_some_and(|(seg, tw)| (seg.val.wrapping_sub(tw.recent) as i32) < 0);
+        let empty = segment.payload.is_empty() && !flags.intersects(syn_or_fin());
+
+        if !stale_ts && repr.seq == self.rcv_nxt && (empty || flags.contains(TcpFlags::RST)) {
+            return self.in_sequence(cx, segment);
+        }
+        // RFC 6191 2 / RFC 9293 3.10.7.4: later by timestamp or by sequence number.
+        let fresh_syn = flags.contains(TcpFlags::SYN)
+            && !flags.intersects(TcpFlags::RST.union(TcpFlags::ACK))
+            && !stale_ts;
+        if fresh_syn && (repr.seq.after(self.rcv_nxt) || later_ts) {
+            return TimeWaitVerdict::Reuse;
+        }
+        if stale_ts {
+            cx.mib.paws_estab += 1;
+        }
+        if flags.contains(TcpFlags::RST) || !(stale_ts || flags.contains(TcpFlags::ACK)) {
+            return TimeWaitVerdict::Drop;
+        }
+        // RFC 9293 3.10.7.4: the peer did not get our last ACK; answer, and wait again.
+        self.restart(cx.now);
+        self.reply(cx)
     }
+
+    fn in_sequence(&mut self, cx: &Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
+        if segment.repr.flags.contains(TcpFlags::RST) {
+            // RFC 1337: an old RST must not end the wait, for those who ask for it.
+            return if cx.sysctl.tcp_rfc1337 {
+                TimeWaitVerdict::Drop
+            } else {
+                TimeWaitVerdict::Forget
+            };
+        }
+        if let (Some(seg), Some(tw)) = (segment.repr.options.timestamps, &mut self.timestamps) {
+            tw.recent = seg.val;
+        }
+        TimeWaitVerdict::Drop
+    }
+
+    fn reply(&mut self, cx: &mut Cx<'_>) -> TimeWaitVerdict {
+        // RFC 5961 10: two confused ends must not keep answering each other.
+        let interval = Nanos::from_millis(cx.sysctl.tcp_invalid_ratelimit.into());
+        if self
+            .last_reply
+            .is_some_and(|last| cx.now.since(last) < interval)
+        {
+            cx.mib.ack_skipped_time_wait += 1;
+            return TimeWaitVerdict::Drop;
+        }
+        self.last_reply = Some(cx.now);
+        cx.mib.out_segs += 1;
+        TimeWaitVerdict::Reply(SegmentOut {
+            repr: TcpRepr {
+                src_port: self.local_port,
+                dst_port: self.remote_port,
+                seq: self.snd_nxt,
+                ack: self.rcv_nxt,
+                flags: TcpFlags::ACK,
+                window: self.window,
+                urgent: 0,
+                options: TcpOptions {
+                    timestamps: self.timestamps.map(|tw| Timestamps {
+                        val: (cx.now.as_millis() as u32).wrapping_add(tw.offset),
+                        ecr: tw.recent,
+                    }),
+                    ..TcpOptions::default()
+                },
+            },
+            payload: Chain::new(),
+            gso_size: 0,
+            gso_segs: 1,
+            ect: false,
+            departure: Instant::ZERO,
+            truesize: 0,
+        })
+    }
+}
+
+fn syn_or_fin() -> TcpFlags {
+    TcpFlags::SYN.union(TcpFlags::FIN)
 }
