@@ -2,6 +2,9 @@
 
 use fullsend_units::{SeqNum, WireWindow};
 
+use crate::WireError;
+use crate::read::{be16, be32, put16, put32};
+
 /// The flag bits of a TCP header, AE (bit 8) included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct TcpFlags(pub u16);
@@ -131,3 +134,250 @@ pub struct TcpRepr {
     /// Options.
     pub options: TcpOptions,
 }
+
+/// Option kinds (RFC 9293 3.1, RFC 7323, RFC 2018).
+mod kind {
+    pub(super) const END: u8 = 0;
+    pub(super) const NOP: u8 = 1;
+    pub(super) const MSS: u8 = 2;
+    pub(super) const WINDOW_SCALE: u8 = 3;
+    pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const SACK: u8 = 5;
+    pub(super) const TIMESTAMPS: u8 = 8;
+}
+
+/// Bytes of a header without options.
+pub const HEADER_LEN: usize = 20;
+/// Bytes of the longest header.
+pub const MAX_HEADER_LEN: usize = 60;
+/// Offset of the checksum field.
+pub const CHECKSUM_OFFSET: usize = 16;
+/// NOP, NOP, kind, length: how nearly every stack aligns timestamps (RFC 7323 appendix A).
+const ALIGNED_TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
+
+impl TcpRepr {
+    /// Reads a header at the start of `bytes`, which may go on with payload; also its length in
+    /// bytes. The checksum is not looked at.
+    ///
+    /// Unknown options are skipped, as are known ones of a wrong length and, without SYN, those
+    /// that only a SYN may carry; an option whose length is impossible ends the list (RFC 9293
+    /// 3.1, MUST-7).
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, usize), WireError> {
+        let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
+            return Err(WireError::Truncated);
+        };
+        let header_len = usize::from(fixed[12] >> 4) * 4;
+        let Some(options_len) = header_len.checked_sub(HEADER_LEN) else {
+            return Err(WireError::BadLength);
+        };
+        let Some(options) = rest.get(..options_len) else {
+            return Err(WireError::Truncated);
+        };
+        let flags = TcpFlags(be16(fixed, 12) & 0x1ff);
+        let options = if let Some(timestamps) = aligned_timestamps(options) {
+            TcpOptions {
+                timestamps: Some(timestamps),
+                ..TcpOptions::default()
+            }
+        } else if options.is_empty() {
+            TcpOptions::default()
+        } else {
+            TcpOptions::parse(options, flags.contains(TcpFlags::SYN))
+        };
+        let repr = Self {
+            src_port: be16(fixed, 0),
+            dst_port: be16(fixed, 2),
+            seq: SeqNum::new(be32(fixed, 4)),
+            ack: SeqNum::new(be32(fixed, 8)),
+            flags,
+            window: WireWindow(be16(fixed, 14)),
+            urgent: be16(fixed, 18),
+            options,
+        };
+        Ok((repr, header_len))
+    }
+
+    /// Bytes that [`emit`](Self::emit) writes: a multiple of 4, 60 at most.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        HEADER_LEN + self.options.len()
+    }
+
+    /// Writes the header at the start of `out`, with the checksum field zero; how long it is.
+    /// SACK blocks that do not fit in 40 bytes of options are left out, the last first.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let header_len = self.header_len();
+        let (fixed, options) = out[..header_len]
+            .split_first_chunk_mut::<HEADER_LEN>()
+            .expect("a header has at least its fixed part");
+        put16(fixed, 0, self.src_port);
+        put16(fixed, 2, self.dst_port);
+        put32(fixed, 4, self.seq.raw());
+        put32(fixed, 8, self.ack.raw());
+        put16(
+            fixed,
+            12,
+            (header_len as u16) << 10 | (self.flags.0 & 0x1ff),
+        );
+        put16(fixed, 14, self.window.0);
+        put16(fixed, CHECKSUM_OFFSET, 0);
+        put16(fixed, 18, self.urgent);
+        if !options.is_empty() {
+            self.options.emit(options);
+        }
+        header_len
+    }
+}
+
+/// The timestamps if they are all there is, in their usual place.
+#[inline]
+fn aligned_timestamps(options: &[u8]) -> Option<Timestamps> {
+    let options: &[u8; 12] = options.try_into().ok()?;
+    (options[..4] == ALIGNED_TIMESTAMPS).then(|| Timestamps {
+        val: be32(options, 4),
+        ecr: be32(options, 8),
+    })
+}
+
+impl TcpOptions {
+    /// Most bytes of options in a header.
+    pub const MAX_LEN: usize = MAX_HEADER_LEN - HEADER_LEN;
+
+    /// Reads the options' bytes.
+    fn parse(mut bytes: &[u8], syn: bool) -> Self {
+        let mut options = Self::default();
+        loop {
+            bytes = match *bytes {
+                [kind::NOP, ref rest @ ..] => rest,
+                [kind, len, ..] if kind != kind::END && len >= 2 => {
+                    let Some((option, rest)) = bytes.split_at_checked(usize::from(len)) else {
+                        return options;
+                    };
+                    options.take(kind, &option[2..], syn);
+                    rest
+                }
+                // The end, its option, or a length that cannot be.
+                _ => return options,
+            };
+        }
+    }
+
+    /// Takes one option's value in.
+    fn take(&mut self, kind: u8, value: &[u8], syn: bool) {
+        match (kind, value) {
+            (kind::MSS, &[high, low]) if syn => self.mss = Some(u16::from_be_bytes([high, low])),
+            (kind::WINDOW_SCALE, &[shift]) if syn => self.window_scale = Some(shift),
+            (kind::SACK_PERMITTED, []) if syn => self.sack_permitted = true,
+            (kind::TIMESTAMPS, value) if value.len() == 8 => {
+                self.timestamps = Some(Timestamps {
+                    val: be32(value, 0),
+                    ecr: be32(value, 4),
+                });
+            }
+            (kind::SACK, value) if value.len().is_multiple_of(8) => {
+                self.sack = SackBlocks::default();
+                for block in value.as_chunks::<8>().0 {
+                    self.sack.push(SackBlock {
+                        left: SeqNum::new(be32(block, 0)),
+                        right: SeqNum::new(be32(block, 4)),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes they take in a header: a multiple of 4, at most [`MAX_LEN`](Self::MAX_LEN).
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len_without_sack() + self.sack_len()
+    }
+
+    /// There are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    fn len_without_sack(&self) -> usize {
+        let aligned = |there: bool, len: usize| if there { len } else { 0 };
+        aligned(self.timestamps.is_some(), 12)
+            + aligned(self.mss.is_some(), 4)
+            + aligned(self.window_scale.is_some(), 4)
+            // SACK permitted stands where the two NOPs of the timestamps would.
+            + aligned(self.sack_permitted && self.timestamps.is_none(), 4)
+    }
+
+    /// The SACK blocks that fit.
+    #[inline]
+    fn sack_fitting(&self) -> &[SackBlock] {
+        let blocks = self.sack.as_slice();
+        if blocks.is_empty() {
+            return blocks;
+        }
+        let room = (Self::MAX_LEN - 4 - self.len_without_sack()) / 8;
+        &blocks[..blocks.len().min(room)]
+    }
+
+    #[inline]
+    fn sack_len(&self) -> usize {
+        match self.sack_fitting() {
+            [] => 0,
+            blocks => 4 + 8 * blocks.len(),
+        }
+    }
+
+    /// Fills `out`, which is as long as [`len`](Self::len) says.
+    #[inline]
+    fn emit(&self, out: &mut [u8]) {
+        let mut out = Rest(out);
+        if let Some(mss) = self.mss {
+            let option = out.next::<4>();
+            option[..2].copy_from_slice(&[kind::MSS, 4]);
+            put16(option, 2, mss);
+        }
+        if let Some(timestamps) = self.timestamps {
+            let option = out.next::<12>();
+            option[..4].copy_from_slice(&ALIGNED_TIMESTAMPS);
+            if self.sack_permitted {
+                option[..2].copy_from_slice(&[kind::SACK_PERMITTED, 2]);
+            }
+            put32(option, 4, timestamps.val);
+            put32(option, 8, timestamps.ecr);
+        } else if self.sack_permitted {
+            *out.next() = [kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2];
+        }
+        if let Some(shift) = self.window_scale {
+            *out.next() = [kind::NOP, kind::WINDOW_SCALE, 3, shift];
+        }
+        let blocks = self.sack_fitting();
+        if !blocks.is_empty() {
+            let len = 2 + 8 * blocks.len() as u8;
+            *out.next() = [kind::NOP, kind::NOP, kind::SACK, len];
+            for block in blocks {
+                let option = out.next::<8>();
+                put32(option, 0, block.left.raw());
+                put32(option, 4, block.right.raw());
+            }
+        }
+    }
+}
+
+/// The bytes of options not yet written.
+struct Rest<'a>(&'a mut [u8]);
+
+impl<'a> Rest<'a> {
+    #[inline]
+    fn next<const N: usize>(&mut self) -> &'a mut [u8; N] {
+        self.0
+            .split_off_mut(..N)
+            .and_then(|bytes| bytes.first_chunk_mut())
+            .expect("`len` counts what is written")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,30 @@
+//! Why bytes are not the header they should be.
+
+use core::fmt;
+
+/// Why bytes could not be read as a header.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The bytes end before the header does.
+    Truncated,
+    /// A length field contradicts the header's own size.
+    BadLength,
+    /// The version (or type) field names another protocol.
+    BadVersion,
+    /// A field has a value its RFC forbids.
+    BadField,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "ends before its header does",
+            Self::BadLength => "a length field contradicts the header",
+            Self::BadVersion => "the version field names another protocol",
+            Self::BadField => "a field has a forbidden value",
+        })
+    }
+}
+
+impl core::error::Error for WireError {}

@@ -1,0 +1,191 @@
+extern crate std;
+use std::vec::Vec;
+
+use fullsend_units::{SeqNum, WireWindow};
+use proptest::prelude::*;
+
+use super::{SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use crate::WireError;
+
+/// Any header that fits; options that belong on a SYN only there.
+fn repr() -> impl Strategy<Value = TcpRepr> {
+    let options = (
+        any::<Option<u16>>(),
+        any::<Option<u8>>(),
+        any::<bool>(),
+        any::<Option<(u32, u32)>>(),
+        prop::collection::vec(any::<(u32, u32)>(), 0..5),
+    );
+    (any::<[u32; 3]>(), any::<[u16; 3]>(), 0u16..0x200, options).prop_map(
+        |([seq, ack, ports], [window, urgent, _], flags, (mss, shift, sack_ok, ts, blocks))| {
+            let syn = flags & 2 != 0;
+            let mut options = TcpOptions {
+                mss: mss.filter(|_| syn),
+                window_scale: shift.filter(|_| syn),
+                sack_permitted: sack_ok && syn,
+                timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+                sack: SackBlocks::default(),
+            };
+            let room = (TcpOptions::MAX_LEN - 4 - options.len()) / 8;
+            for (left, right) in blocks.into_iter().take(room) {
+                options.sack.push(SackBlock {
+                    left: SeqNum::new(left),
+                    right: SeqNum::new(right),
+                });
+            }
+            TcpRepr {
+                src_port: ports as u16,
+                dst_port: (ports >> 16) as u16,
+                seq: SeqNum::new(seq),
+                ack: SeqNum::new(ack),
+                flags: TcpFlags(flags),
+                window: WireWindow(window),
+                urgent,
+                options,
+            }
+        },
+    )
+}
+
+fn emitted(repr: &TcpRepr) -> Vec<u8> {
+    let mut bytes = std::vec![0xee; repr.header_len()];
+    assert_eq!(repr.emit(&mut bytes), bytes.len());
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn emit_then_parse_is_identity(repr in repr(), payload: Vec<u8>) {
+        let mut bytes = emitted(&repr);
+        let len = bytes.len();
+        bytes.extend(payload);
+        prop_assert_eq!(TcpRepr::parse(&bytes), Ok((repr, len)));
+        for short in 0..len {
+            prop_assert_eq!(TcpRepr::parse(&bytes[..short]), Err(WireError::Truncated));
+        }
+    }
+
+    #[test]
+    fn etherparse_reads_what_we_write(repr in repr()) {
+        let bytes = emitted(&repr);
+        let (theirs, rest) = etherparse::TcpHeader::from_slice(&bytes).unwrap();
+        prop_assert!(rest.is_empty());
+        prop_assert_eq!(theirs.source_port, repr.src_port);
+        prop_assert_eq!(theirs.destination_port, repr.dst_port);
+        prop_assert_eq!(theirs.sequence_number, repr.seq.raw());
+        prop_assert_eq!(theirs.acknowledgment_number, repr.ack.raw());
+        prop_assert_eq!(theirs.window_size, repr.window.0);
+        prop_assert_eq!(theirs.urgent_pointer, repr.urgent);
+        prop_assert_eq!(theirs.checksum, 0);
+        let mut options = TcpOptions::default();
+        for option in theirs.options_iterator() {
+            use etherparse::TcpOptionElement as E;
+            match option.unwrap() {
+                E::Noop => {}
+                E::MaximumSegmentSize(mss) => options.mss = Some(mss),
+                E::WindowScale(shift) => options.window_scale = Some(shift),
+                E::SelectiveAcknowledgementPermitted => options.sack_permitted = true,
+                E::Timestamp(val, ecr) => options.timestamps = Some(Timestamps { val, ecr }),
+                E::SelectiveAcknowledgement(first, more) => {
+                    for (left, right) in core::iter::once(first).chain(more.into_iter().flatten()) {
+                        options.sack.push(SackBlock {
+                            left: SeqNum::new(left),
+                            right: SeqNum::new(right),
+                        });
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(options, repr.options);
+    }
+
+    #[test]
+    fn any_bytes_parse_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        if let Ok((repr, len)) = TcpRepr::parse(&bytes) {
+            prop_assert!(len <= bytes.len());
+            let again = emitted(&repr);
+            prop_assert!(again.len() <= 60);
+        }
+    }
+}
+
+fn with_options(flags: TcpFlags, options: &[u8]) -> TcpOptions {
+    let mut bytes = emitted(&TcpRepr {
+        flags,
+        ..TcpRepr::default()
+    });
+    bytes.extend(options);
+    bytes.resize(20 + options.len().next_multiple_of(4), 0);
+    bytes[12] = (bytes[12] & 0x0f) | ((bytes.len() as u8 / 4) << 4);
+    TcpRepr::parse(&bytes).unwrap().0.options
+}
+
+#[test]
+fn absurd_options() {
+    let ts = |o: TcpOptions| o.timestamps.map(|t| (t.val, t.ecr));
+    // Unknown kind skipped, then timestamps.
+    let found = with_options(TcpFlags::ACK, &[99, 4, 0, 0, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    assert_eq!(ts(found), Some((1, 2)));
+    // Lengths 0, 1 and past the end stop the list; what came before stays.
+    for bad in [0, 1, 30] {
+        let found = with_options(TcpFlags::SYN, &[3, 3, 7, 99, bad, 2, 4, 5, 0xb4]);
+        assert_eq!((found.window_scale, found.mss), (Some(7), None), "{bad}");
+    }
+    // A kind without a length at the very end.
+    assert_eq!(
+        with_options(TcpFlags::SYN, &[1, 1, 1, 8]),
+        TcpOptions::default()
+    );
+    // Known kinds of a wrong length are skipped.
+    let found = with_options(
+        TcpFlags::SYN,
+        &[2, 3, 0, 3, 4, 0, 0, 8, 3, 0, 5, 5, 0, 0, 0, 2, 4, 0, 9],
+    );
+    assert_eq!(
+        found,
+        TcpOptions {
+            mss: Some(9),
+            ..TcpOptions::default()
+        }
+    );
+    // What only a SYN may carry.
+    let handshake = [2, 4, 0, 9, 4, 2, 3, 3, 1];
+    assert_eq!(
+        with_options(TcpFlags::ACK, &handshake),
+        TcpOptions::default()
+    );
+    assert_eq!(with_options(TcpFlags::SYN, &handshake).mss, Some(9));
+    // End of list hides what follows.
+    assert_eq!(
+        with_options(TcpFlags::SYN, &[0, 2, 4, 0, 9]),
+        TcpOptions::default()
+    );
+}
+
+#[test]
+fn data_offset_must_cover_the_header_and_fit() {
+    let mut bytes = emitted(&TcpRepr::default());
+    bytes[12] = 0x40;
+    assert_eq!(TcpRepr::parse(&bytes), Err(WireError::BadLength));
+    bytes[12] = 0x60;
+    assert_eq!(TcpRepr::parse(&bytes), Err(WireError::Truncated));
+}
+
+#[test]
+fn sack_blocks_that_do_not_fit_are_left_out() {
+    let mut repr = TcpRepr::default();
+    repr.options.timestamps = Some(Timestamps { val: 1, ecr: 2 });
+    for at in 0..4 {
+        repr.options.sack.push(SackBlock {
+            left: SeqNum::new(at * 10),
+            right: SeqNum::new(at * 10 + 5),
+        });
+    }
+    let bytes = emitted(&repr);
+    assert_eq!(bytes.len(), 60);
+    let read = TcpRepr::parse(&bytes).unwrap().0;
+    assert_eq!(
+        read.options.sack.as_slice(),
+        &repr.options.sack.as_slice()[..3]
+    );
+}
