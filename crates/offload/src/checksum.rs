@@ -1,6 +1,6 @@
 //! Transport checksums of whole packets: completing a `Partial` one, verifying a received one.
 
-use fullsend_buf::Chain;
+use fullsend_buf::{Chain, Slice};
 use fullsend_wire::checksum::{Running, Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 
@@ -76,29 +76,29 @@ pub(crate) enum Verdict {
     Unknown,
 }
 
-/// Verifies a packet whose header (`header`, parsed) is followed by `payload`.
+/// Verifies a packet given in pieces: `front` begins with the headers, `rest` follows it.
 #[inline]
-pub(crate) fn verify(header: &[u8], layers: &Layers, payload: Payload<'_>) -> Verdict {
-    let (v6, Some(field)) = (
-        layers.ethertype == ethertype::IPV6,
-        field(layers.protocol).filter(|_| !layers.fragment),
-    ) else {
+pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
+    let Some(field) = field(layers.protocol).filter(|_| !layers.fragment) else {
         return Verdict::Unknown;
     };
+    let v6 = layers.ethertype == ethertype::IPV6;
     let transport = usize::from(layers.transport);
     // RFC 768: no checksum over IPv4; RFC 8200 8.1: required over IPv6.
-    if layers.protocol == protocol::UDP && be16(header, transport + field) == 0 {
+    if layers.protocol == protocol::UDP && be16(front, transport + field) == 0 {
         return if v6 { Verdict::Bad } else { Verdict::Good };
     }
-    let len = header.len() - transport + payload.len();
-    let start = pseudo(header, layers, v6, len);
-    let total = match payload {
-        Payload::Behind(both) => start + sum(&both[transport..]),
-        Payload::Apart(chain) => sum_chain(start + sum(&header[transport..]), chain),
-        Payload::Straddling(chain, skip) => {
-            let mut rest = chain.clone();
-            rest.advance(skip + transport);
-            sum_chain(start, &rest)
+    let upper = &front[transport..];
+    let len = upper.len() + rest.iter().map(Slice::len).sum::<usize>();
+    let start = pseudo(front, layers, v6, len) + sum(upper);
+    let total = match rest {
+        [] => start,
+        [one] if upper.len() % 2 == 0 => start + sum(one),
+        _ => {
+            let mut running = Running::from(pseudo(front, layers, v6, len));
+            running.push(upper);
+            rest.iter().for_each(|slice| running.push(slice));
+            running.sum()
         }
     };
     if total.is_valid() {

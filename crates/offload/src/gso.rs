@@ -2,11 +2,284 @@
 
 use alloc::vec::Vec;
 
-use crate::Packet;
+use fullsend_buf::{Chain, Slice};
+use fullsend_wire::checksum::{Running, Sum, sum};
+use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::tcp::TcpFlags;
+
+use crate::bytes::{be16, be32, put16, put32};
+use crate::{GsoKind, HeaderBuf, Layers, Offload, Packet, TxToken, checksum};
+
+#[cfg(test)]
+mod tests;
 
 /// Cuts `packet` into packets of `gso_size` payload bytes with headers and checksums complete,
 /// appended to `out`. A packet that needs no cutting only has its checksum completed.
-pub fn segment(packet: Packet, out: &mut Vec<Packet>) {
-    let _ = (packet, out);
-    todo!()
+///
+/// The payload is shared, not copied. The [`TxToken`] goes to the last packet. A super-segment
+/// whose headers are not what its kind says is dropped.
+pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
+    let size = usize::from(packet.offload.gso_size);
+    if packet.offload.kind == GsoKind::None || size == 0 || packet.payload.len() <= size {
+        packet.offload = Offload {
+            checksum: packet.offload.checksum,
+            ..Offload::default()
+        };
+        packet.complete_checksum();
+        out.push(packet);
+        return;
+    }
+    let Some(template) = Template::new(&packet) else {
+        return;
+    };
+    let total = packet.payload.len();
+    out.reserve(total.div_ceil(size));
+    let mut pieces = Pieces::new(&packet.payload);
+    let mut index = 0;
+    for start in (0..total).step_by(size) {
+        let len = size.min(total - start);
+        let last = start + len == total;
+        let (payload, payload_sum) = pieces.take(len);
+        let place = Place {
+            index,
+            start: start as u32,
+            len,
+            last,
+            payload_sum,
+        };
+        out.push(Packet {
+            header: template.header_for(&place),
+            payload,
+            layers: packet.layers,
+            offload: Offload::default(),
+            tx: if last { packet.tx } else { TxToken::default() },
+        });
+        index += 1;
+    }
+}
+
+/// Which segment a header is for.
+struct Place {
+    index: u16,
+    start: u32,
+    len: usize,
+    last: bool,
+    payload_sum: Sum,
+}
+
+/// The headers of the super-segment, and the sums over what all segments have alike.
+struct Template {
+    header: HeaderBuf,
+    network: usize,
+    transport: usize,
+    v6: bool,
+    /// The IPv4 header without total length, ID and checksum.
+    network_sum: Sum,
+    ip_id: u16,
+    /// 0 where all segments carry the same ID, else 1.
+    ip_id_step: u16,
+    upper: Upper,
+    /// Pseudo-header and transport header without lengths, sequence number, flags and checksum.
+    transport_sum: Sum,
+}
+
+/// What differs by transport protocol.
+enum Upper {
+    Tcp { seq: u32, offset_and_flags: u16 },
+    Udp,
+}
+
+impl Template {
+    fn new(packet: &Packet) -> Option<Self> {
+        let (layers, kind) = (&packet.layers, packet.offload.kind);
+        let network = usize::from(layers.network[1]);
+        let transport = usize::from(layers.transport);
+        let v6 = layers.ethertype == ethertype::IPV6;
+        if !fits(packet, network, transport, v6) {
+            return None;
+        }
+        let mut header = packet.header.clone();
+        let ip_id = be16(&header, network + 4);
+        let upper = if kind == GsoKind::Udp {
+            put16(&mut header, transport + 4, 0);
+            put16(&mut header, transport + 6, 0);
+            Upper::Udp
+        } else {
+            let (seq, word) = (be32(&header, transport + 4), be16(&header, transport + 12));
+            put32(&mut header, transport + 4, 0);
+            put16(&mut header, transport + 12, 0);
+            put16(&mut header, transport + 16, 0);
+            Upper::Tcp {
+                seq,
+                offset_and_flags: word,
+            }
+        };
+        let mut network_sum = Sum::ZERO;
+        if !v6 {
+            put16(&mut header, network + 2, 0);
+            put16(&mut header, network + 4, 0);
+            put16(&mut header, network + 10, 0);
+            network_sum = sum(&header[network..transport]);
+        }
+        let transport_sum = checksum::pseudo(&header, layers, v6, 0) + sum(&header[transport..]);
+        Some(Self {
+            header,
+            network,
+            transport,
+            v6,
+            network_sum,
+            ip_id,
+            ip_id_step: u16::from(!packet.offload.fixed_id[1]),
+            upper,
+            transport_sum,
+        })
+    }
+
+    #[inline]
+    fn header_for(&self, place: &Place) -> HeaderBuf {
+        let mut out = self.header.clone();
+        let header = out.as_mut_slice();
+        if self.v6 {
+            let len = header.len() - self.network - 40 + place.len;
+            put16(header, self.network + 4, len as u16);
+        } else {
+            self.write_ipv4(header, place);
+        }
+        match self.upper {
+            Upper::Tcp {
+                seq,
+                offset_and_flags,
+            } => self.write_tcp(header, place, seq, offset_and_flags),
+            Upper::Udp => self.write_udp(header, place),
+        }
+        out
+    }
+
+    #[inline]
+    fn write_ipv4(&self, header: &mut [u8], place: &Place) {
+        let len = (header.len() - self.network + place.len) as u16;
+        let id = self
+            .ip_id
+            .wrapping_add(place.index.wrapping_mul(self.ip_id_step));
+        let sum = self.network_sum + Sum::word(len) + Sum::word(id);
+        put16(header, self.network + 2, len);
+        put16(header, self.network + 4, id);
+        put16(header, self.network + 10, sum.checksum());
+    }
+
+    #[inline]
+    fn write_tcp(&self, header: &mut [u8], place: &Place, seq: u32, offset_and_flags: u16) {
+        let mut word = offset_and_flags;
+        // FIN and PSH belong to the last byte, CWR (RFC 3168 6.1.2) to the first segment.
+        if !place.last {
+            word &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
+        }
+        if place.index != 0 {
+            word &= !TcpFlags::CWR.0;
+        }
+        let seq = seq.wrapping_add(place.start);
+        let len = header.len() - self.transport + place.len;
+        let sum = self.transport_sum
+            + place.payload_sum
+            + Sum::dword(len as u32)
+            + Sum::dword(seq)
+            + Sum::word(word);
+        put32(header, self.transport + 4, seq);
+        put16(header, self.transport + 12, word);
+        put16(header, self.transport + 16, sum.checksum());
+    }
+
+    #[inline]
+    fn write_udp(&self, header: &mut [u8], place: &Place) {
+        let len = (8 + place.len) as u16;
+        // The length stands in the pseudo-header and in the UDP header.
+        let sum = self.transport_sum + place.payload_sum + Sum::word(len) + Sum::word(len);
+        put16(header, self.transport + 4, len);
+        put16(header, self.transport + 6, sum.udp_checksum());
+    }
+}
+
+/// The headers are what the kind of segmentation works on.
+fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
+    let Packet {
+        header,
+        layers,
+        offload,
+        ..
+    } = packet;
+    let Layers {
+        ethertype,
+        protocol,
+        encap,
+        fragment,
+        ..
+    } = *layers;
+    let kind_fits = match offload.kind {
+        GsoKind::TcpV4 => ethertype == ethertype::IPV4 && protocol == protocol::TCP,
+        GsoKind::TcpV6 => ethertype == ethertype::IPV6 && protocol == protocol::TCP,
+        GsoKind::Udp => {
+            matches!(ethertype, ethertype::IPV4 | ethertype::IPV6) && protocol == protocol::UDP
+        }
+        GsoKind::None => false,
+    };
+    let (network_len, transport_len) = (
+        if v6 { 40 } else { 20 },
+        if protocol == protocol::TCP { 20 } else { 8 },
+    );
+    kind_fits
+        && encap == 0
+        && !fragment
+        && network + network_len <= transport
+        && transport + transport_len <= header.len()
+        && header.len() - network + usize::from(offload.gso_size) <= usize::from(u16::MAX)
+}
+
+/// The payload, taken off piece by piece.
+struct Pieces<'a> {
+    slices: &'a [Slice],
+    /// Bytes taken of the first slice.
+    taken: usize,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(chain: &'a Chain) -> Self {
+        Self {
+            slices: chain.slices(),
+            taken: 0,
+        }
+    }
+
+    /// The next `len` bytes and their sum.
+    #[inline]
+    fn take(&mut self, len: usize) -> (Chain, Sum) {
+        match self.slices {
+            [first, ..] if first.len() - self.taken > len => {
+                let part = first.slice(self.taken..self.taken + len);
+                self.taken += len;
+                let sum = sum(&part);
+                (part.into(), sum)
+            }
+            _ => self.take_across(len),
+        }
+    }
+
+    fn take_across(&mut self, len: usize) -> (Chain, Sum) {
+        let (mut chain, mut running) = (Chain::new(), Running::default());
+        let mut left = len;
+        while let Some((first, rest)) = self.slices.split_first()
+            && left > 0
+        {
+            let n = left.min(first.len() - self.taken);
+            let part = first.slice(self.taken..self.taken + n);
+            running.push(&part);
+            chain.push(part);
+            left -= n;
+            self.taken += n;
+            if self.taken == first.len() {
+                self.slices = rest;
+                self.taken = 0;
+            }
+        }
+        (chain, running.sum())
+    }
 }

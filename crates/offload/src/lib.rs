@@ -4,6 +4,8 @@
 
 extern crate alloc;
 
+mod bytes;
+mod checksum;
 mod gro;
 mod gso;
 mod header;

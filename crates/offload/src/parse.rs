@@ -1,22 +1,17 @@
 //! The one parse: finds where each layer begins.
 
-use crate::{Layers, Link, Packet, ParseError};
+use bytes::Bytes;
+use fullsend_buf::Slice;
 
-/// EtherTypes and protocol numbers that the walk knows.
-pub(crate) mod number {
-    pub(crate) const IPV4: u16 = 0x0800;
-    pub(crate) const IPV6: u16 = 0x86dd;
-    pub(crate) const VLAN: u16 = 0x8100;
-    pub(crate) const QINQ: u16 = 0x88a8;
-    pub(crate) const HOP_BY_HOP: u8 = 0;
-    pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
-    pub(crate) const ROUTING: u8 = 43;
-    pub(crate) const FRAGMENT: u8 = 44;
-    pub(crate) const AUTH: u8 = 51;
-    pub(crate) const DEST_OPTIONS: u8 = 60;
-}
-use number::{AUTH, DEST_OPTIONS, FRAGMENT, HOP_BY_HOP, IPV4, IPV6, QINQ, ROUTING, TCP, UDP, VLAN};
+use fullsend_wire::checksum::sum;
+use fullsend_wire::numbers::ethertype::{IPV4, IPV6, QINQ, VLAN};
+use fullsend_wire::numbers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
+
+use crate::bytes::be16;
+use crate::{HeaderBuf, Layers, Link, Packet, ParseError};
+
+/// Authentication header (RFC 4302).
+const AUTH: u8 = 51;
 
 /// What the walk over a frame's headers found.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +21,10 @@ pub(crate) struct Walk {
     pub(crate) header_len: usize,
     /// Where the payload ends; link-layer padding follows if the frame is longer.
     pub(crate) end: usize,
+    /// There was something behind the end.
+    pub(crate) padded: bool,
+    /// IPv6 extension headers that differ from packet to packet stand in front.
+    pub(crate) opaque: bool,
 }
 
 /// Why a walk stopped.
@@ -38,11 +37,6 @@ enum Stop {
 
 const TRUNCATED: Stop = Stop::Bad(ParseError::Truncated);
 const MALFORMED: Stop = Stop::Bad(ParseError::Malformed);
-
-#[inline]
-pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
 
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], Stop> {
@@ -72,6 +66,8 @@ fn walk(bytes: &[u8], total: usize, link: Link, oversize: bool) -> Result<Walk, 
         },
         header_len: network,
         end: total,
+        padded: false,
+        opaque: false,
     };
     match ethertype {
         IPV4 => ipv4(bytes, total, oversize, &mut walk)?,
@@ -79,6 +75,7 @@ fn walk(bytes: &[u8], total: usize, link: Link, oversize: bool) -> Result<Walk, 
         _ => return Ok(walk),
     }
     transport(bytes, &mut walk)?;
+    walk.padded = walk.end != total;
     Ok(walk)
 }
 
@@ -122,7 +119,7 @@ fn ipv4(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(
     }
     let whole = bytes.get(at..at + header_len).ok_or(Stop::Short)?;
     // RFC 791 3.1.
-    if !header_checksum_ok(whole) {
+    if !sum(whole).is_valid() {
         return Err(MALFORMED);
     }
     walk.end = ip_end(at, be16(header, 2) as usize, total, oversize)?;
@@ -133,17 +130,6 @@ fn ipv4(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(
     walk.layers.fragment = be16(header, 6) & 0x3fff != 0;
     walk.header_len = at + header_len;
     Ok(())
-}
-
-/// Sums in 32-bit words, a header being a whole number of them.
-#[inline]
-fn header_checksum_ok(header: &[u8]) -> bool {
-    let (words, _) = header.as_chunks::<4>();
-    let sum: u64 = words
-        .iter()
-        .map(|&w| u64::from(u32::from_be_bytes(w)))
-        .sum();
-    sum != 0 && sum % 0xffff == 0
 }
 
 #[inline]
@@ -159,7 +145,7 @@ fn ipv6(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(
     walk.header_len = start;
     if matches!(
         header[6],
-        HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | DEST_OPTIONS
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | DESTINATION
     ) {
         extension_headers(bytes, walk)?;
     }
@@ -174,7 +160,7 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
         // RFC 8200 4.1: hop-by-hop options come first; elsewhere they are an unknown protocol.
         let known = match walk.layers.protocol {
             HOP_BY_HOP => at == first,
-            ROUTING | FRAGMENT | AUTH | DEST_OPTIONS => true,
+            ROUTING | FRAGMENT | AUTH | DESTINATION => true,
             _ => false,
         };
         if !known {
@@ -189,6 +175,7 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
         // RFC 6946: a fragment header with nothing before or behind it is a whole packet.
         let offset_and_more = be16(head, 2) & 0xfff9;
         walk.layers.fragment = walk.layers.protocol == FRAGMENT && offset_and_more != 0;
+        walk.opaque |= matches!(walk.layers.protocol, FRAGMENT | AUTH);
         walk.layers.protocol = head[0];
         walk.header_len = at + len;
         if walk.header_len > walk.end {
@@ -265,34 +252,47 @@ impl Packet {
     /// A packet with its header apart already (from a device in this process) is parsed from it.
     pub fn parse(&mut self, link: Link) -> Result<(), ParseError> {
         let walk = self.walk(link)?;
-        self.accept(&walk);
+        self.take_headers(&walk);
         Ok(())
     }
 
-    /// The walk alone. On success the headers lie in one piece: `header`, or the front of the
-    /// first slice if `header` is empty.
+    /// The walk alone: padding is gone afterwards, and the headers lie in one piece at the
+    /// [`front`](Self::front), but not moved out.
     #[inline]
     pub(crate) fn walk(&mut self, link: Link) -> Result<Walk, ParseError> {
         let total = self.len();
         let oversize = self.offload.gso_size != 0 && total > usize::from(u16::MAX);
-        let front = match self.front() {
-            Some(front) => walk(front, total, link, oversize),
-            None => Err(Stop::Short),
+        let found = walk(self.front(), total, link, oversize);
+        let walk = match found {
+            Ok(walk) if self.header.is_empty() || self.header.len() == walk.header_len => walk,
+            Err(Stop::Bad(error)) => return Err(error),
+            Ok(_) | Err(Stop::Short) => self.walk_linear(link, oversize)?,
         };
-        match front {
-            Ok(walk) if self.header.is_empty() || self.header.len() == walk.header_len => Ok(walk),
-            Err(Stop::Bad(error)) => Err(error),
-            Ok(_) | Err(Stop::Short) => self.walk_linear(link, oversize),
+        self.layers = walk.layers;
+        if walk.padded {
+            self.payload.truncate(walk.end - self.header.len());
+        }
+        Ok(walk)
+    }
+
+    /// The piece that holds the headers.
+    #[inline]
+    pub(crate) fn front(&self) -> &[u8] {
+        if self.header.is_empty() {
+            self.payload.slices().first().map_or(&[], Slice::as_slice)
+        } else {
+            &self.header
         }
     }
 
-    /// The piece that the headers are expected in.
+    /// The pieces behind the front.
     #[inline]
-    pub(crate) fn front(&self) -> Option<&[u8]> {
+    pub(crate) fn rest(&self) -> &[Slice] {
+        let slices = self.payload.slices();
         if self.header.is_empty() {
-            self.payload.slices().first().map(|s| s.as_slice())
+            slices.get(1..).unwrap_or(&[])
         } else {
-            Some(&self.header)
+            slices
         }
     }
 
@@ -302,22 +302,18 @@ impl Packet {
         let frame = self.to_bytes();
         let found = walk(&frame, frame.len(), link, oversize);
         self.header.clear();
-        self.payload = fullsend_buf::Slice::from(bytes::Bytes::from(frame)).into();
+        self.payload = Slice::from(Bytes::from(frame)).into();
         found.map_err(|stop| match stop {
             Stop::Short => ParseError::Truncated,
             Stop::Bad(error) => error,
         })
     }
 
-    /// Does what the walk found to be done.
+    /// Moves the headers that the walk found out of the payload.
     #[inline]
-    pub(crate) fn accept(&mut self, walk: &Walk) {
-        self.layers = walk.layers;
-        self.payload.truncate(walk.end - self.header.len());
+    pub(crate) fn take_headers(&mut self, walk: &Walk) {
         if self.header.is_empty() {
-            if let Some(first) = self.payload.slices().first() {
-                self.header = crate::HeaderBuf::from_slice(&first[..walk.header_len]);
-            }
+            self.header = HeaderBuf::from_slice(&self.front()[..walk.header_len]);
             self.payload.advance(walk.header_len);
         }
     }
