@@ -1,9 +1,8 @@
-//! The summing loop, compiled for each width of vector the processor may have.
+//! The summing loops, for each width of vector the processor may have.
 //!
-//! One safe loop serves all: per 64-bit lane it keeps `raw`, the wrapping sum of the words, and
-//! `high`, the sum of their upper halves. The sum of the lower halves is then
-//! `raw - (high << 32)`, exact for up to 2^32 words, so that a vector costs a load, a shift and
-//! two additions. The compiler vectorises the fixed-size lane arrays.
+//! All keep, per 64-bit lane, `raw`, the wrapping sum of the words, and `high`, the sum of their
+//! upper halves. The sum of the lower halves is then `raw - (high << 32)`, so that a vector costs
+//! a load, a shift and two additions. It is exact for up to 2^31 words (16 GiB).
 
 use super::add;
 
@@ -54,74 +53,136 @@ fn last(tail: &[u8]) -> u64 {
     word
 }
 
-/// The loop over blocks of `BYTES` = 8 * `LANES` bytes.
+/// The whole sum from the lanes' sums; the difference holds for totals as for each lane.
 #[inline(always)]
-fn blocks<const LANES: usize, const BYTES: usize>(bytes: &[u8]) -> u64 {
-    const { assert!(LANES * 8 == BYTES) }
-    let (blocks, tail) = bytes.as_chunks::<BYTES>();
-    let mut raw = [0u64; LANES];
-    let mut high = [0u64; LANES];
+fn total(raw: &[u64], high: &[u64]) -> u64 {
+    let raw = raw.iter().copied().fold(0, u64::wrapping_add);
+    let high = high.iter().copied().fold(0, u64::wrapping_add);
+    raw.wrapping_sub(high << 32).wrapping_add(high)
+}
+
+#[cfg(any(test, not(target_arch = "x86_64")))]
+pub(super) fn portable(bytes: &[u8]) -> u64 {
+    let (blocks, tail) = bytes.as_chunks::<32>();
+    let (mut raw, mut high) = ([0u64; 4], [0u64; 4]);
     for block in blocks {
-        let words = block.as_chunks::<8>().0;
-        for lane in 0..LANES {
-            let word = u64::from_ne_bytes(words[lane]);
+        for (lane, word) in block.as_chunks::<8>().0.iter().enumerate() {
+            let word = u64::from_ne_bytes(*word);
             raw[lane] = raw[lane].wrapping_add(word);
             high[lane] = high[lane].wrapping_add(word >> 32);
         }
     }
-    let mut total = 0;
-    for lane in 0..LANES {
-        total = add(total, raw[lane].wrapping_sub(high[lane] << 32));
-        total = add(total, high[lane]);
-    }
-    add(total, small(tail))
+    add(total(&raw, &high), small(tail))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn wide(bytes: &[u8]) -> u64 {
-    blocks::<8, 64>(bytes)
-}
-
+use portable as wide;
 #[cfg(target_arch = "x86_64")]
 use x86::wide;
 
 #[cfg(target_arch = "x86_64")]
 #[allow(
     unsafe_code,
-    reason = "a call of a function that needs a CPU feature, after detection"
+    reason = "vector loads, and calls that need a CPU feature, after detection"
 )]
 pub(super) mod x86 {
-    use super::blocks;
+    use core::arch::x86_64::{
+        __m128i, __m256i, __m512i, _mm_add_epi64, _mm_loadu_si128, _mm_setzero_si128,
+        _mm_srli_epi64, _mm_storeu_si128, _mm256_add_epi64, _mm256_loadu_si256,
+        _mm256_setzero_si256, _mm256_srli_epi64, _mm256_storeu_si256, _mm512_add_epi64,
+        _mm512_loadu_si512, _mm512_setzero_si512, _mm512_srli_epi64, _mm512_storeu_si512,
+    };
+
+    use super::{add, small, total};
 
     cpufeatures::new!(has_avx2, "avx2");
-    cpufeatures::new!(has_avx512, "avx512f", "avx512vl", "avx512bw");
+    cpufeatures::new!(has_avx512, "avx512f");
 
     #[inline]
     pub(super) fn wide(bytes: &[u8]) -> u64 {
         if has_avx512::get() {
-            // SAFETY: the processor has what `avx512` is compiled for.
+            // SAFETY: the processor has AVX-512F.
             unsafe { avx512(bytes) }
         } else if has_avx2::get() {
-            // SAFETY: the processor has what `avx2` is compiled for.
+            // SAFETY: the processor has AVX2.
             unsafe { avx2(bytes) }
         } else {
-            sse2(bytes)
+            // SAFETY: SSE2 is part of x86-64.
+            unsafe { sse2(bytes) }
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512vl,avx512bw")]
-    fn avx512(bytes: &[u8]) -> u64 {
-        blocks::<32, 256>(bytes)
+    /// The loop over `$vector`s, four at a time, then one at a time.
+    macro_rules! kernel {
+        ($name:ident, $feature:literal, $vector:ty,
+         $zero:ident, $load:ident, $add:ident, $shift:ident, $store:ident) => {
+            #[target_feature(enable = $feature)]
+            fn $name(bytes: &[u8]) -> u64 {
+                const LEN: usize = size_of::<$vector>();
+                let (blocks, tail) = bytes.as_chunks::<{ 4 * LEN }>();
+                let (singles, tail) = tail.as_chunks::<LEN>();
+                let mut raw = [$zero(); 4];
+                let mut high = [$zero(); 4];
+                let mut take = |lane: usize, bytes: &[u8; LEN]| {
+                    // SAFETY: `bytes` is as long as the vector, and the load needs no alignment.
+                    let vector = unsafe { $load(bytes.as_ptr().cast()) };
+                    raw[lane] = $add(raw[lane], vector);
+                    high[lane] = $add(high[lane], $shift::<32>(vector));
+                };
+                for block in blocks {
+                    let [a, b, c, d] = block.as_chunks::<LEN>().0 else {
+                        continue;
+                    };
+                    take(0, a);
+                    take(1, b);
+                    take(2, c);
+                    take(3, d);
+                }
+                for single in singles {
+                    take(0, single);
+                }
+                let sum = |v: [$vector; 4]| {
+                    let mut lanes = [0u64; LEN / 8];
+                    let all = $add($add(v[0], v[1]), $add(v[2], v[3]));
+                    // SAFETY: `lanes` is as long as the vector, and the store needs no alignment.
+                    unsafe { $store(lanes.as_mut_ptr().cast(), all) };
+                    lanes
+                };
+                add(total(&sum(raw), &sum(high)), small(tail))
+            }
+        };
     }
 
-    #[target_feature(enable = "avx2")]
-    fn avx2(bytes: &[u8]) -> u64 {
-        blocks::<16, 128>(bytes)
-    }
-
-    fn sse2(bytes: &[u8]) -> u64 {
-        blocks::<8, 64>(bytes)
-    }
+    kernel!(
+        avx512,
+        "avx512f",
+        __m512i,
+        _mm512_setzero_si512,
+        _mm512_loadu_si512,
+        _mm512_add_epi64,
+        _mm512_srli_epi64,
+        _mm512_storeu_si512
+    );
+    kernel!(
+        avx2,
+        "avx2",
+        __m256i,
+        _mm256_setzero_si256,
+        _mm256_loadu_si256,
+        _mm256_add_epi64,
+        _mm256_srli_epi64,
+        _mm256_storeu_si256
+    );
+    kernel!(
+        sse2,
+        "sse2",
+        __m128i,
+        _mm_setzero_si128,
+        _mm_loadu_si128,
+        _mm_add_epi64,
+        _mm_srli_epi64,
+        _mm_storeu_si128
+    );
 
     /// Every path this processor has, for comparison.
     #[cfg(test)]
@@ -134,6 +195,8 @@ pub(super) mod x86 {
             // SAFETY: just detected.
             unsafe { avx512(bytes) }
         });
-        [Some(sse2(bytes)), wide, wider].into_iter().flatten()
+        // SAFETY: SSE2 is part of x86-64.
+        let always = unsafe { sse2(bytes) };
+        [Some(always), wide, wider].into_iter().flatten()
     }
 }
