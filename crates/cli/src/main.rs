@@ -1,1 +1,40 @@
-fn main() {}
+//! The `fullsend` program.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this program is a driver: it reads the clock for the sans-IO core"
+)]
+
+mod args;
+mod client;
+mod flow;
+mod net;
+mod pattern;
+mod perf;
+mod preamble;
+mod progress;
+mod report;
+mod serve;
+mod server;
+mod size;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Perf(perf) => perf::run(perf),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! The command line.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::size;
+
+/// Where `perf serve` listens unless told otherwise.
+pub(crate) const DEFAULT_PORT: u16 = 5211;
+/// Largest `--message`: what a stream's source keeps in memory.
+const MESSAGE_MAX: usize = 64 << 20;
+
+/// A userspace TCP/IP stack in super-segments: measure it, and the kernel beside it.
+#[derive(Parser)]
+#[command(name = "fullsend", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Measure throughput, transactions and memory, of this stack or of the kernel's.
+    #[command(subcommand)]
+    Perf(Perf),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Perf {
+    /// Bulk transfer: how many bits per second arrive.
+    ///
+    /// By default both hosts run in this process, joined by an in-process link. Nothing is
+    /// installed and no privilege is needed.
+    Stream(StreamArgs),
+    /// Request and response: how many transactions per second, and how long each takes.
+    ///
+    /// By default both hosts run in this process, joined by an in-process link. Nothing is
+    /// installed and no privilege is needed.
+    Rr(RrArgs),
+    /// Serve `perf stream` and `perf rr` clients that use --connect, until Ctrl-C.
+    Serve(ServeArgs),
+    /// Memory of idle established connections, both ends in this process.
+    Idle(IdleArgs),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Api {
+    /// The public tokio sockets.
+    Tokio,
+    /// The sans-IO hosts, driven in a tight loop.
+    Core,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Nic {
+    /// Super-segments cross the in-process link whole, as through a NIC with TSO and LRO.
+    Tso,
+    /// Each packet is cut to the MTU, with checksums computed and verified.
+    Mtu,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Pump {
+    /// After every write, as a socket does.
+    Write,
+    /// Only when nothing more can be written.
+    Full,
+}
+
+/// Which TUN device, and our address behind it.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TunArgs {
+    /// Put our stack behind the TUN device of this name (made if it does not exist; needs
+    /// CAP_NET_ADMIN). Give the kernel's side its address with `ip address add`.
+    #[arg(long, value_name = "NAME", requires = "address")]
+    pub(crate) tun: Option<String>,
+    /// Our stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24.
+    #[arg(long, value_name = "CIDR", requires = "tun", value_parser = parse_cidr)]
+    pub(crate) address: Vec<Cidr>,
+    /// Plain TUN: no virtio_net header, so one MTU-sized packet per system call.
+    #[arg(long, requires = "tun")]
+    pub(crate) plain: bool,
+    /// Offloads of the TUN to use: `all`, `none`, or a list of csum, tso4, tso6, uso, gro.
+    #[arg(long, value_name = "LIST", requires = "tun", conflicts_with = "plain")]
+    pub(crate) offload: Option<String>,
+}
+
+/// What both tests take.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CommonArgs {
+    /// Connections at a time.
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = parse_flows)]
+    flows: usize,
+    /// Seconds to run for.
+    #[arg(short, long, value_name = "S", default_value = "10", value_parser = parse_time)]
+    time: Duration,
+    /// Set TCP_NODELAY on both sides.
+    #[arg(short = 'N', long)]
+    nodelay: bool,
+    /// Congestion control on both sides (TCP_CONGESTION), as in cubic or reno.
+    #[arg(short = 'K', long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// The in-process link's NIC.
+    #[arg(long, value_enum, value_name = "KIND")]
+    nic: Option<Nic>,
+    /// Largest IP packet on the in-process link or the TUN, bytes [default: 1500].
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    mtu: Option<u32>,
+    /// Set a tunable of our stack under its Linux name, as in --set tcp_autocorking=0. May be
+    /// repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    set: Vec<(String, String)>,
+    /// Print the result as one JSON object.
+    #[arg(short = 'J', long)]
+    json: bool,
+    /// Use IPv6 between the in-process hosts, or on the kernel's loopback.
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    /// Which of our programming interfaces to drive.
+    #[arg(long, value_enum, value_name = "API")]
+    api: Option<Api>,
+    /// The kernel's sockets in place of our stack's.
+    #[arg(long, conflicts_with = "tun")]
+    kernel: bool,
+    /// Client of a `perf serve` there; the port may be left out.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_endpoint)]
+    connect: Option<SocketAddr>,
+    /// Threads for client and server together when both run here: 1 or 2
+    /// [default: 1, with --kernel 2].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
+    threads: Option<u8>,
+    #[command(flatten)]
+    tun: TunArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StreamArgs {
+    /// Bytes per write; K, M and G are 1024-based.
+    #[arg(short, long, value_name = "BYTES", default_value = "128K", value_parser = parse_message)]
+    message: usize,
+    /// The server sends, and the client receives.
+    #[arg(short = 'R', long)]
+    reverse: bool,
+    /// Lend and take buffers in place of copying in and out.
+    #[arg(short = 'Z', long)]
+    zerocopy: bool,
+    /// Check every byte that arrives.
+    #[arg(long)]
+    verify: bool,
+    /// With --api core: when to hand packets to the link.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pump: Option<Pump>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RrArgs {
+    /// Bytes of each request and response; K, M and G are 1024-based.
+    #[arg(short, long = "rr", value_name = "REQ,RESP", default_value = "1,1", value_parser = size::parse_pair)]
+    rr: (usize, usize),
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServeArgs {
+    /// Serve from the kernel's sockets.
+    #[arg(long, conflicts_with = "tun", required_unless_present = "tun")]
+    pub(crate) kernel: bool,
+    /// Address to listen on, with or without a port [default: any address, port 5211].
+    #[arg(long, value_name = "ADDR", value_parser = parse_bind)]
+    pub(crate) bind: Option<SocketAddr>,
+    /// Largest IP packet on the TUN, bytes [default: 1500].
+    #[arg(long, value_name = "BYTES", requires = "tun", value_parser = parse_mtu)]
+    pub(crate) mtu: Option<u32>,
+    /// Set a tunable of our stack under its Linux name. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", requires = "tun", value_parser = parse_set)]
+    pub(crate) set: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) tun: TunArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct IdleArgs {
+    /// Connections to hold.
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 10_000, value_parser = parse_flows)]
+    pub(crate) connections: usize,
+    /// Which of our programming interfaces to drive.
+    #[arg(long, value_enum, value_name = "API", default_value = "core")]
+    pub(crate) api: Api,
+    /// Print the result as one JSON object.
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+}
+
+/// What to run over the connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Test {
+    Stream {
+        message: usize,
+        reverse: bool,
+        zerocopy: bool,
+        verify: bool,
+        pump: Pump,
+    },
+    Rr {
+        request: usize,
+        response: usize,
+    },
+}
+
+impl Test {
+    /// Its name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stream { .. } => "stream",
+            Self::Rr { .. } => "rr",
+        }
+    }
+
+    /// The server is the sender.
+    pub(crate) fn is_reverse(self) -> bool {
+        matches!(self, Self::Stream { reverse: true, .. })
+    }
+}
+
+/// Between what.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Place {
+    /// Two of our hosts in this process, through the tokio API.
+    Pair { nic: Nic, mtu: u32, ipv6: bool },
+    /// Two of our hosts in this process, driven directly.
+    Core { nic: Nic, mtu: u32, ipv6: bool },
+    /// The kernel on both sides, over its loopback.
+    Loopback { ipv6: bool },
+    /// The kernel, as client of a server elsewhere.
+    Kernel { server: SocketAddr },
+    /// Our stack behind a TUN, as client of a server elsewhere.
+    Tun { server: SocketAddr, tun: Tun },
+}
+
+/// A TUN to open.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Tun {
+    pub(crate) name: String,
+    pub(crate) addresses: Vec<Cidr>,
+    pub(crate) plain: bool,
+    pub(crate) offload: Option<String>,
+    pub(crate) mtu: u32,
+}
+
+/// A test, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct TestArgs {
+    pub(crate) test: Test,
+    pub(crate) flows: usize,
+    pub(crate) time: Duration,
+    pub(crate) nodelay: bool,
+    pub(crate) congestion: Option<String>,
+    pub(crate) place: Place,
+    pub(crate) set: Vec<(String, String)>,
+    pub(crate) threads: u8,
+    pub(crate) json: bool,
+}
+
+impl TestArgs {
+    /// Buffers are lent and taken, at both ends where both run here.
+    pub(crate) fn zerocopy(&self) -> bool {
+        matches!(self.test, Test::Stream { zerocopy: true, .. })
+    }
+}
+
+impl TryFrom<StreamArgs> for TestArgs {
+    type Error = anyhow::Error;
+
+    fn try_from(args: StreamArgs) -> Result<Self> {
+        if args.common.kernel && args.zerocopy {
+            bail!("--zerocopy lends buffers to our stack; leave it out with --kernel");
+        }
+        if args.pump.is_some() && args.common.api != Some(Api::Core) {
+            bail!("--pump says how to drive --api core; sockets send at each write by themselves");
+        }
+        if args.reverse && args.common.api == Some(Api::Core) {
+            bail!("--reverse with --api core is the same test; leave it out");
+        }
+        let test = Test::Stream {
+            message: args.message,
+            reverse: args.reverse,
+            zerocopy: args.zerocopy,
+            verify: args.verify,
+            pump: args.pump.unwrap_or(Pump::Write),
+        };
+        args.common.with(test)
+    }
+}
+
+impl TryFrom<RrArgs> for TestArgs {
+    type Error = anyhow::Error;
+
+    fn try_from(args: RrArgs) -> Result<Self> {
+        let (request, response) = args.rr;
+        args.common.with(Test::Rr { request, response })
+    }
+}
+
+impl CommonArgs {
+    fn with(self, test: Test) -> Result<TestArgs> {
+        let place = self.place()?;
+        let threads = match (&place, self.threads) {
+            (Place::Core { .. }, Some(2)) => bail!(
+                "--threads 2 with --api core: that test drives both hosts from one thread; leave --threads out"
+            ),
+            (Place::Loopback { .. } | Place::Pair { .. }, Some(n)) => n,
+            (_, Some(_)) => bail!(
+                "--threads is for tests whose both ends run here; leave it out with --connect"
+            ),
+            (Place::Loopback { .. }, None) => 2,
+            (_, None) => 1,
+        };
+        Ok(TestArgs {
+            test,
+            flows: self.flows,
+            time: self.time,
+            nodelay: self.nodelay,
+            congestion: self.congestion,
+            place,
+            set: self.set,
+            threads,
+            json: self.json,
+        })
+    }
+
+    fn place(&self) -> Result<Place> {
+        let mtu = self.mtu.unwrap_or(1500);
+        let (nic, ipv6) = (self.nic.unwrap_or(Nic::Tso), self.ipv6);
+        if self.kernel {
+            for (given, name) in [
+                (self.nic.is_some(), "--nic"),
+                (self.mtu.is_some(), "--mtu"),
+                (!self.set.is_empty(), "--set"),
+                (self.api.is_some(), "--api"),
+            ] {
+                if given {
+                    bail!("{name} is about our stack; leave it out with --kernel");
+                }
+            }
+            return Ok(match self.connect {
+                Some(server) => Place::Kernel { server },
+                None => Place::Loopback { ipv6 },
+            });
+        }
+        match (&self.tun.tun, self.connect) {
+            (Some(_), Some(server)) => {
+                if self.nic.is_some() {
+                    bail!(
+                        "--nic is about the in-process link; with --tun use --offload or --plain"
+                    );
+                }
+                if self.api == Some(Api::Core) {
+                    bail!(
+                        "--api core drives two hosts in this process; leave --tun and --connect out"
+                    );
+                }
+                let tun = self.tun.clone().checked(mtu)?;
+                Ok(Place::Tun { server, tun })
+            }
+            (Some(name), None) => {
+                bail!("--tun {name} needs a server on its other side: --connect ADDR:PORT")
+            }
+            (None, Some(server)) => bail!(
+                "--connect {server} needs a stack to connect with: --kernel, or --tun NAME --address CIDR"
+            ),
+            (None, None) if self.api == Some(Api::Core) => Ok(Place::Core { nic, mtu, ipv6 }),
+            (None, None) => Ok(Place::Pair { nic, mtu, ipv6 }),
+        }
+    }
+}
+
+impl TunArgs {
+    /// The TUN that they name.
+    pub(crate) fn checked(self, mtu: u32) -> Result<Tun> {
+        let Some(name) = self.tun else {
+            bail!("name the TUN device: --tun NAME --address CIDR");
+        };
+        if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
+            bail!("--tun `{name}` is not an interface name; use 1 to 15 characters, as in tun0");
+        }
+        Ok(Tun {
+            name,
+            addresses: self.address,
+            plain: self.plain,
+            offload: self.offload,
+            mtu,
+        })
+    }
+}
+
+/// An address with its prefix length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cidr {
+    pub(crate) addr: IpAddr,
+    pub(crate) prefix: u8,
+}
+
+fn parse_cidr(text: &str) -> Result<Cidr, String> {
+    let mend = "write ADDRESS/PREFIX, as in 10.0.0.2/24 or fd00::2/64";
+    let (addr, prefix) = text
+        .split_once('/')
+        .ok_or_else(|| format!("`{text}` has no prefix length; {mend}"))?;
+    let addr: IpAddr = addr
+        .parse()
+        .map_err(|_| format!("`{addr}` is not an IP address; {mend}"))?;
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    match prefix.parse() {
+        Ok(prefix) if prefix <= most => Ok(Cidr { addr, prefix }),
+        _ => Err(format!(
+            "`{prefix}` is not a prefix length of 0 to {most}; {mend}"
+        )),
+    }
+}
+
+fn parse_flows(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=50_000) => Ok(n),
+        _ => Err(format!("`{text}` is not a number from 1 to 50000")),
+    }
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(s) if s > 0.0 && s <= 86_400.0 => Ok(Duration::from_secs_f64(s)),
+        _ => Err(format!(
+            "`{text}` is not a time; write seconds above 0 and up to 86400, as in 0.5"
+        )),
+    }
+}
+
+fn parse_message(text: &str) -> Result<usize, String> {
+    match size::parse(text)? {
+        n if n > MESSAGE_MAX => Err(format!("`{text}` is too large; write 64M or less")),
+        n => Ok(n),
+    }
+}
+
+fn parse_mtu(text: &str) -> Result<u32, String> {
+    match size::parse(text) {
+        // RFC 8200 5: IPv6 needs 1280.
+        Ok(n @ 1280..=65_535) => Ok(n as u32),
+        _ => Err(format!(
+            "`{text}` is not an MTU; write bytes from 1280 to 65535"
+        )),
+    }
+}
+
+fn parse_set(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err(format!(
+            "`{text}` is not KEY=VALUE; write it as in tcp_autocorking=0"
+        )),
+    }
+}
+
+fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
+    with_port(text).ok_or_else(|| {
+        format!("`{text}` is not ADDR:PORT; write it as in 10.0.0.2:5211 or [fd00::2]:5211")
+    })
+}
+
+fn parse_bind(text: &str) -> Result<SocketAddr, String> {
+    with_port(text).ok_or_else(|| {
+        format!("`{text}` is not an address; write it as in 127.0.0.1, [::1]:5211 or 0.0.0.0:0")
+    })
+}
+
+fn with_port(text: &str) -> Option<SocketAddr> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    text.parse()
+        .ok()
+        .or_else(|| Some(SocketAddr::new(bare.parse().ok()?, DEFAULT_PORT)))
+}
+
+impl ServeArgs {
+    /// Where to listen.
+    pub(crate) fn listen_on(&self) -> SocketAddr {
+        self.bind.unwrap_or_else(|| {
+            let any = match self.tun.address.first() {
+                Some(cidr) => cidr.addr,
+                None => Ipv4Addr::UNSPECIFIED.into(),
+            };
+            SocketAddr::new(any, DEFAULT_PORT)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, Command, Perf, Place, TestArgs};
+
+    fn parse(line: &str) -> Result<TestArgs, String> {
+        let words = ["fullsend", "perf"].into_iter().chain(line.split(' '));
+        let cli = Cli::try_parse_from(words).map_err(|e| e.to_string())?;
+        let Command::Perf(perf) = cli.command;
+        match perf {
+            Perf::Stream(args) => TestArgs::try_from(args),
+            Perf::Rr(args) => TestArgs::try_from(args),
+            _ => return Err("not a test".into()),
+        }
+        .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn places() {
+        assert!(matches!(
+            parse("stream").unwrap().place,
+            Place::Pair { mtu: 1500, .. }
+        ));
+        let core = parse("rr --api core --nic mtu -6").unwrap();
+        assert!(matches!(core.place, Place::Core { ipv6: true, .. }));
+        assert_eq!(parse("stream --kernel").unwrap().threads, 2);
+        let client = parse("stream --kernel --connect 10.0.0.2").unwrap();
+        let server = "10.0.0.2:5211".parse().unwrap();
+        assert_eq!(client.place, Place::Kernel { server });
+        let tun = parse("rr --tun t0 --address fd00::1/64 --plain --connect [fd00::2]:9").unwrap();
+        assert!(matches!(tun.place, Place::Tun { .. }));
+    }
+
+    #[test]
+    fn errors_name_the_value_and_the_mend() {
+        for (line, value, mend) in [
+            ("stream --nic foo", "foo", "tso"),
+            ("rr -r 4X", "4X", "K, M, G"),
+            ("rr -r 0", "0", "1 or more"),
+            ("stream -m 65M", "65M", "64M"),
+            ("stream --time never", "never", "seconds"),
+            ("stream --time 0", "0", "above 0"),
+            ("stream --flows 0", "0", "1 to 50000"),
+            ("stream --mtu 100", "100", "1280"),
+            ("stream --set tcp_sack", "tcp_sack", "KEY=VALUE"),
+            ("stream --connect here --kernel", "here", "10.0.0.2:5211"),
+            ("stream --connect 10.0.0.2", "10.0.0.2", "--kernel"),
+            ("stream --tun t0 --address 10.0.0.1/24", "t0", "--connect"),
+            (
+                "stream --tun t0 --address 10.0.0.1/33 --connect 10.0.0.2",
+                "33",
+                "0 to 32",
+            ),
+            ("stream --tun t0 --connect 10.0.0.2", "--address", "CIDR"),
+            ("stream --kernel --nic tso", "--nic", "leave it out"),
+            ("stream --kernel --zerocopy", "--zerocopy", "leave it out"),
+            (
+                "stream --threads 2 --api core",
+                "--threads 2",
+                "leave --threads out",
+            ),
+        ] {
+            let error = parse(line).expect_err(line);
+            assert!(
+                error.contains(value) && error.contains(mend),
+                "{line}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The client of a test: opens the connections, runs them, and measures.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use crate::args::{Test, TestArgs};
+use crate::flow::{self, Carriage, Stopwatch};
+use crate::net::{Net, Socket};
+use crate::pattern::Pattern;
+use crate::preamble::{Preamble, Receipt, Role};
+use crate::progress::Progress;
+use crate::report::{Outcome, new_histogram};
+use crate::usage::{self, Counters, Usage};
+
+/// How long connections may take to finish after the test's time.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Runs the test over `net` against the server there.
+pub(crate) async fn run<N: Net>(
+    net: &N,
+    server: SocketAddr,
+    args: &TestArgs,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let work = Arc::new(Work::new(args, progress));
+    let mut control = Control::open(net, server).await?;
+    let mut sockets = Vec::with_capacity(args.flows);
+    for _ in 0..args.flows {
+        sockets.push(work.open(net, server).await?);
+    }
+    let before = (net.counters()?, control.counters().await?);
+    let usage = Usage::now()?;
+    let started = Instant::now();
+    let ends = started + args.time;
+    progress.start();
+
+    let mut tasks = JoinSet::new();
+    for socket in sockets {
+        let work = work.clone();
+        tasks.spawn(async move { work.run(socket, ends).await });
+    }
+    let mut total = Done::default();
+    while let Some(done) = join(&mut tasks, ends).await? {
+        total.bytes += done.bytes;
+        total.transactions += done.transactions;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let usage = Usage::now()?.since(&usage);
+    let after = (net.counters()?, control.counters().await?);
+    Ok(Outcome {
+        seconds,
+        bytes: total.bytes,
+        transactions: matches!(args.test, Test::Rr { .. })
+            .then(|| (total.transactions, work.histogram())),
+        usage,
+        client: usage::delta(&before.0, &after.0),
+        server: usage::delta(&before.1, &after.1),
+        reverse: args.test.is_reverse(),
+    })
+}
+
+/// The next flow's result; `None` when all have ended.
+async fn join(tasks: &mut JoinSet<Result<Done>>, ends: Instant) -> Result<Option<Done>> {
+    let next = tokio::time::timeout_at((ends + GRACE).into(), tasks.join_next()).await;
+    match next {
+        Ok(None) => Ok(None),
+        Ok(Some(done)) => Ok(Some(done?.context("a connection failed during the test")?)),
+        Err(_) => bail!(
+            "{} connections did not finish within {} s after the test's time; is the server still there?",
+            tasks.len(),
+            GRACE.as_secs()
+        ),
+    }
+}
+
+async fn connect<N: Net>(net: &N, server: SocketAddr) -> Result<N::Socket> {
+    net.connect(server).await.with_context(|| {
+        format!("cannot connect to {server}; is `fullsend perf serve` running there?")
+    })
+}
+
+/// Asks the server for its counters.
+struct Control<S>(S);
+
+impl<S: Socket> Control<S> {
+    async fn open<N: Net<Socket = S>>(net: &N, server: SocketAddr) -> Result<Self> {
+        let mut socket = connect(net, server).await?;
+        let preamble = Preamble {
+            role: Role::Counters,
+            verify: false,
+            nodelay: true,
+            congestion: None,
+        };
+        socket.set_nodelay()?;
+        socket.write_all(&preamble.emit()).await?;
+        Ok(Self(socket))
+    }
+
+    async fn counters(&mut self) -> Result<Counters> {
+        let get = async {
+            self.0.write_all(&[0]).await?;
+            let len = self.0.read_u32().await?.min(1 << 20);
+            let mut text = vec![0; len as usize];
+            self.0.read_exact(&mut text).await?;
+            io::Result::Ok(text)
+        };
+        let text = tokio::time::timeout(GRACE, get)
+            .await
+            .context("the server does not answer")?
+            .context("the server did not tell its counters; is it a `fullsend perf serve`?")?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+}
+
+/// What one flow did.
+#[derive(Default)]
+struct Done {
+    bytes: u64,
+    transactions: u64,
+}
+
+/// What all flows share.
+struct Work {
+    test: Test,
+    preamble: Preamble,
+    pattern: Pattern,
+    latencies: Mutex<Histogram<u64>>,
+    progress: Progress,
+}
+
+impl Work {
+    fn new(args: &TestArgs, progress: &Progress) -> Self {
+        let (role, verify, largest) = match args.test {
+            Test::Stream {
+                message,
+                reverse: true,
+                verify,
+                ..
+            } => {
+                let source = Role::Source {
+                    time_ms: args.time.as_millis().max(1) as u32,
+                    message: message as u32,
+                };
+                (source, verify, flow::READ_MAX)
+            }
+            Test::Stream {
+                message, verify, ..
+            } => (Role::Sink, verify, message),
+            Test::Rr { request, response } => {
+                let rr = Role::Rr {
+                    request: request as u32,
+                    response: response as u32,
+                };
+                (rr, false, request)
+            }
+        };
+        Self {
+            test: args.test,
+            preamble: Preamble {
+                role,
+                verify,
+                nodelay: args.nodelay,
+                congestion: args.congestion.clone(),
+            },
+            pattern: Pattern::new(largest),
+            latencies: Mutex::new(new_histogram()),
+            progress: progress.clone(),
+        }
+    }
+
+    fn histogram(&self) -> Histogram<u64> {
+        self.latencies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// A connection with its options set and its preamble sent.
+    async fn open<N: Net>(&self, net: &N, server: SocketAddr) -> Result<N::Socket> {
+        let mut socket = connect(net, server).await?;
+        if self.preamble.nodelay {
+            socket.set_nodelay().context("TCP_NODELAY")?;
+        }
+        if let Some(name) = &self.preamble.congestion {
+            socket.set_congestion(name).with_context(|| {
+                format!("--congestion `{name}` is not to be had on this stack; try cubic or reno")
+            })?;
+        }
+        // A source begins at its preamble: that one is sent when all flows begin.
+        if !self.test.is_reverse() {
+            socket.write_all(&self.preamble.emit()).await?;
+        }
+        Ok(socket)
+    }
+
+    /// The flow, from its beginning to its end.
+    async fn run(&self, socket: impl Socket, ends: Instant) -> Result<Done> {
+        match self.test {
+            Test::Stream {
+                message,
+                reverse,
+                zerocopy,
+                verify,
+                ..
+            } => {
+                let carriage = Carriage {
+                    message,
+                    pattern: self.pattern.clone(),
+                    verify,
+                    zerocopy,
+                };
+                let receipt = if reverse {
+                    self.receive(socket, &carriage).await?
+                } else {
+                    self.send(socket, &carriage, ends).await?
+                };
+                if let Some(place) = receipt.first_bad {
+                    bail!("byte {place} of a stream is not what was sent");
+                }
+                Ok(Done {
+                    bytes: receipt.bytes,
+                    transactions: 0,
+                })
+            }
+            Test::Rr { request, response } => self.rr(socket, request, response, ends).await,
+        }
+    }
+
+    async fn send(
+        &self,
+        mut socket: impl Socket,
+        carriage: &Carriage,
+        ends: Instant,
+    ) -> Result<Receipt> {
+        let sent = flow::send(&mut socket, carriage, ends, &self.progress.bytes).await?;
+        let receipt = Receipt::read(&mut socket).await?;
+        if receipt.bytes != sent {
+            bail!("{sent} bytes were sent, but {} arrived", receipt.bytes);
+        }
+        Ok(receipt)
+    }
+
+    async fn receive(&self, mut socket: impl Socket, carriage: &Carriage) -> Result<Receipt> {
+        socket.write_all(&self.preamble.emit()).await?;
+        let receipt = flow::receive(&mut socket, carriage, &self.progress.bytes).await?;
+        socket.shutdown().await?;
+        Ok(receipt)
+    }
+
+    async fn rr(
+        &self,
+        mut socket: impl Socket,
+        request: usize,
+        response: usize,
+        ends: Instant,
+    ) -> Result<Done> {
+        let mut latencies = Latencies::new(&self.latencies, &self.progress, request + response);
+        let mut done = Done::default();
+        let mut then = Instant::now();
+        // The clock is read once a transaction: each begins when the one before has ended.
+        let watch = Stopwatch::new(ends, request + response);
+        while !watch.over(then) {
+            socket.write_all(self.pattern.at(0, request)).await?;
+            if !flow::take(&mut socket, response).await? {
+                bail!("the server closed the connection in the middle of the test");
+            }
+            let now = Instant::now();
+            latencies.push(now.duration_since(then));
+            then = now;
+            done.transactions += 1;
+            done.bytes += (request + response) as u64;
+        }
+        latencies.flush();
+        socket.shutdown().await?;
+        flow::take(&mut socket, 1).await?;
+        Ok(done)
+    }
+}
+
+/// One flow's latencies, on their way to the histogram of all.
+struct Latencies<'a> {
+    all: &'a Mutex<Histogram<u64>>,
+    progress: &'a Progress,
+    bytes: usize,
+    recent: Vec<u32>,
+}
+
+impl<'a> Latencies<'a> {
+    /// Enough to make the lock's cost vanish, little enough to stay in the cache.
+    const BATCH: usize = 32;
+
+    fn new(all: &'a Mutex<Histogram<u64>>, progress: &'a Progress, bytes: usize) -> Self {
+        Self {
+            all,
+            progress,
+            bytes,
+            recent: Vec::with_capacity(Self::BATCH),
+        }
+    }
+
+    fn push(&mut self, latency: Duration) {
+        self.recent
+            .push(u32::try_from(latency.as_nanos()).unwrap_or(u32::MAX));
+        if self.recent.len() == Self::BATCH {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        for &ns in &self.recent {
+            all.saturating_record(ns.into());
+        }
+        self.progress.add(
+            (self.recent.len() * self.bytes) as u64,
+            self.recent.len() as u64,
+        );
+        self.recent.clear();
+    }
+}

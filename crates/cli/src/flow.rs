@@ -1,0 +1,189 @@
+//! What one connection does, at either end.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::ready;
+use std::time::Instant;
+
+use tokio::io::{AsyncWriteExt, ReadBuf};
+
+use crate::net::Socket;
+use crate::pattern::Pattern;
+use crate::preamble::Receipt;
+
+/// Most bytes of one copying read.
+pub(crate) const READ_MAX: usize = 128 << 10;
+
+thread_local! {
+    /// All readers of a thread share one buffer, which so stays in the cache.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_MAX]);
+}
+
+/// One read of at most `max` bytes; what `look` makes of them.
+async fn read_some<S: Socket, T>(
+    socket: &mut S,
+    max: usize,
+    mut look: impl FnMut(&[u8]) -> T,
+) -> io::Result<T> {
+    poll_fn(|cx| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let len = max.min(scratch.len());
+            let mut buf = ReadBuf::new(&mut scratch[..len]);
+            ready!(Pin::new(&mut *socket).poll_read(cx, &mut buf))?;
+            Ok(look(buf.filled())).into()
+        })
+    })
+    .await
+}
+
+/// Reads exactly `want` bytes; false when the stream ended before the first of them.
+pub(crate) async fn take<S: Socket>(socket: &mut S, want: usize) -> io::Result<bool> {
+    let mut left = want;
+    while left > 0 {
+        match read_some(socket, left, <[u8]>::len).await? {
+            0 if left == want => return Ok(false),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => left -= n,
+        }
+    }
+    Ok(true)
+}
+
+/// Looks at the clock now and then: a look costs as much as a small write.
+pub(crate) struct Stopwatch {
+    until: Instant,
+    every: u32,
+    left: u32,
+}
+
+impl Stopwatch {
+    /// Runs until `until`, with `bytes` done at each step.
+    pub(crate) fn new(until: Instant, bytes: usize) -> Self {
+        let every = (64 << 10) / bytes.clamp(1 << 10, 64 << 10);
+        Self {
+            until,
+            every: every as u32,
+            left: 0,
+        }
+    }
+
+    /// True at the steps on which the clock is looked at, with what it says; cheap on the others.
+    #[inline]
+    pub(crate) fn tick(&mut self) -> Option<Instant> {
+        if self.left > 0 {
+            self.left -= 1;
+            return None;
+        }
+        self.left = self.every - 1;
+        Some(Instant::now())
+    }
+
+    /// Time is up at `now`.
+    pub(crate) fn over(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+}
+
+/// How a stream is carried.
+#[derive(Clone)]
+pub(crate) struct Carriage {
+    /// Bytes of one write.
+    pub(crate) message: usize,
+    /// What to send.
+    pub(crate) pattern: Pattern,
+    /// Send what the pattern has for each place, and compare on arrival.
+    pub(crate) verify: bool,
+    /// Lend and take buffers.
+    pub(crate) zerocopy: bool,
+}
+
+impl Carriage {
+    /// The place in the pattern for the stream's byte at `offset`.
+    #[inline]
+    fn place(&self, offset: u64) -> u64 {
+        if self.verify { offset } else { 0 }
+    }
+}
+
+/// Sends until `until`, adding to `progress` as it goes; bytes sent.
+pub(crate) async fn send<S: Socket>(
+    socket: &mut S,
+    carriage: &Carriage,
+    until: Instant,
+    progress: &AtomicU64,
+) -> io::Result<u64> {
+    let mut watch = Stopwatch::new(until, carriage.message);
+    let (mut sent, mut told) = (0u64, 0u64);
+    loop {
+        if let Some(now) = watch.tick() {
+            progress.fetch_add(sent - told, Ordering::Relaxed);
+            told = sent;
+            if watch.over(now) {
+                break;
+            }
+        }
+        let place = carriage.place(sent);
+        if carriage.zerocopy {
+            let data = carriage.pattern.bytes_at(place, carriage.message);
+            socket.write_bytes(data).await?;
+        } else {
+            let data = carriage.pattern.at(place, carriage.message);
+            socket.write_all(data).await?;
+        }
+        sent += carriage.message as u64;
+    }
+    socket.shutdown().await?;
+    Ok(sent)
+}
+
+/// Receives to the end.
+pub(crate) async fn receive<S: Socket>(
+    socket: &mut S,
+    carriage: &Carriage,
+    progress: &AtomicU64,
+) -> io::Result<Receipt> {
+    let mut receipt = Receipt {
+        bytes: 0,
+        first_bad: None,
+    };
+    loop {
+        let before = receipt.bytes;
+        let mut look = |data: &[u8]| {
+            if carriage.verify && receipt.first_bad.is_none() {
+                receipt.first_bad = carriage.pattern.mismatch(receipt.bytes, data);
+            }
+            receipt.bytes += data.len() as u64;
+        };
+        if carriage.zerocopy {
+            look(&socket.read_chunk().await?);
+        } else {
+            read_some(socket, READ_MAX, look).await?;
+        }
+        if receipt.bytes == before {
+            return Ok(receipt);
+        }
+        progress.fetch_add(receipt.bytes - before, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::Stopwatch;
+
+    #[test]
+    fn small_messages_look_at_the_clock_less_often() {
+        let until = Instant::now() + Duration::from_mins(60);
+        let looks = |bytes| {
+            let mut watch = Stopwatch::new(until, bytes);
+            (0..640).filter(|_| watch.tick().is_some()).count()
+        };
+        assert_eq!(looks(128), 10);
+        assert_eq!(looks(8 << 10), 80);
+        assert_eq!(looks(1 << 20), 640);
+    }
+}

@@ -1,0 +1,74 @@
+//! The kernel's sockets, through tokio.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::{Net, Socket};
+use crate::usage::{self, Counters};
+
+/// As many as `--flows` can ask for at once; the kernel lowers it to net.core.somaxconn.
+const BACKLOG: u32 = 4096;
+
+/// The kernel's stack.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel;
+
+impl Net for Kernel {
+    type Socket = TcpStream;
+    type Listener = TcpListener;
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(to).await
+    }
+
+    async fn listen(&self, on: SocketAddr) -> io::Result<TcpListener> {
+        let socket = if on.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(on)?;
+        socket.listen(BACKLOG)
+    }
+
+    async fn accept(listener: &mut TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+        listener.accept().await
+    }
+
+    fn local_addr(listener: &TcpListener) -> io::Result<SocketAddr> {
+        listener.local_addr()
+    }
+
+    fn counters(&self) -> io::Result<Counters> {
+        usage::kernel_counters()
+    }
+}
+
+impl Socket for TcpStream {
+    fn set_nodelay(&self) -> io::Result<()> {
+        TcpStream::set_nodelay(self, true)
+    }
+
+    fn set_congestion(&self, name: &str) -> io::Result<()> {
+        Ok(setsockopt(
+            self,
+            sockopt::TcpCongestion,
+            &OsString::from(name),
+        )?)
+    }
+
+    async fn write_bytes(&mut self, data: Bytes) -> io::Result<()> {
+        self.write_all(&data).await
+    }
+
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}

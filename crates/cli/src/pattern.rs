@@ -1,0 +1,92 @@
+//! What streams carry: bytes that depend on their place, so that a byte lost, repeated or moved
+//! shows at the reader.
+
+use bytes::Bytes;
+
+/// A prime, so that no power of two and no common MSS is a multiple: data that slips by one
+/// message or one segment never matches again.
+const PERIOD: usize = 65_521;
+
+/// The contents of a stream, from any place on.
+#[derive(Clone)]
+pub(crate) struct Pattern {
+    /// One period, and as much of the next as one piece may reach into it.
+    table: Bytes,
+}
+
+impl Pattern {
+    /// For pieces of at most `largest` bytes.
+    pub(crate) fn new(largest: usize) -> Self {
+        // xorshift64 (Marsaglia 2003); the seed is arbitrary, and both ends use the same.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut table = Vec::with_capacity(PERIOD + largest);
+        while table.len() < PERIOD {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            table.push((state >> 32) as u8);
+        }
+        for i in 0..largest {
+            table.push(table[i]);
+        }
+        Self {
+            table: table.into(),
+        }
+    }
+
+    /// `len` bytes of the stream from `offset`.
+    #[inline]
+    pub(crate) fn at(&self, offset: u64, len: usize) -> &[u8] {
+        let start = (offset % PERIOD as u64) as usize;
+        &self.table[start..start + len]
+    }
+
+    /// The same, to lend.
+    #[inline]
+    pub(crate) fn bytes_at(&self, offset: u64, len: usize) -> Bytes {
+        let start = (offset % PERIOD as u64) as usize;
+        self.table.slice(start..start + len)
+    }
+
+    /// Where `data`, which came at `offset`, first differs from the pattern.
+    pub(crate) fn mismatch(&self, offset: u64, data: &[u8]) -> Option<u64> {
+        let piece = (self.table.len() - PERIOD).max(1);
+        let mut at = offset;
+        for part in data.chunks(piece) {
+            let want = self.at(at, part.len());
+            if part != want {
+                let bad = part.iter().zip(want).position(|(a, b)| a != b);
+                return bad.map(|i| at + i as u64);
+            }
+            at += part.len() as u64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pattern;
+
+    #[test]
+    fn finds_the_first_wrong_byte() {
+        let pattern = Pattern::new(1000);
+        let mut data: Vec<u8> = Vec::new();
+        for offset in (0..200_000).step_by(1000) {
+            data.extend(pattern.at(offset, 1000));
+        }
+        assert_eq!(pattern.mismatch(0, &data), None);
+        assert_eq!(pattern.mismatch(123, &data[123..]), None);
+        data[150_000] ^= 1;
+        assert_eq!(pattern.mismatch(0, &data), Some(150_000));
+        assert_eq!(pattern.mismatch(50_000, &data[50_000..]), Some(150_000));
+    }
+
+    #[test]
+    fn a_slip_shows() {
+        let pattern = Pattern::new(1448);
+        for slip in [1, 1448, 4096, 65_536] {
+            assert!(pattern.mismatch(slip, pattern.at(0, 1448)).is_some());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! `fullsend perf`: brings up what a test runs on, and prints what it found.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::args::{IdleArgs, Perf, Place, ServeArgs, TestArgs};
+use crate::net::Net;
+use crate::net::kernel::Kernel;
+use crate::progress::{Progress, Shown};
+use crate::report::{Outcome, Report};
+use crate::{client, serve};
+
+/// Runs the subcommand.
+pub(crate) fn run(perf: Perf) -> Result<()> {
+    match perf {
+        Perf::Stream(args) => test(&args.try_into()?),
+        Perf::Rr(args) => test(&args.try_into()?),
+        Perf::Serve(args) => serve(&args),
+        Perf::Idle(args) => idle(&args),
+    }
+}
+
+/// One thread: what a test measures is one core, unless it says `--threads 2`.
+fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
+}
+
+fn test(args: &TestArgs) -> Result<()> {
+    let progress = Progress::default();
+    let shown = Shown::new(&progress);
+    let (outcome, scene) = match &args.place {
+        Place::Loopback { ipv6 } => {
+            let ip = if *ipv6 {
+                Ipv6Addr::LOCALHOST.into()
+            } else {
+                Ipv4Addr::LOCALHOST.into()
+            };
+            let on = SocketAddr::new(ip, 0);
+            let outcome = if args.threads == 2 {
+                two_threads(Kernel, on, args, &progress)?
+            } else {
+                runtime()?.block_on(one_thread(Kernel, Kernel, on, args, &progress))?
+            };
+            (
+                outcome,
+                format!("kernel, loopback, {} threads", args.threads),
+            )
+        }
+        Place::Kernel { server } => {
+            let outcome = runtime()?.block_on(client::run(&Kernel, *server, args, &progress))?;
+            (outcome, format!("kernel, to {server}"))
+        }
+        other => bail!("{other:?} is not built yet"),
+    };
+    drop(shown);
+    let report = Report::new(args, outcome);
+    if args.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.text(args, &scene));
+    }
+    Ok(())
+}
+
+/// Client and server as tasks of one thread.
+async fn one_thread<N: Net>(
+    client: N,
+    server: N,
+    on: SocketAddr,
+    args: &TestArgs,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let listener = serve::listen(&server, on).await?;
+    let to = N::local_addr(&listener)?;
+    let serving = tokio::spawn(serve::accept_all(server, listener, args.zerocopy()));
+    let outcome = client::run(&client, to, args, progress).await;
+    serving.abort();
+    outcome
+}
+
+/// The server on a thread and a runtime of its own.
+fn two_threads<N: Net>(
+    server: N,
+    on: SocketAddr,
+    args: &TestArgs,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let zerocopy = args.zerocopy();
+    let (tell, told) = mpsc::channel();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let net = server.clone();
+    let thread = std::thread::spawn(move || -> Result<()> {
+        runtime()?.block_on(async move {
+            let listener = serve::listen(&server, on).await?;
+            tell.send(N::local_addr(&listener)?)?;
+            tokio::select! {
+                () = serve::accept_all(server, listener, zerocopy) => {}
+                _ = stopped => {}
+            }
+            Ok(())
+        })
+    });
+    let outcome = match told.recv() {
+        Ok(to) => runtime()?.block_on(client::run(&net, to, args, progress)),
+        Err(_) => Err(anyhow!("the server did not start")),
+    };
+    drop(stop);
+    thread
+        .join()
+        .map_err(|_| anyhow!("the server's thread panicked"))??;
+    outcome
+}
+
+fn serve(args: &ServeArgs) -> Result<()> {
+    let on = args.listen_on();
+    if args.kernel {
+        return runtime()?.block_on(serve::run(Kernel, on, "kernel"));
+    }
+    bail!("not built yet");
+}
+
+fn idle(_args: &IdleArgs) -> Result<()> {
+    bail!("not built yet");
+}

@@ -1,0 +1,206 @@
+//! What a client tells the server first on each connection: which test it runs.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes of a preamble.
+pub(crate) const LEN: usize = 36;
+/// Begins every preamble; the digit is the version.
+const MAGIC: [u8; 4] = *b"FSP1";
+/// Longest name of a congestion control, as Linux has it (`TCP_CA_NAME_MAX`).
+const NAME_MAX: usize = 16;
+
+/// What the server does on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Reads to the end, then answers with a [`Receipt`].
+    Sink,
+    /// Sends for so many milliseconds in messages of so many bytes, then ends the stream.
+    Source {
+        /// Milliseconds.
+        time_ms: u32,
+        /// Bytes.
+        message: u32,
+    },
+    /// Answers each request with a response.
+    Rr {
+        /// Bytes.
+        request: u32,
+        /// Bytes.
+        response: u32,
+    },
+    /// Answers each byte with its counters, as a length and JSON.
+    Counters,
+}
+
+/// The whole of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Preamble {
+    /// What to do.
+    pub(crate) role: Role,
+    /// The stream carries the pattern by its place; check it.
+    pub(crate) verify: bool,
+    /// `TCP_NODELAY` at the server too.
+    pub(crate) nodelay: bool,
+    /// `TCP_CONGESTION` at the server too.
+    pub(crate) congestion: Option<String>,
+}
+
+impl Preamble {
+    /// As bytes, in network order.
+    pub(crate) fn emit(&self) -> [u8; LEN] {
+        let (kind, a, b) = match self.role {
+            Role::Sink => (1, 0, 0),
+            Role::Source { time_ms, message } => (2, time_ms, message),
+            Role::Rr { request, response } => (3, request, response),
+            Role::Counters => (4, 0, 0),
+        };
+        let mut out = [0; LEN];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = kind;
+        out[5] = u8::from(self.verify) | u8::from(self.nodelay) << 1;
+        out[8..12].copy_from_slice(&u32::to_be_bytes(a));
+        out[12..16].copy_from_slice(&u32::to_be_bytes(b));
+        let name = self.congestion.as_deref().unwrap_or("").as_bytes();
+        let len = name.len().min(NAME_MAX);
+        out[20..20 + len].copy_from_slice(&name[..len]);
+        out
+    }
+
+    /// From bytes.
+    pub(crate) fn parse(data: &[u8; LEN]) -> io::Result<Self> {
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        if data[..4] != MAGIC {
+            return Err(bad(
+                "the client does not speak this version of `fullsend perf`; use the same on both sides",
+            ));
+        }
+        let word =
+            |at: usize| u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+        let size = |at: usize| match word(at) {
+            n @ 1..=0x4000_0000 => Ok(n),
+            n => Err(bad(&format!("a size of {n} bytes is not between 1 and 1G"))),
+        };
+        let role = match data[4] {
+            1 => Role::Sink,
+            2 => Role::Source {
+                time_ms: word(8),
+                message: size(12)?,
+            },
+            3 => Role::Rr {
+                request: size(8)?,
+                response: size(12)?,
+            },
+            4 => Role::Counters,
+            other => return Err(bad(&format!("test number {other} is unknown"))),
+        };
+        let name: Vec<u8> = data[20..].iter().copied().take_while(|&b| b != 0).collect();
+        let name =
+            String::from_utf8(name).map_err(|_| bad("a congestion control's name is text"))?;
+        Ok(Self {
+            role,
+            verify: data[5] & 1 != 0,
+            nodelay: data[5] & 2 != 0,
+            congestion: (!name.is_empty()).then_some(name),
+        })
+    }
+
+    /// Reads one.
+    pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let mut data = [0; LEN];
+        from.read_exact(&mut data).await?;
+        Self::parse(&data)
+    }
+}
+
+/// What a sink answers when the stream has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Receipt {
+    /// Bytes that came.
+    pub(crate) bytes: u64,
+    /// The place of the first byte that was not as sent, where that was checked.
+    pub(crate) first_bad: Option<u64>,
+}
+
+impl Receipt {
+    /// Writes it.
+    pub(crate) async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&self.bytes.to_be_bytes());
+        out[8..].copy_from_slice(&self.first_bad.unwrap_or(u64::MAX).to_be_bytes());
+        to.write_all(&out).await
+    }
+
+    /// Reads one.
+    pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let bytes = from.read_u64().await?;
+        let first_bad = from.read_u64().await?;
+        Ok(Self {
+            bytes,
+            first_bad: (first_bad != u64::MAX).then_some(first_bad),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Preamble, Role};
+
+    #[test]
+    fn what_is_emitted_parses() {
+        let roles = [
+            Role::Sink,
+            Role::Source {
+                time_ms: 1500,
+                message: 128,
+            },
+            Role::Rr {
+                request: 1,
+                response: 1 << 30,
+            },
+            Role::Counters,
+        ];
+        for role in roles {
+            for congestion in [
+                None,
+                Some("cubic".to_owned()),
+                Some("sixteen-letters.".into()),
+            ] {
+                for bits in 0..4 {
+                    let preamble = Preamble {
+                        role,
+                        verify: bits & 1 != 0,
+                        nodelay: bits & 2 != 0,
+                        congestion: congestion.clone(),
+                    };
+                    assert_eq!(Preamble::parse(&preamble.emit()).unwrap(), preamble);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let good = Preamble {
+            role: Role::Rr {
+                request: 1,
+                response: 1,
+            },
+            verify: false,
+            nodelay: false,
+            congestion: None,
+        }
+        .emit();
+        let with = |at: usize, byte: u8| {
+            let mut bad = good;
+            bad[at] = byte;
+            Preamble::parse(&bad)
+        };
+        assert!(with(0, b'G').is_err(), "magic");
+        assert!(with(4, 9).is_err(), "kind");
+        assert!(with(11, 0).is_err(), "no request bytes");
+        assert!(with(8, 0x7f).is_err(), "2 GiB request");
+        assert!(with(20, 0xff).is_err(), "name not text");
+    }
+}

@@ -1,0 +1,112 @@
+//! The line that shows a test's speed while it runs, on a terminal.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What has been done so far, told by those who do it.
+#[derive(Clone, Default)]
+pub(crate) struct Progress(Arc<State>);
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Payload bytes.
+    pub(crate) bytes: AtomicU64,
+    transactions: AtomicU64,
+    started: OnceLock<Instant>,
+    over: AtomicBool,
+}
+
+impl std::ops::Deref for Progress {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl State {
+    /// The test begins now.
+    pub(crate) fn start(&self) {
+        self.started.get_or_init(Instant::now);
+    }
+
+    /// More has been done.
+    pub(crate) fn add(&self, bytes: u64, transactions: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.transactions.fetch_add(transactions, Ordering::Relaxed);
+    }
+
+    fn line(&self, elapsed: Duration) -> String {
+        let seconds = elapsed.as_secs_f64();
+        let bits = self.bytes.load(Ordering::Relaxed) as f64 * 8.0 / seconds;
+        match self.transactions.load(Ordering::Relaxed) {
+            0 => format!("{seconds:5.1} s  {:.2} 10^6bits/s", bits / 1e6),
+            n => format!("{seconds:5.1} s  {:.0} transactions/s", n as f64 / seconds),
+        }
+    }
+}
+
+/// Shows the line until dropped.
+pub(crate) struct Shown {
+    progress: Progress,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shown {
+    /// Shows `progress` once a second on standard error if that is a terminal.
+    pub(crate) fn new(progress: &Progress) -> Self {
+        let progress = progress.clone();
+        let thread = std::io::stderr().is_terminal().then(|| {
+            let progress = progress.clone();
+            std::thread::spawn(move || show(&progress))
+        });
+        Self { progress, thread }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.progress.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It only writes to a terminal; whatever became of it, the test's result stands.
+            let _ = thread.join();
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn show(progress: &State) {
+    while !progress.over.load(Ordering::Relaxed) {
+        std::thread::park_timeout(Duration::from_secs(1));
+        if let Some(started) = progress.started.get() {
+            eprint!("\r\x1b[K{}", progress.line(started.elapsed()));
+            // A terminal that went away costs the line, not the test.
+            let _ = std::io::stderr().flush();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Progress;
+
+    #[test]
+    fn shows_the_rate_so_far() {
+        let progress = Progress::default();
+        progress.add(1_000_000, 0);
+        assert_eq!(
+            progress.line(Duration::from_secs(2)),
+            "  2.0 s  4.00 10^6bits/s"
+        );
+        progress.add(0, 500);
+        assert_eq!(
+            progress.line(Duration::from_secs(2)),
+            "  2.0 s  250 transactions/s"
+        );
+    }
+}

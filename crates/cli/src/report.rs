@@ -1,0 +1,174 @@
+//! What a test found, as text and as JSON. The JSON's names and units never change.
+
+use std::fmt::Write as _;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::args::{Test, TestArgs};
+use crate::size;
+use crate::usage::{ContextSwitches, Counters, Cpu, Usage, bytes_per_packet};
+
+/// Latencies in ns, up to a minute, to three digits.
+pub(crate) fn new_histogram() -> Histogram<u64> {
+    let mut histogram = Histogram::new_with_max(60_000_000_000, 3).expect("constant bounds");
+    histogram.auto(true);
+    histogram
+}
+
+/// What a test measured.
+pub(crate) struct Outcome {
+    /// From the first byte to the last one's arrival.
+    pub(crate) seconds: f64,
+    /// Payload bytes that arrived.
+    pub(crate) bytes: u64,
+    /// Requests answered, and how long each took, in ns.
+    pub(crate) transactions: Option<(u64, Histogram<u64>)>,
+    /// What it cost this process.
+    pub(crate) usage: Usage,
+    /// What the client's stack counted.
+    pub(crate) client: Counters,
+    /// What the server's stack counted.
+    pub(crate) server: Counters,
+    /// The server was the one that sent.
+    pub(crate) reverse: bool,
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct LatencyUs {
+    p50: f64,
+    p99: f64,
+    p999: f64,
+}
+
+#[derive(Serialize)]
+struct CounterDeltas {
+    client: Counters,
+    server: Counters,
+}
+
+/// The report; serialises to the object that `--json` prints.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    test: &'static str,
+    flows: usize,
+    seconds: f64,
+    bytes: u64,
+    throughput_bps: f64,
+    transactions_per_s: Option<f64>,
+    latency_us: Option<LatencyUs>,
+    cpu: Cpu,
+    context_switches: ContextSwitches,
+    bytes_per_packet: Option<f64>,
+    counters: CounterDeltas,
+}
+
+impl Report {
+    /// From what was measured.
+    pub(crate) fn new(args: &TestArgs, outcome: Outcome) -> Self {
+        let us = |h: &Histogram<u64>, q: f64| h.value_at_quantile(q) as f64 / 1e3;
+        let sender = if outcome.reverse {
+            &outcome.server
+        } else {
+            &outcome.client
+        };
+        let transactions = outcome.transactions.as_ref();
+        Self {
+            test: args.test.name(),
+            flows: args.flows,
+            seconds: outcome.seconds,
+            bytes: outcome.bytes,
+            throughput_bps: (outcome.bytes as f64 * 8.0 / outcome.seconds).round(),
+            transactions_per_s: transactions
+                .map(|(n, _)| (*n as f64 / outcome.seconds * 10.0).round() / 10.0),
+            latency_us: transactions.map(|(_, h)| LatencyUs {
+                p50: us(h, 0.5),
+                p99: us(h, 0.99),
+                p999: us(h, 0.999),
+            }),
+            cpu: outcome.usage.cpu,
+            context_switches: outcome.usage.switches,
+            bytes_per_packet: bytes_per_packet(sender),
+            counters: CounterDeltas {
+                client: outcome.client,
+                server: outcome.server,
+            },
+        }
+    }
+
+    /// As one JSON object.
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and strings serialise")
+    }
+
+    /// As people read it.
+    pub(crate) fn text(&self, args: &TestArgs, scene: &str) -> String {
+        let mut out = self.headline(args, scene);
+        let cpu = format!("{:.2}+{:.2}", self.cpu.user_s, self.cpu.sys_s);
+        let per_packet = self
+            .bytes_per_packet
+            .map_or_else(|| "-".to_owned(), |b| format!("{b:.0}"));
+        let switches = format!(
+            "{}+{}",
+            self.context_switches.voluntary, self.context_switches.involuntary
+        );
+        match (self.transactions_per_s, self.latency_us) {
+            (Some(rate), Some(latency)) => {
+                let _ = write!(
+                    out,
+                    "Elapsed  Trans.      Latency us                     Bytes/   CPU s         Context\n\
+                     secs     per sec     p50       p99       p99.9       packet   user+sys      switches\n\
+                     {:<8.2} {:<11.0} {:<9.1} {:<9.1} {:<11.1} {:<8} {:<13} {}\n",
+                    self.seconds,
+                    rate,
+                    latency.p50,
+                    latency.p99,
+                    latency.p999,
+                    per_packet,
+                    cpu,
+                    switches,
+                );
+            }
+            _ => {
+                let _ = write!(
+                    out,
+                    "Elapsed  Bytes           Throughput   Bytes/   CPU s         Context\n\
+                     secs     received        10^6bits/s   packet   user+sys      switches\n\
+                     {:<8.2} {:<15} {:<12.2} {:<8} {:<13} {}\n",
+                    self.seconds,
+                    self.bytes,
+                    self.throughput_bps / 1e6,
+                    per_packet,
+                    cpu,
+                    switches,
+                );
+            }
+        }
+        out
+    }
+
+    fn headline(&self, args: &TestArgs, scene: &str) -> String {
+        let shape = match args.test {
+            Test::Stream { message, .. } => format!("{}-byte messages", size::show(message)),
+            Test::Rr { request, response } => {
+                format!(
+                    "{},{}-byte transactions",
+                    size::show(request),
+                    size::show(response)
+                )
+            }
+        };
+        let reverse = if args.test.is_reverse() {
+            ", server to client"
+        } else {
+            ""
+        };
+        let s = if self.flows == 1 { "" } else { "s" };
+        format!(
+            "TCP {} test: {} flow{s}, {shape}{reverse}; {scene}\n",
+            self.test.to_uppercase(),
+            self.flows,
+        )
+    }
+}

@@ -1,0 +1,154 @@
+//! `perf serve`: many clients, a line for each connection, a summary at the end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::net::Net;
+use crate::preamble::Role;
+use crate::server::{self, Served};
+
+/// Accepts and serves until told to stop, by Ctrl-C or SIGTERM.
+pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<()> {
+    let mut listener = listen(&net, on).await?;
+    println!(
+        "listening on {} ({scene}); Ctrl-C ends",
+        N::local_addr(&listener)?
+    );
+    let mut stop = signal(SignalKind::terminate())?;
+    let total = Arc::new(Total::default());
+    let started = Instant::now();
+    loop {
+        tokio::select! {
+            accepted = N::accept(&mut listener) => match accepted {
+                Ok((socket, peer)) => spawn(&net, socket, peer, &total),
+                Err(error) => pause_after(&error).await,
+            },
+            done = tokio::signal::ctrl_c() => {
+                done?;
+                break;
+            }
+            _ = stop.recv() => break,
+        }
+    }
+    total.show(started.elapsed());
+    Ok(())
+}
+
+/// Listens, with an error that helps.
+pub(crate) async fn listen<N: Net>(net: &N, on: SocketAddr) -> Result<N::Listener> {
+    net.listen(on).await.with_context(|| {
+        format!("cannot listen on {on}; choose another address or port with --bind")
+    })
+}
+
+/// Out of descriptors or memory: accepting again at once would spin.
+async fn pause_after(error: &io::Error) {
+    eprintln!("accept: {error}");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+fn spawn<N: Net>(net: &N, socket: N::Socket, peer: SocketAddr, total: &Arc<Total>) {
+    let (net, total) = (net.clone(), total.clone());
+    tokio::spawn(async move {
+        match server::serve(&net, socket, false).await {
+            Ok(served) => total.add(peer, &served),
+            Err(error) => {
+                total.fail();
+                println!("{peer}  failed: {error}");
+            }
+        }
+    });
+}
+
+/// Serves whatever comes, silently: the server of a test that runs in this process.
+pub(crate) async fn accept_all<N: Net>(net: N, mut listener: N::Listener, zerocopy: bool) {
+    loop {
+        match N::accept(&mut listener).await {
+            Ok((socket, _)) => {
+                let net = net.clone();
+                // The client of the same test reports what goes wrong.
+                tokio::spawn(async move { server::serve(&net, socket, zerocopy).await });
+            }
+            Err(error) => pause_after(&error).await,
+        }
+    }
+}
+
+/// What all connections came to.
+#[derive(Default)]
+struct Total(Mutex<Sums>);
+
+#[derive(Default)]
+struct Sums {
+    connections: u64,
+    failed: u64,
+    received: u64,
+    sent: u64,
+}
+
+impl Total {
+    fn add(&self, peer: SocketAddr, served: &Served) {
+        if served.role == Role::Counters {
+            return;
+        }
+        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.connections += 1;
+        sums.received += served.received;
+        sums.sent += served.sent;
+        println!("{peer}  {}", line(served));
+    }
+
+    fn fail(&self) {
+        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.connections += 1;
+        sums.failed += 1;
+    }
+
+    fn show(&self, elapsed: Duration) {
+        let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        println!(
+            "{} connections ({} failed), {} bytes received, {} bytes sent in {:.1} s",
+            sums.connections,
+            sums.failed,
+            sums.received,
+            sums.sent,
+            elapsed.as_secs_f64(),
+        );
+    }
+}
+
+/// One connection's summary.
+fn line(served: &Served) -> String {
+    let seconds = served.seconds.max(1e-9);
+    let mbps = |bytes: u64| bytes as f64 * 8.0 / seconds / 1e6;
+    match served.role {
+        Role::Sink => {
+            let bad = served
+                .first_bad
+                .map_or_else(String::new, |place| format!(", WRONG from byte {place} on"));
+            format!(
+                "received {} bytes in {seconds:.2} s, {:.2} 10^6bits/s{bad}",
+                served.received,
+                mbps(served.received)
+            )
+        }
+        Role::Source { .. } => format!(
+            "sent {} bytes in {seconds:.2} s, {:.2} 10^6bits/s",
+            served.sent,
+            mbps(served.sent)
+        ),
+        Role::Rr { request, .. } => {
+            let transactions = served.received / u64::from(request);
+            format!(
+                "{transactions} transactions in {seconds:.2} s, {:.0} per second",
+                transactions as f64 / seconds
+            )
+        }
+        Role::Counters => "counters".to_owned(),
+    }
+}

@@ -1,0 +1,114 @@
+//! The serving end of a connection.
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::flow::{self, Carriage};
+use crate::net::{Net, Socket};
+use crate::pattern::Pattern;
+use crate::preamble::{Preamble, Role};
+
+/// What was done for one client.
+pub(crate) struct Served {
+    pub(crate) role: Role,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) seconds: f64,
+    pub(crate) first_bad: Option<u64>,
+}
+
+/// Serves one connection to its end. `zerocopy` reads and writes without copying.
+pub(crate) async fn serve<N: Net>(
+    net: &N,
+    mut socket: N::Socket,
+    zerocopy: bool,
+) -> io::Result<Served> {
+    let preamble = Preamble::read(&mut socket).await?;
+    if preamble.nodelay {
+        socket.set_nodelay()?;
+    }
+    if let Some(name) = &preamble.congestion {
+        socket.set_congestion(name)?;
+    }
+    let started = Instant::now();
+    let mut served = Served {
+        role: preamble.role,
+        received: 0,
+        sent: 0,
+        seconds: 0.0,
+        first_bad: None,
+    };
+    match preamble.role {
+        Role::Sink => sink(&mut socket, &preamble, zerocopy, &mut served).await?,
+        Role::Source { time_ms, message } => {
+            let carriage = carriage(&preamble, message as usize, zerocopy);
+            let until = started + Duration::from_millis(time_ms.into());
+            served.sent = flow::send(&mut socket, &carriage, until, &AtomicU64::new(0)).await?;
+            flow::take(&mut socket, 1).await?;
+        }
+        Role::Rr { request, response } => {
+            rr(
+                &mut socket,
+                request as usize,
+                response as usize,
+                &mut served,
+            )
+            .await?;
+        }
+        Role::Counters => counters(net, &mut socket).await?,
+    }
+    served.seconds = started.elapsed().as_secs_f64();
+    Ok(served)
+}
+
+fn carriage(preamble: &Preamble, message: usize, zerocopy: bool) -> Carriage {
+    Carriage {
+        message,
+        pattern: Pattern::new(message),
+        verify: preamble.verify,
+        zerocopy,
+    }
+}
+
+async fn sink(
+    socket: &mut impl Socket,
+    preamble: &Preamble,
+    zerocopy: bool,
+    served: &mut Served,
+) -> io::Result<()> {
+    let carriage = carriage(preamble, flow::READ_MAX, zerocopy);
+    let receipt = flow::receive(socket, &carriage, &AtomicU64::new(0)).await?;
+    served.received = receipt.bytes;
+    served.first_bad = receipt.first_bad;
+    receipt.write(socket).await?;
+    socket.shutdown().await
+}
+
+async fn rr(
+    socket: &mut impl Socket,
+    request: usize,
+    response: usize,
+    served: &mut Served,
+) -> io::Result<()> {
+    let pattern = Pattern::new(response);
+    while flow::take(socket, request).await? {
+        socket.write_all(pattern.at(0, response)).await?;
+        served.received += request as u64;
+        served.sent += response as u64;
+    }
+    socket.shutdown().await
+}
+
+async fn counters<N: Net>(net: &N, socket: &mut N::Socket) -> io::Result<()> {
+    let mut ask = [0];
+    while socket.read(&mut ask).await? > 0 {
+        let text = serde_json::to_vec(&net.counters()?)?;
+        let mut answer = (text.len() as u32).to_be_bytes().to_vec();
+        answer.extend(text);
+        socket.write_all(&answer).await?;
+    }
+    socket.shutdown().await
+}
