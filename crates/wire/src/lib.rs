@@ -16,5 +16,6 @@ pub mod ipv6;
 pub mod numbers;
 mod read;
 pub mod tcp;
+pub mod vnet;
 
 pub use error::WireError;
