@@ -1,0 +1,196 @@
+//! Which offloads to ask a device for: one switch each, and their text form.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The offloads of a TUN or TAP device, one switch each. All on by default.
+///
+/// Some need others: segmentation needs `csum`, and everything needs `vnet_hdr`, the header that
+/// carries the requests. [`normalized`](Self::normalized) drops what lacks its ground.
+///
+/// As text it is a list of words separated by commas: `none`, `all`, `vnet_hdr`, `csum`, `tso4`,
+/// `tso6`, `tso` (both), `uso`. A word adds what it names and what that needs; `-word` takes away
+/// what it names and what needs it. A list that begins with `-` starts from `all`.
+///
+/// ```
+/// use fullsend_device::OffloadSet;
+/// let set: OffloadSet = "all,-tso6".parse().unwrap();
+/// assert!(set.tso4 && !set.tso6);
+/// let set: OffloadSet = "tso4".parse().unwrap();
+/// assert!(set.vnet_hdr && set.csum && set.tso4 && !set.uso);
+/// assert_eq!("none".parse(), Ok(OffloadSet::NONE));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OffloadSet {
+    /// `virtio_net_hdr` before each packet.
+    pub vnet_hdr: bool,
+    /// Checksums left to the other side.
+    pub csum: bool,
+    /// TCP/IPv4 super-segments.
+    pub tso4: bool,
+    /// TCP/IPv6 super-segments.
+    pub tso6: bool,
+    /// UDP super-segments, both families (Linux 6.2).
+    pub uso: bool,
+}
+
+const WORDS: &str = "none, all, vnet_hdr, csum, tso4, tso6, tso, uso";
+
+impl OffloadSet {
+    /// Plain packets.
+    pub const NONE: Self = Self {
+        vnet_hdr: false,
+        csum: false,
+        tso4: false,
+        tso6: false,
+        uso: false,
+    };
+
+    /// Everything.
+    pub const ALL: Self = Self {
+        vnet_hdr: true,
+        csum: true,
+        tso4: true,
+        tso6: true,
+        uso: true,
+    };
+
+    /// Without those whose ground is off.
+    #[must_use]
+    pub const fn normalized(self) -> Self {
+        let csum = self.csum && self.vnet_hdr;
+        Self {
+            vnet_hdr: self.vnet_hdr,
+            csum,
+            tso4: self.tso4 && csum,
+            tso6: self.tso6 && csum,
+            uso: self.uso && csum,
+        }
+    }
+
+    /// With the ground of those that are on.
+    const fn grounded(mut self) -> Self {
+        self.csum |= self.tso4 || self.tso6 || self.uso;
+        self.vnet_hdr |= self.csum;
+        self
+    }
+
+    fn set(&mut self, word: &str, on: bool) -> bool {
+        match word {
+            "vnet_hdr" => self.vnet_hdr = on,
+            "csum" => self.csum = on,
+            "tso4" => self.tso4 = on,
+            "tso6" => self.tso6 = on,
+            "tso" => (self.tso4, self.tso6) = (on, on),
+            "uso" => self.uso = on,
+            "all" => *self = if on { Self::ALL } else { Self::NONE },
+            "none" if on => *self = Self::NONE,
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Default for OffloadSet {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// A word in an offload list that means nothing; its text lists those that do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownOffload(String);
+
+impl fmt::Display for UnknownOffload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(word) = self;
+        write!(
+            f,
+            "no offload is called \"{word}\"; use {WORDS}, separated by commas, with - before \
+             one to take it away (all,-tso6)"
+        )
+    }
+}
+
+impl std::error::Error for UnknownOffload {}
+
+impl FromStr for OffloadSet {
+    type Err = UnknownOffload;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOffload> {
+        let mut set = if text.trim_start().starts_with('-') {
+            Self::ALL
+        } else {
+            Self::NONE
+        };
+        for word in text.split(',').map(str::trim) {
+            let (name, on) = match word.strip_prefix('-') {
+                Some(name) => (name, false),
+                None => (word, true),
+            };
+            if !set.set(name, on) {
+                return Err(UnknownOffload(word.to_owned()));
+            }
+            set = if on { set.grounded() } else { set.normalized() };
+        }
+        Ok(set)
+    }
+}
+
+impl fmt::Display for OffloadSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (self.vnet_hdr, "vnet_hdr"),
+            (self.csum, "csum"),
+            (self.tso4, "tso4"),
+            (self.tso6, "tso6"),
+            (self.uso, "uso"),
+        ];
+        let on: Vec<&str> = words.iter().filter(|w| w.0).map(|w| w.1).collect();
+        f.write_str(if on.is_empty() { "none" } else { "" })?;
+        f.write_str(&on.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OffloadSet;
+
+    #[test]
+    fn text_forms() {
+        let rows = [
+            ("all", "vnet_hdr,csum,tso4,tso6,uso"),
+            ("none", "none"),
+            ("vnet_hdr", "vnet_hdr"),
+            ("csum", "vnet_hdr,csum"),
+            ("csum,tso4", "vnet_hdr,csum,tso4"),
+            ("tso", "vnet_hdr,csum,tso4,tso6"),
+            ("uso", "vnet_hdr,csum,uso"),
+            ("-tso6", "vnet_hdr,csum,tso4,uso"),
+            ("-tso", "vnet_hdr,csum,uso"),
+            ("-csum", "vnet_hdr"),
+            ("-vnet_hdr", "none"),
+            ("all, -uso ,-tso4", "vnet_hdr,csum,tso6"),
+            ("all,-all", "none"),
+            ("none,tso4", "vnet_hdr,csum,tso4"),
+        ];
+        for (text, want) in rows {
+            let set: OffloadSet = text.parse().expect(text);
+            assert_eq!(set.to_string(), want, "{text}");
+            assert_eq!(want.parse(), Ok(set), "{text}");
+            assert_eq!(set.normalized(), set, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_word_and_the_good_ones() {
+        for (text, bad) in [
+            ("csum,tso5", "\"tso5\""),
+            ("-none", "\"-none\""),
+            ("", "\"\""),
+        ] {
+            let said = text.parse::<OffloadSet>().unwrap_err().to_string();
+            assert!(said.contains(bad) && said.contains("tso4"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The system calls that std does not wrap: ioctls on a TUN file and on an interface, and one
+//! rtnetlink request. Every function here is safe to call; what makes each block sound stands
+//! beside it.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_uint, c_ulong};
+
+/// An interface name as the kernel takes it: at most 15 bytes and a NUL.
+#[derive(Clone, Copy)]
+pub(crate) struct IfName([libc::c_char; libc::IFNAMSIZ]);
+
+impl IfName {
+    /// `None` when it is too long or holds a byte that no interface name may hold.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        let fits = name.len() < libc::IFNAMSIZ;
+        let bad = |b: u8| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace();
+        if !fits || name == "." || name == ".." || name.bytes().any(bad) {
+            return None;
+        }
+        let mut out = [0; libc::IFNAMSIZ];
+        for (to, from) in out.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        Some(Self(out))
+    }
+
+    fn as_string(self) -> String {
+        let bytes = self.0.iter().map(|&c| c as u8).take_while(|&b| b != 0);
+        String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+    }
+
+    fn request(self) -> libc::ifreq {
+        libc::ifreq {
+            ifr_name: self.0,
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ivalue: 0 },
+        }
+    }
+}
+
+fn checked(ret: c_int) -> io::Result<c_int> {
+    if ret < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(ret)
+    }
+}
+
+/// `ioctl` whose argument is a structure that the kernel reads and may write.
+///
+/// # Safety
+/// `T` must be the structure that `request` is defined for.
+unsafe fn ioctl_with<T>(fd: BorrowedFd<'_>, request: libc::Ioctl, arg: &mut T) -> io::Result<()> {
+    // SAFETY: `arg` is valid for reads and writes of `T`, which is what the caller vouches for.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(arg)) }).map(drop)
+}
+
+/// `TUNSETIFF`: creates the interface or attaches to it; the name it got (`%d` filled in).
+pub(crate) fn tun_set_iff(fd: BorrowedFd<'_>, name: IfName, flags: c_int) -> io::Result<String> {
+    let mut req = name.request();
+    req.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the request reads and writes a `struct ifreq`.
+    unsafe { ioctl_with(fd, libc::TUNSETIFF, &mut req) }?;
+    Ok(IfName(req.ifr_name).as_string())
+}
+
+/// `TUNSETOFFLOAD`: what the kernel may leave to the reader of the file.
+pub(crate) fn tun_set_offload(fd: BorrowedFd<'_>, bits: c_uint) -> io::Result<()> {
+    // SAFETY: this request takes its argument by value.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, bits as c_ulong) }).map(drop)
+}
+
+/// `TUNSETVNETHDRSZ` and `TUNSETVNETLE`: a header of `size` bytes, little endian.
+pub(crate) fn tun_set_vnet_hdr(fd: BorrowedFd<'_>, size: usize) -> io::Result<()> {
+    let mut size = size as c_int;
+    // SAFETY: the request reads one int.
+    unsafe { ioctl_with(fd, libc::TUNSETVNETHDRSZ, &mut size) }?;
+    let mut little: c_int = 1;
+    // SAFETY: the request reads one int.
+    unsafe { ioctl_with(fd, libc::TUNSETVNETLE, &mut little) }
+}
+
+/// A socket to send interface ioctls through; it belongs to the calling thread's network
+/// namespace.
+fn control_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: plain values; a descriptor that is not negative is new and ours.
+    unsafe { checked(libc::socket(libc::AF_INET, kind, 0)).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// One interface of the calling thread's network namespace.
+pub(crate) struct Iface {
+    socket: OwnedFd,
+    name: IfName,
+}
+
+impl Iface {
+    pub(crate) fn new(name: IfName) -> io::Result<Self> {
+        let socket = control_socket()?;
+        Ok(Self { socket, name })
+    }
+
+    fn call(&self, request: c_ulong, req: &mut libc::ifreq) -> io::Result<()> {
+        use std::os::fd::AsFd;
+        // SAFETY: every request that this module passes here is defined for `struct ifreq`.
+        unsafe { ioctl_with(self.socket.as_fd(), request as libc::Ioctl, req) }
+    }
+
+    pub(crate) fn mtu(&self) -> io::Result<u32> {
+        let mut req = self.name.request();
+        self.call(libc::SIOCGIFMTU, &mut req)?;
+        // SAFETY: the kernel has just written this member.
+        Ok(unsafe { req.ifr_ifru.ifru_mtu } as u32)
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        let mut req = self.name.request();
+        req.ifr_ifru.ifru_mtu = mtu as c_int;
+        self.call(libc::SIOCSIFMTU, &mut req)
+    }
+
+    pub(crate) fn index(&self) -> io::Result<u32> {
+        let mut req = self.name.request();
+        self.call(libc::SIOCGIFINDEX, &mut req)?;
+        // SAFETY: the kernel has just written this member.
+        Ok(unsafe { req.ifr_ifru.ifru_ifindex } as u32)
+    }
+
+    /// Sets `IFF_UP`; true when it was not set before.
+    pub(crate) fn bring_up(&self) -> io::Result<bool> {
+        let mut req = self.name.request();
+        self.call(libc::SIOCGIFFLAGS, &mut req)?;
+        // SAFETY: the kernel has just written this member.
+        let flags = unsafe { req.ifr_ifru.ifru_flags };
+        let up = libc::IFF_UP as libc::c_short;
+        if flags & up != 0 {
+            return Ok(false);
+        }
+        req.ifr_ifru.ifru_flags = flags | up;
+        self.call(libc::SIOCSIFFLAGS, &mut req).map(|()| true)
+    }
+}
+
+/// Sends one rtnetlink message that asks for an acknowledgement, and gives the kernel's verdict.
+pub(crate) fn rtnetlink(message: &[u8]) -> io::Result<()> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: plain values; a descriptor that is not negative is new and ours.
+    let socket = unsafe {
+        let fd = checked(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE))?;
+        OwnedFd::from_raw_fd(fd)
+    };
+    let fd = socket.as_raw_fd();
+    // SAFETY: the pointer and length are those of a live slice.
+    let sent = unsafe { libc::send(fd, message.as_ptr().cast(), message.len(), 0) };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut answer = [0u8; 512];
+    // SAFETY: the pointer and length are those of a live array.
+    let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // `struct nlmsgerr` follows the 16 bytes of `struct nlmsghdr`; it begins with -errno.
+    match answer[..got as usize].get(16..20) {
+        Some(&[a, b, c, d]) => match i32::from_ne_bytes([a, b, c, d]) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(-errno)),
+        },
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Moves the calling thread into a network namespace of its own, for tests.
+#[cfg(test)]
+pub(crate) fn own_network_namespace() -> io::Result<()> {
+    // SAFETY: changes kernel-side state of this thread only.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+}

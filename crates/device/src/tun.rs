@@ -1,0 +1,139 @@
+//! TUN and TAP: a network interface of the kernel whose far end is this process.
+//!
+//! With `IFF_VNET_HDR` a super-segment of up to 64 KiB is one `read` or one `writev`, and neither
+//! side computes a checksum. Without it, every packet of the MTU is a call.
+
+mod builder;
+mod error;
+mod kernel_side;
+mod negotiate;
+mod receive;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fullsend_buf::Pool;
+use fullsend_offload::{Link, Packet};
+
+pub use builder::TunBuilder;
+pub use error::OpenError;
+pub use kernel_side::other_address;
+
+use crate::{Caps, Device, OffloadSet};
+use receive::Receiver;
+
+/// What a TUN or TAP device did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TunStats {
+    /// Packets and super-segments from the kernel.
+    pub rx_packets: u64,
+    /// Those of them that made no sense and were dropped.
+    pub rx_dropped: u64,
+    /// `read` calls, those that found nothing included.
+    pub rx_calls: u64,
+    /// Packets and super-segments to the kernel.
+    pub tx_packets: u64,
+    /// Those that it refused as malformed, or because the interface was down.
+    pub tx_dropped: u64,
+    /// `writev` calls, those that found no room included.
+    pub tx_calls: u64,
+}
+
+/// A queue of a TUN (IP packets) or TAP (Ethernet frames) device.
+pub struct Tun {
+    file: File,
+    name: String,
+    caps: Caps,
+    offload: OffloadSet,
+    notes: Vec<String>,
+    receiver: Receiver,
+    stats: TunStats,
+}
+
+impl Tun {
+    /// Begins to open a TUN device. A name with `%d` gets the first free number.
+    ///
+    /// ```no_run
+    /// use fullsend_device::Tun;
+    /// let tun = Tun::tun("fs%d").kernel_address("10.0.0.1".parse()?, 24).open()?;
+    /// println!("{} takes {}", tun.name(), tun.offload());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tun(name: &str) -> TunBuilder {
+        TunBuilder::new(name, Link::Ip)
+    }
+
+    /// Begins to open a TAP device. A name with `%d` gets the first free number.
+    pub fn tap(name: &str) -> TunBuilder {
+        TunBuilder::new(name, Link::Ethernet)
+    }
+
+    fn new(
+        file: File,
+        name: String,
+        caps: Caps,
+        offload: OffloadSet,
+        pool: Pool,
+        notes: Vec<String>,
+    ) -> Self {
+        Self {
+            file,
+            name,
+            caps,
+            offload,
+            notes,
+            receiver: Receiver::new(pool, offload.vnet_hdr),
+            stats: TunStats::default(),
+        }
+    }
+
+    /// A device like this one over another queue of the interface.
+    fn another_queue(&self, file: File, pool: Pool) -> Self {
+        let (name, notes) = (self.name.clone(), Vec::new());
+        Self::new(file, name, self.caps, self.offload, pool, notes)
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The offloads in force.
+    pub fn offload(&self) -> OffloadSet {
+        self.offload
+    }
+
+    /// What was asked for and is not so, a line each, for the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> TunStats {
+        self.stats
+    }
+}
+
+impl Device for Tun {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        transmit::transmit(&self.file, self.offload.vnet_hdr, batch, &mut self.stats)
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        self.receiver
+            .receive(&self.file, batch, max, &mut self.stats)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}

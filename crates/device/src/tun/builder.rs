@@ -1,0 +1,192 @@
+//! Opens an interface, agrees with the kernel on its offloads, and sets up the kernel's side.
+
+use std::fs::{File, OpenOptions};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use fullsend_buf::Pool;
+use fullsend_offload::Link;
+use fullsend_wire::vnet::VNET_HDR_LEN;
+use libc::c_int;
+
+use super::kernel_side::KernelSide;
+use super::negotiate::negotiate;
+use super::{OpenError, Tun};
+use crate::sys::{self, IfName};
+use crate::{Caps, GSO_MAX_SIZE, OffloadSet};
+
+/// Free memory that a device's own pool keeps, bytes.
+const POOL_BYTES: usize = 16 << 20;
+
+/// How to open a TUN or TAP device; begun by [`Tun::tun`] or [`Tun::tap`].
+///
+/// An interface of the name is attached to if it exists, and made otherwise. One that was made
+/// goes away when its last device is dropped.
+#[derive(Clone)]
+#[must_use]
+pub struct TunBuilder {
+    name: String,
+    link: Link,
+    offload: OffloadSet,
+    napi: bool,
+    multi_queue: bool,
+    pool: Option<Pool>,
+    kernel_side: KernelSide,
+}
+
+/// An interface's file, before the device is made of it.
+struct Attached {
+    file: File,
+    name: String,
+    offload: OffloadSet,
+}
+
+impl TunBuilder {
+    pub(super) fn new(name: &str, link: Link) -> Self {
+        Self {
+            name: name.to_owned(),
+            link,
+            offload: OffloadSet::ALL,
+            napi: false,
+            multi_queue: false,
+            pool: None,
+            kernel_side: KernelSide::default(),
+        }
+    }
+
+    /// Offloads to ask for; default all. Those that the kernel refuses are done without, with a
+    /// [note](Tun::notes).
+    pub fn offload(mut self, set: OffloadSet) -> Self {
+        self.offload = set.normalized();
+        self
+    }
+
+    /// `IFF_NAPI`: what we send passes through the kernel's GRO; default off.
+    pub fn napi(mut self, on: bool) -> Self {
+        self.napi = on;
+        self
+    }
+
+    /// Memory for packets that arrive; default a pool of the device's own.
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// The interface's MTU, bytes; default what it has (1500 when new).
+    pub fn mtu(mut self, mtu: u32) -> Self {
+        self.kernel_side.mtu = Some(mtu);
+        self
+    }
+
+    /// Gives the kernel's side an address, with its on-link route; repeatable. Our stack's own
+    /// address on the link is another one: see [`other_address`](crate::other_address).
+    pub fn kernel_address(mut self, address: IpAddr, prefix: u8) -> Self {
+        self.kernel_side.addresses.push((address, prefix));
+        self
+    }
+
+    /// Opens it with one queue, and brings it up.
+    pub fn open(self) -> Result<Tun, OpenError> {
+        self.open_first()
+    }
+
+    /// Opens it with `queues` queues (at least one), one device each, and brings it up. The kernel
+    /// spreads flows over them.
+    pub fn open_queues(mut self, queues: usize) -> Result<Vec<Tun>, OpenError> {
+        self.multi_queue = true;
+        let mut all = vec![self.open_first()?];
+        let name = all[0].name().to_owned();
+        while all.len() < queues {
+            let (file, _) = self.attach(&name, all[0].offload().vnet_hdr)?;
+            let next = all[0].another_queue(file, self.own_pool());
+            all.push(next);
+        }
+        Ok(all)
+    }
+
+    fn own_pool(&self) -> Pool {
+        self.pool.clone().unwrap_or_else(|| Pool::new(POOL_BYTES))
+    }
+
+    fn open_first(&self) -> Result<Tun, OpenError> {
+        let mut notes = Vec::new();
+        let Attached {
+            file,
+            name,
+            offload,
+        } = self.attach_agreed(&mut notes)?;
+        let mtu = self.kernel_side.apply(&name, &mut notes)?;
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        let caps = Caps {
+            link: self.link,
+            mtu,
+            tso4: offload.tso4,
+            tso6: offload.tso6,
+            uso: offload.uso,
+            tx_checksum: offload.csum,
+            gso_max_size: GSO_MAX_SIZE,
+        };
+        Ok(Tun::new(file, name, caps, offload, self.own_pool(), notes))
+    }
+
+    /// Attaches with as many offloads as the kernel takes.
+    fn attach_agreed(&self, notes: &mut Vec<String>) -> Result<Attached, OpenError> {
+        if self.offload.vnet_hdr {
+            let (file, name) = self.attach(&self.name, true)?;
+            if sys::tun_set_vnet_hdr(file.as_fd(), VNET_HDR_LEN).is_ok() {
+                let set_offload = |bits| sys::tun_set_offload(file.as_fd(), bits);
+                let offload = negotiate(self.offload, set_offload, notes);
+                return Ok(Attached {
+                    file,
+                    name,
+                    offload,
+                });
+            }
+            notes.push(format!("{name}: vnet_hdr refused; using no offload"));
+        }
+        let (file, name) = self.attach(&self.name, false)?;
+        // An interface that existed may have been left with offloads on by its last user.
+        if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
+            notes.push(format!("{name}: offloads cannot be turned off: {e}"));
+        }
+        Ok(Attached {
+            file,
+            name,
+            offload: OffloadSet::NONE,
+        })
+    }
+
+    /// A file of the interface `name`, and its name in full.
+    fn attach(&self, name: &str, vnet_hdr: bool) -> Result<(File, String), OpenError> {
+        let if_name = IfName::new(name).ok_or_else(|| OpenError::BadName {
+            name: name.to_owned(),
+        })?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")
+            .map_err(|e| OpenError::from_driver(e, name))?;
+        let name = sys::tun_set_iff(file.as_fd(), if_name, self.flags(vnet_hdr))
+            .map_err(|e| OpenError::from_attach(e, name))?;
+        Ok((file, name))
+    }
+
+    fn flags(&self, vnet_hdr: bool) -> c_int {
+        let kind = match self.link {
+            Link::Ip => libc::IFF_TUN,
+            Link::Ethernet => libc::IFF_TAP,
+        };
+        let options = [
+            (vnet_hdr, libc::IFF_VNET_HDR),
+            (self.napi, libc::IFF_NAPI),
+            (self.multi_queue, libc::IFF_MULTI_QUEUE),
+        ];
+        let options = options.iter().filter(|o| o.0).map(|o| o.1);
+        kind | libc::IFF_NO_PI | options.sum::<c_int>()
+    }
+}

@@ -1,0 +1,120 @@
+//! Why a device could not be opened, and what the user does about it.
+
+use std::{fmt, io};
+
+/// Why a TUN or TAP device could not be opened. The text says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no `/dev/net/tun`.
+    NoDriver,
+    /// `/dev/net/tun` may not be opened, or the interface not made or attached to.
+    NoPermission {
+        /// The interface.
+        name: String,
+    },
+    /// No interface may be called so.
+    BadName {
+        /// The interface.
+        name: String,
+    },
+    /// Another process has the interface open.
+    Busy {
+        /// The interface.
+        name: String,
+    },
+    /// The interface exists and is of another kind: TAP instead of TUN or the reverse, multi-queue
+    /// or not, or not of this driver at all.
+    OtherKind {
+        /// The interface.
+        name: String,
+    },
+    /// The interface is open, and a setting was refused.
+    Setting {
+        /// The interface.
+        name: String,
+        /// The setting with its value.
+        what: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Anything else.
+    Io(io::Error),
+}
+
+impl OpenError {
+    /// The meaning of an error of opening `/dev/net/tun`.
+    pub(super) fn from_driver(error: io::Error, name: &str) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Self::NoDriver,
+            _ => Self::from_attach(error, name),
+        }
+    }
+
+    /// The meaning of an error of `TUNSETIFF`.
+    pub(super) fn from_attach(error: io::Error, name: &str) -> Self {
+        let name = name.to_owned();
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::NoPermission { name },
+            Some(libc::EBUSY | libc::E2BIG) => Self::Busy { name },
+            Some(libc::EINVAL | libc::EEXIST) => Self::OtherKind { name },
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver => f.write_str(
+                "there is no /dev/net/tun: load the driver (modprobe tun), or hand the device to \
+                 the container (--device /dev/net/tun)",
+            ),
+            Self::NoPermission { name } => write!(
+                f,
+                "no permission to open interface \"{name}\": run with CAP_NET_ADMIN, or have root \
+                 make it for you once (ip tuntap add dev {name} mode tun user $USER) and let you \
+                 open /dev/net/tun"
+            ),
+            Self::BadName { name } => write!(
+                f,
+                "\"{name}\" cannot name an interface: use 1 to 15 bytes without space, / or :"
+            ),
+            Self::Busy { name } => write!(
+                f,
+                "another process has interface \"{name}\" open: end it, or choose another name"
+            ),
+            Self::OtherKind { name } => write!(
+                f,
+                "interface \"{name}\" exists and is of another kind (TUN, TAP, multi-queue, or no \
+                 tunnel at all): remove it (ip link del {name}), or choose another name"
+            ),
+            Self::Setting { name, what, source } => {
+                write!(f, "interface \"{name}\": cannot set {what}: {source}")
+            }
+            Self::Io(error) => write!(f, "/dev/net/tun: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Setting { source, .. } | Self::Io(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> Self {
+        let kind = match &error {
+            OpenError::NoDriver => io::ErrorKind::NotFound,
+            OpenError::NoPermission { .. } => io::ErrorKind::PermissionDenied,
+            OpenError::BadName { .. } | OpenError::OtherKind { .. } => io::ErrorKind::InvalidInput,
+            OpenError::Busy { .. } => io::ErrorKind::ResourceBusy,
+            OpenError::Setting { source, .. } | OpenError::Io(source) => source.kind(),
+        };
+        Self::new(kind, error)
+    }
+}

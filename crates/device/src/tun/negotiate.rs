@@ -1,0 +1,100 @@
+//! Agreement with the kernel on offloads: ask for all that is wanted, and step down.
+
+use std::io;
+
+use libc::c_uint;
+
+use crate::OffloadSet;
+
+/// `TUNSETOFFLOAD`'s bits for a set. CWR on the first segment only (RFC 3168 6.1.2) is what our
+/// segmentation does, so `TUN_F_TSO_ECN` goes with TSO.
+fn bits(set: OffloadSet) -> c_uint {
+    let tso = set.tso4 || set.tso6;
+    let table = [
+        (set.csum, libc::TUN_F_CSUM),
+        (set.tso4, libc::TUN_F_TSO4),
+        (set.tso6, libc::TUN_F_TSO6),
+        (tso, libc::TUN_F_TSO_ECN),
+        (set.uso, libc::TUN_F_USO4 | libc::TUN_F_USO6),
+    ];
+    table.iter().filter(|t| t.0).map(|t| t.1).sum()
+}
+
+/// The most of `want` that `set_offload` accepts. What it refuses, newest first, becomes one note.
+pub(super) fn negotiate(
+    want: OffloadSet,
+    mut set_offload: impl FnMut(c_uint) -> io::Result<()>,
+    notes: &mut Vec<String>,
+) -> OffloadSet {
+    let steps: [fn(&mut OffloadSet); 3] = [
+        |set| set.uso = false,
+        |set| (set.tso4, set.tso6) = (false, false),
+        |set| set.csum = false,
+    ];
+    let mut steps = steps.iter();
+    let mut set = want;
+    loop {
+        let Err(error) = set_offload(bits(set)) else {
+            break;
+        };
+        let refused = bits(set);
+        while bits(set) == refused {
+            let Some(step) = steps.next() else {
+                notes.push(format!("offload {want} refused ({error}); using none"));
+                return OffloadSet {
+                    vnet_hdr: want.vnet_hdr,
+                    ..OffloadSet::NONE
+                };
+            };
+            step(&mut set);
+        }
+    }
+    if set != want {
+        notes.push(format!("offload {want} refused; using {set}"));
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::{bits, negotiate};
+    use crate::OffloadSet;
+
+    #[test]
+    fn steps_down_to_what_the_kernel_takes() {
+        let rows = [
+            ("all", "all", "vnet_hdr,csum,tso4,tso6,uso", 0),
+            ("all", "tso", "vnet_hdr,csum,tso4,tso6", 1),
+            ("all", "csum", "vnet_hdr,csum", 1),
+            ("all", "none", "vnet_hdr", 1),
+            ("tso4", "csum", "vnet_hdr,csum", 1),
+            ("csum,uso", "tso", "vnet_hdr,csum", 1),
+            ("vnet_hdr", "none", "vnet_hdr", 0),
+        ];
+        for (want, known, agreed, notes_wanted) in rows {
+            let known = bits(known.parse().unwrap());
+            let kernel = |asked: u32| {
+                if asked & !known == 0 {
+                    Ok(())
+                } else {
+                    Err(io::Error::from_raw_os_error(libc::EINVAL))
+                }
+            };
+            let mut notes = Vec::new();
+            let set = negotiate(want.parse().unwrap(), kernel, &mut notes);
+            assert_eq!(set.to_string(), agreed, "{want}");
+            assert_eq!(notes.len(), notes_wanted, "{want}: {notes:?}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_everything() {
+        let mut notes = Vec::new();
+        let refuse = |_| Err(io::Error::from_raw_os_error(libc::EPERM));
+        let set = negotiate(OffloadSet::ALL, refuse, &mut notes);
+        assert_eq!(set.to_string(), "vnet_hdr");
+        assert!(notes[0].contains("using none"), "{notes:?}");
+    }
+}

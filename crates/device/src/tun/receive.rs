@@ -1,0 +1,151 @@
+//! From the kernel: reads into pool memory, and what the kernel says about each packet.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use fullsend_buf::{Pool, Room, Slice};
+use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
+use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
+
+use super::TunStats;
+
+/// The longest frame the kernel can hand us: a full IPv6 payload, IPv6, Ethernet and VLAN
+/// headers, and the offload header. A shorter read would cut it without a word.
+const FRAME_MAX: usize = 65_535 + 40 + 18 + VNET_HDR_LEN;
+
+/// Memory that several reads in a row fill: four super-segments of the usual 45 × 1448 bytes.
+const ROOM: usize = 256 << 10;
+
+/// A poll that brought no more than this is moved to memory of its size, so that a few small
+/// packets which a slow reader keeps do not pin a whole [`ROOM`]; the copy is small beside the
+/// system calls that brought them.
+const COPY_BREAK: usize = 16 << 10;
+
+/// The receiving half of a queue.
+pub(super) struct Receiver {
+    pool: Pool,
+    vnet_hdr: bool,
+    /// Empty memory left from the last poll.
+    room: Option<Room>,
+    /// Lengths of the frames in the room being filled.
+    frames: Vec<u32>,
+}
+
+impl Receiver {
+    pub(super) fn new(pool: Pool, vnet_hdr: bool) -> Self {
+        Self {
+            pool,
+            vnet_hdr,
+            room: None,
+            frames: Vec::new(),
+        }
+    }
+
+    /// See [`Device::receive`](crate::Device::receive).
+    pub(super) fn receive(
+        &mut self,
+        file: &File,
+        batch: &mut Vec<Packet>,
+        max: usize,
+        stats: &mut TunStats,
+    ) -> io::Result<usize> {
+        let before = batch.len();
+        loop {
+            let want = max.saturating_sub(batch.len() - before);
+            let more = self.fill_room(file, want, stats)?;
+            self.empty_room(batch, stats);
+            if !more {
+                return Ok(batch.len() - before);
+            }
+        }
+    }
+
+    /// Reads until the room is full (true), `want` frames are there or there is nothing to read.
+    fn fill_room(&mut self, file: &File, want: usize, stats: &mut TunStats) -> io::Result<bool> {
+        let pool = &self.pool;
+        let room = self.room.get_or_insert_with(|| pool.room(ROOM));
+        while self.frames.len() < want {
+            if room.remaining() < FRAME_MAX {
+                return Ok(true);
+            }
+            stats.rx_calls += 1;
+            match (&mut &*file).read(room.spare_mut()) {
+                Ok(len) => {
+                    room.advance(len);
+                    self.frames.push(len as u32);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Frames read before it are delivered first; the next read says it again.
+                Err(e) if self.frames.is_empty() => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Cuts what was filled into packets.
+    fn empty_room(&mut self, batch: &mut Vec<Packet>, stats: &mut TunStats) {
+        let Some(mut room) = self.room.take_if(|_| !self.frames.is_empty()) else {
+            return;
+        };
+        let mut filled = if room.len() <= COPY_BREAK {
+            let mut small = self.pool.room(room.len());
+            small.extend(room.filled());
+            room.clear();
+            self.room = Some(room);
+            small.freeze()
+        } else {
+            room.freeze()
+        };
+        for len in self.frames.drain(..) {
+            stats.rx_packets += 1;
+            match packet(filled.split_to(len as usize), self.vnet_hdr) {
+                Some(packet) => batch.push(packet),
+                None => stats.rx_dropped += 1,
+            }
+        }
+    }
+}
+
+/// A frame as a packet not parsed yet; `None` when its offload header makes no sense.
+fn packet(mut frame: Slice, vnet_hdr: bool) -> Option<Packet> {
+    let mut offload = Offload::default();
+    if vnet_hdr {
+        offload = read_offload(&VnetHdr::parse(frame.first_chunk()?))?;
+        frame.advance(VNET_HDR_LEN);
+    }
+    let mut packet = Packet::from_frame(frame);
+    packet.offload = offload;
+    Some(packet)
+}
+
+fn read_offload(hdr: &VnetHdr) -> Option<Offload> {
+    let kind = match hdr.gso {
+        VnetGso::None => GsoKind::None,
+        VnetGso::TcpV4 => GsoKind::TcpV4,
+        VnetGso::TcpV6 => GsoKind::TcpV6,
+        VnetGso::UdpL4 => GsoKind::Udp,
+        // Nobody told the kernel that we take these.
+        VnetGso::UdpFragments | VnetGso::Unknown(_) => return None,
+    };
+    let gso_size = match kind {
+        GsoKind::None => 0,
+        _ if hdr.gso_size == 0 => return None,
+        _ => hdr.gso_size,
+    };
+    let checksum = if hdr.needs_csum {
+        Checksum::Partial
+    } else if hdr.data_valid {
+        Checksum::Valid
+    } else {
+        Checksum::Unverified
+    };
+    Some(Offload {
+        gso_size,
+        // Counted by the parse, which knows where the payload begins.
+        gso_segs: 0,
+        kind,
+        checksum,
+    })
+}
