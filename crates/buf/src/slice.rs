@@ -143,6 +143,12 @@ impl Room {
         n
     }
 
+    /// Forgets what was filled.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.filled = 0;
+    }
+
     /// Ends the filling; what was filled can now be shared.
     #[inline]
     pub fn freeze(mut self) -> Slice {

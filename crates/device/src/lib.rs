@@ -1,10 +1,30 @@
 //! TUN, TAP and in-process links that carry super-segments.
+//!
+//! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and [`Tapped`] a
+//! recorder around any of them. A driver takes what a host wants to send, hands it to
+//! [`Device::transmit`], and gives the host what [`Device::receive`] brings.
+#![deny(unsafe_code)]
+
+mod offload_set;
+mod pair;
+mod pcap;
+#[allow(unsafe_code, reason = "system calls that std does not wrap")]
+mod sys;
+mod tun;
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use fullsend_offload::{Link, Packet};
+
+pub use offload_set::{OffloadSet, UnknownOffload};
+pub use pair::{NicMode, PairConfig, PairEnd, pair};
+pub use pcap::{Capture, TapPoint, Tapped};
+pub use tun::{OpenError, Tun, TunBuilder, TunStats, other_address};
+
+/// Largest super-segment, IP header included, bytes: what IPv4's length field can say.
+const GSO_MAX_SIZE: u32 = 65_535;
 
 /// What a device takes and gives beyond plain frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,10 +52,13 @@ pub trait Device: Send {
 
     /// Sends from the front of `batch` as long as the device takes packets; what it takes is
     /// removed, the rest stays. `WouldBlock` is not an error but packets left over.
+    ///
+    /// A packet that can never go (malformed, interface down) is taken too, and counted; an error
+    /// means that the device is of no more use.
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()>;
 
     /// Appends at most about `max` frames to `batch`, as they came (unparsed, checksum state set
-    /// from the device); how many. 0 when there is nothing now.
+    /// from the device); how many. 0 when there is nothing now; call again after `max`.
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
 
     /// What to wait on for readability, when it is a file.

@@ -32,10 +32,10 @@ impl IfName {
     }
 
     fn request(self) -> libc::ifreq {
-        libc::ifreq {
-            ifr_name: self.0,
-            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ivalue: 0 },
-        }
+        // SAFETY: plain data, for which zero bytes are a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_name = self.0;
+        request
     }
 }
 
@@ -127,18 +127,18 @@ impl Iface {
         Ok(unsafe { req.ifr_ifru.ifru_ifindex } as u32)
     }
 
-    /// Sets `IFF_UP`; true when it was not set before.
-    pub(crate) fn bring_up(&self) -> io::Result<bool> {
+    /// Sets `IFF_UP` if it is not set.
+    pub(crate) fn bring_up(&self) -> io::Result<()> {
         let mut req = self.name.request();
         self.call(libc::SIOCGIFFLAGS, &mut req)?;
         // SAFETY: the kernel has just written this member.
         let flags = unsafe { req.ifr_ifru.ifru_flags };
         let up = libc::IFF_UP as libc::c_short;
         if flags & up != 0 {
-            return Ok(false);
+            return Ok(());
         }
         req.ifr_ifru.ifru_flags = flags | up;
-        self.call(libc::SIOCSIFFLAGS, &mut req).map(|()| true)
+        self.call(libc::SIOCSIFFLAGS, &mut req)
     }
 }
 

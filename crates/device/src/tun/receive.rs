@@ -143,9 +143,9 @@ fn read_offload(hdr: &VnetHdr) -> Option<Offload> {
     };
     Some(Offload {
         gso_size,
-        // Counted by the parse, which knows where the payload begins.
-        gso_segs: 0,
         kind,
         checksum,
+        // Segments are counted by the parse, which knows where the payload begins.
+        ..Offload::default()
     })
 }

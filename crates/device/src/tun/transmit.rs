@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, Write};
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
-use fullsend_wire::numbers::{IPPROTO_TCP, IPPROTO_UDP};
+use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
 use smallvec::SmallVec;
@@ -82,13 +82,13 @@ fn write(file: &File, vnet_hdr: bool, packet: &Packet) -> io::Result<()> {
 fn write_offload(packet: &Packet) -> VnetHdr {
     let Offload {
         gso_size,
-        gso_segs,
         kind,
         checksum,
+        ..
     } = packet.offload;
     let layers = &packet.layers;
     let gso = match kind {
-        _ if gso_segs <= 1 => VnetGso::None,
+        _ if packet.payload.len() <= usize::from(gso_size) => VnetGso::None,
         GsoKind::None => VnetGso::None,
         GsoKind::TcpV4 => VnetGso::TcpV4,
         GsoKind::TcpV6 => VnetGso::TcpV6,
@@ -113,4 +113,19 @@ fn write_offload(packet: &Packet) -> VnetHdr {
         Checksum::Unverified => {}
     }
     hdr
+}
+
+/// Where a protocol's checksum stands in its header.
+fn checksum_offset(protocol_number: u8) -> u16 {
+    match protocol_number {
+        protocol::TCP => 16,
+        protocol::UDP => 6,
+        _ => 2,
+    }
+}
+
+fn has_cwr(tcp_header: &[u8]) -> bool {
+    tcp_header
+        .get(13)
+        .is_some_and(|&flags| TcpFlags(u16::from(flags)).contains(TcpFlags::CWR))
 }

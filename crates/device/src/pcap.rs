@@ -1,0 +1,248 @@
+//! pcapng recording of what passes a device, for Wireshark.
+//!
+//! Super-segments are recorded whole, as they pass; checksums that are still owed look wrong to a
+//! reader that verifies them.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fullsend_offload::{Link, Packet};
+use parking_lot::Mutex;
+
+use crate::{Caps, Device};
+
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+const LINKTYPE_ETHERNET: u16 = 1;
+const LINKTYPE_RAW: u16 = 101;
+const IF_NAME: u16 = 2;
+const IF_TSRESOL: u16 = 9;
+const EPB_FLAGS: u16 = 2;
+
+/// Which way a packet passed, as `epb_flags` has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direction {
+    Inbound = 1,
+    Outbound = 2,
+}
+
+/// A recording that several tap points write into; clones are handles to the same one.
+#[derive(Clone)]
+pub struct Capture {
+    file: Arc<Mutex<CaptureFile>>,
+}
+
+struct CaptureFile {
+    out: Box<dyn Write + Send>,
+    interfaces: u32,
+    block: Vec<u8>,
+}
+
+impl Capture {
+    /// Begins a recording into `out`; give it a buffered one. It is flushed after each batch.
+    pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let mut file = CaptureFile {
+            out: Box::new(out),
+            interfaces: 0,
+            block: Vec::new(),
+        };
+        file.write_block(SECTION_HEADER, |body| {
+            body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
+            body.extend(1u16.to_le_bytes());
+            body.extend(0u16.to_le_bytes());
+            // Length of the section: not known.
+            body.extend(u64::MAX.to_le_bytes());
+        })?;
+        Ok(Self {
+            file: Arc::new(Mutex::new(file)),
+        })
+    }
+
+    /// Adds a tap point, an interface of its own in the recording.
+    pub fn tap_point(&self, name: &str, link: Link) -> io::Result<TapPoint> {
+        let mut file = self.file.lock();
+        file.write_block(INTERFACE_DESCRIPTION, |body| {
+            let link_type = match link {
+                Link::Ip => LINKTYPE_RAW,
+                Link::Ethernet => LINKTYPE_ETHERNET,
+            };
+            body.extend(link_type.to_le_bytes());
+            body.extend(0u16.to_le_bytes());
+            // No limit on the length of packets.
+            body.extend(0u32.to_le_bytes());
+            option(body, IF_NAME, name.as_bytes());
+            // Timestamps count in units of 10^-9 s.
+            option(body, IF_TSRESOL, &[9]);
+            option(body, 0, &[]);
+        })?;
+        file.interfaces += 1;
+        Ok(TapPoint {
+            file: self.file.clone(),
+            interface: file.interfaces - 1,
+        })
+    }
+}
+
+/// One interface of a recording.
+pub struct TapPoint {
+    file: Arc<Mutex<CaptureFile>>,
+    interface: u32,
+}
+
+impl TapPoint {
+    /// Records packets that came in, at `time_ns` since the epoch.
+    pub fn inbound(&self, time_ns: u64, packets: &[Packet]) -> io::Result<()> {
+        self.record(Direction::Inbound, time_ns, packets)
+    }
+
+    /// Records packets that went out, at `time_ns` since the epoch.
+    pub fn outbound(&self, time_ns: u64, packets: &[Packet]) -> io::Result<()> {
+        self.record(Direction::Outbound, time_ns, packets)
+    }
+
+    fn record(&self, direction: Direction, time_ns: u64, packets: &[Packet]) -> io::Result<()> {
+        if packets.is_empty() {
+            return Ok(());
+        }
+        let mut file = self.file.lock();
+        for packet in packets {
+            file.write_block(ENHANCED_PACKET, |body| {
+                body.extend(self.interface.to_le_bytes());
+                body.extend(((time_ns >> 32) as u32).to_le_bytes());
+                body.extend((time_ns as u32).to_le_bytes());
+                let len = packet.len() as u32;
+                // As recorded, and as it was.
+                body.extend(len.to_le_bytes());
+                body.extend(len.to_le_bytes());
+                packet.slices().for_each(|piece| body.extend(piece));
+                pad(body);
+                option(body, EPB_FLAGS, &(direction as u32).to_le_bytes());
+                option(body, 0, &[]);
+            })?;
+        }
+        file.out.flush()
+    }
+}
+
+impl CaptureFile {
+    /// A block: type, length, body, length again.
+    fn write_block(&mut self, kind: u32, body: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        let block = &mut self.block;
+        block.clear();
+        block.extend(kind.to_le_bytes());
+        block.extend([0; 4]);
+        body(block);
+        let len = (block.len() as u32 + 4).to_le_bytes();
+        block[4..8].copy_from_slice(&len);
+        block.extend(len);
+        self.out.write_all(block)
+    }
+}
+
+fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
+    body.extend(code.to_le_bytes());
+    body.extend((value.len() as u16).to_le_bytes());
+    body.extend(value);
+    pad(body);
+}
+
+/// Everything in a block begins at a multiple of four.
+fn pad(body: &mut Vec<u8>) {
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+/// A device with a recorder in front of it: records what the device took and what it gave.
+///
+/// When the recording cannot be written (disk full) it stops, with a warning; traffic goes on.
+pub struct Tapped<D> {
+    device: D,
+    tap: Option<TapPoint>,
+    clock: Box<dyn FnMut() -> u64 + Send>,
+    offered: Vec<Packet>,
+}
+
+impl<D: Device> Tapped<D> {
+    /// Records `device` at `tap`, with the wall clock.
+    pub fn new(device: D, tap: TapPoint) -> Self {
+        Self::with_clock(device, tap, wall_clock_ns)
+    }
+
+    /// The same with a clock of the caller's: ns since the epoch.
+    pub fn with_clock(
+        device: D,
+        tap: TapPoint,
+        clock: impl FnMut() -> u64 + Send + 'static,
+    ) -> Self {
+        Self {
+            device,
+            tap: Some(tap),
+            clock: Box::new(clock),
+            offered: Vec::new(),
+        }
+    }
+
+    /// The device within.
+    pub fn inner(&self) -> &D {
+        &self.device
+    }
+
+    fn record(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            tracing::warn!("packet recording stopped: {error}");
+            self.tap = None;
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the recorder stamps real traffic"
+)]
+fn wall_clock_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+impl<D: Device> Device for Tapped<D> {
+    fn caps(&self) -> Caps {
+        self.device.caps()
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        if self.tap.is_none() {
+            return self.device.transmit(batch);
+        }
+        // How many it will take is known only afterwards, and then they are gone. The time is
+        // taken before, so that no answer seems older than its question.
+        let time_ns = (self.clock)();
+        self.offered.extend(batch.iter().cloned());
+        let result = self.device.transmit(batch);
+        let taken = self.offered.len().saturating_sub(batch.len());
+        if let Some(tap) = &self.tap {
+            let recorded = tap.outbound(time_ns, &self.offered[..taken]);
+            self.record(recorded);
+        }
+        self.offered.clear();
+        result
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        let before = batch.len();
+        let got = self.device.receive(batch, max)?;
+        if let Some(tap) = &self.tap {
+            let recorded = tap.inbound((self.clock)(), &batch[before..]);
+            self.record(recorded);
+        }
+        Ok(got)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+}
