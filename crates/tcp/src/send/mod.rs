@@ -2,4 +2,4 @@
 
 mod write_queue;
 
-pub(crate) use write_queue::{Taken, WriteQueue};
+pub(crate) use write_queue::{Taken, UNIT_OVERHEAD_BYTES, WriteQueue};

@@ -1,82 +1,223 @@
 //! Text written and not yet sent, gathered into transmit units.
 
-use fullsend_buf::{Chain, Pool, Slice};
+use alloc::collections::VecDeque;
+
+use fullsend_buf::{Chain, Pool, Room, Slice};
+
+#[cfg(test)]
+mod tests;
+
+/// What a transmit unit costs beside its text: its place in the queues and on the device's ring.
+pub(crate) const UNIT_OVERHEAD_BYTES: u32 = 256;
+
+/// A tail block grows by this factor when it filled up before anything of it was sent.
+const BLOCK_GROWTH: usize = 4;
+
+/// Entries that an empty queue keeps, so that a request-response flow does not allocate.
+const KEPT_PIECES: usize = 4;
 
 /// Text on its way from the queue into a transmit unit.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// The bytes.
     pub(crate) payload: Chain,
-    /// Bytes of memory charged for them.
+    /// Bytes of memory charged for them, the unit's overhead included.
     pub(crate) truesize: u32,
 }
 
-/// Unsent text. A transmit unit is filled up to `size_goal` before the next begins; taking may
-/// join units or cut them (spec: "grow" and split), so beside the bytes only the tail unit's
-/// length is kept.
-#[derive(Debug, Default)]
-pub(crate) struct WriteQueue {}
+#[derive(Debug)]
+struct Piece {
+    slice: Slice,
+    charge: u32,
+}
 
-#[allow(
-    unused_variables,
-    clippy::needless_pass_by_value,
-    reason = "bodies land next"
-)]
+/// Unsent text. A transmit unit is filled up to `size_goal` before the next begins; taking may
+/// join units or cut them, so beside the bytes only the tail unit's length is kept.
+#[derive(Debug, Default)]
+pub(crate) struct WriteQueue {
+    pieces: VecDeque<Piece>,
+    /// Memory still being filled, behind all pieces. Never empty.
+    room: Option<Room>,
+    len: u32,
+    tail_len: u32,
+    truesize: u32,
+    /// What was queued when the queue was last taken from: a guess at how much the next block
+    /// will have to hold.
+    last_queued: u32,
+}
+
 impl WriteQueue {
     /// Empty.
-    pub(crate) const fn new() -> Self {
-        Self {}
+    pub(crate) fn new() -> Self {
+        Self::default()
     }
 
     /// Bytes queued (`write_seq - snd_nxt`).
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        todo!()
+        self.len as usize
     }
 
     /// Nothing queued.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        todo!()
+        self.len == 0
     }
 
     /// Bytes in the last transmit unit (autocork's "tail TU").
     #[inline]
     pub(crate) fn tail_len(&self) -> usize {
-        todo!()
+        self.tail_len as usize
     }
 
     /// Bytes of memory charged for what is queued.
     #[inline]
     pub(crate) fn truesize(&self) -> usize {
-        todo!()
+        self.truesize as usize
     }
 
     /// Bytes that still fit into the tail transmit unit; 0: the next byte begins a new one, for
-    /// which the caller tests the memory limits (spec 3).
+    /// which the caller tests the memory limits.
     #[inline]
     pub(crate) fn tail_room(&self, size_goal: usize) -> usize {
-        todo!()
+        if self.tail_len == 0 {
+            return 0;
+        }
+        size_goal.saturating_sub(self.tail_len())
     }
 
     /// Copies `data` in, all of it (bound it by memory first, one unit at a time if need be:
     /// [`tail_room`](Self::tail_room)).
+    #[inline]
     pub(crate) fn append(&mut self, pool: &Pool, data: &[u8], size_goal: usize) {
-        todo!()
+        if let Some(room) = &mut self.room
+            && data.len() <= size_goal.saturating_sub(self.tail_len as usize)
+            && data.len() <= room.remaining()
+        {
+            room.extend(data);
+            self.len += data.len() as u32;
+            self.tail_len += data.len() as u32;
+            return;
+        }
+        self.append_beyond(pool, data, size_goal.max(1));
+    }
+
+    /// [`append`](Self::append) when `data` does not fit into what is open.
+    fn append_beyond(&mut self, pool: &Pool, mut data: &[u8], size_goal: usize) {
+        while !data.is_empty() {
+            if self.tail_len() >= size_goal {
+                self.begin_unit(size_goal);
+            }
+            let unit_left = size_goal - self.tail_len();
+            if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
+                self.open_room(pool, data.len(), unit_left);
+            }
+            let Some(room) = &mut self.room else { return };
+            let fits = data.len().min(unit_left);
+            let n = room.extend(&data[..fits]);
+            self.len += n as u32;
+            self.tail_len += n as u32;
+            data = &data[n..];
+        }
+    }
+
+    /// The tail unit is full. A block that could hold but a little of the next one is closed, so
+    /// that units tend to be one slice each.
+    fn begin_unit(&mut self, size_goal: usize) {
+        self.tail_len = 0;
+        if self
+            .room
+            .as_ref()
+            .is_some_and(|r| r.remaining() < size_goal / 4)
+        {
+            self.close_room();
+        }
+    }
+
+    /// Opens memory for a write of `want` bytes: as much as was queued last time, more if this
+    /// unit already filled a block, never more than the unit can use.
+    fn open_room(&mut self, pool: &Pool, want: usize, unit_left: usize) {
+        let filled_up = self.room.as_ref().map_or(0, Room::capacity);
+        self.close_room();
+        let guess = (filled_up * BLOCK_GROWTH).max(self.last_queued as usize);
+        let room = pool.room(want.max(guess).min(unit_left));
+        self.truesize += room.capacity() as u32;
+        self.room = Some(room);
+    }
+
+    fn close_room(&mut self) {
+        if let Some(room) = self.room.take() {
+            let charge = room.capacity() as u32;
+            self.pieces.push_back(Piece {
+                slice: room.freeze(),
+                charge,
+            });
+        }
     }
 
     /// Appends lent memory without copying.
     pub(crate) fn append_slice(&mut self, data: Slice, size_goal: usize) {
-        todo!()
+        if data.is_empty() {
+            return;
+        }
+        self.close_room();
+        let len = data.len() as u32;
+        let goal = size_goal.max(1) as u32;
+        let tail = self.tail_len % goal + len % goal;
+        self.tail_len = if tail > goal || tail == 0 {
+            tail.abs_diff(goal)
+        } else {
+            tail
+        };
+        self.len += len;
+        self.truesize += len;
+        self.pieces.push_back(Piece {
+            slice: data,
+            charge: len,
+        });
     }
 
     /// Takes up to `limit` bytes off the front; fewer only when fewer are queued.
     pub(crate) fn take(&mut self, limit: usize) -> Taken {
-        todo!()
+        let n = self.len.min(u32::try_from(limit).unwrap_or(u32::MAX));
+        let mut taken = Taken {
+            payload: Chain::new(),
+            truesize: UNIT_OVERHEAD_BYTES,
+        };
+        self.last_queued = self.len;
+        let mut left = n as usize;
+        while left > 0 {
+            let (slice, charge) = match self.pieces.front_mut() {
+                Some(piece) if piece.slice.len() > left => {
+                    let charge = piece.charge.min(left as u32);
+                    piece.charge -= charge;
+                    (piece.slice.split_to(left), charge)
+                }
+                Some(_) => match self.pieces.pop_front() {
+                    Some(piece) => (piece.slice, piece.charge),
+                    None => break,
+                },
+                None if self.room.is_some() => {
+                    self.close_room();
+                    continue;
+                }
+                None => break,
+            };
+            left -= slice.len();
+            self.truesize -= charge;
+            taken.truesize += charge;
+            taken.payload.push(slice);
+        }
+        self.len -= n;
+        self.tail_len = self.tail_len.min(self.len);
+        if self.len == 0 && self.pieces.capacity() > KEPT_PIECES {
+            self.pieces.shrink_to(KEPT_PIECES);
+        }
+        taken
     }
 
     /// Throws everything away.
     pub(crate) fn clear(&mut self) {
-        todo!()
+        *self = Self::new();
     }
 }

@@ -1,0 +1,147 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Pool, Slice};
+use proptest::prelude::*;
+
+use super::{UNIT_OVERHEAD_BYTES, WriteQueue};
+
+const GOAL: usize = 65_160;
+
+fn bytes_of(chain: &fullsend_buf::Chain) -> Vec<u8> {
+    let mut out = vec![0; chain.len()];
+    chain.copy_to(&mut out);
+    out
+}
+
+#[test]
+fn a_stream_of_small_writes_becomes_one_slice_per_full_unit() {
+    let pool = Pool::new(1 << 20);
+    let mut queue = WriteQueue::new();
+    let mut slices = Vec::new();
+    for _ in 0..20 {
+        while queue.len() < GOAL {
+            queue.append(&pool, &[7; 128], GOAL);
+        }
+        let taken = queue.take(GOAL);
+        assert_eq!(taken.payload.len(), GOAL);
+        slices.push(taken.payload.slices().len());
+    }
+    // Blocks of 512 bytes, 2, 16 and 64 KiB first; then the size is known.
+    assert!(slices[0] <= 5, "{slices:?}");
+    assert!(slices[2..].iter().all(|&n| n <= 2), "{slices:?}");
+}
+
+#[test]
+fn a_small_message_pins_a_small_block() {
+    let pool = Pool::new(1 << 20);
+    let mut queue = WriteQueue::new();
+    for _ in 0..3 {
+        queue.append(&pool, &[1; 100], GOAL);
+        assert_eq!(queue.truesize(), 512);
+        let taken = queue.take(GOAL);
+        assert_eq!(taken.truesize, 512 + UNIT_OVERHEAD_BYTES);
+        assert_eq!(taken.payload.pinned(), 512);
+        assert_eq!(queue.truesize(), 0);
+    }
+    queue.append(&pool, &[1; 4096], GOAL);
+    assert_eq!(queue.take(GOAL).payload.pinned(), 4096);
+}
+
+#[test]
+fn memory_is_charged_once_when_a_block_is_shared_by_units() {
+    let pool = Pool::new(1 << 20);
+    let mut queue = WriteQueue::new();
+    queue.append(&pool, &[1; 10_000], GOAL);
+    let charged = queue.truesize();
+    let sum: u32 = (0..4)
+        .map(|_| queue.take(2896).truesize - UNIT_OVERHEAD_BYTES)
+        .sum();
+    assert_eq!((sum as usize, queue.truesize()), (charged, 0));
+}
+
+#[test]
+fn the_tail_unit_is_what_lies_behind_the_last_full_one() {
+    let pool = Pool::new(1 << 20);
+    let mut queue = WriteQueue::new();
+    assert_eq!(queue.tail_room(1000), 0);
+    queue.append(&pool, &[1; 1500], 1000);
+    assert_eq!((queue.tail_len(), queue.tail_room(1000)), (500, 500));
+    queue.append(&pool, &[1; 500], 1000);
+    assert_eq!((queue.tail_len(), queue.tail_room(1000)), (1000, 0));
+    queue.append_slice(Slice::copied_from(&[2; 2300]), 1000);
+    assert_eq!((queue.len(), queue.tail_len()), (4300, 300));
+    queue.append_slice(Slice::copied_from(&[2; 700]), 1000);
+    assert_eq!(queue.tail_len(), 1000);
+    let _ = queue.take(4200);
+    assert_eq!((queue.len(), queue.tail_len()), (800, 800));
+}
+
+#[test]
+fn an_empty_queue_holds_no_memory() {
+    let pool = Pool::new(1 << 24);
+    let mut queue = WriteQueue::new();
+    for _ in 0..100 {
+        queue.append(&pool, &[1; 60_000], GOAL);
+    }
+    drop(queue.take(usize::MAX));
+    assert!(queue.is_empty() && queue.room.is_none());
+    assert!(queue.pieces.capacity() <= super::KEPT_PIECES);
+    assert!(size_of::<WriteQueue>() <= 80);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(u16),
+    Lend(u16),
+    Take(u32),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0..300u16).prop_map(Op::Write),
+        1 => any::<u16>().prop_map(Op::Write),
+        1 => (0..5000u16).prop_map(Op::Lend),
+        2 => (0..80_000u32).prop_map(Op::Take),
+    ]
+}
+
+proptest! {
+    /// What goes in comes out, in order; lengths and charges agree all the way.
+    #[test]
+    fn behaves_as_a_byte_queue(ops in prop::collection::vec(op(), 1..100), goal in 1..70_000usize) {
+        let pool = Pool::new(1 << 20);
+        let mut queue = WriteQueue::new();
+        let mut model: Vec<u8> = Vec::new();
+        let mut next = 0u32;
+        let mut make = |len: u16| -> Vec<u8> {
+            (0..len).map(|_| { next = next.wrapping_mul(1_664_525).wrapping_add(1); (next >> 24) as u8 }).collect()
+        };
+        for op in ops {
+            match op {
+                Op::Write(len) => {
+                    let data = make(len);
+                    queue.append(&pool, &data, goal);
+                    model.extend(data);
+                }
+                Op::Lend(len) => {
+                    let data = make(len);
+                    queue.append_slice(Slice::copied_from(&data), goal);
+                    model.extend(data);
+                }
+                Op::Take(limit) => {
+                    let n = model.len().min(limit as usize);
+                    let want: Vec<u8> = model.drain(..n).collect();
+                    prop_assert_eq!(bytes_of(&queue.take(limit as usize).payload), want);
+                }
+            }
+            prop_assert_eq!(queue.len(), model.len());
+            prop_assert!(queue.tail_len() <= goal.min(queue.len()));
+            prop_assert_eq!(queue.tail_len() == 0, queue.is_empty());
+            prop_assert!(queue.truesize() >= queue.len());
+            if queue.is_empty() {
+                prop_assert_eq!(queue.truesize(), 0);
+            }
+        }
+    }
+}
