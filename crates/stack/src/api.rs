@@ -323,6 +323,16 @@ impl Host {
         todo!()
     }
 
+    /// Reads without copying, one piece of memory; empty is the end of the stream.
+    pub fn tcp_read_slice(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        max: usize,
+    ) -> Result<Slice, StackError> {
+        todo!()
+    }
+
     /// Reads and leaves.
     pub fn tcp_peek(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, StackError> {
         todo!()
@@ -391,6 +401,22 @@ impl Host {
 
     /// `TCP_INFO`.
     pub fn tcp_info(&mut self, now: Instant, id: TcpId) -> Result<TcpInfo, StackError> {
+        todo!()
+    }
+
+    /// Connections (in a state other than TIME-WAIT), those that finish by themselves included.
+    pub fn tcp_connections(&self) -> usize {
+        todo!()
+    }
+
+    /// Connections with data or a FIN that is not acknowledged yet.
+    pub fn tcp_unflushed(&self) -> usize {
+        todo!()
+    }
+
+    /// Resets every connection and closes every listener: the process ends. Waiting users are
+    /// woken.
+    pub fn abort_all(&mut self, now: Instant) {
         todo!()
     }
 

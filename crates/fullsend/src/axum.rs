@@ -1,0 +1,26 @@
+//! axum serves on our listener as on tokio's.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::{TcpListener, TcpStream};
+
+impl axum::serve::Listener for TcpListener {
+    type Io = TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+        match Self::accept(self).await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // The stack is gone and will not come back; the trait has no way to say so.
+                tracing::error!(%error, "no more connections");
+                std::future::pending().await
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Self::local_addr(self)
+    }
+}

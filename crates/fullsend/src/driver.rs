@@ -1,0 +1,140 @@
+//! The task behind each stack: receive, timers, and what users could not send themselves.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use fullsend_units::Instant;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+
+use crate::engine::{Engine, RX_BATCH};
+
+/// Batches done before other tasks get a turn.
+const BUDGET: usize = 16;
+
+pub(crate) struct Driver {
+    engine: Arc<Engine>,
+    fd: Option<AsyncFd<OwnedFd>>,
+    timer: Pin<Box<Sleep>>,
+    /// What the timer is set to.
+    timer_at: Instant,
+}
+
+impl Driver {
+    /// Must be called within a tokio runtime whose I/O and time are enabled.
+    pub(crate) fn new(engine: Arc<Engine>) -> io::Result<Self> {
+        let fd = engine.device_fd()?.map(register).transpose()?;
+        let timer_at = Instant::FAR_FUTURE;
+        let timer = Box::pin(tokio::time::sleep_until(engine.clock.timer(timer_at)));
+        Ok(Self {
+            engine,
+            fd,
+            timer,
+            timer_at,
+        })
+    }
+
+    /// Works until there is nothing left to do now (false) or the budget is used up (true).
+    fn work(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        for _ in 0..BUDGET {
+            let readable = match &self.fd {
+                None => None,
+                Some(fd) => match fd.poll_read_ready(cx) {
+                    Poll::Ready(guard) => Some(guard?),
+                    Poll::Pending => None,
+                },
+            };
+            let turn = self.engine.turn(self.fd.is_none() || readable.is_some())?;
+            if let Some(mut guard) = readable {
+                if turn.received == 0 {
+                    guard.clear_ready();
+                }
+                // Ready again or registered: either way the next round tells.
+            } else if turn.received < RX_BATCH && !turn.more {
+                let retry = turn.blocked && self.poll_writable(cx)?;
+                if !retry {
+                    return Ok(!self.set_timer(cx, turn.deadline));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// True if a blocked device may have become writable; else the task is woken when it does.
+    fn poll_writable(&self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let Some(fd) = &self.fd else {
+            // A link in process kicks when it has room.
+            return Ok(false);
+        };
+        match fd.poll_write_ready(cx) {
+            Poll::Ready(guard) => {
+                guard?.clear_ready();
+                Ok(true)
+            }
+            Poll::Pending => Ok(false),
+        }
+    }
+
+    /// True when the timer will wake the task in time; false if it is due at once.
+    ///
+    /// A timer that fires too early costs a look; setting it anew for each packet would cost
+    /// more. So it is moved only when the deadline comes nearer.
+    fn set_timer(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> bool {
+        let fired = self.timer.as_mut().poll(cx).is_ready();
+        let wanted = deadline.unwrap_or(Instant::FAR_FUTURE);
+        if fired || wanted < self.timer_at {
+            self.timer_at = wanted;
+            let at = self.engine.clock.timer(wanted);
+            self.timer.as_mut().reset(at);
+            if self.timer.as_mut().poll(cx).is_ready() {
+                self.timer_at = Instant::ZERO;
+                return false;
+            }
+        }
+        self.engine.arm(self.timer_at)
+    }
+}
+
+#[allow(
+    unsafe_code,
+    reason = "tokio has no safe way to register a file with its reactor"
+)]
+fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the `AsyncFd` owns the descriptor, nobody else can close it, and `OwnedFd` always
+    // gives the same one.
+    unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.engine.kick.begin_turn(cx.waker());
+        if self.engine.is_abandoned() {
+            return Poll::Ready(());
+        }
+        match self.work(cx) {
+            Ok(false) => Poll::Pending,
+            Ok(true) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // The engine has told everybody why.
+            Err(_) => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.engine.kill(
+            io::ErrorKind::ConnectionAborted,
+            "the stack was shut down, or the tokio runtime that drove it has ended: build a new \
+             stack",
+        );
+    }
+}

@@ -1,0 +1,420 @@
+//! One shard: a host, its device, and the lock that users and the driver share.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use fullsend_device::Device;
+use fullsend_offload::{Packet, TxToken};
+use fullsend_stack::{Host, IfaceId};
+use fullsend_units::Instant;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::clock::Clock;
+
+/// Super-segments asked from the host at once, and held for a device that is full.
+const TX_BATCH: usize = 64;
+/// Batches sent under one hold of the lock.
+const TX_ROUNDS: usize = 4;
+/// Frames taken from the device under one hold of the lock.
+pub(crate) const RX_BATCH: usize = 64;
+
+/// Wakes a driver, once however often it is asked before it runs.
+#[derive(Default)]
+pub(crate) struct Kick {
+    /// From the kick until the driver begins its turn.
+    scheduled: AtomicBool,
+    /// The link said that the driver has work, while its neighbour held a lock.
+    noted: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Kick {
+    pub(crate) fn kick(&self) {
+        if !self.scheduled.swap(true, Ordering::AcqRel)
+            && let Some(waker) = &*self.waker.lock()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Remembers a kick for whoever holds the neighbour's lock, to give after letting go.
+    pub(crate) fn note(&self) {
+        self.noted.store(true, Ordering::Release);
+    }
+
+    fn take_note(&self) -> bool {
+        self.noted.load(Ordering::Acquire) && self.noted.swap(false, Ordering::AcqRel)
+    }
+
+    /// The driver begins its turn: what is kicked from here on needs another one.
+    pub(crate) fn begin_turn(&self, waker: &Waker) {
+        let mut slot = self.waker.lock();
+        if !slot.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+        drop(slot);
+        // Work is queued under a lock before the kick and looked for under that lock after this:
+        // a kick that still finds `scheduled` set has its work seen by this turn.
+        self.scheduled.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// What one hold of the lock leaves to do after it.
+#[derive(Clone, Copy, Default)]
+struct After {
+    /// The host has more to send than one hold of the lock should.
+    more: bool,
+    /// The driver must run: an earlier deadline, or packets that the device did not take.
+    kick: bool,
+}
+
+/// What a turn of the driver found.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    /// Frames received; 0 says that the device has no more.
+    pub(crate) received: usize,
+    /// Packets wait for the device to become writable.
+    pub(crate) blocked: bool,
+    /// The host has more to send.
+    pub(crate) more: bool,
+    /// When the driver must come back by itself.
+    pub(crate) deadline: Option<Instant>,
+}
+
+pub(crate) struct Shard {
+    pub(crate) host: Host,
+    iface: IfaceId,
+    device: Box<dyn Device>,
+    /// Left the host, not yet taken by the device; `tokens` goes with it.
+    tx: VecDeque<Packet>,
+    tokens: VecDeque<TxToken>,
+    out: Vec<Packet>,
+    rx: Vec<Packet>,
+    /// The device was full, and the driver knows.
+    blocked: bool,
+    /// When the driver's timer fires at the latest.
+    armed: Instant,
+    /// Who waits for everything to be acknowledged.
+    flush_waiter: Option<Waker>,
+    /// Why nothing works any more.
+    dead: Option<(io::ErrorKind, String)>,
+}
+
+pub(crate) struct Engine {
+    pub(crate) clock: Clock,
+    pub(crate) kick: Arc<Kick>,
+    shard: Mutex<Shard>,
+    /// Users' handles; when the last goes, the driver ends what can be ended.
+    handles: AtomicUsize,
+    /// The other end of an in-process link.
+    peer: OnceLock<(Arc<Kick>, Weak<Engine>)>,
+}
+
+thread_local! {
+    /// Memory for wakers between unlocking and waking.
+    static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
+}
+
+impl Engine {
+    pub(crate) fn new(
+        clock: Clock,
+        kick: Arc<Kick>,
+        host: Host,
+        iface: IfaceId,
+        device: Box<dyn Device>,
+    ) -> Self {
+        let shard = Shard {
+            host,
+            iface,
+            device,
+            tx: VecDeque::new(),
+            tokens: VecDeque::new(),
+            out: Vec::new(),
+            rx: Vec::new(),
+            blocked: false,
+            armed: Instant::FAR_FUTURE,
+            flush_waiter: None,
+            dead: None,
+        };
+        Self {
+            clock,
+            kick,
+            shard: Mutex::new(shard),
+            handles: AtomicUsize::new(0),
+            peer: OnceLock::new(),
+        }
+    }
+
+    /// Joins two engines whose devices are the ends of one link.
+    pub(crate) fn join(a: &Arc<Self>, b: &Arc<Self>) {
+        let _ = a.peer.set((b.kick.clone(), Arc::downgrade(b)));
+        let _ = b.peer.set((a.kick.clone(), Arc::downgrade(a)));
+    }
+
+    /// A user's call on the host: what it lets go is sent before this returns.
+    #[inline]
+    pub(crate) fn op<R>(
+        &self,
+        call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.run(false, call)
+    }
+
+    /// The same; if `prompt`, the peer should see at once what it sends: over an in-process link
+    /// this very call delivers it, if nobody holds the peer's lock.
+    #[inline]
+    pub(crate) fn run<R>(
+        &self,
+        prompt: bool,
+        call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let now = self.clock.now();
+        let mut shard = self.shard.lock();
+        shard.alive()?;
+        let result = call(&mut shard.host, now);
+        let after = shard.send(now);
+        self.finish(shard, after, prompt);
+        result
+    }
+
+    /// A look at the host that changes nothing.
+    pub(crate) fn look<R>(&self, call: impl FnOnce(&Host) -> R) -> R {
+        call(&self.shard.lock().host)
+    }
+
+    /// Unlocks, then wakes whom this hold of the lock made ready.
+    fn finish(&self, mut shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
+        let mut wakers = WAKERS.take();
+        shard.host.take_wakers(&mut wakers);
+        if shard.flush_waiter.is_some() && shard.is_flushed() {
+            wakers.extend(shard.flush_waiter.take());
+        }
+        drop(shard);
+        if after.kick {
+            self.kick.kick();
+        }
+        if let Some((kick, peer)) = self.peer.get()
+            && kick.take_note()
+        {
+            let delivered = prompt && peer.upgrade().is_some_and(|peer| peer.try_deliver());
+            if !delivered {
+                kick.kick();
+            }
+        }
+        wakers.drain(..).for_each(Waker::wake);
+        WAKERS.set(wakers);
+    }
+
+    /// Does the driver's work for one batch in the caller's place, if the lock is free.
+    fn try_deliver(&self) -> bool {
+        let now = self.clock.now();
+        let Some(mut shard) = self.shard.try_lock() else {
+            return false;
+        };
+        let Ok(received) = shard.receive(now, RX_BATCH) else {
+            return false;
+        };
+        let mut after = shard.send(now);
+        after.kick |= received >= RX_BATCH;
+        self.finish(shard, after, false);
+        true
+    }
+
+    /// One batch of the driver's work: timers, what came in, what may go out.
+    pub(crate) fn turn(&self, receive: bool) -> io::Result<Turn> {
+        let now = self.clock.now();
+        let mut shard = self.shard.lock();
+        shard.alive()?;
+        if shard.host.poll_deadline().is_some_and(|at| at <= now) {
+            shard.host.poll(now);
+        }
+        let received = if receive {
+            match shard.receive(now, RX_BATCH) {
+                Ok(n) => n,
+                Err(error) => {
+                    drop(shard);
+                    tracing::error!(%error, "the stack stops: its device failed");
+                    self.kill(error.kind(), &format!("the device failed: {error}"));
+                    return Err(error);
+                }
+            }
+        } else {
+            0
+        };
+        let after = shard.send(now);
+        let turn = Turn {
+            received,
+            blocked: shard.blocked,
+            more: after.more,
+            deadline: shard.host.poll_deadline(),
+        };
+        self.finish(shard, After::default(), false);
+        Ok(turn)
+    }
+
+    /// The driver's timer is about to be set for `at`. False if an earlier deadline has come up
+    /// since its last turn.
+    pub(crate) fn arm(&self, at: Instant) -> bool {
+        let mut shard = self.shard.lock();
+        shard.armed = at;
+        shard.host.poll_deadline().is_none_or(|due| due >= at)
+    }
+
+    /// Ready when all that was written has been acknowledged.
+    pub(crate) fn poll_flushed(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut shard = self.shard.lock();
+        shard.alive()?;
+        if shard.is_flushed() {
+            return Poll::Ready(Ok(()));
+        }
+        shard.flush_waiter = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// No user can reach it any more, and nothing is left to finish.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.handles.load(Ordering::Acquire) == 0 && self.look(|host| host.tcp_connections() == 0)
+    }
+
+    /// Ends it: every later call fails with this text.
+    pub(crate) fn kill(&self, kind: io::ErrorKind, why: &str) {
+        let now = self.clock.now();
+        let mut shard = self.shard.lock();
+        if shard.dead.is_none() {
+            shard.dead = Some((kind, why.to_owned()));
+            shard.host.abort_all(now);
+            shard.send(now);
+        }
+        self.finish(
+            shard,
+            After {
+                kick: true,
+                more: false,
+            },
+            false,
+        );
+    }
+
+    /// What to wait on for the device, when it is a file.
+    pub(crate) fn device_fd(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        let shard = self.shard.lock();
+        shard
+            .device
+            .fd()
+            .map(|fd| fd.try_clone_to_owned())
+            .transpose()
+    }
+}
+
+/// A user's hold on an engine.
+pub(crate) struct Handle(Arc<Engine>);
+
+impl Handle {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        engine.handles.fetch_add(1, Ordering::Relaxed);
+        Self(engine)
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.kick.kick();
+        }
+    }
+}
+
+impl Deref for Handle {
+    type Target = Arc<Engine>;
+    #[inline]
+    fn deref(&self) -> &Arc<Engine> {
+        &self.0
+    }
+}
+
+impl Shard {
+    #[inline]
+    fn alive(&self) -> io::Result<()> {
+        match &self.dead {
+            None => Ok(()),
+            Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
+        }
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.tx.is_empty() && self.host.tcp_unflushed() == 0
+    }
+
+    fn receive(&mut self, now: Instant, max: usize) -> io::Result<usize> {
+        let received = self.device.receive(&mut self.rx, max)?;
+        if received > 0 {
+            self.host.receive(now, self.iface, &mut self.rx);
+        }
+        Ok(received)
+    }
+
+    /// Moves what the host lets go to the device, until one of them has enough.
+    #[inline]
+    fn send(&mut self, now: Instant) -> After {
+        let mut after = After::default();
+        if !self.tx.is_empty() || self.host.wants_transmit(self.iface) {
+            after.more = self.push(now);
+            let blocked = !self.tx.is_empty();
+            after.kick = after.more || (blocked && !self.blocked);
+            self.blocked = blocked;
+        }
+        after.kick |= self.host.poll_deadline().is_some_and(|at| at < self.armed);
+        after
+    }
+
+    /// True if the host may have more to give and the device would take it.
+    fn push(&mut self, now: Instant) -> bool {
+        for _ in 0..TX_ROUNDS {
+            // Back-pressure: a device that is full must not make the host give more.
+            if self.tx.len() < TX_BATCH {
+                self.host.transmit(now, self.iface, &mut self.out, TX_BATCH);
+                self.tokens.extend(self.out.iter().map(|p| p.tx));
+                self.tx.extend(self.out.drain(..));
+            }
+            if self.tx.is_empty() {
+                return false;
+            }
+            if let Err(error) = self.device.transmit(&mut self.tx) {
+                // As from a card without a carrier: TCP sends again what matters.
+                let packets = self.tx.len();
+                tracing::warn!(%error, packets, "the device refuses packets; dropped");
+                self.tx.clear();
+            }
+            self.complete(now);
+            if !self.tx.is_empty() || !self.host.wants_transmit(self.iface) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Tells the host of each packet that the device has taken.
+    fn complete(&mut self, now: Instant) {
+        while self.tokens.len() > self.tx.len() {
+            let Some(token) = self.tokens.pop_front() else {
+                return;
+            };
+            if token.socket != 0 {
+                self.host.complete(now, token);
+            }
+        }
+    }
+}

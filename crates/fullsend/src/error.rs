@@ -1,0 +1,66 @@
+//! What the stack says, as `std::io::Error`.
+
+use std::io::{Error, ErrorKind};
+
+use fullsend_stack::StackError;
+use fullsend_tcp::TcpError;
+
+/// The `io::Error` a tokio user expects, with a text that says what to do.
+pub(crate) fn io_error(error: StackError) -> Error {
+    match error {
+        StackError::Tcp(error) => tcp_error(error),
+        StackError::NoSuchSocket => Error::new(
+            ErrorKind::NotConnected,
+            "the socket is closed: connect or bind a new one",
+        ),
+        StackError::AddressInUse(addr) => Error::new(
+            ErrorKind::AddrInUse,
+            format!(
+                "{addr} is in use: choose another port, or port 0, or close the socket that has it"
+            ),
+        ),
+        StackError::AddressNotAvailable(addr) => Error::new(
+            ErrorKind::AddrNotAvailable,
+            format!(
+                "{addr} is not an address of this stack: add it with Stack::builder().address(..)"
+            ),
+        ),
+        StackError::NoRoute(addr) => Error::new(
+            ErrorKind::NetworkUnreachable,
+            format!("no route to {addr}: add one with Stack::builder().route(..) or .gateway(..)"),
+        ),
+        StackError::NoPorts => Error::new(
+            ErrorKind::AddrNotAvailable,
+            "every ephemeral port towards that destination is taken: close connections, or use \
+             more local addresses",
+        ),
+        StackError::MessageTooLong { len, max } => Error::new(
+            ErrorKind::InvalidInput,
+            format!("the datagram has {len} bytes and at most {max} can be sent: send less"),
+        ),
+        StackError::Config(text) => Error::new(ErrorKind::InvalidInput, text),
+        other => Error::other(format!("{other:?}")),
+    }
+}
+
+/// The same for what a connection itself reports.
+pub(crate) fn tcp_error(error: TcpError) -> Error {
+    let kind = match error {
+        TcpError::WouldBlock => ErrorKind::WouldBlock,
+        TcpError::ConnectionRefused => ErrorKind::ConnectionRefused,
+        TcpError::ConnectionReset => ErrorKind::ConnectionReset,
+        TcpError::ConnectionAborted => ErrorKind::ConnectionAborted,
+        TcpError::TimedOut => ErrorKind::TimedOut,
+        TcpError::BrokenPipe => ErrorKind::BrokenPipe,
+        TcpError::NotConnected => ErrorKind::NotConnected,
+        TcpError::HostUnreachable => ErrorKind::HostUnreachable,
+        TcpError::NetworkUnreachable => ErrorKind::NetworkUnreachable,
+        TcpError::InvalidValue => ErrorKind::InvalidInput,
+    };
+    Error::new(kind, error)
+}
+
+/// Nothing to do now; never reaches a user of the async calls.
+pub(crate) fn would_block() -> Error {
+    ErrorKind::WouldBlock.into()
+}

@@ -1,0 +1,147 @@
+//! The stack as its user holds it.
+
+use std::future::poll_fn;
+use std::io::{self, Error, ErrorKind};
+use std::sync::Arc;
+
+use fullsend_device::{NicMode, PairConfig, pair};
+use fullsend_offload::Link;
+use fullsend_units::Seed;
+
+use crate::builder::Builder;
+use crate::engine::{Engine, Handle, Kick};
+
+/// A TCP/IP stack in this process. Clones are handles to the same stack.
+///
+/// Its task runs on the tokio runtime it was built on until the last handle and the last socket
+/// are gone and what they left behind has been delivered.
+#[derive(Clone)]
+pub struct Stack {
+    pub(crate) engine: Handle,
+}
+
+/// How to build two stacks with a link between them.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// What the link's network cards do: carry super-segments whole, or only packets of the MTU
+    /// with checksums computed and verified.
+    pub nic: NicMode,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// Tunables of both, by Linux name.
+    pub sysctl: Vec<(String, String)>,
+    /// What both derive their random numbers from; the operating system's when `None`.
+    pub seed: Option<u64>,
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self {
+            nic: NicMode::Tso,
+            mtu: 1500,
+            sysctl: Vec::new(),
+            seed: None,
+        }
+    }
+}
+
+impl Stack {
+    /// Starts building one.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// Two stacks in this process, joined by a link: the first is 10.0.0.1 and fd00::1, the
+    /// second 10.0.0.2 and fd00::2. No root, no device.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// use fullsend::{Pair, Stack, TcpListener, TcpStream};
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// let (here, there) = Stack::pair(&Pair::default())?;
+    /// let listener = TcpListener::bind(&there, "10.0.0.2:7")?;
+    /// let mut client = TcpStream::connect(&here, "10.0.0.2:7").await?;
+    /// let (mut server, _from) = listener.accept().await?;
+    /// client.write_all(b"hello").await?;
+    /// let mut buf = [0; 5];
+    /// server.read_exact(&mut buf).await?;
+    /// assert_eq!(&buf, b"hello");
+    /// # Ok(()) }
+    /// ```
+    pub fn pair(config: &Pair) -> io::Result<(Self, Self)> {
+        let (a, b) = pair(PairConfig {
+            nic: config.nic,
+            link: Link::Ip,
+            mtu: config.mtu,
+            ..PairConfig::default()
+        });
+        let (kick_a, kick_b) = (Arc::<Kick>::default(), Arc::<Kick>::default());
+        let (note_a, note_b) = (kick_a.clone(), kick_b.clone());
+        a.on_ready(move || note_a.note());
+        b.on_ready(move || note_b.note());
+        let build = |n: u64| {
+            let mut builder = Self::builder()
+                .address(&format!("10.0.0.{n}/24"))
+                .address(&format!("fd00::{n}/64"));
+            for (key, value) in &config.sysctl {
+                builder = builder.sysctl(key, value);
+            }
+            match config.seed {
+                Some(seed) => builder.seed(Seed::from_u64(seed.wrapping_mul(2).wrapping_add(n))),
+                None => builder,
+            }
+        };
+        let a = build(1).start(kick_a, |_, _| Ok(Box::new(a)))?;
+        let b = build(2).start(kick_b, |_, _| Ok(Box::new(b)))?;
+        Engine::join(&a.engine, &b.engine);
+        Ok((a, b))
+    }
+
+    pub(crate) fn new(engine: Handle) -> Self {
+        Self { engine }
+    }
+
+    /// A tunable's value by its Linux name, in Linux's text form.
+    pub fn sysctl(&self, key: &str) -> io::Result<String> {
+        self.engine
+            .op(|host, _| host.sysctl_mut().get(key).map_err(|e| sysctl_error(&e)))
+    }
+
+    /// Sets a tunable. It holds for what happens from now on, as on Linux.
+    pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
+        self.engine.op(|host, _| {
+            host.sysctl_mut()
+                .set(key, value)
+                .map_err(|e| sysctl_error(&e))
+        })
+    }
+
+    /// Every counter by its `nstat` name, since the stack's start.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.engine.look(fullsend_stack::Host::counters)
+    }
+
+    /// Waits until every byte written on any connection, and every FIN, has been acknowledged,
+    /// then resets what is still open and stops the stack. After it returns, ending the process
+    /// loses nothing that was written.
+    ///
+    /// It ends by itself even if a peer is gone, when that connection times out (about 15 minutes
+    /// by default, see `tcp_retries2`); put a `tokio::time::timeout` around it for less, and drop
+    /// all sockets to stop without waiting.
+    ///
+    /// # Errors
+    /// If the stack has stopped before.
+    pub async fn shutdown(&self) -> io::Result<()> {
+        poll_fn(|cx| self.engine.poll_flushed(cx)).await?;
+        self.engine.kill(
+            ErrorKind::ConnectionAborted,
+            "the stack was shut down: build a new one",
+        );
+        Ok(())
+    }
+}
+
+fn sysctl_error(error: &fullsend_tcp::SysctlError) -> Error {
+    Error::new(ErrorKind::InvalidInput, error.to_string())
+}

@@ -1,0 +1,12 @@
+//! TCP sockets.
+
+mod listener;
+mod options;
+mod pending;
+mod split;
+mod stream;
+
+pub use listener::TcpListener;
+pub use pending::{PendingConnection, TransparentListener};
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+pub use stream::TcpStream;

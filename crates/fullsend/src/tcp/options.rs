@@ -1,0 +1,140 @@
+//! Options under their Linux names.
+
+use std::io;
+use std::time::Duration;
+
+use fullsend_tcp::{Linger, SocketOption, State, TcpInfo};
+
+use crate::error::io_error;
+use crate::tcp::TcpStream;
+
+impl TcpStream {
+    /// Sets any option.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value out of range.
+    pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
+        self.engine.op(|host, now| {
+            host.tcp_set_option(now, self.id, option)
+                .map_err(|error| with_option(&io_error(error), option))
+        })
+    }
+
+    /// `TCP_NODELAY`: small segments are sent without waiting for acknowledgements.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.set_option(SocketOption::TcpNodelay(on))
+    }
+
+    /// `TCP_CORK`: only full segments are sent until it is taken off.
+    pub fn set_cork(&self, on: bool) -> io::Result<()> {
+        self.set_option(SocketOption::TcpCork(on))
+    }
+
+    /// `TCP_QUICKACK`: acknowledge at once for a while.
+    pub fn set_quickack(&self, on: bool) -> io::Result<()> {
+        self.set_option(SocketOption::TcpQuickack(on))
+    }
+
+    /// `TCP_MAXSEG`: largest segment sent, bytes.
+    pub fn set_maxseg(&self, bytes: u16) -> io::Result<()> {
+        self.set_option(SocketOption::TcpMaxseg(bytes))
+    }
+
+    /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; zero is the system's rule.
+    pub fn set_user_timeout(&self, span: Duration) -> io::Result<()> {
+        self.set_option(SocketOption::TcpUserTimeout(span.into()))
+    }
+
+    /// `TCP_SYNCNT`: SYN retransmissions.
+    pub fn set_syncnt(&self, count: u8) -> io::Result<()> {
+        self.set_option(SocketOption::TcpSyncnt(count))
+    }
+
+    /// `SO_KEEPALIVE`.
+    pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
+        self.set_option(SocketOption::SoKeepalive(on))
+    }
+
+    /// `TCP_KEEPIDLE`: silence before the first probe.
+    pub fn set_keepidle(&self, span: Duration) -> io::Result<()> {
+        self.set_option(SocketOption::TcpKeepidle(span.into()))
+    }
+
+    /// `TCP_KEEPINTVL`: time between probes.
+    pub fn set_keepintvl(&self, span: Duration) -> io::Result<()> {
+        self.set_option(SocketOption::TcpKeepintvl(span.into()))
+    }
+
+    /// `TCP_KEEPCNT`: probes without an answer before the connection is given up.
+    pub fn set_keepcnt(&self, count: u8) -> io::Result<()> {
+        self.set_option(SocketOption::TcpKeepcnt(count))
+    }
+
+    /// `TCP_NOTSENT_LOWAT`: most bytes queued and not yet sent; `u32::MAX` leaves it to the
+    /// sysctl.
+    pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
+        self.set_option(SocketOption::TcpNotsentLowat(bytes))
+    }
+
+    /// `SO_LINGER`: `Some(ZERO)` makes the drop reset the connection; otherwise what was written
+    /// is delivered in the background (a drop cannot wait; await
+    /// [`flushed`](Self::flushed) for that).
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        let linger = linger.map_or(Linger::Background, |span| Linger::For(span.into()));
+        self.set_option(SocketOption::SoLinger(linger))
+    }
+
+    /// `SO_SNDBUF`, bytes; doubled for bookkeeping as on Linux, and autotuning ends.
+    pub fn set_sndbuf(&self, bytes: u32) -> io::Result<()> {
+        self.set_option(SocketOption::SoSndbuf(bytes))
+    }
+
+    /// `SO_RCVBUF`, bytes; doubled for bookkeeping as on Linux, and autotuning ends.
+    pub fn set_rcvbuf(&self, bytes: u32) -> io::Result<()> {
+        self.set_option(SocketOption::SoRcvbuf(bytes))
+    }
+
+    /// `SO_RCVLOWAT`: bytes to be there before the socket is readable.
+    pub fn set_rcvlowat(&self, bytes: u32) -> io::Result<()> {
+        self.set_option(SocketOption::SoRcvlowat(bytes))
+    }
+
+    /// `SO_MAX_PACING_RATE`, bytes per second; `u64::MAX` for none.
+    pub fn set_max_pacing_rate(&self, rate: u64) -> io::Result<()> {
+        self.set_option(SocketOption::SoMaxPacingRate(rate))
+    }
+
+    /// `TCP_CONGESTION`: the congestion control, by name.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that the stack does not have.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        self.engine.op(|host, now| {
+            host.tcp_set_congestion(now, self.id, name)
+                .map_err(|error| {
+                    let error = io_error(error);
+                    let text = format!(
+                        "congestion control {name:?}: {error}; see tcp_available_congestion_control"
+                    );
+                    io::Error::new(error.kind(), text)
+                })
+        })
+    }
+
+    /// `TCP_INFO`.
+    pub fn tcp_info(&self) -> io::Result<TcpInfo> {
+        self.engine
+            .op(|host, now| host.tcp_info(now, self.id).map_err(io_error))
+    }
+
+    /// The state (RFC 9293 3.3.2).
+    pub fn state(&self) -> io::Result<State> {
+        self.engine
+            .op(|host, _| host.tcp_state(self.id).map_err(io_error))
+    }
+}
+
+/// The error with the option that caused it.
+fn with_option(error: &io::Error, option: SocketOption) -> io::Error {
+    io::Error::new(error.kind(), format!("{option:?}: {error}"))
+}

@@ -1,0 +1,267 @@
+//! UDP.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use fullsend_buf::{Chain, Slice};
+use fullsend_stack::{Interest, UdpId};
+use parking_lot::Mutex;
+use tokio::io::ReadBuf;
+use tokio::task::coop::poll_proceed;
+
+use crate::addr::{self, ToAddr};
+use crate::engine::Handle;
+use crate::error::{io_error, would_block};
+use crate::stack::Stack;
+
+/// A UDP socket, as `tokio::net::UdpSocket`. Every async call may be dropped without losing a
+/// datagram.
+pub struct UdpSocket {
+    engine: Handle,
+    id: UdpId,
+    remote: Mutex<Option<SocketAddr>>,
+}
+
+impl UdpSocket {
+    /// Binds to `local`, which may be unspecified (any of the stack's addresses). Port 0 chooses
+    /// one.
+    pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
+        let local = local.to_addr()?;
+        let id = stack
+            .engine
+            .op(|host, _| host.udp_bind(local).map_err(io_error))?;
+        Ok(Self {
+            engine: stack.engine.clone(),
+            id,
+            remote: Mutex::new(None),
+        })
+    }
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.engine
+            .op(|host, _| host.udp_addr(self.id).map_err(io_error))
+    }
+
+    /// Sets the peer: `send` goes there, and only its datagrams are received.
+    pub fn connect(&self, remote: impl ToAddr) -> io::Result<()> {
+        let remote = remote.to_addr()?;
+        addr::check_port(remote)?;
+        *self.remote.lock() = Some(remote);
+        Ok(())
+    }
+
+    /// The peer that [`connect`](Self::connect) set.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        (*self.remote.lock()).ok_or_else(not_connected)
+    }
+
+    // --- sending ---
+
+    /// Sends a datagram to the peer.
+    pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
+        let to = self.peer_addr()?;
+        self.send_slice(data, to, None).await
+    }
+
+    /// Sends a datagram to `to`.
+    pub async fn send_to(&self, data: &[u8], to: impl ToAddr) -> io::Result<usize> {
+        let to = to.to_addr()?;
+        self.send_slice(data, to, None).await
+    }
+
+    /// Sends a datagram to `to` that comes from `from`, be it the stack's address or not: a
+    /// gateway answers with the address that was asked.
+    pub async fn send_from(
+        &self,
+        data: &[u8],
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> io::Result<usize> {
+        self.send_slice(data, to, Some(from)).await
+    }
+
+    /// Sends to `to` now.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is no room.
+    pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.engine
+            .run(true, |host, now| {
+                host.udp_send(now, self.id, Slice::copied_from(data), to, None)
+                    .map_err(io_error)
+            })
+            .map(|()| data.len())
+    }
+
+    async fn send_slice(
+        &self,
+        data: &[u8],
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+    ) -> io::Result<usize> {
+        addr::check_port(to)?;
+        let slice = Slice::from(Bytes::copy_from_slice(data));
+        poll_fn(|cx| {
+            let coop = ready!(poll_proceed(cx));
+            let sent = self.engine.run(true, |host, now| {
+                loop {
+                    match host
+                        .udp_send(now, self.id, slice.clone(), to, from)
+                        .map_err(io_error)
+                    {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        sent => return sent.map(|()| true),
+                    }
+                    let ready = host
+                        .udp_ready(self.id, Interest::Write, cx.waker())
+                        .map_err(io_error)?;
+                    if !ready {
+                        return Ok(false);
+                    }
+                }
+            })?;
+            if !sent {
+                return Poll::Pending;
+            }
+            coop.made_progress();
+            Poll::Ready(Ok(data.len()))
+        })
+        .await
+    }
+
+    // --- receiving ---
+
+    /// The next datagram from the peer that [`connect`](Self::connect) set; what does not fit
+    /// into `buf` is lost.
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peer_addr()?;
+        Ok(self.recv_from(buf).await?.0)
+    }
+
+    /// The next datagram and where it comes from; what does not fit into `buf` is lost.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (len, from, _) = self.recv_from_to(buf).await?;
+        Ok((len, from))
+    }
+
+    /// The next datagram, where it comes from, and the address it was sent to.
+    pub async fn recv_from_to(
+        &self,
+        buf: &mut [u8],
+    ) -> io::Result<(usize, SocketAddr, SocketAddr)> {
+        let (chain, from, to) = poll_fn(|cx| self.poll_next(cx)).await?;
+        Ok((chain.copy_to(buf), from, to))
+    }
+
+    /// [`recv_from`](Self::recv_from) as a poll.
+    pub fn poll_recv_from(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<SocketAddr>> {
+        let (chain, from, _) = ready!(self.poll_next(cx))?;
+        for slice in chain.slices() {
+            let n = slice.len().min(buf.remaining());
+            buf.put_slice(&slice[..n]);
+        }
+        Poll::Ready(Ok(from))
+    }
+
+    /// The next datagram without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is none.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let remote = *self.remote.lock();
+        self.engine.op(|host, _| {
+            loop {
+                let (chain, from, _) = host
+                    .udp_recv(self.id)
+                    .map_err(io_error)?
+                    .ok_or_else(would_block)?;
+                if remote.is_none_or(|r| r == from) {
+                    return Ok((chain.copy_to(buf), from));
+                }
+            }
+        })
+    }
+
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Chain, SocketAddr, SocketAddr)>> {
+        let coop = ready!(poll_proceed(cx));
+        let remote = *self.remote.lock();
+        let next = self.engine.op(|host, _| {
+            loop {
+                match host.udp_recv(self.id).map_err(io_error)? {
+                    Some(next) if remote.is_none_or(|r| r == next.1) => return Ok(Some(next)),
+                    Some(_) => continue,
+                    None => {}
+                }
+                let ready = host
+                    .udp_ready(self.id, Interest::Read, cx.waker())
+                    .map_err(io_error)?;
+                if !ready {
+                    return Ok(None);
+                }
+            }
+        })?;
+        let Some(next) = next else {
+            return Poll::Pending;
+        };
+        coop.made_progress();
+        Poll::Ready(Ok(next))
+    }
+
+    // --- readiness ---
+
+    /// Waits until there is a datagram.
+    pub async fn readable(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_ready(cx, Interest::Read)).await
+    }
+
+    /// Waits until one can be sent.
+    pub async fn writable(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_ready(cx, Interest::Write)).await
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>> {
+        let coop = ready!(poll_proceed(cx));
+        let ready = self.engine.op(|host, _| {
+            host.udp_ready(self.id, interest, cx.waker())
+                .map_err(io_error)
+        })?;
+        if !ready {
+            return Poll::Pending;
+        }
+        coop.made_progress();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        let _ = self.engine.op(|host, _| {
+            host.udp_close(self.id);
+            Ok(())
+        });
+    }
+}
+
+impl std::fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpSocket")
+            .field("local", &self.local_addr().ok())
+            .field("remote", &*self.remote.lock())
+            .finish_non_exhaustive()
+    }
+}
+
+fn not_connected() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::NotConnected,
+        "no peer is set: call connect(..) first, or use send_to(..)",
+    )
+}
