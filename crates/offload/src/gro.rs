@@ -1,10 +1,30 @@
-//! GRO: joins packets of a flow that follow each other (spec 5.2).
+//! GRO: joins packets of a flow that follow each other.
+//!
+//! Packets of one flow that stand in a row become one super-segment. What may join is decided so
+//! that [`segment`](crate::segment) gives back the very packets that came in, IP IDs and checksums
+//! included. Only one packet per flow is held, for the length of a device poll.
 
 use alloc::vec::Vec;
 
 use fullsend_units::Instant;
+use fullsend_wire::numbers::{ethertype, protocol};
 
-use crate::{Link, Packet};
+use crate::checksum::{Verdict, verify};
+use crate::parse::Walk;
+use crate::{Checksum, Link, Packet};
+
+mod flow;
+mod held;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use flow::Flow;
+use held::{Held, Step};
+use table::Table;
+
+/// The most a coalesced TCP packet may span where its receiver takes more than 64 KiB.
+const MAX_SIZE: u32 = 8 * 65_535;
 
 /// How to coalesce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +33,8 @@ pub struct GroConfig {
     pub link: Link,
     /// Coalesce at all; parsing and checksum verification happen either way.
     pub enabled: bool,
-    /// The device has verified checksums marked so; others are verified in software.
+    /// A coalesced packet stays below this many bytes, IP header included: 65536, or more where
+    /// the receiver takes an IP length field of 0 in a super-segment.
     pub max_size: u32,
 }
 
@@ -31,31 +52,140 @@ pub struct GroStats {
 }
 
 /// The engine.
+///
+/// Every TCP and UDP packet that comes out has its checksum `Valid` or `Partial`; one that comes
+/// out `Unverified` is a fragment, or its checksum is wrong.
 #[derive(Debug)]
 pub struct Gro {
+    config: GroConfig,
+    table: Table,
     stats: GroStats,
 }
 
-#[allow(unused_variables)]
 impl Gro {
     /// An engine that holds nothing yet.
     pub fn new(config: GroConfig) -> Self {
-        todo!()
+        Self {
+            config: GroConfig {
+                max_size: config.max_size.min(MAX_SIZE),
+                ..config
+            },
+            table: Table::new(),
+            stats: GroStats::default(),
+        }
     }
 
     /// Takes one packet fresh from the device, parses it, and appends to `out` whatever is
     /// complete: the packet itself, held packets that it ends, or nothing while it is held.
-    pub fn receive(&mut self, now: Instant, packet: Packet, out: &mut Vec<Packet>) {
-        todo!()
+    #[inline]
+    pub fn receive(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Packet>) {
+        self.receive_mut(now, &mut packet, out);
+    }
+
+    /// Takes all of `packets` (drained); cheaper than one by one.
+    pub fn receive_batch(
+        &mut self,
+        now: Instant,
+        packets: &mut Vec<Packet>,
+        out: &mut Vec<Packet>,
+    ) {
+        for packet in packets.iter_mut() {
+            self.receive_mut(now, packet, out);
+        }
+        packets.clear();
     }
 
     /// End of the device poll: everything held goes.
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
-        todo!()
+        self.table.drain(|_| true, out);
+    }
+
+    /// End of a device poll that leaves more to read: only what is held since before `than` goes.
+    pub fn flush_older(&mut self, than: Instant, out: &mut Vec<Packet>) {
+        self.table.drain(|held| held.since() < than, out);
     }
 
     /// Counters.
     pub fn stats(&self) -> GroStats {
         self.stats
     }
+
+    /// Leaves an empty packet behind.
+    fn receive_mut(&mut self, now: Instant, packet: &mut Packet, out: &mut Vec<Packet>) {
+        self.stats.received += 1;
+        let Ok(walk) = packet.walk(self.config.link) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        let trusted = self.check(packet);
+        if !(trusted && self.config.enabled && joins(packet, &walk)) {
+            return self.pass(packet, &walk, out);
+        }
+        self.coalesce(now, packet, &walk, out);
+    }
+
+    /// Verifies the transport checksum if nobody has; false when it is wrong.
+    #[inline]
+    fn check(&mut self, packet: &mut Packet) -> bool {
+        if packet.offload.checksum != Checksum::Unverified {
+            return true;
+        }
+        match verify(packet.front(), packet.rest(), &packet.layers) {
+            Verdict::Good => packet.offload.checksum = Checksum::Valid,
+            Verdict::Unknown => {}
+            Verdict::Bad => {
+                self.stats.bad_checksum += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A packet that may join another: it joins, or ends the one held, and is held or goes by.
+    fn coalesce(&mut self, now: Instant, packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
+        let Some(flow) = Flow::new(&packet.front()[..walk.header_len], &packet.layers) else {
+            return self.pass(packet, walk, out);
+        };
+        let step = Step::new(&flow, packet, walk);
+        let hash = flow.hash();
+        if let Some(at) = self.table.find(hash, &flow) {
+            let held = self.table.held_mut(at);
+            if held.accepts(&flow, &step, self.config.max_size) {
+                self.stats.merged += 1;
+                let ends = step.flush_now() || step.is_short_for(held);
+                held.join(&step, packet, walk.header_len);
+                if ends {
+                    self.table.complete(at, out);
+                }
+                return;
+            }
+            self.table.complete(at, out);
+        }
+        if step.may_be_held() {
+            packet.take_headers(walk);
+            let held = Held::new(core::mem::take(packet), &step, hash, now);
+            self.table.insert(held, out);
+        } else {
+            self.pass(packet, walk, out);
+        }
+    }
+
+    #[inline]
+    fn pass(&mut self, packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
+        packet.take_headers(walk);
+        out.push(core::mem::take(packet));
+    }
+}
+
+/// The protocols and headers that coalescing knows: TCP over IPv4 without options or over IPv6.
+/// Encapsulated packets, and UDP, have their place here.
+#[inline]
+fn joins(packet: &Packet, walk: &Walk) -> bool {
+    let layers = &packet.layers;
+    let plain = match layers.ethertype {
+        ethertype::IPV4 => layers.transport - layers.network[0] == 20,
+        ethertype::IPV6 => !walk.opaque,
+        _ => false,
+    };
+    plain && layers.protocol == protocol::TCP && !layers.fragment && layers.encap == 0
 }

@@ -11,6 +11,8 @@ mod gso;
 mod header;
 mod packet;
 mod parse;
+#[cfg(test)]
+mod testing;
 
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;

@@ -10,6 +10,9 @@ use fullsend_wire::numbers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTIN
 use crate::bytes::be16;
 use crate::{HeaderBuf, Layers, Link, Packet, ParseError};
 
+#[cfg(test)]
+mod tests;
+
 /// Authentication header (RFC 4302).
 const AUTH: u8 = 51;
 

@@ -1,0 +1,123 @@
+//! Eight buckets of eight held packets.
+
+use alloc::vec::Vec;
+
+use super::flow::Flow;
+use super::held::Held;
+use crate::Packet;
+
+const BUCKETS: usize = 8;
+const DEPTH: usize = 8;
+
+/// A bucket's slots by age. The first `len` are taken, oldest first; the rest are free.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    order: [u8; DEPTH],
+    len: u8,
+}
+
+/// Where a held packet is; good until the table changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    bucket: u8,
+    /// Position in the bucket's order.
+    position: u8,
+}
+
+/// The packets held.
+#[derive(Debug)]
+pub(super) struct Table {
+    buckets: [Bucket; BUCKETS],
+    slots: Vec<Held>,
+    /// A bit for each bucket that holds something.
+    used: u8,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(BUCKETS * DEPTH, Held::default);
+        let empty = Bucket {
+            order: core::array::from_fn(|i| i as u8),
+            len: 0,
+        };
+        Self {
+            buckets: [empty; BUCKETS],
+            slots,
+            used: 0,
+        }
+    }
+
+    /// The held packet of this flow.
+    #[inline]
+    pub(super) fn find(&self, hash: u32, flow: &Flow<'_>) -> Option<At> {
+        let bucket = hash as usize % BUCKETS;
+        let taken = &self.buckets[bucket];
+        (0..taken.len).rev().find_map(|position| {
+            let at = At {
+                bucket: bucket as u8,
+                position,
+            };
+            let held = &self.slots[self.slot(at)];
+            let same =
+                held.hash() == hash && held.flow().is_some_and(|head| flow.is_same_flow(&head));
+            same.then_some(at)
+        })
+    }
+
+    #[inline]
+    fn slot(&self, at: At) -> usize {
+        let bucket = usize::from(at.bucket);
+        bucket * DEPTH + usize::from(self.buckets[bucket].order[usize::from(at.position)])
+    }
+
+    #[inline]
+    pub(super) fn held_mut(&mut self, at: At) -> &mut Held {
+        let slot = self.slot(at);
+        &mut self.slots[slot]
+    }
+
+    /// Sends one on.
+    pub(super) fn complete(&mut self, at: At, out: &mut Vec<Packet>) {
+        out.push(self.held_mut(at).complete());
+        let bucket = &mut self.buckets[usize::from(at.bucket)];
+        bucket.order[usize::from(at.position)..usize::from(bucket.len)].rotate_left(1);
+        bucket.len -= 1;
+        if bucket.len == 0 {
+            self.used &= !(1 << at.bucket);
+        }
+    }
+
+    /// Holds a packet; a full bucket sends its oldest on.
+    pub(super) fn insert(&mut self, held: Held, out: &mut Vec<Packet>) {
+        let bucket = (held.hash() as usize % BUCKETS) as u8;
+        if usize::from(self.buckets[usize::from(bucket)].len) == DEPTH {
+            self.complete(
+                At {
+                    bucket,
+                    position: 0,
+                },
+                out,
+            );
+        }
+        let position = self.buckets[usize::from(bucket)].len;
+        self.buckets[usize::from(bucket)].len += 1;
+        self.used |= 1 << bucket;
+        *self.held_mut(At { bucket, position }) = held;
+    }
+
+    /// Sends on all that `leaves` says, oldest first in each bucket.
+    pub(super) fn drain(&mut self, leaves: impl Fn(&Held) -> bool, out: &mut Vec<Packet>) {
+        let mut left = self.used;
+        while left != 0 {
+            let oldest = At {
+                bucket: left.trailing_zeros() as u8,
+                position: 0,
+            };
+            left &= left - 1;
+            while self.used & (1 << oldest.bucket) != 0 && leaves(self.held_mut(oldest)) {
+                self.complete(oldest, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Slice};
+use proptest::prelude::*;
+
+use crate::testing::Tcp;
+use crate::{Layers, Link, Packet, ParseError};
+
+fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
+    let mut packet = Packet::from_frame(Slice::copied_from(frame));
+    packet.parse(link)?;
+    Ok(packet)
+}
+
+/// The frame in slices cut at `cuts`.
+fn chopped(frame: &[u8], cuts: &[usize]) -> Packet {
+    let mut chain = Chain::new();
+    let mut at = 0;
+    for &cut in cuts.iter().chain([&frame.len()]) {
+        let cut = cut.clamp(at, frame.len());
+        chain.push(Slice::copied_from(&frame[at..cut]));
+        at = cut;
+    }
+    Packet::from_frame(chain)
+}
+
+#[test]
+fn finds_the_layers_of_plain_tcp() {
+    for (v6, network) in [(false, 20), (true, 40)] {
+        let tcp = Tcp {
+            v6,
+            ..Tcp::default()
+        };
+        let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
+        let layers = Layers {
+            network: [0, 0],
+            transport: network,
+            ethertype: if v6 { 0x86dd } else { 0x0800 },
+            protocol: 6,
+            encap: 0,
+            fragment: false,
+        };
+        assert_eq!(packet.layers, layers);
+        assert_eq!(packet.header.len(), usize::from(network) + 32);
+        assert_eq!(packet.payload, Slice::copied_from(&tcp.payload).into());
+        assert_eq!(packet.to_bytes(), tcp.frame());
+        assert_eq!(packet.transport_header().len(), 32);
+    }
+}
+
+#[test]
+fn skips_ethernet_and_vlan_tags_and_cuts_padding() {
+    for (vlan, network) in [(None, 14), (Some(7), 18)] {
+        let tcp = Tcp {
+            link: Link::Ethernet,
+            vlan,
+            payload: vec![1, 2, 3],
+            ..Tcp::default()
+        };
+        let padded = Tcp {
+            padding: 20,
+            ..tcp.clone()
+        };
+        let packet = parsed(&padded.frame(), Link::Ethernet).unwrap();
+        assert_eq!(packet.layers.network, [network; 2]);
+        assert_eq!(packet.layers.transport, network + 20);
+        assert_eq!(packet.to_bytes(), tcp.frame());
+    }
+}
+
+#[test]
+fn extension_headers_lead_to_the_transport() {
+    let options = vec![0, 1, 4, 0, 0, 0, 0];
+    let tcp = Tcp {
+        extensions: vec![(0, options.clone()), (43, options.clone()), (60, options)],
+        ..Tcp::v6()
+    };
+    let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
+    assert_eq!((packet.layers.transport, packet.layers.protocol), (64, 6));
+    assert_eq!(packet.header.len(), 96);
+}
+
+#[test]
+fn hop_by_hop_after_another_header_is_an_unknown_protocol() {
+    let options = vec![0, 1, 4, 0, 0, 0, 0];
+    let tcp = Tcp {
+        extensions: vec![(60, options.clone()), (0, options)],
+        ..Tcp::v6()
+    };
+    let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
+    assert_eq!((packet.layers.transport, packet.layers.protocol), (48, 0));
+    assert_eq!(packet.header.len(), 48);
+}
+
+#[test]
+fn fragments_keep_their_transport_header_in_the_payload() {
+    let v4 = Tcp {
+        df: false,
+        fragment: 0x2000,
+        ..Tcp::default()
+    };
+    let packet = parsed(&v4.frame(), Link::Ip).unwrap();
+    assert!(packet.layers.fragment && packet.header.len() == 20);
+    // More fragments; then an atomic fragment, which is a whole packet (RFC 6946).
+    for (offset_and_more, fragment) in [(1, true), (8, true), (0, false)] {
+        let v6 = Tcp {
+            extensions: vec![(44, vec![0, 0, offset_and_more, 0, 0, 0, 1])],
+            ..Tcp::v6()
+        };
+        let packet = parsed(&v6.frame(), Link::Ip).unwrap();
+        assert_eq!(
+            (packet.layers.fragment, packet.layers.transport),
+            (fragment, 48)
+        );
+    }
+}
+
+#[test]
+fn other_protocols_and_ethertypes_pass() {
+    let mut icmp = Tcp::v6().frame();
+    icmp[6] = 58;
+    let packet = parsed(&icmp, Link::Ip).unwrap();
+    assert_eq!((packet.layers.protocol, packet.header.len()), (58, 40));
+    let mut arp = vec![0xff; 14];
+    arp[12..].copy_from_slice(&[8, 6]);
+    arp.extend([1; 28]);
+    let packet = parsed(&arp, Link::Ethernet).unwrap();
+    assert_eq!((packet.layers.ethertype, packet.header.len()), (0x0806, 14));
+    assert_eq!(packet.payload.len(), 28);
+}
+
+#[test]
+fn a_datagram_may_end_before_its_packet() {
+    let mut frame = Tcp::v6().frame();
+    frame[6] = 17;
+    for (len, result) in [
+        (8u16, Ok(0)),
+        (20, Ok(12)),
+        (7, Err(ParseError::Malformed)),
+        (5000, Err(ParseError::Truncated)),
+    ] {
+        frame[44..46].copy_from_slice(&len.to_be_bytes());
+        assert_eq!(parsed(&frame, Link::Ip).map(|p| p.payload.len()), result);
+    }
+}
+
+#[test]
+fn contradictions_are_malformed() {
+    let v4 = Tcp::default().frame();
+    let broken = |at: usize, value: u8| {
+        let mut frame = v4.clone();
+        frame[at] = value;
+        frame[10..12].fill(0);
+        let sum = crate::testing::checksum(&frame[..20]);
+        frame[10..12].copy_from_slice(&sum.to_be_bytes());
+        parsed(&frame, Link::Ip).unwrap_err()
+    };
+    assert_eq!(broken(0, 0x44), ParseError::Malformed); // IHL below 5
+    assert_eq!(broken(0, 0x55), ParseError::Malformed); // version 5
+    assert_eq!(broken(2, 0xff), ParseError::Truncated); // total length beyond the frame
+    assert_eq!(broken(32, 0x40), ParseError::Malformed); // TCP data offset below 5
+    let mut bad_sum = v4.clone();
+    bad_sum[10] ^= 1;
+    assert_eq!(
+        parsed(&bad_sum, Link::Ip).unwrap_err(),
+        ParseError::Malformed
+    );
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let tcp = Tcp {
+        extensions: vec![(60, vec![0; 7])],
+        ..Tcp::v6()
+    };
+    for frame in [Tcp::default().frame(), tcp.frame()] {
+        for len in 0..frame.len() {
+            assert!(parsed(&frame[..len], Link::Ip).is_err(), "{len}");
+        }
+    }
+}
+
+#[test]
+fn a_header_apart_is_parsed_from_it() {
+    let frame = Tcp::v6().frame();
+    for at in [30, 72, 100] {
+        let mut packet = Packet {
+            header: crate::HeaderBuf::from_slice(&frame[..at]),
+            payload: Slice::copied_from(&frame[at..]).into(),
+            ..Packet::default()
+        };
+        packet.parse(Link::Ip).unwrap();
+        assert_eq!(
+            (packet.header.len(), packet.to_bytes()),
+            (72, frame.clone())
+        );
+    }
+}
+
+proptest! {
+    /// However a frame is cut into slices, the parse is the same.
+    #[test]
+    fn slices_do_not_matter(
+        cuts in prop::collection::vec(0..200usize, 0..5),
+        bytes in prop::collection::vec((0..120usize, any::<u8>()), 0..3),
+        v6: bool,
+    ) {
+        let mut frame = Tcp { v6, link: Link::Ethernet, ..Tcp::default() }.frame();
+        for (at, value) in bytes {
+            frame[at] = value;
+        }
+        let mut cuts = cuts;
+        cuts.sort_unstable();
+        let whole = parsed(&frame, Link::Ethernet);
+        let mut pieces = chopped(&frame, &cuts);
+        let result = pieces.parse(Link::Ethernet);
+        match whole {
+            Ok(whole) => {
+                prop_assert_eq!(result, Ok(()));
+                prop_assert_eq!(pieces.layers, whole.layers);
+                prop_assert_eq!(&*pieces.header, &*whole.header);
+                prop_assert_eq!(pieces.payload, whole.payload);
+            }
+            Err(error) => prop_assert_eq!(result, Err(error)),
+        }
+    }
+
+    #[test]
+    fn garbage_does_not_panic(frame: Vec<u8>, cuts in prop::collection::vec(0..100usize, 0..4)) {
+        let mut cuts = cuts;
+        cuts.sort_unstable();
+        for link in [Link::Ip, Link::Ethernet] {
+            let _ = chopped(&frame, &cuts).parse(link);
+        }
+    }
+}
