@@ -26,9 +26,7 @@ pub struct HostConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IfaceId(pub u16);
 
-/// A hardware address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Mac(pub [u8; 6]);
+pub use fullsend_wire::ethernet::Mac;
 
 /// How to build an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

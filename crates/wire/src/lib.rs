@@ -9,13 +9,20 @@
 #![no_std]
 #![deny(unsafe_code)]
 
+pub mod arp;
 pub mod checksum;
 mod error;
+pub mod ethernet;
+pub mod extension;
+pub mod icmpv4;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod ndp;
 pub mod numbers;
 mod read;
 pub mod tcp;
+pub mod udp;
 pub mod vnet;
 
 pub use error::WireError;
