@@ -10,6 +10,8 @@ mod pair;
 mod pcap;
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
 mod sys;
+#[cfg(test)]
+mod test_packet;
 mod tun;
 
 use std::collections::VecDeque;

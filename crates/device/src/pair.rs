@@ -16,6 +16,9 @@ use parking_lot::Mutex;
 
 use crate::{Caps, Device};
 
+#[cfg(test)]
+mod tests;
+
 /// What the link does for its hosts, as a network card would.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicMode {

@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 
 use crate::{Caps, Device};
 
+#[cfg(test)]
+mod tests;
+
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;

@@ -172,9 +172,51 @@ pub(crate) fn rtnetlink(message: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Moves the calling thread into a network namespace of its own, for tests.
+/// What only tests call.
 #[cfg(test)]
-pub(crate) fn own_network_namespace() -> io::Result<()> {
-    // SAFETY: changes kernel-side state of this thread only.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+pub(crate) mod testing {
+    use std::io;
+    use std::os::fd::{AsRawFd, BorrowedFd};
+
+    use super::checked;
+
+    /// Runs `test` in a network namespace of its own, which goes away with it; says so and does
+    /// nothing when the user may not.
+    pub(crate) fn in_own_network(test: impl FnOnce() + Send + 'static) {
+        let run = move || {
+            // SAFETY: changes kernel-side state of this thread only.
+            match checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }) {
+                Ok(_) => test(),
+                Err(e) => println!("skipped, needs root for a network namespace: {e}"),
+            }
+        };
+        std::thread::spawn(run).join().expect("the test passes");
+    }
+
+    /// Waits at most `timeout_ms` until the file has something to read.
+    pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout_ms: i32) -> bool {
+        let mut poll = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one live `pollfd`.
+        checked(unsafe { libc::poll(&raw mut poll, 1, timeout_ms) }).is_ok_and(|n| n > 0)
+    }
+
+    /// `UDP_SEGMENT`: one send becomes datagrams of `size` bytes.
+    pub(crate) fn set_udp_segment(fd: BorrowedFd<'_>, size: u16) -> io::Result<()> {
+        let size = libc::c_int::from(size);
+        // SAFETY: the option reads one int.
+        checked(unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_UDP,
+                libc::UDP_SEGMENT,
+                (&raw const size).cast(),
+                size_of_val(&size) as libc::socklen_t,
+            )
+        })
+        .map(drop)
+    }
 }

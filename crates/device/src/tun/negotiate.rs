@@ -33,10 +33,7 @@ pub(super) fn negotiate(
     ];
     let mut steps = steps.iter();
     let mut set = want;
-    loop {
-        let Err(error) = set_offload(bits(set)) else {
-            break;
-        };
+    while let Err(error) = set_offload(bits(set)) {
         let refused = bits(set);
         while bits(set) == refused {
             let Some(step) = steps.next() else {
