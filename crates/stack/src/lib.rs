@@ -8,6 +8,21 @@
 
 extern crate alloc;
 
-mod api;
+mod demux;
+mod error;
+mod host;
+mod interface;
+mod ip;
+mod mib;
+mod siphash;
+mod table;
+mod tcp;
+mod timer;
+mod udp_calls;
 
-pub use api::*;
+pub use error::StackError;
+pub use host::{Host, HostConfig};
+pub use interface::{IfaceConfig, IfaceId, Mac};
+pub use ip::Cidr;
+pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, TcpId};
+pub use udp_calls::UdpId;

@@ -56,6 +56,12 @@ impl TimeWait {
         self.snd_nxt + 65_537
     }
 
+    /// A new connection of ours may take the place: a second after the last segment its timestamps
+    /// tell it from the old one (RFC 6191; Linux's tcp_tw_reuse).
+    pub fn is_reusable(&self, now: Instant) -> bool {
+        self.timestamps.is_some() && now + TIME_WAIT >= self.expires + Nanos::from_secs(1)
+    }
+
     /// Judges a segment.
     pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
         let repr = &segment.repr;

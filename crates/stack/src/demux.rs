@@ -1,0 +1,257 @@
+//! Which connection a segment is for: the flow table.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hashbrown::HashTable;
+
+use crate::siphash::SipKey;
+
+/// An address as two words; IPv4 in its mapped form (RFC 4291 2.5.5.2), which never stands in an
+/// IPv6 header that we accept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Addr {
+    hi: u64,
+    lo: u64,
+}
+
+const MAPPED: u64 = 0xffff_0000_0000;
+
+impl Addr {
+    #[inline]
+    pub(crate) const fn v4(octets: [u8; 4]) -> Self {
+        Self {
+            hi: 0,
+            lo: MAPPED | u32::from_be_bytes(octets) as u64,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn v6(octets: [u8; 16]) -> Self {
+        let all = u128::from_be_bytes(octets);
+        Self {
+            hi: (all >> 64) as u64,
+            lo: all as u64,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn is_v4(self) -> bool {
+        self.hi == 0 && self.lo >> 32 == MAPPED >> 32
+    }
+
+    pub(crate) const fn v4_octets(self) -> [u8; 4] {
+        (self.lo as u32).to_be_bytes()
+    }
+
+    pub(crate) const fn v6_octets(self) -> [u8; 16] {
+        ((self.hi as u128) << 64 | self.lo as u128).to_be_bytes()
+    }
+
+    #[inline]
+    pub(crate) const fn words(self) -> [u64; 2] {
+        [self.hi, self.lo]
+    }
+
+    pub(crate) const fn to_ip(self) -> IpAddr {
+        if self.is_v4() {
+            IpAddr::V4(Ipv4Addr::from_bits(self.lo as u32))
+        } else {
+            IpAddr::V6(Ipv6Addr::from_bits(
+                (self.hi as u128) << 64 | self.lo as u128,
+            ))
+        }
+    }
+}
+
+impl From<IpAddr> for Addr {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => Self::v4(ip.octets()),
+            IpAddr::V6(ip) => Self::v6(ip.octets()),
+        }
+    }
+}
+
+/// The four-tuple, seen from here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FlowKey {
+    pub(crate) local: Addr,
+    pub(crate) remote: Addr,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+}
+
+impl FlowKey {
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        Self {
+            local: local.ip().into(),
+            remote: remote.ip().into(),
+            local_port: local.port(),
+            remote_port: remote.port(),
+        }
+    }
+
+    pub(crate) const fn local_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.local.to_ip(), self.local_port)
+    }
+
+    pub(crate) const fn remote_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.remote.to_ip(), self.remote_port)
+    }
+
+    #[inline]
+    const fn ports(&self) -> u64 {
+        (self.local_port as u64) << 16 | self.remote_port as u64
+    }
+
+    /// A keyed hash of the four-tuple.
+    #[inline]
+    pub(crate) fn hash(&self, key: SipKey) -> u64 {
+        if self.remote.is_v4() {
+            // The low words hold the addresses.
+            key.hash([
+                self.local.lo << 32 | self.remote.lo & 0xffff_ffff,
+                self.ports(),
+            ])
+        } else {
+            key.hash([
+                self.local.hi,
+                self.local.lo,
+                self.remote.hi,
+                self.remote.lo,
+                self.ports(),
+            ])
+        }
+    }
+}
+
+/// What stands behind a four-tuple.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// An entry of the socket table: a connection, or a SYN that a user holds.
+    Socket(u32),
+    /// An entry of the TIME-WAIT table.
+    TimeWait(u32),
+}
+
+/// Top bit of a packed target.
+const TIME_WAIT: u32 = 1 << 31;
+
+impl Target {
+    #[inline]
+    const fn pack(self) -> u32 {
+        match self {
+            Self::Socket(index) => index,
+            Self::TimeWait(index) => index | TIME_WAIT,
+        }
+    }
+
+    #[inline]
+    const fn unpack(packed: u32) -> Self {
+        if packed & TIME_WAIT == 0 {
+            Self::Socket(packed)
+        } else {
+            Self::TimeWait(packed & !TIME_WAIT)
+        }
+    }
+}
+
+/// Eight bytes a flow: the four-tuple itself stands with its owner.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    target: u32,
+}
+
+/// The table takes its bucket from the low bits and its tag from the top ones; keeping half of
+/// the hash is enough for both, and lets the table grow without visiting the owners.
+#[inline]
+const fn spread(hash: u32) -> u64 {
+    (hash as u64) << 32 | hash as u64
+}
+
+/// Flows by four-tuple, under a key that nobody outside knows (hash flooding).
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    key: SipKey,
+    table: HashTable<Entry>,
+    /// Packets of a flow come in runs.
+    last: Option<(FlowKey, Target)>,
+}
+
+impl FlowTable {
+    pub(crate) fn new(key: SipKey) -> Self {
+        Self {
+            key,
+            table: HashTable::new(),
+            last: None,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The owner of `key`; `is_owner` compares four-tuples.
+    #[inline]
+    pub(crate) fn find(
+        &mut self,
+        key: &FlowKey,
+        is_owner: impl Fn(Target) -> bool,
+    ) -> Option<Target> {
+        if let Some((last, target)) = &self.last
+            && last == key
+        {
+            return Some(*target);
+        }
+        let hash = key.hash(self.key) as u32;
+        let entry = self.table.find(spread(hash), |e| {
+            e.hash == hash && is_owner(Target::unpack(e.target))
+        })?;
+        let target = Target::unpack(entry.target);
+        self.last = Some((*key, target));
+        Some(target)
+    }
+
+    /// Adds a flow that is not there yet.
+    pub(crate) fn insert(&mut self, key: &FlowKey, target: Target) {
+        let hash = key.hash(self.key) as u32;
+        let entry = Entry {
+            hash,
+            target: target.pack(),
+        };
+        self.table
+            .insert_unique(spread(hash), entry, |e| spread(e.hash));
+    }
+
+    /// Takes out the flow `key` of `target`.
+    pub(crate) fn remove(&mut self, key: &FlowKey, target: Target) {
+        self.last = None;
+        let hash = key.hash(self.key) as u32;
+        if let Ok(entry) = self
+            .table
+            .find_entry(spread(hash), |e| e.target == target.pack())
+        {
+            entry.remove();
+        }
+        if self.table.capacity() > 256 && self.table.len() < self.table.capacity() / 8 {
+            let keep = self.table.len() * 2;
+            self.table.shrink_to(keep, |e| spread(e.hash));
+        }
+    }
+
+    /// Hands the flow `key` on from one owner to another.
+    pub(crate) fn replace(&mut self, key: &FlowKey, from: Target, to: Target) {
+        self.last = None;
+        let hash = key.hash(self.key) as u32;
+        if let Some(entry) = self
+            .table
+            .find_mut(spread(hash), |e| e.target == from.pack())
+        {
+            entry.target = to.pack();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

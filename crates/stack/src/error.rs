@@ -1,0 +1,71 @@
+//! Why a call on the host failed.
+
+use alloc::string::String;
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use fullsend_tcp::TcpError;
+
+/// Why a call on the host failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StackError {
+    /// The connection's own error.
+    Tcp(TcpError),
+    /// Nothing there by that handle.
+    NoSuchSocket,
+    /// The address is taken (EADDRINUSE).
+    AddressInUse(SocketAddr),
+    /// The address is not ours (EADDRNOTAVAIL).
+    AddressNotAvailable(SocketAddr),
+    /// No route to the destination (ENETUNREACH).
+    NoRoute(IpAddr),
+    /// All ephemeral ports towards that destination are taken (EADDRNOTAVAIL).
+    NoPorts,
+    /// The datagram is larger than can be sent (EMSGSIZE).
+    MessageTooLong {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes possible.
+        max: usize,
+    },
+    /// A setting's value makes no sense; the text names it and the mend.
+    Config(String),
+}
+
+impl From<TcpError> for StackError {
+    #[inline]
+    fn from(error: TcpError) -> Self {
+        Self::Tcp(error)
+    }
+}
+
+impl fmt::Display for StackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(error) => error.fmt(f),
+            Self::NoSuchSocket => f.write_str("the socket is closed"),
+            Self::AddressInUse(addr) => write!(f, "address {addr} is in use"),
+            Self::AddressNotAvailable(addr) => {
+                write!(
+                    f,
+                    "{addr} is not an address of this host; add it to an interface first"
+                )
+            }
+            Self::NoRoute(ip) => write!(f, "no route to {ip}; add a route to its network"),
+            Self::NoPorts => f.write_str(
+                "every ephemeral port towards that destination is in use; widen \
+                 ip_local_port_range or close connections",
+            ),
+            Self::MessageTooLong { len, max } => {
+                write!(
+                    f,
+                    "a datagram of {len} bytes cannot be sent; {max} is the most"
+                )
+            }
+            Self::Config(text) => f.write_str(text),
+        }
+    }
+}
+
+impl core::error::Error for StackError {}

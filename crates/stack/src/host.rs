@@ -1,0 +1,228 @@
+//! The host: its parts, its clockwork, and its way to devices and users.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::task::Waker;
+
+use fullsend_buf::Pool;
+use fullsend_offload::{Packet, TxToken};
+use fullsend_tcp::{Cx, DeviceCaps, Sysctl, TcpMib};
+use fullsend_units::{Instant, Rng, Seed};
+
+use crate::interface::{Interface, LOOPBACK};
+use crate::ip::Ip;
+use crate::mib::HostMib;
+use crate::siphash::SipKey;
+use crate::tcp::Tcp;
+use crate::{IfaceConfig, IfaceId};
+
+/// How to build a [`Host`].
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// All ISNs, ports, keys and IDs derive from it.
+    pub seed: Seed,
+    /// TCP tunables.
+    pub sysctl: Sysctl,
+    /// Most bytes of free payload memory kept for reuse.
+    pub pool_bytes: usize,
+}
+
+/// What every connection needs of its host.
+pub(crate) struct Env {
+    pub(crate) sysctl: Sysctl,
+    pub(crate) pool: Pool,
+    pub(crate) mib: TcpMib,
+    pub(crate) rng: Rng,
+}
+
+impl Env {
+    #[inline]
+    pub(crate) fn cx(&mut self, now: Instant, device: DeviceCaps, ts_offset: u32) -> Cx<'_> {
+        Cx {
+            now,
+            sysctl: &self.sysctl,
+            pool: &self.pool,
+            mib: &mut self.mib,
+            rng: &mut self.rng,
+            device,
+            ts_offset,
+        }
+    }
+}
+
+/// A host.
+///
+/// Three kinds of call: the driver's ([`receive`](Self::receive), [`poll`](Self::poll),
+/// [`transmit`](Self::transmit), [`complete`](Self::complete)), the users' (`tcp_*`, `udp_*`), and
+/// the questions after either: [`wants_transmit`](Self::wants_transmit),
+/// [`poll_deadline`](Self::poll_deadline), [`take_wakers`](Self::take_wakers).
+///
+/// `receive` sends nothing by itself: ACKs leave with the next `transmit`, so that they ride on
+/// what users write in between.
+pub struct Host {
+    pub(crate) env: Env,
+    pub(crate) ifaces: Vec<Interface>,
+    pub(crate) loopback: Interface,
+    pub(crate) ip: Ip,
+    pub(crate) tcp: Tcp,
+    pub(crate) mib: HostMib,
+    pub(crate) wakers: Vec<Waker>,
+    /// Scratch of `receive`.
+    pub(crate) batch: Vec<Packet>,
+    /// Scratch of `poll`.
+    due: Vec<u32>,
+}
+
+/// Packets that loopback carries in one go; the rest waits for the next.
+const LOOPBACK_BUDGET: usize = 256;
+
+impl Host {
+    /// A host without interfaces.
+    pub fn new(config: HostConfig) -> Self {
+        let mut rng = Rng::new(config.seed);
+        let mut key = || SipKey(rng.next_u64(), rng.next_u64());
+        let tcp = Tcp::new(&mut key);
+        Self {
+            env: Env {
+                sysctl: config.sysctl,
+                pool: Pool::new(config.pool_bytes),
+                mib: TcpMib::default(),
+                rng,
+            },
+            ifaces: Vec::new(),
+            loopback: Interface::new(IfaceConfig::loopback()),
+            ip: Ip::default(),
+            tcp,
+            mib: HostMib::default(),
+            wakers: Vec::new(),
+            batch: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// The pool payload is taken from.
+    pub fn pool(&self) -> &Pool {
+        &self.env.pool
+    }
+
+    /// TCP tunables.
+    pub fn sysctl(&self) -> &Sysctl {
+        &self.env.sysctl
+    }
+
+    /// TCP tunables, live.
+    pub fn sysctl_mut(&mut self) -> &mut Sysctl {
+        &mut self.env.sysctl
+    }
+
+    /// Adds an interface.
+    pub fn add_interface(&mut self, config: IfaceConfig) -> IfaceId {
+        let id = IfaceId(self.ifaces.len() as u16);
+        self.ifaces.push(Interface::new(config));
+        id
+    }
+
+    #[inline]
+    pub(crate) fn iface_mut(&mut self, iface: u16) -> &mut Interface {
+        if iface == LOOPBACK {
+            &mut self.loopback
+        } else {
+            &mut self.ifaces[usize::from(iface)]
+        }
+    }
+
+    /// Runs timers that are due.
+    pub fn poll(&mut self, now: Instant) {
+        let mut due = core::mem::take(&mut self.due);
+        self.tcp.wheel.expire(now, &mut due);
+        for index in due.drain(..) {
+            self.tcp_timeout(now, index);
+        }
+        self.due = due;
+        self.expire_time_wait(now);
+        self.run_loopback(now);
+    }
+
+    /// When `poll` must be called at the latest.
+    pub fn poll_deadline(&self) -> Option<Instant> {
+        if self.loopback.wants_transmit() {
+            return Some(Instant::ZERO);
+        }
+        let timers = [self.tcp.wheel.next(), self.tcp.time_wait.next()];
+        timers.into_iter().flatten().min()
+    }
+
+    /// `transmit` has something to give for this interface (cheap).
+    #[inline]
+    pub fn wants_transmit(&self, iface: IfaceId) -> bool {
+        self.ifaces
+            .get(usize::from(iface.0))
+            .is_some_and(Interface::wants_transmit)
+    }
+
+    /// Appends what the interface should send now, about `max` super-segments at most (software
+    /// GSO makes more packets of them). Complete each with [`complete`](Self::complete).
+    pub fn transmit(&mut self, now: Instant, iface: IfaceId, out: &mut Vec<Packet>, max: usize) {
+        self.run_loopback(now);
+        if usize::from(iface.0) >= self.ifaces.len() {
+            return;
+        }
+        for _ in 0..max {
+            if !self.next_packet(now, iface.0, out) {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn next_packet(&mut self, now: Instant, iface: u16, out: &mut Vec<Packet>) -> bool {
+        let interface = self.iface_mut(iface);
+        match interface.pop() {
+            Some(packet) => {
+                interface.emit(packet, out);
+                true
+            }
+            None => self.tcp_transmit(now, iface, out),
+        }
+    }
+
+    /// Carries packets from us to us.
+    pub(crate) fn run_loopback(&mut self, now: Instant) {
+        if !self.loopback.wants_transmit() {
+            return;
+        }
+        let mut batch = Vec::new();
+        for _ in 0..LOOPBACK_BUDGET {
+            if !self.next_packet(now, LOOPBACK, &mut batch) {
+                return;
+            }
+            for mut packet in batch.drain(..) {
+                self.complete(now, packet.tx);
+                self.ip_input(now, LOOPBACK, &mut packet);
+            }
+        }
+    }
+
+    /// The device is done with a packet that carried `token`.
+    #[inline]
+    pub fn complete(&mut self, now: Instant, token: TxToken) {
+        if token.socket != 0 {
+            self.tcp_complete(now, token);
+        }
+    }
+
+    /// Wakers of users whose sockets became ready. Wake them after letting go of any lock.
+    #[inline]
+    pub fn take_wakers(&mut self, out: &mut Vec<Waker>) {
+        out.append(&mut self.wakers);
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("interfaces", &self.ifaces.len())
+            .field("sockets", &self.tcp.table.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! Interfaces: how they are configured, GRO on the way in, the queue and software GSO on the way
+//! out.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, segment};
+use fullsend_tcp::DeviceCaps;
+
+/// An interface's number on its host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IfaceId(pub u16);
+
+pub use fullsend_wire::ethernet::Mac;
+
+/// How to build an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IfaceConfig {
+    /// IP frames (TUN) or Ethernet frames (TAP).
+    pub link: Link,
+    /// Our hardware address; used with Ethernet only.
+    pub mac: Mac,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// The device cuts TCP/IPv4 super-segments (else software GSO does, in `transmit`).
+    pub tso4: bool,
+    /// The same for IPv6.
+    pub tso6: bool,
+    /// The same for UDP.
+    pub uso: bool,
+    /// The device completes checksums (else software does, in `transmit`).
+    pub tx_checksum: bool,
+    /// Largest super-segment TCP builds, IP header included, bytes.
+    pub gso_max_size: u32,
+    /// Build super-segments at all; off cuts in TCP.
+    pub gso: bool,
+    /// Coalesce what is received.
+    pub gro: bool,
+}
+
+/// The loopback interface: packets from us to us.
+pub(crate) const LOOPBACK: u16 = u16::MAX;
+
+/// Packets that wait for `transmit` at most, other than TCP data (which waits in its sockets);
+/// Linux's txqueuelen.
+const OUT_LIMIT: usize = 1000;
+
+impl IfaceConfig {
+    pub(crate) const fn loopback() -> Self {
+        Self {
+            link: Link::Ip,
+            mac: Mac([0; 6]),
+            mtu: 65_536,
+            tso4: true,
+            tso6: true,
+            uso: true,
+            tx_checksum: true,
+            gso_max_size: 65_536,
+            gso: true,
+            gro: false,
+        }
+    }
+
+    fn caps(&self) -> DeviceCaps {
+        DeviceCaps {
+            mtu: self.mtu,
+            gso_max_size: if self.gso {
+                self.gso_max_size.max(self.mtu)
+            } else {
+                self.mtu
+            },
+            gso_max_segs: if self.gso { u16::MAX.into() } else { 1 },
+        }
+    }
+
+    /// Something must be done to the packet before the device can take it.
+    #[inline]
+    fn needs_software(&self, packet: &Packet) -> bool {
+        let able = match packet.offload.kind {
+            GsoKind::None => true,
+            GsoKind::TcpV4 => self.tso4,
+            GsoKind::TcpV6 => self.tso6,
+            GsoKind::Udp => self.uso,
+        };
+        !able || packet.offload.checksum == Checksum::Partial && !self.tx_checksum
+    }
+}
+
+/// One interface.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    pub(crate) config: IfaceConfig,
+    pub(crate) caps: DeviceCaps,
+    pub(crate) gro: Gro,
+    /// Complete packets waiting for `transmit`.
+    out: VecDeque<Packet>,
+    /// Sockets that have something to send, in turn, each once.
+    pub(crate) ready: VecDeque<u32>,
+}
+
+impl Interface {
+    pub(crate) fn new(config: IfaceConfig) -> Self {
+        let gro = GroConfig {
+            link: config.link,
+            enabled: config.gro,
+            max_size: 65_536,
+        };
+        Self {
+            caps: config.caps(),
+            gro: Gro::new(gro),
+            out: VecDeque::new(),
+            ready: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Bytes of the link header.
+    pub(crate) const fn link_len(&self) -> usize {
+        match self.config.link {
+            Link::Ip => 0,
+            Link::Ethernet => 14,
+        }
+    }
+
+    /// Queues a complete packet; false, and it is dropped, when the queue is full.
+    pub(crate) fn push(&mut self, packet: Packet) -> bool {
+        if self.out.len() >= OUT_LIMIT {
+            return false;
+        }
+        self.out.push_back(packet);
+        true
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Packet> {
+        self.out.pop_front()
+    }
+
+    #[inline]
+    pub(crate) fn wants_transmit(&self) -> bool {
+        !self.ready.is_empty() || !self.out.is_empty()
+    }
+
+    /// Appends `packet` to what the device gets, cut and summed if the device cannot.
+    #[inline]
+    pub(crate) fn emit(&self, packet: Packet, out: &mut Vec<Packet>) {
+        if self.config.needs_software(&packet) {
+            segment(packet, out);
+        } else {
+            out.push(packet);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Our addresses, and which of them a packet should come from.
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::demux::Addr;
+
+/// An address with its prefix length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cidr {
+    /// Address.
+    pub addr: IpAddr,
+    /// Leading bits that are the network.
+    pub prefix: u8,
+}
+
+impl Cidr {
+    /// `ip` lies in this network.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        common_prefix(self.addr, ip).is_some_and(|bits| bits >= self.prefix)
+    }
+
+    /// The prefix length is possible for the address's family.
+    pub(crate) const fn is_valid(&self) -> bool {
+        self.prefix <= if self.addr.is_ipv4() { 32 } else { 128 }
+    }
+}
+
+/// Leading bits that two addresses of one family share.
+fn common_prefix(a: IpAddr, b: IpAddr) -> Option<u8> {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros() as u8),
+        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros() as u8),
+        _ => None,
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    cidr: Cidr,
+    key: Addr,
+    iface: u16,
+}
+
+/// The host's addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    entries: Vec<Entry>,
+}
+
+impl Addresses {
+    /// Adds an address; false if we have it already.
+    pub(crate) fn add(&mut self, iface: u16, cidr: Cidr) -> bool {
+        let key = Addr::from(cidr.addr);
+        if self.entries.iter().any(|e| e.key == key) {
+            return false;
+        }
+        self.entries.push(Entry { cidr, key, iface });
+        true
+    }
+
+    /// The address is ours; all of 127/8 and ::1 are.
+    pub(crate) fn is_local(&self, addr: Addr) -> bool {
+        self.entries.iter().any(|e| e.key == addr) || addr.to_ip().is_loopback()
+    }
+
+    /// The directed broadcast address of one of our IPv4 networks, or the limited one.
+    pub(crate) fn is_broadcast(&self, ip: IpAddr) -> bool {
+        let IpAddr::V4(ip) = ip else { return false };
+        ip.is_broadcast()
+            || self.entries.iter().any(|e| match e.cidr.addr {
+                IpAddr::V4(own) if e.cidr.prefix < 31 => {
+                    let host_bits = u32::MAX.checked_shr(e.cidr.prefix.into()).unwrap_or(0);
+                    own.to_bits() | host_bits == ip.to_bits()
+                }
+                _ => false,
+            })
+    }
+
+    /// The address to send from towards `to` by `iface`: of the same scope, of the longest common
+    /// prefix, of that interface if there is one (RFC 6724 5 rules 2, 5 and 8).
+    pub(crate) fn source_for(&self, to: IpAddr, iface: u16) -> Option<IpAddr> {
+        if to.is_loopback() {
+            return Some(to);
+        }
+        let rank = |e: &&Entry| {
+            let same_scope = is_link_local(e.cidr.addr) == is_link_local(to);
+            (same_scope, e.iface == iface, common_prefix(e.cidr.addr, to))
+        };
+        self.entries
+            .iter()
+            .filter(|e| e.cidr.addr.is_ipv4() == to.is_ipv4())
+            .max_by_key(rank)
+            .map(|e| e.cidr.addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Addresses, Cidr};
+
+    fn cidr(text: &str) -> Cidr {
+        let (addr, prefix) = text.split_once('/').unwrap();
+        Cidr {
+            addr: addr.parse().unwrap(),
+            prefix: prefix.parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn networks_contain_their_addresses() {
+        assert!(cidr("10.1.0.0/16").contains("10.1.255.3".parse().unwrap()));
+        assert!(!cidr("10.1.0.0/16").contains("10.2.0.1".parse().unwrap()));
+        assert!(cidr("0.0.0.0/0").contains("1.2.3.4".parse().unwrap()));
+        assert!(!cidr("0.0.0.0/0").contains("::1".parse().unwrap()));
+        assert!(cidr("fd00::/64").contains("fd00::9".parse().unwrap()));
+        assert!(!cidr("10.0.0.0/33").is_valid() && cidr("::/128").is_valid());
+    }
+
+    #[test]
+    fn the_source_is_near_the_destination() {
+        let mut own = Addresses::default();
+        for (iface, text) in [
+            (0, "10.0.0.1/24"),
+            (1, "192.168.0.1/24"),
+            (0, "fe80::1/64"),
+            (0, "fd00::1/64"),
+        ] {
+            assert!(own.add(iface, cidr(text)));
+        }
+        assert!(!own.add(1, cidr("10.0.0.1/24")));
+        let source = |to: &str, iface| own.source_for(to.parse().unwrap(), iface).unwrap();
+        assert_eq!(source("10.0.0.9", 0), cidr("10.0.0.1/24").addr);
+        assert_eq!(source("8.8.8.8", 1), cidr("192.168.0.1/24").addr);
+        assert_eq!(source("fe80::77", 0), cidr("fe80::1/64").addr);
+        assert_eq!(source("fd01::77", 0), cidr("fd00::1/64").addr);
+        assert_eq!(source("127.0.0.9", 0), cidr("127.0.0.9/8").addr);
+    }
+
+    #[test]
+    fn broadcasts_are_known() {
+        let mut own = Addresses::default();
+        own.add(0, cidr("10.0.0.1/24"));
+        own.add(0, cidr("10.9.0.1/32"));
+        assert!(own.is_broadcast("10.0.0.255".parse().unwrap()));
+        assert!(own.is_broadcast("255.255.255.255".parse().unwrap()));
+        assert!(!own.is_broadcast("10.9.0.1".parse().unwrap()));
+        assert!(!own.is_broadcast("ff02::1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,156 @@
+//! The way packets take to one destination: interface, limits, and the headers below transport,
+//! made once and copied onto every packet.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use fullsend_offload::{HeaderBuf, Layers};
+use fullsend_tcp::DeviceCaps;
+use fullsend_wire::checksum::{Sum, sum};
+use fullsend_wire::numbers::ethertype;
+use fullsend_wire::{ipv4, ipv6};
+
+use crate::demux::Addr;
+
+/// Ethernet and IPv6 headers.
+const MAX_HEADER: usize = 14 + ipv6::HEADER_LEN;
+/// RFC 1340, and everybody's default since.
+const DEFAULT_TTL: u8 = 64;
+
+/// A path; 80 bytes, one for each connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    /// The version of the routing state that it was made from.
+    pub(crate) version: u32,
+    pub(crate) iface: u16,
+    /// The link header stands in the template (else the neighbour must be asked first).
+    pub(crate) resolved: bool,
+    link_len: u8,
+    len: u8,
+    /// Of the IPv4 header without length, ID and ECN.
+    header_sum: u16,
+    /// Of the pseudo-header without length.
+    pseudo_sum: u16,
+    header: [u8; MAX_HEADER],
+    pub(crate) caps: DeviceCaps,
+}
+
+const fn ethertype_of(addr: Addr) -> u16 {
+    if addr.is_v4() {
+        ethertype::IPV4
+    } else {
+        ethertype::IPV6
+    }
+}
+
+impl Path {
+    /// A path for `protocol` between two addresses of one family. `link` holds the link header,
+    /// EtherType excluded, or `None` when the neighbour's address is not known yet.
+    pub(crate) fn new(
+        (iface, caps, version): (u16, DeviceCaps, u32),
+        link: Option<&[u8]>,
+        (local, remote): (Addr, Addr),
+        (protocol, flow_label): (u8, u32),
+    ) -> Self {
+        let mut path = Self {
+            version,
+            iface,
+            resolved: link.is_some(),
+            link_len: 0,
+            len: 0,
+            header_sum: 0,
+            pseudo_sum: 0,
+            header: [0; MAX_HEADER],
+            caps,
+        };
+        let link = link.unwrap_or(&[]);
+        if !link.is_empty() {
+            path.header[..link.len()].copy_from_slice(link);
+            path.header[link.len()..][..2].copy_from_slice(&ethertype_of(remote).to_be_bytes());
+            path.link_len = link.len() as u8 + 2;
+        }
+        let start = path.link_len as usize;
+        let network_len = if remote.is_v4() {
+            let header = &mut path.header[start..][..ipv4::HEADER_LEN];
+            header[0] = 0x45;
+            // RFC 6864: DF, and so an ID that need not be unique.
+            header[6] = 0x40;
+            header[8] = DEFAULT_TTL;
+            header[9] = protocol;
+            header[12..16].copy_from_slice(&local.v4_octets());
+            header[16..20].copy_from_slice(&remote.v4_octets());
+            path.header_sum = sum(header).fold();
+            let (src, dst) = (Ipv4Addr::from(local.v4_octets()), remote.v4_octets().into());
+            path.pseudo_sum = Sum::pseudo_v4(src, dst, protocol, 0).fold();
+            ipv4::HEADER_LEN
+        } else {
+            let header = &mut path.header[start..][..ipv6::HEADER_LEN];
+            header[..4].copy_from_slice(&(6 << 28 | flow_label & 0xf_ffff).to_be_bytes());
+            header[6] = protocol;
+            header[7] = DEFAULT_TTL;
+            header[8..24].copy_from_slice(&local.v6_octets());
+            header[24..40].copy_from_slice(&remote.v6_octets());
+            let (src, dst) = (Ipv6Addr::from(local.v6_octets()), remote.v6_octets().into());
+            path.pseudo_sum = Sum::pseudo_v6(src, dst, protocol, 0).fold();
+            ipv6::HEADER_LEN
+        };
+        path.len = path.link_len + network_len as u8;
+        path
+    }
+
+    #[inline]
+    pub(crate) const fn is_v4(&self) -> bool {
+        (self.len - self.link_len) as usize == ipv4::HEADER_LEN
+    }
+
+    /// Bytes of the network header.
+    #[inline]
+    pub(crate) const fn network_len(&self) -> u16 {
+        (self.len - self.link_len) as u16
+    }
+
+    /// What a `Partial` checksum field holds for `len` bytes of transport header and payload.
+    #[inline]
+    pub(crate) fn partial_checksum(&self, len: usize) -> u16 {
+        (Sum::folded(self.pseudo_sum) + Sum::dword(len as u32)).fold()
+    }
+
+    /// Prepends network and link header to a packet of `len` bytes of transport header and
+    /// payload.
+    #[inline]
+    pub(crate) fn prepend(&self, header: &mut HeaderBuf, len: usize, ident: u16, ecn: u8) {
+        let all = header.prepend(self.len as usize);
+        all.copy_from_slice(&self.header[..self.len as usize]);
+        let network = &mut all[self.link_len as usize..];
+        if self.is_v4() {
+            // RFC 2675's rule for what the field cannot hold: zero.
+            let total = u16::try_from(len + ipv4::HEADER_LEN).unwrap_or(0);
+            let all = Sum::folded(self.header_sum) + Sum::word(total);
+            let all = all + Sum::word(ident) + Sum::word(ecn.into());
+            network[1] |= ecn;
+            network[2..4].copy_from_slice(&total.to_be_bytes());
+            network[4..6].copy_from_slice(&ident.to_be_bytes());
+            network[10..12].copy_from_slice(&all.checksum().to_be_bytes());
+        } else {
+            let len = u16::try_from(len).unwrap_or(0);
+            network[1] |= ecn << 4;
+            network[4..6].copy_from_slice(&len.to_be_bytes());
+        }
+    }
+
+    /// The layers of a packet with this path's headers.
+    #[inline]
+    pub(crate) const fn layers(&self, protocol: u8) -> Layers {
+        Layers {
+            network: [self.link_len as u16; 2],
+            transport: self.len as u16,
+            ethertype: if self.is_v4() {
+                ethertype::IPV4
+            } else {
+                ethertype::IPV6
+            },
+            protocol,
+            encap: 0,
+            fragment: false,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Counters that the host keeps beside TCP's own, by their `nstat` names.
+
+use alloc::vec::Vec;
+
+use crate::Host;
+
+fullsend_units::counters! {
+    /// IPv4. A super-segment counts as one packet.
+    pub(crate) struct Ip4Mib {
+        in_receives: "IpInReceives",
+        in_hdr_errors: "IpInHdrErrors",
+        in_addr_errors: "IpInAddrErrors",
+        in_unknown_protos: "IpInUnknownProtos",
+        in_discards: "IpInDiscards",
+        in_delivers: "IpInDelivers",
+        out_requests: "IpOutRequests",
+        out_discards: "IpOutDiscards",
+        out_no_routes: "IpOutNoRoutes",
+        in_octets: "IpExtInOctets",
+        out_octets: "IpExtOutOctets",
+    }
+}
+
+fullsend_units::counters! {
+    /// IPv6. A super-segment counts as one packet.
+    pub(crate) struct Ip6Mib {
+        in_receives: "Ip6InReceives",
+        in_hdr_errors: "Ip6InHdrErrors",
+        in_addr_errors: "Ip6InAddrErrors",
+        in_unknown_protos: "Ip6InUnknownProtos",
+        in_discards: "Ip6InDiscards",
+        in_delivers: "Ip6InDelivers",
+        out_requests: "Ip6OutRequests",
+        out_discards: "Ip6OutDiscards",
+        out_no_routes: "Ip6OutNoRoutes",
+        in_octets: "Ip6InOctets",
+        out_octets: "Ip6OutOctets",
+    }
+}
+
+fullsend_units::counters! {
+    /// What listeners and the socket table count.
+    pub(crate) struct SocketMib {
+        csum_errors: "TcpInCsumErrors",
+        listen_overflows: "TcpExtListenOverflows",
+        listen_drops: "TcpExtListenDrops",
+        req_q_full_drop: "TcpExtTCPReqQFullDrop",
+        tw_recycled: "TcpExtTWRecycled",
+        tw_overflow: "TcpExtTCPTimeWaitOverflow",
+        abort_on_memory: "TcpExtTCPAbortOnMemory",
+        held_expired: "TcpExtFullsendHeldExpired",
+    }
+}
+
+fullsend_units::counters! {
+    /// What GRO did on all interfaces.
+    pub(crate) struct GroMib {
+        received: "GroReceived",
+        merged: "GroMerged",
+        malformed: "GroMalformed",
+        bad_checksum: "GroBadChecksum",
+    }
+}
+
+/// Everything the host counts itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostMib {
+    pub(crate) ip4: Ip4Mib,
+    pub(crate) ip6: Ip6Mib,
+    pub(crate) socket: SocketMib,
+}
+
+impl HostMib {
+    /// Counts a packet that IP was given to send, link header excluded.
+    #[inline]
+    pub(crate) const fn count_output(&mut self, is_v4: bool, octets: usize) {
+        if is_v4 {
+            self.ip4.out_requests += 1;
+            self.ip4.out_octets += octets as u64;
+        } else {
+            self.ip6.out_requests += 1;
+            self.ip6.out_octets += octets as u64;
+        }
+    }
+}
+
+impl Host {
+    /// Every counter by its `nstat` name, absolute.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut gro = GroMib::default();
+        for iface in &self.ifaces {
+            let stats = iface.gro.stats();
+            gro.received += stats.received;
+            gro.merged += stats.merged;
+            gro.malformed += stats.malformed;
+            gro.bad_checksum += stats.bad_checksum;
+        }
+        let own = self.mib.ip4.iter().chain(self.mib.ip6.iter());
+        own.chain(self.env.mib.iter())
+            .chain(self.mib.socket.iter())
+            .chain(gro.iter())
+            .collect()
+    }
+}

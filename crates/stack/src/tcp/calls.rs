@@ -1,0 +1,304 @@
+//! What users do with a connection.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::task::Waker;
+
+use fullsend_buf::{Chain, Slice};
+use fullsend_tcp::{Connection, Cx, SocketOption, State, TcpError, TcpInfo};
+use fullsend_units::Instant;
+
+use super::TcpId;
+use super::socket::{Entry, Owner, Socket, register};
+use crate::{Host, StackError};
+
+/// What to wait for on a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interest {
+    /// Something to read, or an accept.
+    Read,
+    /// Room to write, or a connect's end.
+    Write,
+}
+
+impl Host {
+    /// The connection of a user's handle, with what it needs of the host.
+    #[inline]
+    fn user_socket(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+    ) -> Result<(u32, &mut Socket, Cx<'_>), StackError> {
+        match self.tcp.table.by_id(id.0) {
+            Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
+                let cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                Ok((index, socket, cx))
+            }
+            // Held: there is no connection before it is accepted.
+            Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
+            _ => Err(StackError::NoSuchSocket),
+        }
+    }
+
+    fn peek_socket(&self, id: TcpId) -> Result<&Entry, StackError> {
+        match self.tcp.table.peek(id.0) {
+            Some(Entry::Conn(socket)) if socket.owner != Owner::User => {
+                Err(StackError::NoSuchSocket)
+            }
+            Some(entry) => Ok(entry),
+            None => Err(StackError::NoSuchSocket),
+        }
+    }
+
+    /// Runs `call` on a connection and sees to what follows from it.
+    fn with_conn<R>(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        call: impl FnOnce(&mut Connection, &mut Cx<'_>) -> R,
+    ) -> Result<R, StackError> {
+        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let result = call(&mut socket.conn, &mut cx);
+        self.settle(now, index);
+        Ok(result)
+    }
+
+    /// State of the connection.
+    pub fn tcp_state(&self, id: TcpId) -> Result<State, StackError> {
+        self.peek_socket(id).map(|entry| match entry {
+            Entry::Conn(socket) => socket.conn.state(),
+            Entry::Held(_) => State::SynReceived,
+        })
+    }
+
+    /// Both addresses: local, remote.
+    pub fn tcp_addrs(&self, id: TcpId) -> Result<(SocketAddr, SocketAddr), StackError> {
+        let key = self.peek_socket(id)?.key();
+        Ok((key.local_addr(), key.remote_addr()))
+    }
+
+    /// Writes a copy of `data`; how much was taken. `more` is `MSG_MORE`.
+    #[inline]
+    pub fn tcp_write(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        data: &[u8],
+        more: bool,
+    ) -> Result<usize, StackError> {
+        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let written = socket.conn.write(&mut cx, data, more)?;
+        if !socket.queued {
+            self.after_write(index);
+        }
+        Ok(written)
+    }
+
+    /// Writes without copying; on `WouldBlock` the slice comes back.
+    pub fn tcp_write_slice(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        data: Slice,
+    ) -> Result<(), (StackError, Slice)> {
+        let (index, socket, mut cx) = match self.user_socket(now, id) {
+            Ok(found) => found,
+            Err(error) => return Err((error, data)),
+        };
+        let result = socket.conn.write_slice(&mut cx, data, false);
+        if !socket.queued {
+            self.after_write(index);
+        }
+        result.map_err(|(error, data)| (error.into(), data))
+    }
+
+    /// Reads; 0 is the end of the stream.
+    #[inline]
+    pub fn tcp_read(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        out: &mut [u8],
+    ) -> Result<usize, StackError> {
+        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let read = socket.conn.read(&mut cx, out)?;
+        if !socket.queued {
+            self.after_write(index);
+        }
+        Ok(read)
+    }
+
+    /// Reads without copying.
+    pub fn tcp_read_chain(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        max: usize,
+    ) -> Result<Chain, StackError> {
+        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let read = socket.conn.read_chain(&mut cx, max)?;
+        if !socket.queued {
+            self.after_write(index);
+        }
+        Ok(read)
+    }
+
+    /// Reads without copying, one piece of memory; empty is the end of the stream.
+    pub fn tcp_read_slice(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        max: usize,
+    ) -> Result<Slice, StackError> {
+        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let mut room = cx.pool.room(max);
+        let most = room.remaining().min(max);
+        let read = socket.conn.read(&mut cx, &mut room.spare_mut()[..most])?;
+        room.advance(read);
+        if !socket.queued {
+            self.after_write(index);
+        }
+        Ok(room.freeze())
+    }
+
+    /// Reads and leaves.
+    pub fn tcp_peek(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, StackError> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+        Ok(socket.conn.peek(out)?)
+    }
+
+    /// True if ready now; else wakes `waker` once when it becomes so. The last waker of each
+    /// interest counts.
+    pub fn tcp_ready(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        interest: Interest,
+        waker: &Waker,
+    ) -> Result<bool, StackError> {
+        let (_, socket, mut cx) = self.user_socket(now, id)?;
+        let (ready, slot) = match interest {
+            Interest::Read => (socket.conn.poll_readable(), &mut socket.reader),
+            Interest::Write => (socket.conn.poll_writable(&mut cx), &mut socket.writer),
+        };
+        if !ready {
+            register(slot, waker);
+        }
+        Ok(ready)
+    }
+
+    /// FIN after what is queued.
+    pub fn tcp_shutdown_write(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
+        self.with_conn(now, id, Connection::shutdown_write)
+    }
+
+    /// No more reading.
+    pub fn tcp_shutdown_read(&mut self, id: TcpId) -> Result<(), StackError> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+        socket.conn.shutdown_read();
+        let reader = socket.reader.take();
+        self.wakers.extend(reader);
+        Ok(())
+    }
+
+    /// All written data (and the FIN, if shut down) is acknowledged; registers `waker` if not.
+    pub fn tcp_flushed(&mut self, id: TcpId, waker: &Waker) -> Result<bool, StackError> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+        if socket.conn.is_flushed() || socket.conn.state() == State::Closed {
+            return Ok(true);
+        }
+        socket.flusher = Some(Box::new(waker.clone()));
+        Ok(false)
+    }
+
+    /// Lets go of the connection; it finishes by itself, and the handle is no longer valid.
+    pub fn tcp_close(&mut self, now: Instant, id: TcpId) {
+        self.let_go(now, id, false);
+    }
+
+    /// Resets it, and lets go.
+    pub fn tcp_abort(&mut self, now: Instant, id: TcpId) {
+        self.let_go(now, id, true);
+    }
+
+    fn let_go(&mut self, now: Instant, id: TcpId, abort: bool) {
+        match self.tcp.table.by_id(id.0) {
+            Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
+                self.orphan(now, index, abort);
+            }
+            Some((index, Entry::Held(_))) => self.reject_held(now, index),
+            _ => {}
+        }
+    }
+
+    /// Sets an option.
+    pub fn tcp_set_option(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        option: SocketOption,
+    ) -> Result<(), StackError> {
+        Ok(self.with_conn(now, id, |conn, cx| conn.set_option(cx, option))??)
+    }
+
+    /// `TCP_CONGESTION`.
+    pub fn tcp_set_congestion(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        name: &str,
+    ) -> Result<(), StackError> {
+        Ok(self.with_conn(now, id, |conn, cx| conn.set_congestion(cx, name))??)
+    }
+
+    /// `SO_ERROR`.
+    pub fn tcp_take_error(&mut self, id: TcpId) -> Result<Option<TcpError>, StackError> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+        Ok(socket.conn.take_error())
+    }
+
+    /// Connections (in a state other than TIME-WAIT), those that finish by themselves included.
+    pub fn tcp_connections(&self) -> usize {
+        self.tcp.table.len()
+    }
+
+    /// Connections with data or a FIN that is not acknowledged yet.
+    pub fn tcp_unflushed(&self) -> usize {
+        let unflushed = |entry: &Entry| match entry {
+            Entry::Conn(socket) => {
+                socket.conn.state() != State::Closed && !socket.conn.is_flushed()
+            }
+            Entry::Held(_) => false,
+        };
+        self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
+    }
+
+    /// Resets every connection and closes every listener: the process ends. Waiting users are
+    /// woken.
+    pub fn abort_all(&mut self, now: Instant) {
+        for id in self.tcp.listeners.ids() {
+            self.close_listener(now, id);
+        }
+        let all: Vec<u32> = self.tcp.table.iter().map(|(index, _)| index).collect();
+        for index in all {
+            match self.tcp.table.get_mut(index) {
+                Some(Entry::Conn(socket)) => {
+                    let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                    socket.conn.abort(&mut cx);
+                    let wakers = [socket.reader.take(), socket.writer.take()];
+                    self.wakers.extend(wakers.into_iter().flatten());
+                    self.settle(now, index);
+                }
+                Some(Entry::Held(_)) => self.reject_held(now, index),
+                None => {}
+            }
+        }
+    }
+
+    /// `TCP_INFO`.
+    pub fn tcp_info(&mut self, now: Instant, id: TcpId) -> Result<TcpInfo, StackError> {
+        let (_, socket, cx) = self.user_socket(now, id)?;
+        Ok(socket.conn.info(&cx))
+    }
+}

@@ -1,0 +1,141 @@
+//! Opening connections, ours (RFC 9293 3.10.1) and a peer's.
+
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+
+use fullsend_tcp::Connection;
+use fullsend_units::{Instant, Mss, SeqNum};
+use fullsend_wire::tcp::TcpRepr;
+
+use super::socket::{Owner, Socket};
+use super::{TcpId, addr_is_usable, headers_len};
+use crate::demux::{FlowKey, Target};
+use crate::ip::Path;
+use crate::{Host, StackError};
+
+/// What we can take in one segment: the path's MTU less IP and TCP headers (RFC 6691 2).
+fn mss_of(path: &Path) -> Mss {
+    let bytes = path.caps.mtu.saturating_sub(headers_len(path.is_v4()));
+    Mss::clamped(bytes.min(u16::MAX.into()) as u16)
+}
+
+impl Host {
+    /// Connects; `local` port 0 and an unspecified address mean "choose".
+    pub fn tcp_connect(
+        &mut self,
+        now: Instant,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<TcpId, StackError> {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if !addr_is_usable(remote) || remote.port() == 0 || self.is_broadcast(remote.ip()) {
+            return Err(StackError::NoRoute(remote.ip()));
+        }
+        let key = self.flow_for(now, local, remote)?;
+        let path = self.tcp_path(now, &key)?;
+        let ts_offset = self.tcp.timestamp_offset(&key);
+        let iss = self.initial_sequence(now, &key);
+        let mut cx = self.env.cx(now, path.caps, ts_offset);
+        let conn = Connection::connect(
+            &mut cx,
+            key.local_port,
+            key.remote_port,
+            iss,
+            mss_of(&path),
+            path.network_len(),
+        );
+        let socket = Socket::new(conn, key, path, ts_offset, Owner::User);
+        self.adopt(now, socket)
+            .map(TcpId)
+            .ok_or(StackError::NoPorts)
+    }
+
+    fn is_broadcast(&self, ip: core::net::IpAddr) -> bool {
+        self.ip.addresses.is_broadcast(ip)
+    }
+
+    /// Fills in what the user left open of the four-tuple.
+    fn flow_for(
+        &mut self,
+        now: Instant,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<FlowKey, StackError> {
+        let asked = local.unwrap_or_else(|| SocketAddr::new(remote.ip(), 0));
+        let ip = match local {
+            Some(addr) if !addr.ip().is_unspecified() => {
+                let ip = addr.ip().to_canonical();
+                let ours = self.ip.addresses.is_local(ip.into());
+                if !ours || ip.is_ipv4() != remote.is_ipv4() {
+                    return Err(StackError::AddressNotAvailable(addr));
+                }
+                ip
+            }
+            _ => self.source_for(remote.ip())?,
+        };
+        let port = local.map_or(0, |addr| addr.port());
+        let mut key = FlowKey::new(SocketAddr::new(ip, port), remote);
+        if port == 0 {
+            key.local_port = self
+                .tcp
+                .ephemeral_port(now, &key)
+                .ok_or(StackError::NoPorts)?;
+        } else if !self.tcp.is_free(now, &key) {
+            return Err(StackError::AddressInUse(SocketAddr::new(ip, asked.port())));
+        }
+        Ok(key)
+    }
+
+    /// The ISN of a new connection, above all that an old incarnation in TIME-WAIT has used; that
+    /// one is forgotten.
+    fn initial_sequence(&mut self, now: Instant, key: &FlowKey) -> SeqNum {
+        let iss = self.tcp.isn.generate(now, key);
+        match self.tcp.find(key) {
+            Some(Target::TimeWait(index)) => {
+                let least = self.forget_time_wait(index);
+                self.mib.socket.tw_recycled += 1;
+                least.map_or(iss, |least| iss.latest(least))
+            }
+            _ => iss,
+        }
+    }
+
+    /// The connection that answers a SYN.
+    pub(super) fn passive_socket(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        syn: &TcpRepr,
+        owner: Owner,
+    ) -> Result<Box<Socket>, StackError> {
+        let path = self.tcp_path(now, key)?;
+        let ts_offset = self.tcp.timestamp_offset(key);
+        let iss = self.initial_sequence(now, key);
+        let mut cx = self.env.cx(now, path.caps, ts_offset);
+        let conn = Connection::accept(&mut cx, syn, iss, mss_of(&path), path.network_len());
+        Ok(Socket::new(conn, *key, path, ts_offset, owner))
+    }
+}
+
+impl Socket {
+    pub(super) fn new(
+        conn: Connection,
+        key: FlowKey,
+        path: Path,
+        ts_offset: u32,
+        owner: Owner,
+    ) -> Box<Self> {
+        Box::new(Self {
+            conn,
+            key,
+            path,
+            ts_offset,
+            ip_ident: ts_offset as u16 ^ key.remote_port,
+            queued: false,
+            owner,
+            reader: None,
+            writer: None,
+            flusher: None,
+        })
+    }
+}

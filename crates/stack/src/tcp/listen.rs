@@ -1,0 +1,285 @@
+//! Listeners: who may take a SYN, how many handshakes are under way, and who waits to be accepted.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::task::Waker;
+
+use fullsend_tcp::State;
+use fullsend_units::Instant;
+use smallvec::SmallVec;
+
+use super::socket::{Entry, Owner};
+use super::{TcpId, addr_is_usable};
+use crate::demux::Addr;
+use crate::table::Table;
+use crate::{Host, StackError};
+
+/// A TCP listener's handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ListenerId(pub u64);
+
+/// How a listener treats new connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenConfig {
+    /// Most established connections waiting to be accepted (`listen(2)`'s backlog); as many again
+    /// may be in the handshake or held.
+    pub backlog: usize,
+    /// Yield a pending connection at its SYN, before the handshake is answered; the user accepts
+    /// or rejects it (transparent gateways).
+    pub hold: bool,
+    /// Take SYNs for any destination address, ours or not, and, listening on port 0, for any port
+    /// (transparent gateways).
+    pub any_destination: bool,
+}
+
+/// A connection that a listener gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    /// Its handle.
+    pub id: TcpId,
+    /// The destination the peer asked for.
+    pub local: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+}
+
+/// One listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    pub(super) config: ListenConfig,
+    /// Connections in the handshake, or held.
+    pub(super) pending: usize,
+    /// Slots of the socket table.
+    pub(super) accept: VecDeque<u32>,
+    pub(super) wakers: Vec<Waker>,
+}
+
+impl Listener {
+    /// Linux lets one more in than the backlog says; so that 0 works, we do.
+    pub(super) fn accept_is_full(&self) -> bool {
+        self.accept.len() > self.config.backlog
+    }
+
+    pub(super) fn pending_is_full(&self) -> bool {
+        self.pending > self.config.backlog
+    }
+
+    /// Takes connections for `addr`, the port being right.
+    fn takes(&self, addr: Addr, ip: IpAddr) -> bool {
+        let family = match self.local.ip() {
+            // An IPv6 wildcard takes both families, as with `bindv6only=0`.
+            IpAddr::V6(own) if own.is_unspecified() => true,
+            own => own.is_ipv4() == addr.is_v4(),
+        };
+        let wild = self.local.ip().is_unspecified() || self.config.any_destination;
+        family && (wild || self.local.ip() == ip)
+    }
+
+    /// How closely the listener asked for just this; the closest gets the SYN.
+    fn closeness(&self) -> (bool, bool) {
+        (
+            !self.config.any_destination,
+            !self.local.ip().is_unspecified(),
+        )
+    }
+}
+
+/// All listeners, by port.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    pub(super) table: Table<Listener>,
+    /// Port 0: any port.
+    ports: BTreeMap<u16, SmallVec<[u32; 2]>>,
+}
+
+impl Listeners {
+    pub(super) const fn new() -> Self {
+        Self {
+            table: Table::new(),
+            ports: BTreeMap::new(),
+        }
+    }
+
+    /// Who takes a SYN for this address; `ours` if it is the host's.
+    pub(super) fn find(&self, addr: Addr, port: u16, ours: bool) -> Option<ListenerId> {
+        let ip = addr.to_ip();
+        let on = |port: u16| self.ports.get(&port).into_iter().flatten().copied();
+        on(port)
+            .chain(on(0))
+            .filter_map(|index| Some((index, self.table.get(index)?)))
+            .filter(|(_, l)| (ours || l.config.any_destination) && l.takes(addr, ip))
+            .max_by_key(|(_, l)| (l.local.port() != 0, l.closeness()))
+            .and_then(|(index, _)| self.table.id(index).map(ListenerId))
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.table.by_id(id.0).map(|(_, listener)| listener)
+    }
+
+    /// Somebody listens on this port.
+    pub(super) fn uses_port(&self, port: u16) -> bool {
+        self.ports.contains_key(&port)
+    }
+
+    fn conflicts(&self, local: SocketAddr, config: ListenConfig) -> bool {
+        let on_port = self.ports.get(&local.port()).into_iter().flatten();
+        on_port
+            .filter_map(|&index| self.table.get(index))
+            .any(|l| l.local == local && l.config.any_destination == config.any_destination)
+    }
+
+    /// All handles.
+    pub(super) fn ids(&self) -> Vec<ListenerId> {
+        let indices = self.table.iter().map(|(index, _)| index);
+        indices
+            .filter_map(|index| self.table.id(index).map(ListenerId))
+            .collect()
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Listener> {
+        let listener = self.table.remove(index)?;
+        let port = listener.local.port();
+        if let Some(on_port) = self.ports.get_mut(&port) {
+            on_port.retain(|i| *i != index);
+            if on_port.is_empty() {
+                self.ports.remove(&port);
+            }
+        }
+        Some(listener)
+    }
+}
+
+impl Host {
+    /// Listens. Port 0 means "choose", with `any_destination` "all". An unspecified IPv6 address
+    /// takes IPv4 too, and shows the IPv4 addresses as such.
+    pub fn tcp_listen(
+        &mut self,
+        local: SocketAddr,
+        config: ListenConfig,
+    ) -> Result<ListenerId, StackError> {
+        let mut local = local;
+        let ours = local.ip().is_unspecified() || self.ip.addresses.is_local(local.ip().into());
+        if !(ours || config.any_destination && addr_is_usable(local)) {
+            return Err(StackError::AddressNotAvailable(local));
+        }
+        if local.port() == 0 && !config.any_destination {
+            local.set_port(self.listening_port(local)?);
+        }
+        let listeners = &mut self.tcp.listeners;
+        if listeners.conflicts(local, config) {
+            return Err(StackError::AddressInUse(local));
+        }
+        let listener = Listener {
+            local,
+            config,
+            pending: 0,
+            accept: VecDeque::new(),
+            wakers: Vec::new(),
+        };
+        let (index, id) = listeners
+            .table
+            .insert(listener)
+            .ok_or(StackError::NoPorts)?;
+        listeners.ports.entry(local.port()).or_default().push(index);
+        Ok(ListenerId(id))
+    }
+
+    /// A port that nobody listens on.
+    fn listening_port(&mut self, local: SocketAddr) -> Result<u16, StackError> {
+        let listeners = &self.tcp.listeners;
+        let to = (local.ip().into(), Addr::v4([0; 4]), 0);
+        self.tcp
+            .ports
+            .choose(super::ports::RANGE, to, |port| !listeners.uses_port(port))
+            .ok_or(StackError::NoPorts)
+    }
+
+    /// Where the listener listens.
+    pub fn listener_addr(&self, id: ListenerId) -> Result<SocketAddr, StackError> {
+        let listener = self.tcp.listeners.table.peek(id.0);
+        listener.map(|l| l.local).ok_or(StackError::NoSuchSocket)
+    }
+
+    /// Takes the next established connection (or, with `hold`, the next pending one, which must
+    /// then be accepted or rejected).
+    pub fn tcp_accept(&mut self, id: ListenerId) -> Result<Option<Incoming>, StackError> {
+        let tcp = &mut self.tcp;
+        let listener = tcp.listeners.get_mut(id);
+        let listener = listener.ok_or(StackError::NoSuchSocket)?;
+        let Some(index) = listener.accept.pop_front() else {
+            return Ok(None);
+        };
+        let id = tcp.table.id(index).ok_or(StackError::NoSuchSocket)?;
+        let entry = tcp.table.get_mut(index).ok_or(StackError::NoSuchSocket)?;
+        match entry {
+            Entry::Conn(socket) => socket.owner = Owner::User,
+            Entry::Held(held) => held.taken = true,
+        }
+        Ok(Some(Incoming {
+            id: TcpId(id),
+            local: entry.key().local_addr(),
+            remote: entry.key().remote_addr(),
+        }))
+    }
+
+    /// Wakes `waker` when `tcp_accept` will give something; true if it would now.
+    pub fn listener_ready(&mut self, id: ListenerId, waker: &Waker) -> Result<bool, StackError> {
+        let listener = self.tcp.listeners.get_mut(id);
+        let listener = listener.ok_or(StackError::NoSuchSocket)?;
+        if !listener.accept.is_empty() {
+            return Ok(true);
+        }
+        if !listener.wakers.iter().any(|known| known.will_wake(waker)) {
+            listener.wakers.push(waker.clone());
+        }
+        Ok(false)
+    }
+
+    /// Stops listening; connections not accepted are reset.
+    pub fn close_listener(&mut self, now: Instant, id: ListenerId) {
+        let Some((index, _)) = self.tcp.listeners.table.by_id(id.0) else {
+            return;
+        };
+        let Some(listener) = self.tcp.listeners.remove(index) else {
+            return;
+        };
+        self.wakers.extend(listener.wakers);
+        let is_its = |entry: &Entry| match entry {
+            Entry::Conn(socket) => {
+                matches!(socket.owner, Owner::HalfOpen(l) | Owner::Queued(l) if l == id)
+            }
+            Entry::Held(held) => held.listener == id && !held.taken,
+        };
+        let all = self.tcp.table.iter();
+        let its: Vec<u32> = all.filter(|(_, e)| is_its(e)).map(|(i, _)| i).collect();
+        for index in its {
+            match self.tcp.table.get(index) {
+                Some(Entry::Conn(_)) => self.orphan(now, index, true),
+                Some(Entry::Held(_)) => self.reject_held(now, index),
+                None => {}
+            }
+        }
+    }
+
+    /// A handshake on behalf of `listener` ended: with a connection to accept, or without.
+    pub(super) fn handshake_done(&mut self, now: Instant, listener: ListenerId, index: u32) {
+        let Some(l) = self.tcp.listeners.get_mut(listener) else {
+            return self.orphan(now, index, true);
+        };
+        l.pending = l.pending.saturating_sub(1);
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        if socket.conn.state() == State::Closed {
+            socket.owner = Owner::Nobody;
+            self.tcp.orphans += 1;
+            return;
+        }
+        socket.owner = Owner::Queued(listener);
+        l.accept.push_back(index);
+        self.wakers.append(&mut l.wakers);
+    }
+}

@@ -1,0 +1,124 @@
+//! TCP sockets: what stands between the connections and the rest of the host.
+
+mod calls;
+mod connect;
+mod input;
+mod isn;
+mod listen;
+mod output;
+mod pending;
+mod ports;
+mod reset;
+mod settle;
+mod socket;
+mod time_wait;
+
+use core::net::SocketAddr;
+
+use fullsend_units::Instant;
+
+pub use calls::Interest;
+pub use listen::{Incoming, ListenConfig, ListenerId};
+pub(crate) use time_wait::TimeWaits;
+
+use isn::IsnGenerator;
+use listen::Listeners;
+use ports::EphemeralPorts;
+use socket::Entry;
+
+use crate::demux::{FlowKey, FlowTable, Target};
+use crate::siphash::SipKey;
+use crate::table::Table;
+use crate::timer::Wheel;
+
+/// A TCP connection's handle; never reused for another connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TcpId(pub u64);
+
+/// The state of TCP on a host.
+pub(crate) struct Tcp {
+    pub(crate) table: Table<Entry>,
+    /// By slot of `table`.
+    pub(crate) wheel: Wheel,
+    flows: FlowTable,
+    pub(crate) time_wait: TimeWaits,
+    listeners: Listeners,
+    isn: IsnGenerator,
+    ports: EphemeralPorts,
+    timestamp_key: SipKey,
+    flow_label_key: SipKey,
+    /// Connections whose user let go.
+    orphans: usize,
+}
+
+impl Tcp {
+    pub(crate) fn new(key: &mut impl FnMut() -> SipKey) -> Self {
+        Self {
+            table: Table::new(),
+            wheel: Wheel::new(),
+            flows: FlowTable::new(key()),
+            time_wait: TimeWaits::new(),
+            listeners: Listeners::new(),
+            isn: IsnGenerator::new(key()),
+            ports: EphemeralPorts::new(key(), key()),
+            timestamp_key: key(),
+            flow_label_key: key(),
+            orphans: 0,
+        }
+    }
+
+    /// Who has the four-tuple.
+    #[inline]
+    fn find(&mut self, key: &FlowKey) -> Option<Target> {
+        let (table, time_wait) = (&self.table, &self.time_wait);
+        self.flows.find(key, |target| match target {
+            Target::Socket(index) => table.get(index).is_some_and(|e| e.key() == key),
+            Target::TimeWait(index) => time_wait.get(index).is_some_and(|e| e.key == *key),
+        })
+    }
+
+    /// Nobody has the four-tuple, or one in TIME-WAIT that can be told from a new one.
+    fn is_free(&mut self, now: Instant, key: &FlowKey) -> bool {
+        match self.find(key) {
+            None => true,
+            Some(Target::Socket(_)) => false,
+            Some(Target::TimeWait(index)) => self.time_wait.is_reusable(now, index),
+        }
+    }
+
+    /// A port for a connection to where `key` says.
+    fn ephemeral_port(&mut self, now: Instant, key: &FlowKey) -> Option<u16> {
+        let to = (key.local, key.remote, key.remote_port);
+        let mut ports = self.ports.clone();
+        let port = ports.choose(ports::RANGE, to, |local_port| {
+            let key = FlowKey { local_port, ..*key };
+            !self.listeners.uses_port(local_port) && self.is_free(now, &key)
+        });
+        self.ports = ports;
+        port
+    }
+
+    /// RFC 7323 5.4: timestamps of one pair of hosts grow together, those of others are unrelated.
+    fn timestamp_offset(&self, key: &FlowKey) -> u32 {
+        let pair = FlowKey {
+            local_port: 0,
+            remote_port: 0,
+            ..*key
+        };
+        pair.hash(self.timestamp_key) as u32
+    }
+
+    /// RFC 6437 3: constant in a flow, unguessable outside.
+    fn flow_label(&self, key: &FlowKey) -> u32 {
+        key.hash(self.flow_label_key) as u32 & 0xf_ffff
+    }
+}
+
+/// The larger of a family's headers without options: IP and TCP.
+const fn headers_len(is_v4: bool) -> u32 {
+    if is_v4 { 40 } else { 60 }
+}
+
+fn addr_is_usable(addr: SocketAddr) -> bool {
+    !addr.ip().is_multicast() && !addr.ip().is_unspecified()
+}

@@ -1,0 +1,181 @@
+//! TCP's way out: sockets in turn, one super-segment each, headers from the path's template.
+
+use alloc::vec::Vec;
+
+use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Offload, Packet, TxToken};
+use fullsend_tcp::SegmentOut;
+use fullsend_units::Instant;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN};
+
+use super::socket::{Entry, Socket};
+use crate::demux::FlowKey;
+use crate::interface::LOOPBACK;
+use crate::ip::Path;
+use crate::table::Table;
+use crate::{Host, StackError};
+
+/// ECT(0) of RFC 3168 5.
+const ECT_0: u8 = 0b10;
+
+/// The packet of a segment on a path.
+#[inline]
+fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
+    let mut header = HeaderBuf::new();
+    let header_len = segment.repr.header_len();
+    debug_assert!(header_len <= MAX_HEADER_LEN);
+    let tcp = header.prepend(header_len);
+    segment.repr.emit(tcp);
+    let len = header_len + segment.payload.len();
+    tcp[CHECKSUM_OFFSET..][..2].copy_from_slice(&path.partial_checksum(len).to_be_bytes());
+    path.prepend(&mut header, len, ident, if segment.ect { ECT_0 } else { 0 });
+    let cut = segment.gso_segs > 1;
+    let token = TxToken {
+        socket,
+        truesize: segment.truesize,
+        departure_ns: segment.departure.as_nanos(),
+    };
+    Packet {
+        header,
+        payload: segment.payload,
+        layers: path.layers(protocol::TCP),
+        offload: Offload {
+            gso_size: if cut { segment.gso_size } else { 0 },
+            gso_segs: segment.gso_segs,
+            kind: match (cut, path.is_v4()) {
+                (false, _) => GsoKind::None,
+                (true, true) => GsoKind::TcpV4,
+                (true, false) => GsoKind::TcpV6,
+            },
+            checksum: Checksum::Partial,
+            ..Offload::default()
+        },
+        tx: if segment.truesize == 0 {
+            TxToken::default()
+        } else {
+            token
+        },
+    }
+}
+
+impl Host {
+    /// Appends the next TCP packet of an interface to `out`; false when there is none.
+    #[inline]
+    pub(crate) fn tcp_transmit(&mut self, now: Instant, iface: u16, out: &mut Vec<Packet>) -> bool {
+        while let Some(index) = self.iface_mut(iface).ready.pop_front() {
+            if self.socket_transmit(now, iface, index, out) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// One turn of one socket.
+    #[inline]
+    fn socket_transmit(
+        &mut self,
+        now: Instant,
+        iface: u16,
+        index: u32,
+        out: &mut Vec<Packet>,
+    ) -> bool {
+        let Some((socket, id)) = self.tcp.table.queued_socket(index) else {
+            return false;
+        };
+        if socket.path.version != self.ip.version {
+            return self.reroute(now, iface, index, out);
+        }
+        let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+        let segment = socket.conn.poll_transmit(&mut cx);
+        let sent = segment.is_some();
+        if let Some(segment) = segment {
+            let ident = socket.ip_ident;
+            socket.ip_ident = ident.wrapping_add(segment.gso_segs.max(1));
+            let octets = usize::from(socket.path.network_len())
+                + segment.repr.header_len()
+                + segment.payload.len();
+            let mib = &mut self.mib;
+            mib.count_output(socket.path.is_v4(), octets);
+            let packet = build(&socket.path, segment, id, ident);
+            let interface = if iface == LOOPBACK {
+                &self.loopback
+            } else {
+                &self.ifaces[usize::from(iface)]
+            };
+            interface.emit(packet, out);
+        }
+        socket.queued = sent && socket.conn.wants_transmit();
+        if let Some(at) = socket.conn.poll_deadline() {
+            self.tcp.wheel.arm(index, at);
+        }
+        if socket.queued {
+            self.iface_mut(iface).ready.push_back(index);
+        } else {
+            self.settle_state(now, index);
+        }
+        sent
+    }
+
+    /// Routes, neighbours or limits changed: finds the socket's path anew and goes on there.
+    #[cold]
+    fn reroute(&mut self, now: Instant, iface: u16, index: u32, out: &mut Vec<Packet>) -> bool {
+        let Some((socket, _)) = self.tcp.table.queued_socket(index) else {
+            return false;
+        };
+        let key = socket.key;
+        let path = self.tcp_path(now, &key);
+        let version = self.ip.version;
+        let Some((socket, _)) = self.tcp.table.queued_socket(index) else {
+            return false;
+        };
+        match path {
+            Ok(path) => socket.path = path,
+            // The old way may yet work; the connection's own timers judge it.
+            Err(_) => socket.path.version = version,
+        }
+        let to = socket.path.iface;
+        if to != iface {
+            self.iface_mut(to).ready.push_back(index);
+            return false;
+        }
+        self.socket_transmit(now, iface, index, out)
+    }
+
+    /// The path of a connection.
+    pub(super) fn tcp_path(&mut self, now: Instant, key: &FlowKey) -> Result<Path, StackError> {
+        let flow_label = self.tcp.flow_label(key);
+        self.path(now, (key.local, key.remote), (protocol::TCP, flow_label))
+    }
+
+    /// Sends a segment that belongs to no connection.
+    pub(super) fn send_alone(&mut self, now: Instant, key: &FlowKey, segment: SegmentOut) {
+        // Without a route there is nobody to tell.
+        if let Ok(path) = self.tcp_path(now, key) {
+            let octets = usize::from(path.network_len()) + segment.repr.header_len();
+            self.mib.count_output(path.is_v4(), octets);
+            let packet = build(&path, segment, 0, 0);
+            self.queue_packet(path.iface, path.is_v4(), packet);
+        }
+    }
+
+    /// The device is done with a segment.
+    #[inline]
+    pub(crate) fn tcp_complete(&mut self, now: Instant, token: TxToken) {
+        if let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(token.socket) {
+            let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+            socket.conn.handle_tx_complete(&mut cx, token.truesize);
+            self.settle(now, index);
+        }
+    }
+}
+
+impl Table<Entry> {
+    /// A socket whose turn to send it is, and its handle.
+    #[inline]
+    fn queued_socket(&mut self, index: u32) -> Option<(&mut Socket, u64)> {
+        match self.get_mut_with_id(index) {
+            Some((Entry::Conn(socket), id)) if socket.queued => Some((socket, id)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Ephemeral ports (RFC 6056 3.3.4, double-hash): successive connections to one destination take
+//! successive ports, from a beginning that only the key tells.
+
+use core::ops::RangeInclusive;
+
+use crate::demux::Addr;
+use crate::siphash::SipKey;
+
+/// Counters shared by the destinations that hash to them.
+const TABLE: usize = 64;
+
+/// `net.ipv4.ip_local_port_range`.
+pub(super) const RANGE: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The allocator.
+#[derive(Clone, Debug)]
+pub(crate) struct EphemeralPorts {
+    offset_key: SipKey,
+    index_key: SipKey,
+    table: [u16; TABLE],
+}
+
+fn words(local: Addr, remote: Addr, remote_port: u16) -> [u64; 5] {
+    let ([a, b], [c, d]) = (local.words(), remote.words());
+    [a, b, c, d, u64::from(remote_port)]
+}
+
+impl EphemeralPorts {
+    pub(crate) const fn new(offset_key: SipKey, index_key: SipKey) -> Self {
+        Self {
+            offset_key,
+            index_key,
+            table: [0; TABLE],
+        }
+    }
+
+    /// The first port of `range` that is `free`, in this destination's order; `None` when none is.
+    pub(crate) fn choose(
+        &mut self,
+        range: RangeInclusive<u16>,
+        (local, remote, remote_port): (Addr, Addr, u16),
+        mut free: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        let words = words(local, remote, remote_port);
+        let count = u64::from(*range.end()).checked_sub(u64::from(*range.start()))? + 1;
+        let offset = self.offset_key.hash(words) % count;
+        let next = &mut self.table[self.index_key.hash(words) as usize % TABLE];
+        for _ in 0..count {
+            let port = range.start() + ((offset + u64::from(*next)) % count) as u16;
+            *next = next.wrapping_add(1);
+            if free(port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+
+    use super::EphemeralPorts;
+    use crate::demux::Addr;
+    use crate::siphash::SipKey;
+
+    fn to(last: u8) -> (Addr, Addr, u16) {
+        (Addr::v4([10, 0, 0, 1]), Addr::v4([10, 0, 0, last]), 80)
+    }
+
+    #[test]
+    fn every_port_is_given_once_then_none() {
+        let mut ports = EphemeralPorts::new(SipKey(1, 2), SipKey(3, 4));
+        let mut taken = BTreeSet::new();
+        for _ in 0..100 {
+            let port = ports.choose(40_000..=40_099, to(2), |p| !taken.contains(&p));
+            assert!(taken.insert(port.unwrap()));
+        }
+        assert_eq!(
+            ports.choose(40_000..=40_099, to(2), |p| !taken.contains(&p)),
+            None
+        );
+        assert_eq!(ports.choose(7..=7, to(2), |_| true), Some(7));
+        assert!(ports.choose(0..=u16::MAX, to(2), |_| true).is_some());
+    }
+
+    #[test]
+    fn destinations_begin_at_unrelated_ports() {
+        let mut ports = EphemeralPorts::new(SipKey(1, 2), SipKey(3, 4));
+        let first: BTreeSet<_> = (2..50)
+            .map(|d| ports.choose(32_768..=60_999, to(d), |_| true))
+            .collect();
+        assert!(first.len() > 45);
+    }
+}

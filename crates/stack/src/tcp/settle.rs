@@ -1,0 +1,175 @@
+//! What follows when something happened to a connection: wakeups, a place in the transmit queue,
+//! its timer, and the turns of its life that the host must know of.
+
+use alloc::boxed::Box;
+
+use fullsend_tcp::State;
+use fullsend_units::Instant;
+
+use super::socket::{Entry, Owner};
+use crate::Host;
+use crate::demux::Target;
+
+/// Connections that may live on without a user; beyond, the youngest is reset (Linux's
+/// tcp_max_orphans).
+const MAX_ORPHANS: usize = 65_536;
+
+impl Host {
+    /// After a call on a connection that could have changed anything.
+    #[inline]
+    pub(crate) fn settle(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        let wakes = socket.conn.take_wakes();
+        if wakes.read || wakes.write {
+            socket.wake(wakes, &mut self.wakers);
+        }
+        if socket.flusher.is_some() && socket.conn.is_flushed() {
+            self.wakers.extend(socket.flusher.take().map(|w| *w));
+        }
+        if let Some(at) = socket.conn.poll_deadline() {
+            self.tcp.wheel.arm(index, at);
+        }
+        if !socket.queued && socket.conn.wants_transmit() {
+            socket.queued = true;
+            let iface = socket.path.iface;
+            self.iface_mut(iface).ready.push_back(index);
+        }
+        self.settle_state(now, index);
+    }
+
+    /// After a read or write on a connection that is not in the transmit queue.
+    #[inline]
+    pub(super) fn after_write(&mut self, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        if socket.conn.wants_transmit() {
+            socket.queued = true;
+            let iface = socket.path.iface;
+            self.iface_mut(iface).ready.push_back(index);
+        } else if let Some(at) = socket.conn.poll_deadline() {
+            self.tcp.wheel.arm(index, at);
+        }
+    }
+
+    #[inline]
+    pub(super) fn settle_state(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
+            return;
+        };
+        if socket.conn.state() == State::Established && socket.owner == Owner::User {
+            return;
+        }
+        self.settle_turn(now, index);
+    }
+
+    #[inline(never)]
+    fn settle_turn(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        match socket.owner {
+            Owner::HalfOpen(_) if socket.conn.state() == State::SynReceived => return,
+            Owner::HalfOpen(listener) => self.handshake_done(now, listener, index),
+            _ => {}
+        }
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        if socket.conn.state() != State::Closed {
+            return;
+        }
+        if let Some(flusher) = socket.flusher.take() {
+            self.wakers.push(*flusher);
+        }
+        if let Some(remains) = socket.conn.take_time_wait() {
+            self.enter_time_wait(index, remains);
+        }
+        self.release_if_done(index);
+    }
+
+    /// Forgets a connection that nobody will ask for again.
+    pub(super) fn release_if_done(&mut self, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
+            return;
+        };
+        let done = socket.conn.state() == State::Closed && !socket.queued;
+        if done && socket.owner == Owner::Nobody {
+            self.tcp.orphans -= 1;
+            self.forget(index);
+        }
+    }
+
+    /// Takes an entry out of the socket table and of all that points to it, but not out of a
+    /// transmit queue.
+    pub(super) fn forget(&mut self, index: u32) {
+        let Some(entry) = self.tcp.table.remove(index) else {
+            return;
+        };
+        self.tcp.wheel.disarm(index);
+        self.tcp.flows.remove(entry.key(), Target::Socket(index));
+        if self.tcp.table.slots() == 0 {
+            self.tcp.wheel.shrink(0);
+        }
+    }
+
+    /// The user of a connection lets go of it, or there never was one.
+    pub(super) fn orphan(&mut self, now: Instant, index: u32, abort: bool) {
+        let too_many = self.tcp.orphans >= MAX_ORPHANS;
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        socket.owner = Owner::Nobody;
+        self.tcp.orphans += 1;
+        let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+        if abort {
+            socket.conn.abort(&mut cx);
+        } else if too_many {
+            self.mib.socket.abort_on_memory += 1;
+            socket.conn.abort(&mut cx);
+        } else {
+            socket.conn.close(&mut cx);
+        }
+        socket.reader = None;
+        socket.writer = None;
+        socket.flusher = None;
+        self.settle(now, index);
+    }
+
+    /// Timer `index` fired.
+    pub(crate) fn tcp_timeout(&mut self, now: Instant, index: u32) {
+        match self.tcp.table.get_mut(index) {
+            Some(Entry::Conn(socket)) => {
+                if socket.conn.poll_deadline().is_some_and(|at| at <= now) {
+                    let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                    socket.conn.handle_timeout(&mut cx);
+                }
+                self.settle(now, index);
+            }
+            Some(Entry::Held(held)) if held.expires <= now => {
+                self.mib.socket.held_expired += 1;
+                self.drop_held(index);
+            }
+            Some(Entry::Held(held)) => {
+                let expires = held.expires;
+                self.tcp.wheel.arm(index, expires);
+            }
+            None => {}
+        }
+    }
+
+    /// Keeps a connection, with its flow and its place in the transmit queue.
+    pub(super) fn adopt(
+        &mut self,
+        now: Instant,
+        socket: Box<super::socket::Socket>,
+    ) -> Option<u64> {
+        let key = socket.key;
+        let (index, id) = self.tcp.table.insert(Entry::Conn(socket))?;
+        self.tcp.flows.insert(&key, Target::Socket(index));
+        self.settle(now, index);
+        Some(id)
+    }
+}

@@ -1,0 +1,93 @@
+//! What the socket table holds: connections, and SYNs that a user holds.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use fullsend_tcp::{Connection, Wakes};
+use fullsend_units::Instant;
+use fullsend_wire::tcp::TcpRepr;
+
+use super::ListenerId;
+use crate::demux::FlowKey;
+use crate::ip::Path;
+
+/// Who is to hear of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    /// A user has its handle.
+    User,
+    /// In the handshake, on behalf of a listener.
+    HalfOpen(ListenerId),
+    /// Waiting to be accepted.
+    Queued(ListenerId),
+    /// Its user let go; it finishes by itself.
+    Nobody,
+}
+
+/// A connection with what the host keeps for it.
+pub(crate) struct Socket {
+    pub(super) conn: Connection,
+    pub(super) key: FlowKey,
+    pub(super) path: Path,
+    pub(super) ts_offset: u32,
+    /// RFC 6864: need not be unique, but counts up so that coalescing can tell the order.
+    pub(super) ip_ident: u16,
+    /// Stands in its interface's `ready`.
+    pub(super) queued: bool,
+    pub(super) owner: Owner,
+    pub(super) reader: Option<Waker>,
+    pub(super) writer: Option<Waker>,
+    /// Who waits until everything is acknowledged.
+    pub(super) flusher: Option<Box<Waker>>,
+}
+
+impl Socket {
+    /// Moves the wakers that `wakes` speaks of to `out`.
+    #[inline]
+    pub(super) fn wake(&mut self, wakes: Wakes, out: &mut Vec<Waker>) {
+        if wakes.read {
+            out.extend(self.reader.take());
+        }
+        if wakes.write {
+            out.extend(self.writer.take());
+        }
+    }
+}
+
+/// A SYN that waits for its user's verdict.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(super) syn: TcpRepr,
+    pub(super) key: FlowKey,
+    pub(super) listener: ListenerId,
+    /// The user has its handle.
+    pub(super) taken: bool,
+    /// When it is given up.
+    pub(super) expires: Instant,
+}
+
+/// An entry of the socket table.
+pub(crate) enum Entry {
+    Conn(Box<Socket>),
+    Held(Box<Held>),
+}
+
+impl Entry {
+    #[inline]
+    pub(super) fn key(&self) -> &FlowKey {
+        match self {
+            Self::Conn(socket) => &socket.key,
+            Self::Held(held) => &held.key,
+        }
+    }
+}
+
+/// Registers `waker` in `slot`, without a clone if it is there already.
+#[inline]
+pub(super) fn register(slot: &mut Option<Waker>, waker: &Waker) {
+    match slot {
+        Some(known) if known.will_wake(waker) => {}
+        _ => *slot = Some(waker.clone()),
+    }
+}

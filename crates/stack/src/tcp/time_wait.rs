@@ -1,0 +1,144 @@
+//! TIME-WAIT: what remains of closed connections, in a table of its own with a bound.
+
+use alloc::vec::Vec;
+
+use fullsend_tcp::{SegmentIn, TimeWait, TimeWaitVerdict};
+use fullsend_units::{Instant, SeqNum};
+
+use super::socket::Entry;
+use crate::Host;
+use crate::demux::{FlowKey, Target};
+use crate::table::Table;
+use crate::timer::Wheel;
+
+/// Most entries (Linux's tcp_max_tw_buckets scales with memory; this many take some 10 MB).
+const LIMIT: usize = 65_536;
+
+/// One entry.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    pub(super) key: FlowKey,
+    tw: TimeWait,
+    ts_offset: u32,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct TimeWaits {
+    table: Table<Remains>,
+    wheel: Wheel,
+    due: Vec<u32>,
+}
+
+impl TimeWaits {
+    pub(super) fn new() -> Self {
+        Self {
+            table: Table::new(),
+            wheel: Wheel::new(),
+            due: Vec::new(),
+        }
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Remains> {
+        self.table.get(index)
+    }
+
+    /// When the next entry may be forgotten.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.wheel.next()
+    }
+
+    /// A connection of ours may take the entry's four-tuple.
+    pub(super) fn is_reusable(&self, now: Instant, index: u32) -> bool {
+        let entry = self.table.get(index);
+        entry.is_some_and(|e| e.tw.is_reusable(now))
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Remains> {
+        self.wheel.disarm(index);
+        let remains = self.table.remove(index);
+        if self.table.slots() == 0 {
+            self.wheel.shrink(0);
+        }
+        remains
+    }
+}
+
+impl Host {
+    /// A closed connection leaves its four-tuple to an entry.
+    pub(super) fn enter_time_wait(&mut self, index: u32, tw: TimeWait) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
+            return;
+        };
+        let key = socket.key;
+        if self.tcp.time_wait.table.len() >= LIMIT {
+            self.mib.socket.tw_overflow += 1;
+            return;
+        }
+        let expires = tw.expires;
+        let remains = Remains {
+            key,
+            tw,
+            ts_offset: socket.ts_offset,
+        };
+        if let Some((entry, _)) = self.tcp.time_wait.table.insert(remains) {
+            self.tcp.time_wait.wheel.arm(entry, expires);
+            let (from, to) = (Target::Socket(index), Target::TimeWait(entry));
+            self.tcp.flows.replace(&key, from, to);
+        }
+    }
+
+    /// Takes an entry out; the least ISN of a new incarnation.
+    pub(super) fn forget_time_wait(&mut self, index: u32) -> Option<SeqNum> {
+        let remains = self.tcp.time_wait.remove(index)?;
+        let target = Target::TimeWait(index);
+        self.tcp.flows.remove(&remains.key, target);
+        Some(remains.tw.reuse_isn())
+    }
+
+    /// Forgets the entries whose time is over.
+    pub(crate) fn expire_time_wait(&mut self, now: Instant) {
+        let time_wait = &mut self.tcp.time_wait;
+        let mut due = core::mem::take(&mut time_wait.due);
+        time_wait.wheel.expire(now, &mut due);
+        for index in due.drain(..) {
+            let Some(remains) = self.tcp.time_wait.get(index) else {
+                continue;
+            };
+            let expires = remains.tw.expires;
+            if expires <= now {
+                self.forget_time_wait(index);
+            } else {
+                self.tcp.time_wait.wheel.arm(index, expires);
+            }
+        }
+        self.tcp.time_wait.due = due;
+    }
+
+    /// A segment for an entry came; true if it is a SYN that may begin a new connection.
+    pub(super) fn time_wait_input(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &SegmentIn,
+    ) -> bool {
+        let caps = self.loopback.caps;
+        let Some(remains) = self.tcp.time_wait.table.get_mut(index) else {
+            return false;
+        };
+        let mut cx = self.env.cx(now, caps, remains.ts_offset);
+        let key = remains.key;
+        match remains.tw.handle_segment(&mut cx, segment) {
+            TimeWaitVerdict::Drop => false,
+            TimeWaitVerdict::Reply(reply) => {
+                self.send_alone(now, &key, reply);
+                false
+            }
+            TimeWaitVerdict::Reuse => true,
+            TimeWaitVerdict::Forget => {
+                self.forget_time_wait(index);
+                false
+            }
+        }
+    }
+}
