@@ -7,6 +7,7 @@
 
 mod args;
 mod client;
+mod core;
 mod flow;
 mod net;
 mod pattern;

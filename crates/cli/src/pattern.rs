@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 /// A prime, so that no power of two and no common MSS is a multiple: data that slips by one
 /// message or one segment never matches again.
-const PERIOD: usize = 65_521;
+pub(crate) const PERIOD: usize = 65_521;
 
 /// The contents of a stream, from any place on.
 #[derive(Clone)]

@@ -6,12 +6,12 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, anyhow, bail};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::{IdleArgs, Perf, Place, ServeArgs, TestArgs};
+use crate::args::{IdleArgs, Nic, Perf, Place, ServeArgs, TestArgs};
 use crate::net::Net;
 use crate::net::kernel::Kernel;
 use crate::progress::{Progress, Shown};
 use crate::report::{Outcome, Report};
-use crate::{client, serve};
+use crate::{client, core, serve};
 
 /// Runs the subcommand.
 pub(crate) fn run(perf: Perf) -> Result<()> {
@@ -56,6 +56,10 @@ fn test(args: &TestArgs) -> Result<()> {
             let outcome = runtime()?.block_on(client::run(&Kernel, *server, args, &progress))?;
             (outcome, format!("kernel, to {server}"))
         }
+        &Place::Core { nic, mtu, ipv6 } => {
+            let outcome = core::run(nic, mtu, ipv6, args, &progress)?;
+            (outcome, pair_scene(nic, mtu, ipv6, "core API"))
+        }
         other => bail!("{other:?} is not built yet"),
     };
     drop(shown);
@@ -66,6 +70,15 @@ fn test(args: &TestArgs) -> Result<()> {
         print!("{}", report.text(args, &scene));
     }
     Ok(())
+}
+
+fn pair_scene(nic: Nic, mtu: u32, ipv6: bool, api: &str) -> String {
+    let nic = match nic {
+        Nic::Tso => "tso",
+        Nic::Mtu => "mtu",
+    };
+    let ip = if ipv6 { "IPv6" } else { "IPv4" };
+    format!("in process, {ip}, nic {nic}, mtu {mtu}, {api}")
 }
 
 /// Client and server as tasks of one thread.

@@ -1,0 +1,319 @@
+//! `--api core`: two sans-IO hosts, joined and driven by one loop on one thread, in real time.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::{Context, Result, anyhow, bail};
+use fullsend_offload::{Checksum, Link, Packet, TxToken};
+use fullsend_stack::{
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, StackError, TcpId,
+};
+use fullsend_tcp::{SocketOption, State, Sysctl, TcpError};
+use fullsend_units::{Instant, Seed};
+
+use crate::args::{Nic, Test, TestArgs};
+use crate::progress::Progress;
+use crate::report::Outcome;
+use crate::usage::{self, Counters, Usage};
+
+mod rr;
+mod stream;
+
+const PORT: u16 = 5211;
+/// Free payload memory that each host keeps.
+const POOL_BYTES: usize = 64 << 20;
+/// Largest super-segment, IP header included, bytes: what IPv4's length field can say.
+const GSO_MAX_SIZE: u32 = 65_535;
+/// Super-segments that one host hands over at a time: enough to share the work around them,
+/// little enough to stay in the cache.
+const BATCH: usize = 32;
+/// How long connections may take to open, and to finish after the test's time.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A host and its one interface.
+pub(crate) struct Side {
+    pub(crate) host: Host,
+    iface: IfaceId,
+    ip: IpAddr,
+}
+
+/// Two hosts with a link between them, and the clock of both.
+pub(crate) struct Wire {
+    pub(crate) client: Side,
+    pub(crate) server: Side,
+    nic: Nic,
+    epoch: Clock,
+    frames: Vec<Packet>,
+    tokens: Vec<TxToken>,
+}
+
+impl Side {
+    fn new(n: u8, sysctl: Sysctl, nic: Nic, mtu: u32, ipv6: bool) -> Result<Self> {
+        let mut host = Host::new(HostConfig {
+            seed: Seed::from_u64(n.into()),
+            sysctl,
+            pool_bytes: POOL_BYTES,
+        });
+        let tso = nic == Nic::Tso;
+        let iface = host.add_interface(IfaceConfig {
+            link: Link::Ip,
+            mac: Mac([2, 0, 0, 0, 0, n]),
+            mtu,
+            tso4: tso,
+            tso6: tso,
+            uso: tso,
+            tx_checksum: tso,
+            gso_max_size: GSO_MAX_SIZE,
+            gso: true,
+            gro: true,
+        });
+        let (ip, prefix): (IpAddr, u8) = if ipv6 {
+            ([0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), 64)
+        } else {
+            ([10, 0, 0, n].into(), 24)
+        };
+        let cidr = Cidr { addr: ip, prefix };
+        host.add_address(Instant::ZERO, iface, cidr)
+            .map_err(stack_error)?;
+        Ok(Self { host, iface, ip })
+    }
+
+    fn counters(&self) -> Counters {
+        let counters = self.host.counters();
+        let named = counters.into_iter().map(|(n, v)| (n.to_owned(), v as i64));
+        named.collect()
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(nic: Nic, mtu: u32, ipv6: bool, set: &[(String, String)]) -> Result<Self> {
+        let mut sysctl = Sysctl::default();
+        for (key, value) in set {
+            sysctl
+                .set(key, value)
+                .map_err(|error| anyhow!("--set {key}={value}: {error}"))?;
+        }
+        Ok(Self {
+            client: Side::new(1, sysctl.clone(), nic, mtu, ipv6)?,
+            server: Side::new(2, sysctl, nic, mtu, ipv6)?,
+            nic,
+            epoch: Clock::now(),
+            frames: Vec::new(),
+            tokens: Vec::new(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.epoch.elapsed().as_nanos() as u64)
+    }
+
+    /// Carries what the client wants to send; whether there was anything.
+    pub(crate) fn forth(&mut self, now: Instant) -> bool {
+        if !self.client.host.wants_transmit(self.client.iface) {
+            return false;
+        }
+        let (frames, tokens) = (&mut self.frames, &mut self.tokens);
+        carry(
+            &mut self.client,
+            &mut self.server,
+            self.nic,
+            frames,
+            tokens,
+            now,
+        )
+    }
+
+    /// Carries what the server wants to send; whether there was anything.
+    pub(crate) fn back(&mut self, now: Instant) -> bool {
+        if !self.server.host.wants_transmit(self.server.iface) {
+            return false;
+        }
+        let (frames, tokens) = (&mut self.frames, &mut self.tokens);
+        carry(
+            &mut self.server,
+            &mut self.client,
+            self.nic,
+            frames,
+            tokens,
+            now,
+        )
+    }
+
+    /// Runs timers that are due.
+    pub(crate) fn timers(&mut self, now: Instant) {
+        for side in [&mut self.client, &mut self.server] {
+            if side.host.poll_deadline().is_some_and(|at| at <= now) {
+                side.host.poll(now);
+            }
+        }
+    }
+
+    /// Established connections, each with its handle at the client and at the server.
+    pub(crate) fn connect(&mut self, flows: usize) -> Result<Vec<(TcpId, TcpId)>> {
+        /// Handshakes at a time, well within the SYN queue.
+        const AT_ONCE: usize = 128;
+        let to = SocketAddr::new(self.server.ip, PORT);
+        let config = ListenConfig {
+            backlog: 4096,
+            hold: false,
+            any_destination: false,
+        };
+        let listener = self
+            .server
+            .host
+            .tcp_listen(to, config)
+            .map_err(stack_error)?;
+        let limit = Clock::now() + GRACE;
+        let mut clients: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
+        let mut servers: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
+        let mut open = 0;
+        while open < flows {
+            let now = self.now();
+            while clients.len() < flows.min(open + AT_ONCE) {
+                let host = &mut self.client.host;
+                let id = host.tcp_connect(now, None, to).map_err(stack_error)?;
+                let (local, _) = host.tcp_addrs(id).map_err(stack_error)?;
+                clients.push((local.port(), id));
+            }
+            self.timers(now);
+            self.forth(now);
+            self.back(now);
+            while let Some(new) = self.server.host.tcp_accept(listener).map_err(stack_error)? {
+                servers.push((new.remote.port(), new.id));
+            }
+            while open < servers.len().min(clients.len())
+                && self.client.host.tcp_state(clients[open].1) == Ok(State::Established)
+            {
+                open += 1;
+            }
+            if Clock::now() > limit {
+                bail!("only {open} of {flows} connections could be opened");
+            }
+        }
+        clients.sort_unstable_by_key(|&(port, _)| port);
+        servers.sort_unstable_by_key(|&(port, _)| port);
+        let ids = clients.iter().zip(&servers);
+        Ok(ids.map(|(&(_, c), &(_, s))| (c, s)).collect())
+    }
+
+    fn set_options(&mut self, flows: &[(TcpId, TcpId)], args: &TestArgs) -> Result<()> {
+        let now = self.now();
+        for &(client, server) in flows {
+            for (host, id) in [
+                (&mut self.client.host, client),
+                (&mut self.server.host, server),
+            ] {
+                if args.nodelay {
+                    host.tcp_set_option(now, id, SocketOption::TcpNodelay(true))
+                        .map_err(stack_error)?;
+                }
+                if let Some(name) = &args.congestion {
+                    host.tcp_set_congestion(now, id, name)
+                        .map_err(stack_error)
+                        .with_context(|| {
+                            format!("--congestion `{name}` is not to be had on this stack; try cubic or reno")
+                        })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn carry(
+    from: &mut Side,
+    to: &mut Side,
+    nic: Nic,
+    frames: &mut Vec<Packet>,
+    tokens: &mut Vec<TxToken>,
+    now: Instant,
+) -> bool {
+    from.host.transmit(now, from.iface, frames, BATCH);
+    if frames.is_empty() {
+        return false;
+    }
+    for frame in &mut *frames {
+        if frame.tx.socket != 0 {
+            tokens.push(frame.tx);
+        }
+        if nic == Nic::Mtu {
+            // The sender's word does not count: the receiver has it to verify.
+            frame.offload.checksum = Checksum::Unverified;
+        }
+    }
+    to.host.receive(now, to.iface, frames);
+    frames.clear();
+    for token in tokens.drain(..) {
+        from.host.complete(now, token);
+    }
+    true
+}
+
+pub(crate) fn stack_error(error: StackError) -> anyhow::Error {
+    match error {
+        StackError::Tcp(error) => anyhow!(error.to_string()),
+        other => anyhow!("{other:?}"),
+    }
+}
+
+/// What a call on a connection gave, with "not now" as `None`.
+#[inline]
+pub(crate) fn unless_blocked<T>(result: Result<T, StackError>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(StackError::Tcp(TcpError::WouldBlock)) => Ok(None),
+        Err(error) => Err(stack_error(error)),
+    }
+}
+
+/// Runs the test.
+pub(crate) fn run(
+    nic: Nic,
+    mtu: u32,
+    ipv6: bool,
+    args: &TestArgs,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let mut wire = Wire::new(nic, mtu, ipv6, &args.set)?;
+    let flows = wire.connect(args.flows)?;
+    wire.set_options(&flows, args)?;
+    let counters = (wire.client.counters(), wire.server.counters());
+    let usage = Usage::now()?;
+    let started = Clock::now();
+    progress.start();
+    let (bytes, transactions) = match args.test {
+        Test::Stream {
+            message,
+            zerocopy,
+            verify,
+            pump,
+            ..
+        } => {
+            let plan = stream::Plan {
+                message,
+                zerocopy,
+                verify,
+                pump,
+                ends: wire.now() + args.time.into(),
+            };
+            (stream::run(&mut wire, &flows, &plan, progress)?, None)
+        }
+        Test::Rr { request, response } => {
+            let ends = wire.now() + args.time.into();
+            let done = rr::run(&mut wire, &flows, (request, response), ends, progress)?;
+            let bytes = done.0 * (request + response) as u64;
+            (bytes, Some(done))
+        }
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(Outcome {
+        seconds,
+        bytes,
+        transactions,
+        usage: Usage::now()?.since(&usage),
+        client: usage::delta(&counters.0, &wire.client.counters()),
+        server: usage::delta(&counters.1, &wire.server.counters()),
+        reverse: false,
+    })
+}

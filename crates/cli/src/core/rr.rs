@@ -1,0 +1,127 @@
+//! Requests and responses between two driven hosts.
+
+use anyhow::{Result, bail};
+use fullsend_stack::{Host, TcpId};
+use fullsend_units::Instant;
+use hdrhistogram::Histogram;
+
+use super::{GRACE, Wire, unless_blocked};
+use crate::flow::READ_MAX;
+use crate::pattern::Pattern;
+use crate::progress::Progress;
+use crate::report::new_histogram;
+
+/// One end of one connection: writes a message, reads a message, by turns.
+struct End {
+    id: TcpId,
+    to_write: usize,
+    to_read: usize,
+}
+
+/// A connection, and when its transaction began.
+struct Flow {
+    client: End,
+    server: End,
+    began: Instant,
+}
+
+/// What every step needs beside its flow.
+struct Buffers {
+    pattern: Pattern,
+    scratch: Vec<u8>,
+}
+
+impl End {
+    /// Writes and reads what is due; true once nothing is.
+    #[inline]
+    fn step(&mut self, host: &mut Host, buffers: &mut Buffers, now: Instant) -> Result<bool> {
+        while self.to_write > 0 {
+            let data = buffers.pattern.at(0, self.to_write);
+            match unless_blocked(host.tcp_write(now, self.id, data, false))? {
+                Some(n) => self.to_write -= n,
+                None => return Ok(false),
+            }
+        }
+        while self.to_read > 0 {
+            let len = self.to_read.min(READ_MAX);
+            match unless_blocked(host.tcp_read(now, self.id, &mut buffers.scratch[..len]))? {
+                Some(0) => bail!("a connection ended in the middle of the test"),
+                Some(n) => self.to_read -= n,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Runs transactions until `ends`; how many, and their latencies.
+pub(crate) fn run(
+    wire: &mut Wire,
+    flows: &[(TcpId, TcpId)],
+    (request, response): (usize, usize),
+    ends: Instant,
+    progress: &Progress,
+) -> Result<(u64, Histogram<u64>)> {
+    let mut buffers = Buffers {
+        pattern: Pattern::new(request.max(response)),
+        scratch: vec![0; READ_MAX],
+    };
+    let end = |id, to_write, to_read| End {
+        id,
+        to_write,
+        to_read,
+    };
+    let began = wire.now();
+    let mut flows: Vec<Flow> = flows
+        .iter()
+        .map(|&(client, server)| Flow {
+            client: end(client, request, response),
+            server: end(server, 0, request),
+            began,
+        })
+        .collect();
+    let mut histogram = new_histogram();
+    let mut transactions = 0;
+    loop {
+        let now = wire.now();
+        wire.timers(now);
+        let running = now < ends;
+        let (mut open, mut finished) = (0, 0);
+        for flow in &mut flows {
+            if flow.client.to_read == 0 {
+                continue;
+            }
+            open += 1;
+            if !flow.client.step(&mut wire.client.host, &mut buffers, now)? {
+                continue;
+            }
+            finished += 1;
+            histogram.saturating_record(now.since(flow.began).as_nanos());
+            flow.began = now;
+            if running {
+                (flow.client.to_write, flow.client.to_read) = (request, response);
+                flow.client.step(&mut wire.client.host, &mut buffers, now)?;
+            }
+        }
+        transactions += finished;
+        progress.add(finished * (request + response) as u64, finished);
+        if open == 0 {
+            return Ok((transactions, histogram));
+        }
+        if now > ends + GRACE.into() {
+            bail!(
+                "{open} transactions did not finish within {} s after the test's time",
+                GRACE.as_secs()
+            );
+        }
+        wire.forth(now);
+        for flow in &mut flows {
+            let server = &mut flow.server;
+            if server.step(&mut wire.server.host, &mut buffers, now)? {
+                (server.to_write, server.to_read) = (response, request);
+                server.step(&mut wire.server.host, &mut buffers, now)?;
+            }
+        }
+        wire.back(now);
+    }
+}
