@@ -1,7 +1,7 @@
 //! Bulk transfer between two driven hosts.
 
 use anyhow::{Result, bail};
-use fullsend_buf::Slice;
+use fullsend_buf::{Chain, Slice};
 use fullsend_stack::{StackError, TcpId};
 use fullsend_tcp::TcpError;
 use fullsend_units::Instant;
@@ -162,7 +162,7 @@ impl Run<'_> {
         let host = &mut self.wire.server.host;
         let chain = unless_blocked(host.tcp_read_chain(now, flow.server, READ_MAX))?;
         let mut at = flow.received;
-        for slice in chain.iter().flat_map(|chain| chain.slices()) {
+        for slice in chain.iter().flat_map(Chain::slices) {
             self.check(at, slice)?;
             at += slice.len() as u64;
         }
