@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -73,18 +74,27 @@ pub(crate) enum Pump {
 /// Which TUN device, and our address behind it.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TunArgs {
-    /// Put our stack behind the TUN device of this name (made if it does not exist; needs
-    /// CAP_NET_ADMIN). Give the kernel's side its address with `ip address add`.
+    /// Put our stack behind the TUN device of this name, which is made if it does not exist (that
+    /// needs CAP_NET_ADMIN). The kernel's side gets the address of --connect if that is on the
+    /// link, and another one of the network otherwise.
     #[arg(long, value_name = "NAME", requires = "address")]
     pub(crate) tun: Option<String>,
-    /// Our stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24.
+    /// Our stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24. May be
+    /// repeated.
     #[arg(long, value_name = "CIDR", requires = "tun", value_parser = parse_cidr)]
     pub(crate) address: Vec<Cidr>,
     /// Plain TUN: no virtio_net header, so one MTU-sized packet per system call.
     #[arg(long, requires = "tun")]
     pub(crate) plain: bool,
-    /// Offloads of the TUN to use: `all`, `none`, or a list of csum, tso4, tso6, uso, gro.
-    #[arg(long, value_name = "LIST", requires = "tun", conflicts_with = "plain")]
+    /// Offloads of the TUN to use: all, none, or a list of vnet_hdr, csum, tso4, tso6, tso, uso;
+    /// a minus sign takes one away, as in all,-tso6.
+    #[arg(
+        long,
+        value_name = "LIST",
+        requires = "tun",
+        conflicts_with = "plain",
+        allow_hyphen_values = true
+    )]
     pub(crate) offload: Option<String>,
 }
 
@@ -406,6 +416,33 @@ pub(crate) struct Cidr {
     pub(crate) prefix: u8,
 }
 
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.prefix)
+    }
+}
+
+impl Cidr {
+    /// The address is on this network.
+    pub(crate) fn contains(self, addr: IpAddr) -> bool {
+        let same = |a: u128, b: u128, bits: u8| (a ^ b).checked_shr((bits - self.prefix).into());
+        match (self.addr, addr) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                same(a.to_bits().into(), b.to_bits().into(), 32) == Some(0)
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                self.prefix == 0 || same(a.to_bits(), b.to_bits(), 128) == Some(0)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What to say about a congestion control that a stack does not have.
+pub(crate) fn congestion_help(name: &str) -> String {
+    format!("--congestion `{name}` is not to be had on this stack; try cubic or reno")
+}
+
 fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let mend = "write ADDRESS/PREFIX, as in 10.0.0.2/24 or fd00::2/64";
     let (addr, prefix) = text
@@ -536,6 +573,21 @@ mod tests {
         assert_eq!(client.place, Place::Kernel { server });
         let tun = parse("rr --tun t0 --address fd00::1/64 --plain --connect [fd00::2]:9").unwrap();
         assert!(matches!(tun.place, Place::Tun { .. }));
+    }
+
+    #[test]
+    fn networks_contain_their_addresses() {
+        let within = |cidr: &str, addr: &str| {
+            super::parse_cidr(cidr)
+                .unwrap()
+                .contains(addr.parse().unwrap())
+        };
+        assert!(within("10.0.0.2/24", "10.0.0.255"));
+        assert!(!within("10.0.0.2/24", "10.0.1.1"));
+        assert!(!within("10.0.0.2/32", "10.0.0.3"));
+        assert!(within("0.0.0.0/0", "203.0.113.1"));
+        assert!(within("::/0", "fd00::1"));
+        assert!(!within("fd00::2/64", "10.0.0.2"));
     }
 
     #[test]

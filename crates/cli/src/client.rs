@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use crate::args::{Test, TestArgs};
+use crate::args::{Test, TestArgs, congestion_help};
 use crate::flow::{self, Carriage, Stopwatch};
 use crate::net::{Net, Socket};
 use crate::pattern::Pattern;
@@ -189,9 +189,9 @@ impl Work {
             socket.set_nodelay().context("TCP_NODELAY")?;
         }
         if let Some(name) = &self.preamble.congestion {
-            socket.set_congestion(name).with_context(|| {
-                format!("--congestion `{name}` is not to be had on this stack; try cubic or reno")
-            })?;
+            socket
+                .set_congestion(name)
+                .with_context(|| congestion_help(name))?;
         }
         // A source begins at its preamble: that one is sent when all flows begin.
         if !self.test.is_reverse() {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Context, Result, anyhow, bail};
 use fullsend_offload::{Checksum, Link, Packet, TxToken};
 use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, StackError, TcpId,
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, StackError, TcpId,
 };
 use fullsend_tcp::{SocketOption, State, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
 
-use crate::args::{Nic, Test, TestArgs};
+use crate::args::{Nic, Test, TestArgs, congestion_help};
 use crate::progress::Progress;
 use crate::report::Outcome;
 use crate::usage::{self, Counters, Usage};
@@ -149,21 +149,26 @@ impl Wire {
         }
     }
 
-    /// Established connections, each with its handle at the client and at the server.
-    pub(crate) fn connect(&mut self, flows: usize) -> Result<Vec<(TcpId, TcpId)>> {
-        /// Handshakes at a time, well within the SYN queue.
-        const AT_ONCE: usize = 128;
-        let to = SocketAddr::new(self.server.ip, PORT);
+    /// A listener at the server.
+    pub(crate) fn listen(&mut self) -> Result<ListenerId> {
+        let on = SocketAddr::new(self.server.ip, PORT);
         let config = ListenConfig {
             backlog: 4096,
             hold: false,
             any_destination: false,
         };
-        let listener = self
-            .server
-            .host
-            .tcp_listen(to, config)
-            .map_err(stack_error)?;
+        self.server.host.tcp_listen(on, config).map_err(stack_error)
+    }
+
+    /// Established connections, each with its handle at the client and at the server.
+    pub(crate) fn connect(
+        &mut self,
+        listener: ListenerId,
+        flows: usize,
+    ) -> Result<Vec<(TcpId, TcpId)>> {
+        /// Handshakes at a time, well within the SYN queue.
+        const AT_ONCE: usize = 128;
+        let to = SocketAddr::new(self.server.ip, PORT);
         let limit = Clock::now() + GRACE;
         let mut clients: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
         let mut servers: Vec<(u16, TcpId)> = Vec::with_capacity(flows);
@@ -211,9 +216,7 @@ impl Wire {
                 if let Some(name) = &args.congestion {
                     host.tcp_set_congestion(now, id, name)
                         .map_err(stack_error)
-                        .with_context(|| {
-                            format!("--congestion `{name}` is not to be had on this stack; try cubic or reno")
-                        })?;
+                        .with_context(|| congestion_help(name))?;
                 }
             }
         }
@@ -276,7 +279,8 @@ pub(crate) fn run(
     progress: &Progress,
 ) -> Result<Outcome> {
     let mut wire = Wire::new(nic, mtu, ipv6, &args.set)?;
-    let flows = wire.connect(args.flows)?;
+    let listener = wire.listen()?;
+    let flows = wire.connect(listener, args.flows)?;
     wire.set_options(&flows, args)?;
     let counters = (wire.client.counters(), wire.server.counters());
     let usage = Usage::now()?;

@@ -9,6 +9,7 @@ mod args;
 mod client;
 mod core;
 mod flow;
+mod idle;
 mod net;
 mod pattern;
 mod perf;
@@ -28,6 +29,13 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // What a device could not do, in a line each.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_target(false)
+        .without_time()
+        .init();
     let done = match cli.command {
         Command::Perf(perf) => perf::run(perf),
     };

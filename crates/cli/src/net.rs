@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::usage::Counters;
 
+pub(crate) mod embedded;
 pub(crate) mod kernel;
 
 /// A connected stream socket.

@@ -1,17 +1,18 @@
 //! `fullsend perf`: brings up what a test runs on, and prints what it found.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::{IdleArgs, Nic, Perf, Place, ServeArgs, TestArgs};
+use crate::args::{Nic, Perf, Place, ServeArgs, TestArgs};
 use crate::net::Net;
+use crate::net::embedded::Embedded;
 use crate::net::kernel::Kernel;
 use crate::progress::{Progress, Shown};
 use crate::report::{Outcome, Report};
-use crate::{client, core, serve};
+use crate::{client, core, idle, serve};
 
 /// Runs the subcommand.
 pub(crate) fn run(perf: Perf) -> Result<()> {
@@ -19,13 +20,21 @@ pub(crate) fn run(perf: Perf) -> Result<()> {
         Perf::Stream(args) => test(&args.try_into()?),
         Perf::Rr(args) => test(&args.try_into()?),
         Perf::Serve(args) => serve(&args),
-        Perf::Idle(args) => idle(&args),
+        Perf::Idle(args) => idle::run(&args),
     }
 }
 
 /// One thread: what a test measures is one core, unless it says `--threads 2`.
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
+}
+
+fn runtime_of_two() -> Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(2)
         .enable_all()
         .build()
         .context("cannot start the runtime")
@@ -60,7 +69,31 @@ fn test(args: &TestArgs) -> Result<()> {
             let outcome = core::run(nic, mtu, ipv6, args, &progress)?;
             (outcome, pair_scene(nic, mtu, ipv6, "core API"))
         }
-        other => bail!("{other:?} is not built yet"),
+        &Place::Pair { nic, mtu, ipv6 } => {
+            let runtime = if args.threads == 2 {
+                runtime_of_two()?
+            } else {
+                runtime()?
+            };
+            let ip: IpAddr = if ipv6 {
+                Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).into()
+            } else {
+                Ipv4Addr::new(10, 0, 0, 2).into()
+            };
+            let on = SocketAddr::new(ip, 0);
+            let outcome = runtime.block_on(async {
+                let (client, server) = Embedded::pair(nic, mtu, &args.set)?;
+                one_thread(client, server, on, args, &progress).await
+            })?;
+            (outcome, pair_scene(nic, mtu, ipv6, "tokio API"))
+        }
+        Place::Tun { server, tun } => {
+            let outcome = runtime()?.block_on(async {
+                let client = Embedded::tun(tun, &args.set, Some(*server))?;
+                client::run(&client, *server, args, &progress).await
+            })?;
+            (outcome, format!("to {server} over TUN {}", tun.name))
+        }
     };
     drop(shown);
     let report = Report::new(args, outcome);
@@ -135,9 +168,9 @@ fn serve(args: &ServeArgs) -> Result<()> {
     if args.kernel {
         return runtime()?.block_on(serve::run(Kernel, on, "kernel"));
     }
-    bail!("not built yet");
-}
-
-fn idle(_args: &IdleArgs) -> Result<()> {
-    bail!("not built yet");
+    let tun = args.tun.clone().checked(args.mtu.unwrap_or(1500))?;
+    runtime()?.block_on(async {
+        let stack = Embedded::tun(&tun, &args.set, None)?;
+        serve::run(stack, on, &format!("our stack, over TUN {}", tun.name)).await
+    })
 }

@@ -1,0 +1,116 @@
+//! Our stack's sockets, through the public tokio API.
+
+use std::io;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, anyhow};
+use bytes::Bytes;
+use fullsend::{NicMode, OffloadSet, Pair, Stack, TcpListener, TcpStream};
+
+use super::{Net, Socket};
+use crate::args::{Nic, Tun};
+use crate::flow::READ_MAX;
+use crate::usage::Counters;
+
+/// As many as `--flows` can ask for at a time, nearly.
+const BACKLOG: usize = 4096;
+
+/// One of our hosts.
+#[derive(Clone)]
+pub(crate) struct Embedded(Stack);
+
+impl Embedded {
+    /// Two of them with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
+    pub(crate) fn pair(nic: Nic, mtu: u32, set: &[(String, String)]) -> Result<(Self, Self)> {
+        let config = Pair {
+            nic: match nic {
+                Nic::Tso => NicMode::Tso,
+                Nic::Mtu => NicMode::Mtu,
+            },
+            mtu,
+            sysctl: set.to_vec(),
+            ..Pair::default()
+        };
+        let (client, server) = Stack::pair(&config)?;
+        Ok((Self(client), Self(server)))
+    }
+
+    /// One behind a TUN. The kernel's side gets the address of `peer` if that is on the link.
+    pub(crate) fn tun(
+        tun: &Tun,
+        set: &[(String, String)],
+        peer: Option<SocketAddr>,
+    ) -> Result<Self> {
+        let mut builder = Stack::builder().tun(&tun.name).mtu(tun.mtu);
+        for cidr in &tun.addresses {
+            builder = builder.address(&cidr.to_string());
+            let there = peer
+                .map(|peer| peer.ip())
+                .filter(|&ip| cidr.contains(ip))
+                .or_else(|| fullsend::other_address(cidr.addr, cidr.prefix));
+            if let Some(addr) = there {
+                builder = builder.kernel_address(&format!("{addr}/{}", cidr.prefix));
+            }
+        }
+        if tun.plain {
+            builder = builder.offload(OffloadSet::NONE);
+        } else if let Some(list) = &tun.offload {
+            let set = list
+                .parse()
+                .map_err(|error| anyhow!("--offload {list}: {error}"))?;
+            builder = builder.offload(set);
+        }
+        for (key, value) in set {
+            builder = builder.sysctl(key, value);
+        }
+        let stack = builder
+            .build()
+            .with_context(|| format!("cannot run over --tun {}", tun.name))?;
+        Ok(Self(stack))
+    }
+}
+
+impl Net for Embedded {
+    type Socket = TcpStream;
+    type Listener = TcpListener;
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(&self.0, to).await
+    }
+
+    async fn listen(&self, on: SocketAddr) -> io::Result<TcpListener> {
+        TcpListener::bind_with(&self.0, on, BACKLOG)
+    }
+
+    async fn accept(listener: &mut TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+        listener.accept().await
+    }
+
+    fn local_addr(listener: &TcpListener) -> io::Result<SocketAddr> {
+        listener.local_addr()
+    }
+
+    fn counters(&self) -> io::Result<Counters> {
+        let counters = self.0.counters().into_iter();
+        Ok(counters.map(|(n, v)| (n.to_owned(), v as i64)).collect())
+    }
+}
+
+impl Socket for TcpStream {
+    fn set_nodelay(&self) -> io::Result<()> {
+        TcpStream::set_nodelay(self, true)
+    }
+
+    fn set_congestion(&self, name: &str) -> io::Result<()> {
+        TcpStream::set_congestion(self, name)
+    }
+
+    async fn write_bytes(&mut self, data: Bytes) -> io::Result<()> {
+        TcpStream::write_bytes(self, data).await
+    }
+
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        let chunk = TcpStream::read_chunk(self, READ_MAX).await?;
+        Ok(chunk.unwrap_or_default())
+    }
+}
