@@ -52,7 +52,8 @@ impl Stack {
     }
 
     /// Two stacks in this process, joined by a link: the first is 10.0.0.1 and fd00::1, the
-    /// second 10.0.0.2 and fd00::2. No root, no device.
+    /// second 10.0.0.2 and fd00::2; all other addresses are routed to the other side. No root, no
+    /// device.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -83,7 +84,9 @@ impl Stack {
         let build = |n: u64| {
             let mut builder = Self::builder()
                 .address(&format!("10.0.0.{n}/24"))
-                .address(&format!("fd00::{n}/64"));
+                .address(&format!("fd00::{n}/64"))
+                .route("0.0.0.0/0", None)
+                .route("::/0", None);
             for (key, value) in &config.sysctl {
                 builder = builder.sysctl(key, value);
             }

@@ -1,0 +1,154 @@
+//! An axum server, unchanged, on our stack: serves a folder over a TUN device.
+//!
+//! ```text
+//! cargo run --release -p fullsend --example http -- --tun fs0 --address 10.9.0.2/24 \
+//!     --address fd09::2/64 --dir /tmp/www
+//! curl http://10.9.0.2/file
+//! curl -T file http://[fd09::2]/file
+//! ```
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{self, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use clap::Parser;
+use fullsend::{OffloadSet, Stack, TcpListener, other_address};
+use futures_util::TryStreamExt;
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+use tokio_util::io::{ReaderStream, StreamReader};
+
+/// Bytes per file read or write.
+const CHUNK: usize = 512 << 10;
+
+#[derive(Parser)]
+#[command(about = "Serves a folder over HTTP, on a TCP/IP stack of its own")]
+struct Args {
+    /// TUN interface, made if it does not exist.
+    #[arg(long, default_value = "fs0")]
+    tun: String,
+    /// The server's address with prefix length; once for each.
+    #[arg(long, required = true)]
+    address: Vec<String>,
+    /// Folder to serve; PUT writes into it.
+    #[arg(long)]
+    dir: PathBuf,
+    #[arg(long, default_value_t = 80)]
+    port: u16,
+    /// No offloads: each packet of the MTU is one read or write.
+    #[arg(long)]
+    plain: bool,
+    /// Offloads to use, such as all,-tso6.
+    #[arg(long, default_value_t = OffloadSet::ALL)]
+    offload: OffloadSet,
+}
+
+#[tokio::main]
+async fn main() -> io::Result<()> {
+    let args = Args::parse();
+    let stack = build(&args)?;
+    let listener = TcpListener::bind(&stack, (Ipv6Addr::UNSPECIFIED, args.port))?;
+    for address in &args.address {
+        println!(
+            "serving {} at {address} port {}",
+            args.dir.display(),
+            args.port
+        );
+    }
+    let app = Router::new()
+        .route("/{*path}", get(read).put(write))
+        .layer(extract::DefaultBodyLimit::disable())
+        .with_state(Arc::new(args.dir));
+    axum::serve(listener, app).await
+}
+
+/// Our addresses on the stack's side, a neighbour of each on the kernel's.
+fn build(args: &Args) -> io::Result<Stack> {
+    let offload = if args.plain {
+        OffloadSet::NONE
+    } else {
+        args.offload
+    };
+    let mut builder = Stack::builder().tun(&args.tun).offload(offload);
+    for address in &args.address {
+        builder = builder.address(address);
+        let (addr, prefix) = address.split_once('/').unwrap_or((address, ""));
+        if let (Ok(addr), Ok(prefix)) = (addr.parse(), prefix.parse())
+            && let Some(other) = other_address(addr, prefix)
+        {
+            builder = builder.kernel_address(&format!("{other}/{prefix}"));
+        }
+    }
+    builder.build()
+}
+
+type Reply = Result<Response, (StatusCode, String)>;
+
+async fn read(
+    State(dir): State<Arc<PathBuf>>,
+    extract::Path(path): extract::Path<String>,
+) -> Reply {
+    let mut file = File::open(inside(&dir, &path)?).await.map_err(failed)?;
+    file.set_max_buf_size(CHUNK);
+    let meta = file.metadata().await.map_err(failed)?;
+    if !meta.is_file() {
+        return Err((StatusCode::FORBIDDEN, format!("{path} is not a file\n")));
+    }
+    let body = Body::from_stream(ReaderStream::with_capacity(file, CHUNK));
+    Ok(([(header::CONTENT_LENGTH, meta.len())], body).into_response())
+}
+
+async fn write(
+    State(dir): State<Arc<PathBuf>>,
+    extract::Path(path): extract::Path<String>,
+    body: Body,
+) -> Reply {
+    let path = inside(&dir, &path)?;
+    // Whoever reads meanwhile sees the old file or the new, never a part.
+    let mut part = path.clone().into_os_string();
+    part.push(".part");
+    let done = store(body, Path::new(&part)).await;
+    let done = match done {
+        Ok(()) => tokio::fs::rename(&part, &path).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = done {
+        let _ = tokio::fs::remove_file(&part).await;
+        return Err(failed(error));
+    }
+    Ok(StatusCode::CREATED.into_response())
+}
+
+async fn store(body: Body, path: &Path) -> io::Result<()> {
+    let mut file = File::create(path).await?;
+    file.set_max_buf_size(CHUNK);
+    let mut body = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
+    let mut file = tokio::io::BufWriter::with_capacity(CHUNK, file);
+    tokio::io::copy_buf(&mut body, &mut file).await?;
+    file.flush().await
+}
+
+/// The path below `dir`, unless it climbs out of it.
+fn inside(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
+    let path = Path::new(path);
+    if path.components().all(|c| matches!(c, Component::Normal(_))) {
+        return Ok(dir.join(path));
+    }
+    Err((StatusCode::FORBIDDEN, "not in the folder\n".to_owned()))
+}
+
+fn failed(error: io::Error) -> (StatusCode, String) {
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, format!("{error}\n"))
+}
