@@ -95,9 +95,11 @@ async fn read(
     State(dir): State<Arc<PathBuf>>,
     extract::Path(path): extract::Path<String>,
 ) -> Reply {
-    let mut file = File::open(inside(&dir, &path)?).await.map_err(failed)?;
+    let mut file = File::open(inside(&dir, &path)?)
+        .await
+        .map_err(|e| failed(&e))?;
     file.set_max_buf_size(CHUNK);
-    let meta = file.metadata().await.map_err(failed)?;
+    let meta = file.metadata().await.map_err(|e| failed(&e))?;
     if !meta.is_file() {
         return Err((StatusCode::FORBIDDEN, format!("{path} is not a file\n")));
     }
@@ -121,7 +123,7 @@ async fn write(
     };
     if let Err(error) = done {
         let _ = tokio::fs::remove_file(&part).await;
-        return Err(failed(error));
+        return Err(failed(&error));
     }
     Ok(StatusCode::CREATED.into_response())
 }
@@ -144,7 +146,7 @@ fn inside(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
     Err((StatusCode::FORBIDDEN, "not in the folder\n".to_owned()))
 }
 
-fn failed(error: io::Error) -> (StatusCode, String) {
+fn failed(error: &io::Error) -> (StatusCode, String) {
     let status = match error.kind() {
         io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
         io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,

@@ -1,0 +1,124 @@
+//! UDP over the in-process link.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{pair, pair_with, pattern, paused};
+use fullsend::{NicMode, UdpSocket};
+use tokio::task::JoinSet;
+
+#[test]
+fn datagrams_go_and_come() {
+    for (here, there) in [
+        ("10.0.0.1:0", "10.0.0.2:53"),
+        ("[fd00::1]:0", "[fd00::2]:53"),
+    ] {
+        for nic in [NicMode::Tso, NicMode::Mtu] {
+            paused(async {
+                let (a, b) = pair_with(nic, 1500);
+                let client = UdpSocket::bind(&a, here).unwrap();
+                let server = UdpSocket::bind(&b, there).unwrap();
+                // The last one is sent in fragments.
+                for len in [0, 1, 1400, 9000] {
+                    let data = pattern(len, 3);
+                    assert_eq!(client.send_to(&data, there).await.unwrap(), len);
+                    let mut buf = vec![0; 10_000];
+                    let (n, from) = server.recv_from(&mut buf).await.unwrap();
+                    assert_eq!(from, client.local_addr().unwrap());
+                    assert!(buf[..n] == data);
+                    server.send_to(&buf[..n], from).await.unwrap();
+                    let (n, from) = client.recv_from(&mut buf).await.unwrap();
+                    assert_eq!(from, there.parse().unwrap());
+                    assert!(buf[..n] == data);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_connected_socket_hears_its_peer_only() {
+    paused(async {
+        let (a, b) = pair();
+        let client = UdpSocket::bind(&a, "10.0.0.1:1000").unwrap();
+        let stranger = UdpSocket::bind(&b, "10.0.0.2:1").unwrap();
+        let server = UdpSocket::bind(&b, "10.0.0.2:2").unwrap();
+        assert_eq!(
+            client.send(b"x").await.unwrap_err().kind(),
+            ErrorKind::NotConnected
+        );
+        client.connect("10.0.0.2:2").unwrap();
+        stranger.send_to(b"strange", "10.0.0.1:1000").await.unwrap();
+        server.send_to(b"known", "10.0.0.1:1000").await.unwrap();
+        let mut buf = [0; 16];
+        assert_eq!(client.recv(&mut buf).await.unwrap(), 5);
+        assert_eq!(&buf[..5], b"known");
+        client.send(b"back").await.unwrap();
+        assert_eq!(server.recv_from(&mut buf).await.unwrap().0, 4);
+    });
+}
+
+#[test]
+fn addresses_are_kept_both_ways() {
+    paused(async {
+        let (a, b) = pair();
+        let client = UdpSocket::bind(&a, "10.0.0.1:1000").unwrap();
+        let gateway = UdpSocket::bind(&b, "0.0.0.0:53").unwrap();
+        client.send_to(b"q", "10.0.0.2:53").await.unwrap();
+        let mut buf = [0; 16];
+        let (_, from, to) = gateway.recv_from_to(&mut buf).await.unwrap();
+        assert_eq!(to, "10.0.0.2:53".parse().unwrap());
+        let foreign: SocketAddr = "203.0.113.9:53".parse().unwrap();
+        gateway.send_from(b"a", foreign, from).await.unwrap();
+        assert_eq!(client.recv_from(&mut buf).await.unwrap(), (1, foreign));
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_cut_or_refused() {
+    paused(async {
+        let (a, b) = pair();
+        let client = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();
+        let server = UdpSocket::bind(&b, "10.0.0.2:53").unwrap();
+        let error = client
+            .send_to(&vec![0; 70_000], "10.0.0.2:53")
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("70000"), "{error}");
+        client.send_to(b"0123456789", "10.0.0.2:53").await.unwrap();
+        let mut buf = [0; 4];
+        assert_eq!(server.recv_from(&mut buf).await.unwrap().0, 4);
+        assert_eq!(&buf, b"0123");
+        assert_eq!(
+            server.try_recv_from(&mut buf).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+    });
+}
+
+#[test]
+fn several_tasks_receive_on_one_socket() {
+    paused(async {
+        let (a, b) = pair();
+        let client = UdpSocket::bind(&a, "10.0.0.1:0").unwrap();
+        let server = Arc::new(UdpSocket::bind(&b, "10.0.0.2:53").unwrap());
+        let mut receivers = JoinSet::new();
+        for _ in 0..5 {
+            let server = server.clone();
+            receivers.spawn(async move { server.recv_from(&mut [0; 8]).await.unwrap().0 });
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for _ in 0..5 {
+            client.send_to(b"x", "10.0.0.2:53").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        while let Some(done) = receivers.join_next().await {
+            assert_eq!(done.unwrap(), 1);
+        }
+    });
+}
