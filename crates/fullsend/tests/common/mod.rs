@@ -9,23 +9,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Runs `test` on one thread with tokio's clock paused: whatever waits for a timer gets it as
 /// soon as nothing else can run, so no test waits, and a lost wake-up ends in `LIMIT`.
-pub fn paused<F: Future>(test: F) -> F::Output {
+pub(crate) fn paused<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap()
-        .block_on(limited(Duration::from_secs(3600), test))
+        .block_on(limited(Duration::from_hours(1), test))
 }
 
 /// Runs `test` on four threads in real time.
-pub fn threads<F: Future>(test: F) -> F::Output {
+pub(crate) fn threads<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
         .build()
         .unwrap()
-        .block_on(limited(Duration::from_secs(120), test))
+        .block_on(limited(Duration::from_mins(2), test))
 }
 
 async fn limited<F: Future>(limit: Duration, test: F) -> F::Output {
@@ -34,11 +34,11 @@ async fn limited<F: Future>(limit: Duration, test: F) -> F::Output {
         .expect("the test hangs")
 }
 
-pub fn pair() -> (Stack, Stack) {
+pub(crate) fn pair() -> (Stack, Stack) {
     pair_with(NicMode::Tso, 1500)
 }
 
-pub fn pair_with(nic: NicMode, mtu: u32) -> (Stack, Stack) {
+pub(crate) fn pair_with(nic: NicMode, mtu: u32) -> (Stack, Stack) {
     Stack::pair(&Pair {
         nic,
         mtu,
@@ -49,7 +49,7 @@ pub fn pair_with(nic: NicMode, mtu: u32) -> (Stack, Stack) {
 }
 
 /// A connection: the client's end on `a`, the server's on `b`.
-pub async fn connected(a: &Stack, b: &Stack) -> (TcpStream, TcpStream) {
+pub(crate) async fn connected(a: &Stack, b: &Stack) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(b, "10.0.0.2:0").unwrap();
     let client = TcpStream::connect(a, listener.local_addr().unwrap());
     let (client, server) = tokio::join!(client, listener.accept());
@@ -57,7 +57,7 @@ pub async fn connected(a: &Stack, b: &Stack) -> (TcpStream, TcpStream) {
 }
 
 /// Bytes that differ at every place where a slip would show.
-pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
@@ -71,7 +71,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Sends `data` and a FIN one way, and returns what comes out at the other end.
-pub async fn carry(
+pub(crate) async fn carry(
     mut from: impl AsyncWrite + Unpin,
     mut to: impl AsyncRead + Unpin,
     data: &[u8],
@@ -81,7 +81,7 @@ pub async fn carry(
         from.shutdown().await.unwrap();
     };
     let mut got = Vec::new();
-    let (_, read) = tokio::join!(write, to.read_to_end(&mut got));
+    let ((), read) = tokio::join!(write, to.read_to_end(&mut got));
     read.unwrap();
     got
 }
