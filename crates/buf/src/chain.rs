@@ -199,15 +199,31 @@ impl From<Bytes> for Chain {
 impl FromIterator<Slice> for Chain {
     fn from_iter<I: IntoIterator<Item = Slice>>(slices: I) -> Self {
         let mut chain = Self::new();
-        slices.into_iter().for_each(|s| chain.push(s));
+        chain.extend(slices);
         chain
+    }
+}
+
+impl IntoIterator for Chain {
+    type Item = Slice;
+    type IntoIter = smallvec::IntoIter<[Slice; 2]>;
+
+    /// The pieces, in order.
+    fn into_iter(self) -> Self::IntoIter {
+        self.slices.into_iter()
+    }
+}
+
+impl Extend<Slice> for Chain {
+    fn extend<I: IntoIterator<Item = Slice>>(&mut self, slices: I) {
+        slices.into_iter().for_each(|s| self.push(s));
     }
 }
 
 impl PartialEq for Chain {
     fn eq(&self, other: &Self) -> bool {
         fn bytes(chain: &Chain) -> impl Iterator<Item = &u8> {
-            chain.slices.iter().flat_map(|s| s.as_slice())
+            chain.slices.iter().flat_map(Slice::as_slice)
         }
         self.len == other.len && bytes(self).eq(bytes(other))
     }

@@ -261,7 +261,7 @@ impl Slice {
 
     /// Grows by `next` if it lies right behind in the same memory; gives it back otherwise.
     #[inline]
-    pub(crate) fn try_join(&mut self, next: Self) -> Result<(), Self> {
+    pub fn try_join(&mut self, next: Self) -> Result<(), Self> {
         let adjacent = match (&self.block, &next.block) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b) && self.off + self.len == next.off,
             _ => false,

@@ -15,6 +15,7 @@ impl Rto {
     pub(crate) const INITIAL: Self = Self(Nanos::from_secs(1));
 
     /// `span`, brought within the bounds.
+    #[inline]
     pub(crate) fn clamped(span: Nanos) -> Self {
         Self(span.clamp(Self::MIN, Self::MAX))
     }
@@ -24,6 +25,12 @@ impl Rto {
     pub(crate) const fn nanos(self) -> Nanos {
         self.0
     }
+
+    /// RFC 6298 (5.5), `times` times.
+    #[inline]
+    fn doubled(self, times: u8) -> Self {
+        Self::clamped(self.0 * (1 << times.min(31)))
+    }
 }
 
 /// Estimates a path's round-trip time and derives the timeout.
@@ -31,6 +38,9 @@ impl Rto {
 pub(crate) struct RttEstimator {
     srtt: Nanos,
     rttvar: Nanos,
+    min_rtt: WindowedMin,
+    /// Any sample yet: a round trip in one process can take no time at all.
+    sampled: bool,
     backoff: u8,
 }
 
@@ -40,19 +50,46 @@ impl RttEstimator {
         Self {
             srtt: Nanos::ZERO,
             rttvar: Nanos::ZERO,
+            min_rtt: WindowedMin::new(),
+            sampled: false,
             backoff: 0,
         }
     }
 
     /// A round trip took `rtt` (never from a retransmitted segment: Karn). Ends any backoff.
+    #[inline]
     pub(crate) fn on_sample(&mut self, now: Instant, rtt: Nanos) {
-        let _ = (now, rtt);
-        todo!()
+        self.backoff = 0;
+        self.min_rtt.update(now, rtt);
+        if !self.sampled {
+            // RFC 6298 (2.2).
+            self.sampled = true;
+            self.srtt = rtt;
+            self.rttvar = rtt / 2;
+            return;
+        }
+        // RFC 6298 (2.3), alpha 1/8 and beta 1/4. The mean rounds towards the sample, so that
+        // few nanoseconds decay too.
+        let error = self.srtt.abs_diff(rtt);
+        self.rttvar = self.rttvar.saturating_sub(self.rttvar / 4) + error / 4;
+        let step = Nanos::from_nanos(error.as_nanos().div_ceil(8));
+        self.srtt = if rtt < self.srtt {
+            self.srtt.saturating_sub(step)
+        } else {
+            self.srtt + step
+        };
     }
 
-    /// The timeout, backoff included.
+    /// The timeout, backoff included. The variance counts for at least the minimum timeout, as
+    /// Linux has it: a steady path's round trip still gains a delayed ACK now and then.
+    #[inline]
     pub(crate) fn rto(&self) -> Rto {
-        todo!()
+        let base = if self.sampled {
+            Rto::clamped(self.srtt + (self.rttvar * 4).max(Rto::MIN))
+        } else {
+            Rto::INITIAL
+        };
+        base.doubled(self.backoff)
     }
 
     /// RFC 6298 (5.5): the timer fired; the next timeout is twice as long.
@@ -61,6 +98,7 @@ impl RttEstimator {
     }
 
     /// New data was acknowledged.
+    #[inline]
     pub(crate) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
@@ -71,8 +109,9 @@ impl RttEstimator {
     }
 
     /// Smoothed round-trip time; `None` before the first sample.
+    #[inline]
     pub(crate) fn srtt(&self) -> Option<Nanos> {
-        todo!()
+        self.sampled.then_some(self.srtt)
     }
 
     /// Round-trip time variation; zero before the first sample.
@@ -81,7 +120,181 @@ impl RttEstimator {
     }
 
     /// Least round-trip time of about the last five minutes; `None` before the first sample.
+    #[inline]
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
-        todo!()
+        self.sampled.then(|| self.min_rtt.get())
+    }
+}
+
+/// A round trip and when it was measured.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Saturates at 4.3 s.
+    rtt_ns: u32,
+    at_ms: u32,
+}
+
+/// The least of a sliding window, kept as the best, second best and third best of its parts
+/// (Kathleen Nichols' algorithm).
+#[derive(Clone, Copy, Debug)]
+struct WindowedMin {
+    best: [Sample; 3],
+}
+
+impl WindowedMin {
+    /// Linux's `tcp_min_rtt_wlen`.
+    const WINDOW_MS: u32 = 300_000;
+
+    const fn new() -> Self {
+        let none = Sample {
+            rtt_ns: u32::MAX,
+            at_ms: 0,
+        };
+        Self { best: [none; 3] }
+    }
+
+    #[inline]
+    fn get(&self) -> Nanos {
+        Nanos::from_nanos(u64::from(self.best[0].rtt_ns))
+    }
+
+    #[inline]
+    fn update(&mut self, now: Instant, rtt: Nanos) {
+        let new = Sample {
+            rtt_ns: u32::try_from(rtt.as_nanos()).unwrap_or(u32::MAX),
+            at_ms: now.as_millis() as u32,
+        };
+        let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
+        if new.rtt_ns <= self.best[0].rtt_ns || age(&self.best[2]) > Self::WINDOW_MS {
+            self.best = [new; 3];
+            return;
+        }
+        if new.rtt_ns <= self.best[1].rtt_ns {
+            self.best[1] = new;
+            self.best[2] = new;
+        } else if new.rtt_ns <= self.best[2].rtt_ns {
+            self.best[2] = new;
+        }
+        self.expire(new);
+    }
+
+    /// Lets the best go when it is too old, and makes sure that the runners-up come from later
+    /// parts of the window.
+    fn expire(&mut self, new: Sample) {
+        let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
+        if age(&self.best[0]) > Self::WINDOW_MS {
+            self.best = [self.best[1], self.best[2], new];
+            if age(&self.best[0]) > Self::WINDOW_MS {
+                self.best = [self.best[1], self.best[2], new];
+            }
+            return;
+        }
+        let same = |a: &Sample, b: &Sample| a.at_ms == b.at_ms;
+        if same(&self.best[1], &self.best[0]) && age(&self.best[1]) > Self::WINDOW_MS / 4 {
+            self.best[1] = new;
+            self.best[2] = new;
+        } else if same(&self.best[2], &self.best[1]) && age(&self.best[2]) > Self::WINDOW_MS / 2 {
+            self.best[2] = new;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Instant, Nanos, Rng, Seed};
+
+    use super::{Rto, RttEstimator};
+
+    fn ms(n: u64) -> Nanos {
+        Nanos::from_millis(n)
+    }
+
+    fn at(n: u64) -> Instant {
+        Instant::ZERO + ms(n)
+    }
+
+    #[test]
+    fn before_any_sample_the_timeout_is_one_second() {
+        let mut rtt = RttEstimator::new();
+        assert_eq!(
+            (rtt.rto().nanos(), rtt.srtt(), rtt.min_rtt()),
+            (ms(1000), None, None)
+        );
+        rtt.back_off();
+        assert_eq!(rtt.rto().nanos(), ms(2000));
+    }
+
+    /// RFC 6298 (2.2) and (2.3), by hand.
+    #[test]
+    fn follows_the_formulas() {
+        let mut rtt = RttEstimator::new();
+        rtt.on_sample(at(0), ms(400));
+        assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(400)), ms(200)));
+        assert_eq!(rtt.rto().nanos(), ms(1200));
+        rtt.on_sample(at(1), ms(480));
+        assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(410)), ms(170)));
+        assert_eq!(rtt.rto().nanos(), ms(410 + 680));
+    }
+
+    #[test]
+    fn a_steady_path_keeps_the_minimum_above_its_round_trip() {
+        let mut rtt = RttEstimator::new();
+        (0..100).for_each(|i| rtt.on_sample(at(i), ms(190)));
+        assert_eq!(rtt.rto().nanos(), ms(390));
+    }
+
+    #[test]
+    fn backoff_doubles_up_to_the_bound_and_ends_with_a_sample() {
+        let mut rtt = RttEstimator::new();
+        rtt.on_sample(at(0), ms(100));
+        let first = rtt.rto().nanos();
+        rtt.back_off();
+        assert_eq!(rtt.rto().nanos(), first * 2);
+        (0..255).for_each(|_| rtt.back_off());
+        assert_eq!((rtt.rto().nanos(), rtt.backoff()), (Rto::MAX, 255));
+        rtt.on_sample(at(1), ms(100));
+        assert_eq!((rtt.rto().nanos(), rtt.backoff()), (first, 0));
+    }
+
+    #[test]
+    fn round_trips_of_no_time_are_round_trips() {
+        let mut rtt = RttEstimator::new();
+        for i in 0..100 {
+            rtt.on_sample(at(i), Nanos::from_nanos(i % 3));
+        }
+        assert_eq!(rtt.min_rtt(), Some(Nanos::ZERO));
+        assert!(rtt.rto().nanos() < Rto::MIN + Nanos::from_micros(1));
+        rtt.on_sample(at(200), Nanos::MAX);
+        assert_eq!(rtt.rto().nanos(), Rto::MAX);
+    }
+
+    #[test]
+    fn the_least_of_five_minutes_is_kept_and_then_forgotten() {
+        let mut rtt = RttEstimator::new();
+        rtt.on_sample(at(0), ms(10));
+        for s in 1..299 {
+            rtt.on_sample(at(s * 1000), ms(50 + s % 7));
+            assert_eq!(rtt.min_rtt(), Some(ms(10)));
+        }
+        for s in 299..700 {
+            rtt.on_sample(at(s * 1000), ms(50 + s % 7));
+        }
+        assert_eq!(rtt.min_rtt(), Some(ms(50)));
+    }
+
+    /// Between the true minimum of the window and that of its last quarter.
+    #[test]
+    fn the_windowed_minimum_is_close_to_the_true_one() {
+        let mut rng = Rng::new(Seed::from_u64(3));
+        let mut rtt = RttEstimator::new();
+        let mut seen = alloc::vec::Vec::new();
+        for s in 0..3000u64 {
+            let sample = ms(20 + rng.below(100) + if s > 1500 { 200 } else { 0 });
+            rtt.on_sample(at(s * 1000), sample);
+            seen.push(sample);
+            let last = |n: usize| seen.iter().rev().take(n).min().copied();
+            let min = rtt.min_rtt();
+            assert!(min >= last(302) && min <= last(75), "{s}: {min:?}");
+        }
     }
 }

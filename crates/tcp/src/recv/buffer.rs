@@ -1,1 +1,342 @@
-//! Text in order, waiting for its reader.
+//! A run of received text, held by reference where that wastes no memory.
+
+use alloc::collections::VecDeque;
+
+use fullsend_buf::{Chain, Pool, Room, Slice};
+
+/// A slice larger than this is always kept by reference.
+const COPY_AT_MOST: usize = 16 << 10;
+/// A slice may pin this many times its length.
+const PIN_RATIO: usize = 4;
+/// A block may be pinned beyond the ratio while the run pins no more than this in all: the
+/// message that a request-response flow is about to read is not copied twice.
+const PIN_FREELY: usize = 64 << 10;
+/// Where small pieces are copied together.
+const COLLAPSE_BLOCK: usize = 4 << 10;
+/// Entries that an empty run keeps.
+const KEPT_PIECES: usize = 4;
+
+/// Contiguous text: slices in order, then a block in which small ones are gathered.
+///
+/// Memory is bounded: a hostile peer's one-byte segments, each in a block of its own, are copied
+/// together, so that text of `n` bytes pins less than `4 n` bytes plus a constant.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    pieces: VecDeque<Slice>,
+    room: Option<Room>,
+    len: u32,
+    /// Capacity of the blocks that `pieces` pin; one that several pieces share counts for each.
+    pinned: usize,
+}
+
+impl Text {
+    /// Bytes.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// No bytes.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn truesize(&self) -> usize {
+        self.pinned + self.room.as_ref().map_or(0, Room::capacity)
+    }
+
+    /// Appends text. `frugal`: nothing may be pinned beyond the ratio, however little there is.
+    #[inline]
+    pub(super) fn push(&mut self, pool: &Pool, text: Chain, frugal: bool) {
+        for slice in text {
+            self.push_slice(pool, slice, frugal);
+        }
+    }
+
+    #[inline]
+    fn push_slice(&mut self, pool: &Pool, slice: Slice, frugal: bool) {
+        self.len += slice.len() as u32;
+        if self.room.is_some() {
+            return self.push_behind_room(pool, slice);
+        }
+        let slice = match self.pieces.back_mut() {
+            Some(last) => match last.try_join(slice) {
+                Ok(()) => return,
+                Err(slice) => slice,
+            },
+            None => slice,
+        };
+        let freely = if frugal { 0 } else { PIN_FREELY };
+        if is_wasteful(&slice) && self.pinned + slice.pinned() > freely {
+            return self.copy_in(pool, &slice);
+        }
+        self.keep(slice);
+    }
+
+    fn keep(&mut self, slice: Slice) {
+        self.pinned += slice.pinned();
+        self.pieces.push_back(slice);
+    }
+
+    fn push_behind_room(&mut self, pool: &Pool, slice: Slice) {
+        if is_wasteful(&slice) {
+            return self.copy_in(pool, &slice);
+        }
+        self.close_room();
+        self.keep(slice);
+    }
+
+    fn copy_in(&mut self, pool: &Pool, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
+                self.close_room();
+                self.room = Some(pool.room(self.block_for(data.len())));
+            }
+            let Some(room) = &mut self.room else { return };
+            let n = room.extend(data);
+            data = &data[n..];
+        }
+    }
+
+    /// A small block for the first piece, larger ones when there are many.
+    fn block_for(&self, len: usize) -> usize {
+        len.max(self.len().min(COLLAPSE_BLOCK))
+    }
+
+    fn close_room(&mut self) {
+        if let Some(room) = self.room.take() {
+            self.keep(room.freeze());
+        }
+    }
+
+    /// Appends another run.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.close_room();
+        other.close_room();
+        self.len += other.len;
+        self.pinned += other.pinned;
+        if self.pieces.len() < other.pieces.len() {
+            while let Some(piece) = self.pieces.pop_back() {
+                other.pieces.push_front(piece);
+            }
+            self.pieces = other.pieces;
+        } else {
+            self.pieces.append(&mut other.pieces);
+        }
+    }
+
+    /// Drops the first `n` bytes.
+    pub(super) fn advance(&mut self, n: usize) {
+        let mut left = n.min(self.len());
+        while left > 0 {
+            left -= self.consume(left, |_| ());
+        }
+    }
+
+    /// Copies bytes out and forgets them; how many.
+    #[inline]
+    pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < out.len() && self.len > 0 {
+            done += self.consume(out.len() - done, |bytes| {
+                out[done..done + bytes.len()].copy_from_slice(bytes);
+            });
+        }
+        done
+    }
+
+    /// Shows up to `max` bytes of the first piece to `sink` and drops them; how many.
+    #[inline]
+    fn consume(&mut self, max: usize, sink: impl FnOnce(&[u8])) -> usize {
+        if self.pieces.is_empty() {
+            self.close_room();
+        }
+        let Some(first) = self.pieces.front_mut() else {
+            return max;
+        };
+        let n = first.len().min(max);
+        sink(&first[..n]);
+        self.len -= n as u32;
+        if n < first.len() {
+            first.advance(n);
+        } else {
+            self.pop();
+        }
+        n
+    }
+
+    /// Removes the first piece.
+    #[inline]
+    fn pop(&mut self) -> Option<Slice> {
+        let first = self.pieces.pop_front()?;
+        self.pinned -= first.pinned();
+        if self.pieces.is_empty() && self.pieces.capacity() > 8 * KEPT_PIECES {
+            self.pieces.shrink_to(KEPT_PIECES);
+        }
+        Some(first)
+    }
+
+    /// Takes up to `max` bytes out without copying.
+    pub(super) fn read_chain(&mut self, max: usize) -> Chain {
+        let mut out = Chain::new();
+        let mut left = max.min(self.len());
+        self.len -= left as u32;
+        while left > 0 {
+            if self.pieces.is_empty() {
+                self.close_room();
+            }
+            let Some(first) = self.pieces.front_mut() else {
+                break;
+            };
+            if first.len() > left {
+                out.push(first.split_to(left));
+                break;
+            }
+            left -= first.len();
+            out.extend(self.pop());
+        }
+        out
+    }
+
+    /// Copies bytes, leaving them; how many.
+    pub(super) fn peek(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        let gathered = self.room.as_ref().map_or(&[][..], Room::filled);
+        let pieces = self.pieces.iter().map(Slice::as_slice);
+        for piece in pieces.chain([gathered]) {
+            let n = piece.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&piece[..n]);
+            done += n;
+        }
+        done
+    }
+
+    /// Throws everything away.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// It pins much more memory than it has bytes.
+#[inline]
+fn is_wasteful(slice: &Slice) -> bool {
+    slice.len() <= COPY_AT_MOST && slice.pinned() > PIN_RATIO * slice.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use fullsend_buf::{Pool, Slice};
+    use proptest::prelude::*;
+
+    use super::{PIN_FREELY, Text};
+
+    fn piece(pool: &Pool, block: usize, data: &[u8]) -> Slice {
+        let mut room = pool.room(block);
+        room.extend(data);
+        room.freeze()
+    }
+
+    #[test]
+    fn tiny_segments_in_large_blocks_pin_little() {
+        let pool = Pool::new(0);
+        let mut text = Text::default();
+        for _ in 0..50_000 {
+            text.push(&pool, piece(&pool, 65_536, b"x").into(), false);
+        }
+        assert_eq!(text.len(), 50_000);
+        assert!(
+            text.truesize() < 50_000 * 2 + PIN_FREELY,
+            "{}",
+            text.truesize()
+        );
+        let mut out = vec![0; 60_000];
+        assert_eq!(text.read(&mut out), 50_000);
+        assert!(out[..50_000].iter().all(|&b| b == b'x'));
+        assert_eq!((text.truesize(), text.len()), (0, 0));
+        assert!(text.pieces.capacity() <= 32);
+    }
+
+    #[test]
+    fn one_message_waiting_is_not_copied() {
+        let pool = Pool::new(0);
+        let mut text = Text::default();
+        let slice = piece(&pool, 65_536, b"hello");
+        let memory = slice.as_ptr();
+        text.push(&pool, slice.into(), false);
+        assert_eq!(text.read_chain(100).slices()[0].as_ptr(), memory);
+    }
+
+    #[test]
+    fn neighbours_in_memory_become_one_piece() {
+        let pool = Pool::new(0);
+        let whole = piece(&pool, 65_536, &[9; 60_000]);
+        let mut text = Text::default();
+        for i in 0..60 {
+            text.push(&pool, whole.slice(i * 1000..(i + 1) * 1000).into(), false);
+        }
+        assert_eq!((text.pieces.len(), text.truesize()), (1, 65_536));
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_byte_queue(ops in prop::collection::vec((0..8u8, 0..4000usize, any::<bool>()), 1..80)) {
+            let pool = Pool::new(1 << 20);
+            let mut text = Text::default();
+            let mut model: Vec<u8> = Vec::new();
+            let mut next = 0u8;
+            for (op, n, flag) in ops {
+                let mut data = |len: usize| -> Vec<u8> {
+                    (0..len).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect()
+                };
+                let mut out = vec![0; n];
+                match op {
+                    0..3 => {
+                        let data = data(if flag { n } else { n % 50 });
+                        let block = if n % 3 == 0 { 65_536 } else { data.len() };
+                        text.push(&pool, piece(&pool, block, &data).into(), flag);
+                        model.extend(data);
+                    }
+                    3 => {
+                        let mut other = Text::default();
+                        for len in [n, 10, 20] {
+                            let data = data(len);
+                            other.push(&pool, piece(&pool, 65_536, &data).into(), flag);
+                            model.extend(data);
+                        }
+                        text.append(other);
+                    }
+                    4 => {
+                        let got = text.read(&mut out);
+                        let want: Vec<u8> = model.drain(..n.min(model.len())).collect();
+                        prop_assert_eq!(&out[..got], &want[..]);
+                    }
+                    5 => {
+                        let chain = text.read_chain(n);
+                        let want: Vec<u8> = model.drain(..n.min(model.len())).collect();
+                        prop_assert_eq!(chain.len(), want.len());
+                        chain.copy_to(&mut out);
+                        prop_assert_eq!(&out[..want.len()], &want[..]);
+                    }
+                    6 => {
+                        let got = text.peek(&mut out);
+                        prop_assert_eq!(&out[..got], &model[..n.min(model.len())]);
+                    }
+                    _ => {
+                        text.advance(n);
+                        model.drain(..n.min(model.len()));
+                    }
+                }
+                prop_assert_eq!(text.len(), model.len());
+                prop_assert_eq!(text.is_empty(), model.is_empty());
+                if text.is_empty() {
+                    prop_assert_eq!(text.truesize(), 0);
+                }
+            }
+        }
+    }
+}

@@ -1,13 +1,19 @@
 //! The receiving side: what arrived, in order and not, and how much more may come.
 
-mod buffer;
-mod reassembly;
-mod window;
+use alloc::boxed::Box;
 
 use fullsend_buf::{Chain, Pool};
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
+mod buffer;
+mod reassembly;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use buffer::Text;
+use reassembly::Reassembly;
 pub(crate) use window::RecvWindow;
 
 /// What became of an arriving segment's text.
@@ -31,80 +37,213 @@ pub(crate) enum Arrival {
 
 /// Received text: the in-order part for the reader and the pieces behind holes.
 #[derive(Debug)]
-pub(crate) struct RecvQueue {}
+pub(crate) struct RecvQueue {
+    text: Text,
+    /// There while something waits behind a hole, or is to be told.
+    beyond: Option<Box<Beyond>>,
+    rcv_nxt: SeqNum,
+    fin_received: bool,
+}
 
-#[allow(
-    unused_variables,
-    clippy::needless_pass_by_value,
-    reason = "bodies land next"
-)]
+/// What only a connection with holes, duplicates or an early FIN needs.
+#[derive(Debug, Default)]
+struct Beyond {
+    reassembly: Reassembly,
+    /// RFC 2883: a range received twice, for the next ACK.
+    dsack: Option<SackBlock>,
+    /// Where the peer's stream ends, once its FIN came.
+    fin_at: Option<SeqNum>,
+}
+
+impl Beyond {
+    fn is_idle(&self) -> bool {
+        self.reassembly.is_empty() && self.dsack.is_none() && self.fin_at.is_none()
+    }
+}
+
 impl RecvQueue {
     /// Nothing received; the first byte will be `rcv_nxt`.
     pub(crate) fn new(rcv_nxt: SeqNum) -> Self {
-        todo!()
+        Self {
+            text: Text::default(),
+            beyond: None,
+            rcv_nxt,
+            fin_received: false,
+        }
     }
 
     /// Takes in text that begins at `seq`, already trimmed to the window on its right. Bytes
     /// before `rcv_nxt` and bytes already held are dropped (first data wins). `fin`: the
     /// sender's stream ends behind this text.
+    #[inline]
     pub(crate) fn insert(&mut self, pool: &Pool, seq: SeqNum, text: Chain, fin: bool) -> Arrival {
-        todo!()
+        if seq == self.rcv_nxt && self.beyond.is_none() && !self.fin_received {
+            let bytes = text.len() as u32;
+            self.rcv_nxt += bytes;
+            if fin {
+                self.fin_received = true;
+                self.rcv_nxt += 1;
+            }
+            self.text.push(pool, text, false);
+            return Arrival::InOrder {
+                bytes,
+                had_gap: false,
+            };
+        }
+        self.insert_beside(pool, seq, text, fin)
+    }
+
+    /// [`insert`](Self::insert) where there are holes, duplicates or an end.
+    fn insert_beside(
+        &mut self,
+        pool: &Pool,
+        mut seq: SeqNum,
+        mut text: Chain,
+        fin: bool,
+    ) -> Arrival {
+        let sent = SackBlock {
+            left: seq,
+            right: seq + text.len() as u32 + u32::from(fin),
+        };
+        if self.fin_received || sent.right.before_eq(self.rcv_nxt) {
+            self.note_duplicate(sent);
+            return Arrival::Duplicate;
+        }
+        let old = self.rcv_nxt;
+        if seq.before(old) {
+            let known = old.since(seq).min(text.len() as u32);
+            self.note_duplicate(SackBlock {
+                left: seq,
+                right: seq + known,
+            });
+            text.advance(known as usize);
+            seq += known;
+        }
+        let beyond = self.beyond.get_or_insert_default();
+        let had_gap = !beyond.reassembly.is_empty();
+        let was_known = beyond.fin_at.is_some();
+        if fin {
+            // An end already told stands, whatever comes later.
+            beyond.fin_at.get_or_insert(seq + text.len() as u32);
+        }
+        if let Some(end) = beyond.fin_at {
+            text.truncate(end.since(seq).min(text.len() as u32) as usize);
+        }
+        let in_order = seq == old;
+        let stored = beyond.reassembly.insert(pool, seq, text, in_order);
+        if stored.duplicate.is_some() {
+            beyond.dsack = beyond.dsack.or(stored.duplicate);
+        }
+        self.advance_over_ready();
+        if self.rcv_nxt != old {
+            let bytes = self.rcv_nxt.since(old) - u32::from(self.fin_received);
+            return Arrival::InOrder { bytes, had_gap };
+        }
+        match stored {
+            _ if stored.new_bytes > 0 || (fin && !was_known) => Arrival::OutOfOrder,
+            _ if stored.pruned => Arrival::Pruned,
+            _ => Arrival::Duplicate,
+        }
+    }
+
+    /// Moves what has become in order to the reader.
+    fn advance_over_ready(&mut self) {
+        let Some(beyond) = &mut self.beyond else {
+            return;
+        };
+        while let Some(run) = beyond.reassembly.take_ready(self.rcv_nxt) {
+            self.rcv_nxt += run.len() as u32;
+            self.text.append(run);
+        }
+        if beyond.fin_at == Some(self.rcv_nxt) {
+            beyond.fin_at = None;
+            self.fin_received = true;
+            self.rcv_nxt += 1;
+        }
+        if beyond.is_idle() {
+            self.beyond = None;
+        }
     }
 
     /// Next sequence number expected; a received FIN is counted once all before it is here.
+    #[inline]
     pub(crate) fn rcv_nxt(&self) -> SeqNum {
-        todo!()
+        self.rcv_nxt
     }
 
     /// The peer's FIN has been reached: no more data will come.
+    #[inline]
     pub(crate) fn fin_received(&self) -> bool {
-        todo!()
+        self.fin_received
     }
 
     /// Bytes that can be read.
+    #[inline]
     pub(crate) fn readable(&self) -> usize {
-        todo!()
+        self.text.len()
     }
 
     /// Bytes waiting behind holes.
+    #[inline]
     pub(crate) fn out_of_order(&self) -> usize {
-        todo!()
+        self.beyond.as_ref().map_or(0, |b| b.reassembly.bytes())
     }
 
     /// Bytes of memory held for all of this.
     pub(crate) fn truesize(&self) -> usize {
-        todo!()
+        let beyond = self.beyond.as_ref();
+        self.text.truesize() + beyond.map_or(0, |b| b.reassembly.truesize())
     }
 
     /// Copies bytes out and forgets them.
+    #[inline]
     pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
-        todo!()
+        self.text.read(out)
     }
 
     /// Takes up to `max` bytes out without copying.
     pub(crate) fn read_chain(&mut self, max: usize) -> Chain {
-        todo!()
+        self.text.read_chain(max)
     }
 
     /// Copies bytes, leaving them.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
-        todo!()
+        self.text.peek(out)
     }
 
     /// Throws away all that is readable and waiting (the reader is gone).
     pub(crate) fn clear(&mut self) {
-        todo!()
+        self.text.clear();
+        if let Some(beyond) = &mut self.beyond {
+            beyond.reassembly = Reassembly::default();
+            if beyond.is_idle() {
+                self.beyond = None;
+            }
+        }
     }
 
     /// SACK blocks for the next ACK, most recently changed first (RFC 2018 4), a noted DSACK
     /// (RFC 2883) before them and forgotten by this call. `max`: 3 with timestamps, else 4.
+    #[inline]
     pub(crate) fn take_sack_blocks(&mut self, max: usize) -> SackBlocks {
-        todo!()
+        let mut blocks = SackBlocks::default();
+        if let Some(beyond) = &mut self.beyond {
+            if let Some(duplicate) = beyond.dsack.take() {
+                blocks.push(duplicate);
+            }
+            beyond.reassembly.sack_blocks(&mut blocks, max);
+            if beyond.is_idle() {
+                self.beyond = None;
+            }
+        }
+        blocks
     }
 
     /// Notes a range received twice that never reached [`insert`](Self::insert) (wholly left of
     /// the window), for the next ACK's DSACK.
     pub(crate) fn note_duplicate(&mut self, range: SackBlock) {
-        todo!()
+        if range.left != range.right {
+            self.beyond.get_or_insert_default().dsack = Some(range);
+        }
     }
 }

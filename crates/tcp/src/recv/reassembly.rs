@@ -1,1 +1,198 @@
-//! Text behind holes.
+//! Text behind holes (RFC 9293 3.10.7.4) and the SACK blocks that tell of it (RFC 2018).
+
+use alloc::collections::VecDeque;
+
+use fullsend_buf::{Chain, Pool};
+use fullsend_units::SeqNum;
+use fullsend_wire::tcp::{SackBlock, SackBlocks};
+
+use super::buffer::Text;
+
+/// Runs between holes; text that would begin one more is dropped, and sent again when a hole has
+/// closed.
+const MAX_RUNS: usize = 1024;
+/// RFC 2018 4: the runs changed last, for the next ACKs' blocks.
+const RECENT: usize = 4;
+
+/// Text between two holes.
+#[derive(Debug)]
+struct Run {
+    start: SeqNum,
+    text: Text,
+}
+
+impl Run {
+    fn end(&self) -> SeqNum {
+        self.start + self.text.len() as u32
+    }
+
+    fn block(&self) -> SackBlock {
+        SackBlock {
+            left: self.start,
+            right: self.end(),
+        }
+    }
+}
+
+/// What a segment brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Stored {
+    /// Bytes not held before.
+    pub(super) new_bytes: u32,
+    /// The first stretch of it that was held already.
+    pub(super) duplicate: Option<SackBlock>,
+    /// Some of it was dropped, as there are too many runs.
+    pub(super) pruned: bool,
+}
+
+impl Stored {
+    fn note_duplicate(&mut self, left: SeqNum, right: SeqNum) {
+        self.duplicate.get_or_insert(SackBlock { left, right });
+    }
+}
+
+/// Out-of-order text: runs in sequence order that neither overlap nor touch.
+#[derive(Debug, Default)]
+pub(super) struct Reassembly {
+    runs: VecDeque<Run>,
+    /// A byte of each run changed lately, most recent first.
+    recent: [Option<SeqNum>; RECENT],
+    bytes: u32,
+}
+
+impl Reassembly {
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Bytes of text.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn truesize(&self) -> usize {
+        self.runs.capacity() * size_of::<Run>()
+            + self.runs.iter().map(|r| r.text.truesize()).sum::<usize>()
+    }
+
+    /// Stores text; what is held already stays as it is (first data wins). `must`: store it
+    /// even if that makes one run too many (the caller takes it out at once).
+    pub(super) fn insert(
+        &mut self,
+        pool: &Pool,
+        seq: SeqNum,
+        mut text: Chain,
+        must: bool,
+    ) -> Stored {
+        let mut stored = Stored::default();
+        let mut cur = seq;
+        // The first run that touches or follows.
+        let mut i = self.runs.partition_point(|r| r.end().before(seq));
+        while !text.is_empty() {
+            match self.runs.get(i) {
+                Some(run) if run.start.before_eq(cur) => {
+                    let held = run.end().since(cur).min(text.len() as u32);
+                    if held > 0 {
+                        stored.note_duplicate(cur, cur + held);
+                        text.advance(held as usize);
+                        cur += held;
+                    }
+                }
+                _ if self.runs.len() < MAX_RUNS || must => {
+                    let run = Run {
+                        start: cur,
+                        text: Text::default(),
+                    };
+                    self.runs.insert(i, run);
+                }
+                _ => {
+                    stored.pruned = true;
+                    break;
+                }
+            }
+            let new = self.extend_run(pool, i, &mut text);
+            stored.new_bytes += new;
+            cur += new;
+            if text.is_empty() {
+                break;
+            }
+            i = self.runs.partition_point(|r| r.end().before(cur));
+        }
+        self.bytes += stored.new_bytes;
+        self.touch(cur - 1);
+        stored
+    }
+
+    /// Appends text to run `i`, up to the next one, which it joins if it reaches it.
+    fn extend_run(&mut self, pool: &Pool, i: usize, text: &mut Chain) -> u32 {
+        let end = self.runs[i].end();
+        let hole = self
+            .runs
+            .get(i + 1)
+            .map_or(u32::MAX, |next| next.start.since(end));
+        let n = hole.min(text.len() as u32);
+        self.runs[i]
+            .text
+            .push(pool, text.split_to(n as usize), true);
+        if n == hole
+            && let Some(next) = self.runs.remove(i + 1)
+        {
+            self.runs[i].text.append(next.text);
+        }
+        n
+    }
+
+    /// The run with this byte is the most recently changed one.
+    fn touch(&mut self, seq: SeqNum) {
+        let Some(block) = self.block_with(seq) else {
+            return;
+        };
+        let inside = |s: SeqNum| s.in_window(block.left, block.right.since(block.left));
+        let mut new = [Some(block.left), None, None, None];
+        let others = self.recent.iter().flatten().filter(|s| !inside(**s));
+        for (slot, other) in new[1..].iter_mut().zip(others) {
+            *slot = Some(*other);
+        }
+        self.recent = new;
+    }
+
+    fn block_with(&self, seq: SeqNum) -> Option<SackBlock> {
+        let i = self.runs.partition_point(|r| r.end().before_eq(seq));
+        let run = self.runs.get(i)?;
+        run.start.before_eq(seq).then(|| run.block())
+    }
+
+    /// Takes out the run that `rcv_nxt` has reached.
+    pub(super) fn take_ready(&mut self, rcv_nxt: SeqNum) -> Option<Text> {
+        if self.runs.front()?.start.after(rcv_nxt) {
+            return None;
+        }
+        let mut run = self.runs.pop_front()?;
+        self.bytes -= run.text.len() as u32;
+        run.text.advance(rcv_nxt.since(run.start) as usize);
+        Some(run.text)
+    }
+
+    /// Appends the blocks of the runs changed last, as many as fit into `max`.
+    pub(super) fn sack_blocks(&self, out: &mut SackBlocks, max: usize) {
+        for seq in self.recent.iter().flatten() {
+            if out.as_slice().len() >= max {
+                return;
+            }
+            if let Some(block) = self.block_with(*seq) {
+                out.push(block);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let text: usize = self.runs.iter().map(|r| r.text.len()).sum();
+        assert_eq!(text, self.bytes());
+        assert!(self.runs.iter().all(|r| !r.text.is_empty()));
+        for (run, next) in self.runs.iter().zip(self.runs.iter().skip(1)) {
+            assert!(run.end().before(next.start));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What is lost, and sending it again (RFC 6675, RFC 6582, RFC 6298 5.4).
+
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, SeqNum};
+
+use super::{Marks, RtxQueue};
+
+/// A range to send again.
+#[derive(Debug)]
+pub(crate) struct Retransmit {
+    /// Sequence number of its first byte.
+    pub(crate) seq: SeqNum,
+    /// Text.
+    pub(crate) payload: Chain,
+    /// Segments.
+    pub(crate) segs: u32,
+    /// It begins with our SYN.
+    pub(crate) syn: bool,
+    /// It ends with our FIN.
+    pub(crate) fin: bool,
+    /// Bytes of memory to charge the device for.
+    pub(crate) truesize: u32,
+}
+
+impl RtxQueue {
+    /// RFC 6675 IsLost: marks what has `dupthresh` segments SACKed above it. Segments newly lost.
+    pub(crate) fn mark_lost_by_sack(&mut self, dupthresh: u32) -> u32 {
+        let dupthresh = dupthresh.max(1);
+        if self.sacked_out < dupthresh {
+            return 0;
+        }
+        let mut edge = self.index_after(self.highest_sacked - 1) + 1;
+        let mut above = 0;
+        while above < dupthresh {
+            edge -= 1;
+            let unit = &self.units[edge];
+            above += if unit.marks.has(Marks::SACKED) {
+                unit.segs
+            } else {
+                0
+            };
+        }
+        let edge_seq = self.units[edge].seq;
+        if !edge_seq.after(self.lost_edge) {
+            return 0;
+        }
+        let before = self.lost_out;
+        for i in self.index_after(self.lost_edge)..edge {
+            self.mark_lost(i);
+        }
+        self.lost_edge = edge_seq;
+        self.lost_out - before
+    }
+
+    /// RFC 6582: marks the first segment lost (fast retransmit, partial ACK). Segments newly
+    /// lost (0 or 1).
+    pub(crate) fn mark_head_lost(&mut self) -> u32 {
+        let Some(i) = self.first_unsacked() else {
+            return 0;
+        };
+        self.cut_segments(i, 1);
+        let before = self.lost_out;
+        self.mark_lost(i);
+        self.lost_out - before
+    }
+
+    /// The retransmission timer fired: all that is not SACKed is lost, retransmissions too. A
+    /// SACKed head means that the receiver reneged (RFC 2018 8): then SACK marks are void.
+    pub(crate) fn mark_all_lost(&mut self) {
+        let (Some(head), Some(last)) = (self.units.front(), self.units.back()) else {
+            return;
+        };
+        let reneged = head.marks.has(Marks::SACKED);
+        let (start, end) = (head.seq, last.end());
+        for unit in &mut self.units {
+            if reneged {
+                unit.marks = unit.marks.without(Marks::SACKED);
+            }
+            if !unit.marks.has(Marks::SACKED) {
+                unit.marks = unit.marks.without(Marks::RETRANS).with(Marks::LOST);
+            }
+        }
+        self.dupacks = 0;
+        self.recount();
+        self.lost_edge = end;
+        self.rtx_edge = start;
+    }
+
+    /// Nothing is lost after all (undo of a spurious recovery).
+    pub(crate) fn unmark_lost(&mut self) {
+        for i in 0..self.units.len() {
+            self.remark(i, |m| m.without(Marks::LOST));
+        }
+        if let Some(head) = self.units.front() {
+            self.lost_edge = head.seq;
+        }
+    }
+
+    /// Lost segments wait to be sent again.
+    #[inline]
+    pub(crate) fn has_lost(&self) -> bool {
+        self.rtx_pending > 0
+    }
+
+    /// The next lost range to send again, at most `limit` segments; marks it as sent at `now`.
+    pub(crate) fn next_retransmit(&mut self, now: Instant, limit: u32) -> Option<Retransmit> {
+        if self.rtx_pending == 0 || limit == 0 {
+            return None;
+        }
+        let mut i = self.index_after(self.rtx_edge);
+        while !self.units.get(i)?.marks.awaits_retransmission() {
+            i += 1;
+        }
+        self.cut_segments(i, limit);
+        let mut again = self.resend(i, now);
+        // Lost neighbours go out in one super-segment, as they first did.
+        while let Some(next) = self.units.get(i + 1) {
+            let whole = again.payload.len() as u32 == again.segs * self.mss.bytes();
+            let room = limit - again.segs;
+            if !next.marks.awaits_retransmission() || !whole || again.syn || room == 0 {
+                break;
+            }
+            i += 1;
+            self.cut_segments(i, room);
+            let more = self.resend(i, now);
+            again.payload.append(more.payload);
+            again.segs += more.segs;
+            again.fin = more.fin;
+            again.truesize += more.truesize;
+        }
+        self.rtx_edge = self.units[i].end();
+        Some(again)
+    }
+
+    /// The head once more, lost or not (SYN, a probe), at most `limit` segments; marks it as
+    /// retransmitted at `now`.
+    pub(crate) fn retransmit_head(&mut self, now: Instant, limit: u32) -> Option<Retransmit> {
+        let i = self.first_unsacked()?;
+        self.cut_segments(i, limit.max(1));
+        Some(self.resend(i, now))
+    }
+
+    /// The last segment once more (tail loss probe).
+    pub(crate) fn retransmit_tail(&mut self, now: Instant) -> Option<Retransmit> {
+        let last = self.units.len().checked_sub(1)?;
+        let unit = &self.units[last];
+        if unit.marks.has(Marks::SACKED) {
+            return None;
+        }
+        let segs = unit.segs;
+        if segs > 1 {
+            self.cut_segments(last, segs - 1);
+            return Some(self.resend(last + 1, now));
+        }
+        Some(self.resend(last, now))
+    }
+
+    fn first_unsacked(&self) -> Option<usize> {
+        // SACKed units have no SACKed neighbours.
+        (0..self.units.len().min(2)).find(|&i| !self.units[i].marks.has(Marks::SACKED))
+    }
+
+    fn mark_lost(&mut self, i: usize) {
+        let unit = &self.units[i];
+        if unit.marks.has(Marks::SACKED) || unit.marks.has(Marks::LOST) {
+            return;
+        }
+        self.rtx_edge = self.rtx_edge.earliest(unit.seq);
+        self.remark(i, |m| m.with(Marks::LOST));
+    }
+
+    /// Cuts unit `i` down to `limit` segments if it has more.
+    fn cut_segments(&mut self, i: usize, limit: u32) {
+        if self.units[i].segs > limit {
+            self.split(i, limit * self.mss.bytes());
+        }
+    }
+
+    fn resend(&mut self, i: usize, now: Instant) -> Retransmit {
+        self.remark(i, |m| m.with(Marks::RETRANS).with(Marks::EVER_RETRANS));
+        let unit = &mut self.units[i];
+        unit.sent_at = now;
+        Retransmit {
+            seq: unit.seq,
+            payload: unit.payload.clone(),
+            segs: unit.segs,
+            syn: unit.marks.has(Marks::SYN),
+            fin: unit.marks.has(Marks::FIN),
+            truesize: unit.truesize,
+        }
+    }
+}

@@ -1,0 +1,469 @@
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Slice};
+use fullsend_units::{Instant, Mss, Nanos, SeqNum};
+use fullsend_wire::tcp::SackBlock;
+use proptest::prelude::*;
+
+use super::{RtxQueue, TransmitUnit};
+
+const MSS: u32 = 100;
+/// Close to the wrap, so that every test crosses it.
+const ISS: u32 = u32::MAX - 777;
+
+fn seq(n: u32) -> SeqNum {
+    SeqNum::new(ISS) + n
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn block(left: u32, right: u32) -> SackBlock {
+    SackBlock {
+        left: seq(left),
+        right: seq(right),
+    }
+}
+
+/// The byte at stream position `n`.
+fn byte(n: u32) -> u8 {
+    (n.wrapping_mul(2_654_435_761) >> 24) as u8
+}
+
+fn text(from: u32, len: u32) -> Chain {
+    let bytes: Vec<u8> = (from..from + len).map(byte).collect();
+    Slice::copied_from(&bytes).into()
+}
+
+fn bytes_of(chain: &Chain) -> Vec<u8> {
+    let mut out = vec![0; chain.len()];
+    chain.copy_to(&mut out);
+    out
+}
+
+fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
+    TransmitUnit {
+        seq: seq(from),
+        payload: text(from, len),
+        syn: false,
+        fin: false,
+        sent_at: at(sent_ms),
+        truesize: len + 256,
+    }
+}
+
+/// A queue with units of these lengths, sent one millisecond after the other.
+fn queue(lens: &[u32]) -> RtxQueue {
+    let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
+    let mut from = 0;
+    for (i, &len) in lens.iter().enumerate() {
+        queue.push(unit(from, len, i as u64));
+        from += len;
+    }
+    queue.check();
+    queue
+}
+
+/// (packets_out, sacked_out, lost_out, retrans_out)
+fn counts(queue: &RtxQueue) -> (u32, u32, u32, u32) {
+    queue.check();
+    (
+        queue.packets_out(),
+        queue.sacked_out(),
+        queue.lost_out(),
+        queue.retrans_out(),
+    )
+}
+
+#[test]
+fn an_ack_takes_whole_units_and_trims_the_next() {
+    let mut q = queue(&[1000, 450, 100]);
+    assert_eq!(counts(&q), (16, 0, 0, 0));
+    let out = q.ack(at(10), seq(1000));
+    assert_eq!(
+        (out.acked_segs, out.delivered_segs, out.acked_bytes),
+        (10, 10, 1000)
+    );
+    assert_eq!(out.rtt, Some(Nanos::from_millis(10)));
+    assert_eq!(out.truesize, 1256);
+    let out = q.ack(at(20), seq(1230));
+    assert_eq!((out.acked_segs, out.acked_bytes, out.truesize), (2, 230, 0));
+    assert_eq!(counts(&q), (4, 0, 0, 0));
+    let out = q.ack(at(21), seq(1550));
+    assert_eq!((out.acked_segs, out.acked_bytes), (4, 320));
+    assert_eq!(out.rtt, Some(Nanos::from_millis(20)));
+    assert_eq!(out.rtt_newest, Some(Nanos::from_millis(19)));
+    assert!(q.is_empty() && q.truesize() == 0);
+}
+
+#[test]
+fn syn_and_fin_take_sequence_space() {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    q.push(TransmitUnit {
+        syn: true,
+        ..unit(0, 0, 0)
+    });
+    assert!(!q.ack(at(1), seq(0)).syn);
+    assert!(q.ack(at(1), seq(1)).syn);
+    q.push(TransmitUnit {
+        fin: true,
+        ..unit(1, 100, 2)
+    });
+    let out = q.ack(at(3), seq(101));
+    assert_eq!((out.acked_bytes, out.acked_segs, out.fin), (100, 0, false));
+    assert_eq!(q.packets_out(), 1);
+    let out = q.ack(at(4), seq(102));
+    assert_eq!((out.acked_bytes, out.acked_segs, out.fin), (0, 1, true));
+    assert!(q.is_empty());
+}
+
+#[test]
+fn sack_cuts_units_at_segment_boundaries_and_joins_what_it_marks() {
+    let mut q = queue(&[1000, 1000]);
+    let out = q.sack(at(5), seq(0), &[block(300, 500)]);
+    assert_eq!(
+        (out.delivered_segs, out.rtt),
+        (2, Some(Nanos::from_millis(5)))
+    );
+    assert_eq!((counts(&q), q.units()), ((20, 2, 0, 0), 4));
+    // Known already.
+    assert_eq!(q.sack(at(6), seq(0), &[block(300, 500)]).delivered_segs, 0);
+    // Half a segment more does not count; a neighbour joins, across units too.
+    assert_eq!(q.sack(at(7), seq(0), &[block(300, 550)]).delivered_segs, 0);
+    assert_eq!(q.sack(at(8), seq(0), &[block(300, 1200)]).delivered_segs, 7);
+    assert_eq!((counts(&q), q.units()), ((20, 9, 0, 0), 3));
+    let out = q.ack(at(9), seq(1300));
+    assert_eq!((out.acked_segs, out.delivered_segs), (13, 4));
+    assert_eq!(counts(&q), (7, 0, 0, 0));
+}
+
+#[test]
+fn blocks_that_make_no_sense_are_ignored() {
+    let mut q = queue(&[1000]);
+    for bad in [
+        block(500, 500),
+        block(600, 500),
+        block(500, 1001),
+        SackBlock {
+            left: seq(0) - 500,
+            right: seq(500),
+        },
+        SackBlock {
+            left: seq(0),
+            right: seq(300),
+        },
+        SackBlock {
+            left: seq(500),
+            right: seq(400) + (1 << 31),
+        },
+    ] {
+        let out = q.sack(at(1), seq(0), &[bad]);
+        assert_eq!((out.delivered_segs, out.dsack), (0, None), "{bad:?}");
+    }
+    assert_eq!(counts(&q), (10, 0, 0, 0));
+}
+
+#[test]
+fn dsack_is_told_from_sack() {
+    let mut q = queue(&[1000]);
+    q.ack(at(1), seq(300));
+    let old = block(100, 200);
+    let out = q.sack(at(2), seq(300), &[old, block(500, 600)]);
+    assert_eq!((out.dsack, out.delivered_segs), (Some(old), 1));
+    let within = block(500, 600);
+    let out = q.sack(at(2), seq(300), &[within, block(500, 700)]);
+    assert_eq!((out.dsack, out.delivered_segs), (Some(within), 1));
+}
+
+#[test]
+fn three_segments_sacked_above_make_a_hole_lost() {
+    let mut q = queue(&[1000]);
+    q.sack(at(1), seq(0), &[block(100, 300)]);
+    assert_eq!(q.mark_lost_by_sack(3), 0);
+    q.sack(at(1), seq(0), &[block(100, 400)]);
+    assert_eq!(q.mark_lost_by_sack(3), 1);
+    assert_eq!((counts(&q), q.in_flight()), ((10, 3, 1, 0), 6));
+    // A second hole needs three of its own above it.
+    q.sack(at(1), seq(0), &[block(600, 800)]);
+    assert_eq!(q.mark_lost_by_sack(3), 0);
+    q.sack(at(1), seq(0), &[block(600, 900)]);
+    assert_eq!(q.mark_lost_by_sack(3), 2);
+    assert_eq!(q.mark_lost_by_sack(3), 0);
+    assert_eq!(counts(&q), (10, 6, 3, 0));
+}
+
+#[test]
+fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
+    let mut q = queue(&[300, 700, 1000]);
+    q.sack(at(5), seq(0), &[block(1500, 2000)]);
+    assert_eq!(q.mark_lost_by_sack(3), 15);
+    assert_eq!(q.in_flight(), 0);
+    let first = q.next_retransmit(at(6), 8).expect("lost");
+    assert_eq!((first.seq, first.segs), (seq(0), 8));
+    assert_eq!(bytes_of(&first.payload), bytes_of(&text(0, 800)));
+    assert_eq!((counts(&q), q.in_flight()), ((20, 5, 15, 8), 8));
+    let second = q.next_retransmit(at(6), 45).expect("lost");
+    assert_eq!((second.seq, second.segs), (seq(800), 7));
+    assert_eq!(bytes_of(&second.payload), bytes_of(&text(800, 700)));
+    assert!(q.next_retransmit(at(6), 45).is_none());
+    // Karn: no round trip from these.
+    let out = q.ack(at(9), seq(2000));
+    assert_eq!(
+        (out.rtt, out.retransmitted, out.delivered_segs),
+        (None, true, 15)
+    );
+    assert_eq!((q.is_empty(), q.in_flight()), (true, 0));
+}
+
+#[test]
+fn sacking_a_retransmission_clears_its_marks() {
+    let mut q = queue(&[1000]);
+    q.sack(at(1), seq(0), &[block(200, 1000)]);
+    q.mark_lost_by_sack(3);
+    q.next_retransmit(at(2), 45);
+    assert_eq!(counts(&q), (10, 8, 2, 2));
+    let out = q.sack(at(3), seq(0), &[block(100, 1000)]);
+    assert_eq!(
+        (out.delivered_segs, out.rtt, out.reordering_segs),
+        (1, None, 0)
+    );
+    assert_eq!(counts(&q), (10, 9, 1, 1));
+}
+
+#[test]
+fn late_arrival_of_an_original_shows_reordering() {
+    let mut q = queue(&[1000]);
+    q.sack(at(1), seq(0), &[block(300, 500)]);
+    assert_eq!(q.sack(at(1), seq(0), &[block(100, 200)]).reordering_segs, 4);
+}
+
+#[test]
+fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
+    let mut q = queue(&[1000]);
+    (0..3).for_each(|_| q.on_dupack());
+    assert_eq!((counts(&q), q.in_flight()), ((10, 3, 0, 0), 7));
+    assert_eq!((q.mark_head_lost(), q.mark_head_lost()), (1, 0));
+    let again = q.next_retransmit(at(9), 10).expect("lost");
+    assert_eq!((again.seq, again.segs), (seq(0), 1));
+    assert!(!q.has_lost());
+    // Partial ACK (RFC 6582): 1 filled the hole, 2 had been announced.
+    let out = q.ack(at(10), seq(300));
+    assert_eq!((out.acked_segs, out.delivered_segs), (3, 1));
+    assert_eq!(counts(&q), (7, 1, 0, 0));
+    assert_eq!(q.mark_head_lost(), 1);
+    assert_eq!(q.next_retransmit(at(11), 10).expect("lost").seq, seq(300));
+    q.forget_dupacks();
+    // A flood of duplicates never outnumbers what is out.
+    (0..1000).for_each(|_| q.on_dupack());
+    assert_eq!((q.sacked_out(), q.in_flight()), (6, 1));
+}
+
+#[test]
+fn a_timeout_loses_all_that_is_not_sacked() {
+    let mut q = queue(&[1000]);
+    q.sack(at(1), seq(0), &[block(300, 700)]);
+    q.mark_lost_by_sack(3);
+    q.next_retransmit(at(2), 2);
+    q.mark_all_lost();
+    assert_eq!((counts(&q), q.in_flight()), ((10, 4, 6, 0), 0));
+    let again: Vec<_> = core::iter::from_fn(|| q.next_retransmit(at(3), 2))
+        .map(|r| (r.seq, r.segs))
+        .collect();
+    assert_eq!(
+        again,
+        [(seq(0), 2), (seq(200), 1), (seq(700), 2), (seq(900), 1)]
+    );
+}
+
+#[test]
+fn a_receiver_that_reneged_gets_everything_again() {
+    let mut q = queue(&[250, 250, 500]);
+    q.sack(at(1), seq(0), &[block(250, 1000)]);
+    q.ack(at(2), seq(250));
+    q.mark_all_lost();
+    assert_eq!(counts(&q), (8, 0, 8, 0));
+    let again = q.next_retransmit(at(3), 45).expect("lost");
+    assert_eq!((again.seq, again.payload.len()), (seq(250), 750));
+}
+
+#[test]
+fn undo_puts_everything_back_into_flight() {
+    let mut q = queue(&[1000]);
+    q.mark_all_lost();
+    q.unmark_lost();
+    assert_eq!(
+        (counts(&q), q.in_flight(), q.has_lost()),
+        ((10, 0, 0, 0), 10, false)
+    );
+}
+
+#[test]
+fn a_smaller_segment_size_counts_anew() {
+    let mut q = queue(&[1000]);
+    q.sack(at(1), seq(0), &[block(500, 1000)]);
+    q.mark_all_lost();
+    q.set_mss(Mss::clamped(50));
+    assert_eq!(counts(&q), (20, 10, 10, 0));
+    let again = q.next_retransmit(at(2), 3).expect("lost");
+    assert_eq!((again.payload.len(), again.segs), (150, 3));
+}
+
+#[test]
+fn a_tail_probe_is_the_last_segment() {
+    let mut q = queue(&[1000, 250]);
+    let probe = q.retransmit_tail(at(9)).expect("out");
+    assert_eq!(
+        (probe.seq, probe.payload.len(), probe.segs),
+        (seq(1200), 50, 1)
+    );
+    assert_eq!((counts(&q), q.in_flight()), ((13, 0, 0, 1), 14));
+}
+
+#[test]
+fn a_flood_of_sack_blocks_cuts_a_bounded_number_of_units() {
+    let mut q = RtxQueue::new(Mss::MIN);
+    for i in 0..100 {
+        q.push(unit(i * 48_000, 48_000, 0));
+    }
+    for i in 0..40_000 {
+        let left = 48 + i * 96;
+        q.sack(at(1), seq(0), &[block(left, left + 48)]);
+    }
+    q.check();
+    assert!(q.units() <= super::sack::MAX_UNITS_FOR_SPLIT + 2);
+    q.ack(at(2), seq(4_800_000));
+    assert!(q.is_empty());
+}
+
+#[test]
+fn an_empty_queue_keeps_little_memory() {
+    let mut q = queue(&[100]);
+    q.ack(at(1), seq(100));
+    assert_eq!(q.units.capacity(), 1);
+    let mut q = queue(&[100; 50]);
+    q.ack(at(1), seq(5000));
+    assert!(q.units.capacity() <= super::KEPT_UNITS);
+    assert!(
+        size_of::<super::Unit>() <= 80,
+        "{}",
+        size_of::<super::Unit>()
+    );
+    assert!(size_of::<RtxQueue>() <= 80, "{}", size_of::<RtxQueue>());
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push(u32),
+    /// The network delivers the segment that covers this share of what is out.
+    Deliver(prop::sample::Index),
+    Ack,
+    /// A block from a peer that makes things up.
+    Lie(u32, u32),
+    Detect(u32),
+    HeadLost,
+    Timeout,
+    Undo,
+    Retransmit(u32),
+    Probe,
+    Mss(u16),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (1..3000u32).prop_map(Op::Push),
+        6 => any::<prop::sample::Index>().prop_map(Op::Deliver),
+        6 => Just(Op::Ack),
+        2 => (0..9000u32, 0..3000u32).prop_map(|(l, n)| Op::Lie(l, l + n)),
+        3 => (1..5u32).prop_map(Op::Detect),
+        1 => Just(Op::HeadLost),
+        1 => Just(Op::Timeout),
+        1 => Just(Op::Undo),
+        4 => (1..20u32).prop_map(Op::Retransmit),
+        1 => Just(Op::Probe),
+        1 => (48..300u16).prop_map(Op::Mss),
+    ]
+}
+
+/// What the peer would say: the first byte it misses, and the runs it holds beyond.
+fn peer_says(una: u32, nxt: u32, got: &BTreeSet<u32>) -> (u32, Vec<SackBlock>) {
+    let ack = (una..nxt).find(|n| !got.contains(n)).unwrap_or(nxt);
+    let mut blocks = Vec::new();
+    let mut n = ack;
+    while let Some(&left) = got.range(n..).next() {
+        let right = (left..nxt).find(|n| !got.contains(n)).unwrap_or(nxt);
+        blocks.push(block(left, right));
+        n = right;
+    }
+    blocks.reverse();
+    blocks.truncate(4);
+    (ack, blocks)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever happens, the counts stay true, retransmissions carry the right bytes and never
+    /// what is acknowledged, and a peer that answers in the end gets everything.
+    #[test]
+    fn survives_any_network(ops in prop::collection::vec(op(), 1..80)) {
+        let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+        let (mut una, mut nxt, mut now) = (0u32, 0u32, 0u64);
+        let mut got = BTreeSet::new();
+        for op in ops {
+            now += 1;
+            match op {
+                Op::Push(len) => if nxt - una < 20_000 {
+                    q.push(unit(nxt, len, now));
+                    nxt += len;
+                },
+                Op::Deliver(which) => if nxt > una {
+                    let from = una + which.index((nxt - una) as usize) as u32;
+                    got.extend(from..(from + MSS).min(nxt));
+                },
+                Op::Ack => {
+                    let (ack, blocks) = peer_says(una, nxt, &got);
+                    let out = q.ack(at(now), seq(ack));
+                    prop_assert_eq!(out.acked_bytes, ack - una);
+                    una = ack;
+                    q.sack(at(now), seq(una), &blocks);
+                }
+                Op::Lie(left, right) => { q.sack(at(now), seq(una), &[block(una + left, una + right)]); }
+                Op::Detect(dupthresh) => { q.mark_lost_by_sack(dupthresh); }
+                Op::HeadLost => { q.mark_head_lost(); }
+                Op::Timeout => q.mark_all_lost(),
+                Op::Undo => q.unmark_lost(),
+                Op::Retransmit(limit) => {
+                    let waits = q.has_lost();
+                    let again = q.next_retransmit(at(now), limit);
+                    prop_assert_eq!(waits, again.is_some());
+                    if let Some(again) = again {
+                        let from = again.seq.since(seq(0));
+                        prop_assert!(from >= una && again.segs <= limit && again.segs > 0);
+                        prop_assert_eq!(bytes_of(&again.payload), bytes_of(&text(from, again.payload.len() as u32)));
+                    }
+                }
+                Op::Probe => { q.retransmit_tail(at(now)); }
+                Op::Mss(mss) => q.set_mss(Mss::clamped(mss)),
+            }
+            q.check();
+            prop_assert_eq!(q.is_empty(), una == nxt);
+        }
+        // A timeout, and then again after the lies have come out, repairs everything.
+        for _ in 0..2 * 1024 {
+            if una == nxt { break; }
+            now += 1;
+            q.mark_all_lost();
+            while let Some(again) = q.next_retransmit(at(now), 45) {
+                let from = again.seq.since(seq(0));
+                got.extend(from..from + again.payload.len() as u32);
+            }
+            let (ack, _) = peer_says(una, nxt, &got);
+            q.ack(at(now), seq(ack));
+            una = ack;
+            q.check();
+        }
+        prop_assert!(q.is_empty());
+    }
+}

@@ -1,0 +1,286 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Pool, Slice};
+use fullsend_units::SeqNum;
+use fullsend_wire::tcp::SackBlock;
+use proptest::prelude::*;
+
+use super::{Arrival, RecvQueue};
+
+/// Close to the wrap, so that every test crosses it.
+const IRS: u32 = u32::MAX - 300;
+
+fn seq(n: u32) -> SeqNum {
+    SeqNum::new(IRS) + n
+}
+
+fn block(left: u32, right: u32) -> SackBlock {
+    SackBlock {
+        left: seq(left),
+        right: seq(right),
+    }
+}
+
+fn byte(n: u32) -> u8 {
+    (n.wrapping_mul(2_654_435_761) >> 24) as u8
+}
+
+fn text(from: u32, len: u32) -> Chain {
+    let bytes: Vec<u8> = (from..from + len).map(byte).collect();
+    Slice::copied_from(&bytes).into()
+}
+
+struct Peer {
+    pool: Pool,
+    queue: RecvQueue,
+}
+
+impl Peer {
+    fn new() -> Self {
+        Self {
+            pool: Pool::new(1 << 20),
+            queue: RecvQueue::new(seq(0)),
+        }
+    }
+
+    fn sends(&mut self, from: u32, to: u32) -> Arrival {
+        self.sends_fin(from, to, false)
+    }
+
+    fn sends_fin(&mut self, from: u32, to: u32, fin: bool) -> Arrival {
+        let arrival = self
+            .queue
+            .insert(&self.pool, seq(from), text(from, to - from), fin);
+        if let Some(beyond) = &self.queue.beyond {
+            beyond.reassembly.check();
+        }
+        arrival
+    }
+
+    fn sacks(&mut self) -> Vec<SackBlock> {
+        self.queue.take_sack_blocks(3).as_slice().to_vec()
+    }
+
+    /// Reads all, checks it to be the stream's bytes from `from`, and says up to where.
+    fn reads_from(&mut self, from: u32) -> u32 {
+        let mut out = vec![0; self.queue.readable()];
+        let n = self.queue.read(&mut out) as u32;
+        assert!(
+            out.iter()
+                .eq(&(from..from + n).map(byte).collect::<Vec<_>>())
+        );
+        from + n
+    }
+}
+
+fn in_order(bytes: u32) -> Arrival {
+    Arrival::InOrder {
+        bytes,
+        had_gap: false,
+    }
+}
+
+fn after_gap(bytes: u32) -> Arrival {
+    Arrival::InOrder {
+        bytes,
+        had_gap: true,
+    }
+}
+
+#[test]
+fn text_in_order_is_readable_at_once() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.sends(0, 1000), in_order(1000));
+    assert_eq!(peer.sends(1000, 1500), in_order(500));
+    assert_eq!(
+        (peer.queue.rcv_nxt(), peer.queue.readable()),
+        (seq(1500), 1500)
+    );
+    assert_eq!(peer.reads_from(0), 1500);
+    assert!(peer.sacks().is_empty());
+}
+
+#[test]
+fn a_hole_is_told_and_closed() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.sends(100, 200), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(300, 400), Arrival::OutOfOrder);
+    assert_eq!(peer.sacks(), [block(300, 400), block(100, 200)]);
+    assert_eq!(peer.sends(200, 250), Arrival::OutOfOrder);
+    assert_eq!(peer.sacks(), [block(100, 250), block(300, 400)]);
+    assert_eq!(peer.sends(0, 100), after_gap(250));
+    assert_eq!(peer.sacks(), [block(300, 400)]);
+    assert_eq!(peer.queue.out_of_order(), 100);
+    assert_eq!(peer.sends(250, 300), after_gap(150));
+    assert!(peer.sacks().is_empty() && peer.queue.beyond.is_none());
+    assert_eq!(peer.reads_from(0), 400);
+}
+
+#[test]
+fn the_block_changed_last_comes_first() {
+    let mut peer = Peer::new();
+    for from in [100, 300, 500, 700, 900] {
+        peer.sends(from, from + 50);
+    }
+    assert_eq!(
+        peer.sacks(),
+        [block(900, 950), block(700, 750), block(500, 550)]
+    );
+    peer.sends(150, 160);
+    assert_eq!(
+        peer.sacks(),
+        [block(100, 160), block(900, 950), block(700, 750)]
+    );
+    // Joining two keeps one.
+    peer.sends(750, 900);
+    assert_eq!(
+        peer.sacks(),
+        [block(700, 950), block(100, 160), block(500, 550)]
+    );
+}
+
+#[test]
+fn what_came_first_stays() {
+    let mut peer = Peer::new();
+    peer.sends(100, 200);
+    let forged = Slice::copied_from(&[0xee; 400]);
+    let arrival = peer.queue.insert(&peer.pool, seq(0), forged.into(), false);
+    assert_eq!(arrival, after_gap(400));
+    let mut out = vec![0; 400];
+    peer.queue.read(&mut out);
+    let want: Vec<u8> = (100..200).map(byte).collect();
+    assert_eq!(out[100..200], want);
+    assert!(out[..100].iter().chain(&out[200..]).all(|&b| b == 0xee));
+}
+
+#[test]
+fn duplicates_are_told_once_by_dsack() {
+    let mut peer = Peer::new();
+    peer.sends(0, 100);
+    assert_eq!(peer.sends(20, 80), Arrival::Duplicate);
+    assert_eq!(peer.sacks(), [block(20, 80)]);
+    assert!(peer.sacks().is_empty());
+    // Partly new.
+    assert_eq!(peer.sends(50, 150), in_order(100 - 50));
+    assert_eq!(peer.sacks(), [block(50, 100)]);
+    // Within what waits: the duplicate first, then the block that holds it.
+    peer.sends(300, 400);
+    assert_eq!(peer.sends(320, 350), Arrival::Duplicate);
+    assert_eq!(peer.sacks(), [block(320, 350), block(300, 400)]);
+}
+
+#[test]
+fn fin_counts_when_all_before_it_is_here() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.sends_fin(100, 200, true), Arrival::OutOfOrder);
+    assert!(!peer.queue.fin_received());
+    assert_eq!(peer.sends(0, 100), after_gap(200));
+    assert!(peer.queue.fin_received());
+    assert_eq!(peer.queue.rcv_nxt(), seq(201));
+    assert_eq!(peer.sends_fin(100, 200, true), Arrival::Duplicate);
+    assert_eq!(peer.sends(201, 300), Arrival::Duplicate);
+    assert_eq!(peer.reads_from(0), 200);
+}
+
+#[test]
+fn a_bare_fin_is_in_order_or_waits() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.sends_fin(10, 10, true), Arrival::OutOfOrder);
+    assert_eq!(peer.sends_fin(10, 10, true), Arrival::Duplicate);
+    assert_eq!(peer.sends(0, 5), in_order(5));
+    assert_eq!(peer.sends(5, 10), in_order(5));
+    assert!(peer.queue.fin_received());
+    let mut peer = Peer::new();
+    assert_eq!(peer.sends_fin(0, 0, true), in_order(0));
+    assert_eq!(peer.queue.rcv_nxt(), seq(1));
+}
+
+#[test]
+fn text_behind_the_end_is_not_text() {
+    let mut peer = Peer::new();
+    peer.sends_fin(50, 100, true);
+    assert_eq!(peer.sends(100, 200), Arrival::Duplicate);
+    assert_eq!(peer.sends(0, 200), after_gap(100));
+    assert!(peer.queue.fin_received());
+    assert_eq!(peer.reads_from(0), 100);
+}
+
+#[test]
+fn a_hostile_peer_pins_a_bounded_amount_of_memory() {
+    let mut peer = Peer::new();
+    let tiny = |pool: &Pool| {
+        let mut room = pool.room(65_536);
+        room.extend(b"x");
+        Chain::from(room.freeze())
+    };
+    let mut pruned = 0;
+    for i in 0..30_000 {
+        let arrival = peer
+            .queue
+            .insert(&peer.pool, seq(2 + 2 * i), tiny(&peer.pool), false);
+        pruned += u32::from(arrival == Arrival::Pruned);
+    }
+    assert!(pruned > 0);
+    assert!(peer.queue.truesize() < 1 << 20, "{}", peer.queue.truesize());
+    // What is in order always finds a place.
+    assert_eq!(peer.sends(0, 2), after_gap(3));
+    // One run that grows byte by byte is collapsed as it grows.
+    let mut peer = Peer::new();
+    for i in 0..30_000 {
+        peer.queue
+            .insert(&peer.pool, seq(1 + i), tiny(&peer.pool), false);
+    }
+    assert!(
+        peer.queue.truesize() < 4 * 30_000,
+        "{}",
+        peer.queue.truesize()
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Segments of one stream in any order, overlapping, repeated: the reader gets the stream.
+    #[test]
+    fn reassembles_any_arrival_order(
+        len in 1..600u32,
+        segments in prop::collection::vec((any::<prop::sample::Index>(), 1..80u32, any::<bool>()), 0..120),
+    ) {
+        let mut peer = Peer::new();
+        let mut held = vec![false; len as usize];
+        let mut read = 0;
+        let all = (0..len).step_by(50).map(|from| (from, (from + 50).min(len), true));
+        let segments = segments.into_iter().map(|(from, n, reads)| {
+            let from = from.index(len as usize) as u32;
+            (from, (from + n).min(len), reads)
+        });
+        for (from, to, reads) in segments.chain(all) {
+            let nxt = held.iter().position(|h| !h).map_or(len, |n| n as u32);
+            let new = held[from as usize..to as usize].iter().any(|h| !h);
+            held[from as usize..to as usize].fill(true);
+            let after = held.iter().position(|h| !h).map_or(len, |n| n as u32);
+            let fin_is_new = to == len && !peer.queue.fin_received()
+                && peer.queue.beyond.as_ref().is_none_or(|b| b.fin_at.is_none());
+            let arrival = peer.sends_fin(from, to, to == len);
+            match arrival {
+                Arrival::InOrder { bytes, .. } => prop_assert_eq!(bytes, after - nxt),
+                Arrival::OutOfOrder => prop_assert!((new || fin_is_new) && after == nxt),
+                Arrival::Duplicate => prop_assert!(!new && !fin_is_new),
+                Arrival::Pruned => prop_assert!(false),
+            }
+            let fin = u32::from(peer.queue.fin_received());
+            prop_assert_eq!(peer.queue.rcv_nxt(), seq(after + fin));
+            // Every block is a run that we hold, delimited by what we miss.
+            let blocks = peer.queue.take_sack_blocks(4);
+            let told = blocks.as_slice().iter().map(|b| (b.left.since(seq(0)), b.right.since(seq(0))));
+            for (left, right) in told {
+                prop_assert!(held[left as usize..(right.min(len)) as usize].iter().all(|h| *h));
+            }
+            if reads {
+                read = peer.reads_from(read);
+            }
+        }
+        prop_assert_eq!(peer.reads_from(read), len);
+        prop_assert!(peer.queue.fin_received());
+    }
+}
