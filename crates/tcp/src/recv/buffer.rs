@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn neighbours_in_memory_become_one_piece() {
         let pool = Pool::new(0);
-        let whole = piece(&pool, 65_536, &[9; 60_000]);
+        let whole = piece(&pool, 65_536, &alloc::vec![9; 60_000]);
         let mut text = Text::default();
         for i in 0..60 {
             text.push(&pool, whole.slice(i * 1000..(i + 1) * 1000).into(), false);

@@ -82,7 +82,7 @@ fn an_empty_queue_holds_no_memory() {
     let pool = Pool::new(1 << 24);
     let mut queue = WriteQueue::new();
     for _ in 0..100 {
-        queue.append(&pool, &[1; 60_000], GOAL);
+        queue.append(&pool, &vec![1; 60_000], GOAL);
     }
     drop(queue.take(usize::MAX));
     assert!(queue.is_empty() && queue.room.is_none());
