@@ -1,5 +1,10 @@
 //! `TCP_INFO` under Linux's field names.
 
+use fullsend_units::{Instant, Nanos};
+
+use crate::recovery::Phase;
+use crate::{Connection, Cx};
+
 /// What `tcp_info()` reports. Times in microseconds (`tcpi_last_*`: milliseconds), rates in bytes
 /// per second, as Linux has them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -47,4 +52,73 @@ pub struct TcpInfo {
     pub tcpi_bytes_retrans: u64,
     pub tcpi_snd_wnd: u32,
     pub tcpi_rcv_wnd: u32,
+}
+
+/// Bits of `tcpi_options`.
+const OPT_TIMESTAMPS: u8 = 1;
+const OPT_SACK: u8 = 2;
+const OPT_WSCALE: u8 = 4;
+
+/// Reads a connection's state out.
+pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
+    let us = |span: Nanos| span.as_micros().min(u64::from(u32::MAX)) as u32;
+    let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
+    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+    let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
+    let rcv_nxt = c.rcv.queue.rcv_nxt();
+    TcpInfo {
+        tcpi_state: c.state.number(),
+        tcpi_ca_state: match c.recovery.phase() {
+            Phase::Open if rtx.sacked_out() > 0 => 1,
+            Phase::Open => 0,
+            Phase::Recovery => 3,
+            Phase::Loss => 4,
+        },
+        tcpi_retransmits: c.rtt.backoff(),
+        tcpi_probes: c.timers.probes,
+        tcpi_backoff: c.rtt.backoff(),
+        tcpi_options: flag(c.agreed.timestamps, OPT_TIMESTAMPS)
+            | flag(c.agreed.sack, OPT_SACK)
+            | flag(c.agreed.window_scale, OPT_WSCALE),
+        tcpi_snd_wscale: snd.scale.shift(),
+        tcpi_rcv_wscale: if c.agreed.window_scale {
+            c.rcv.window.scale().shift()
+        } else {
+            0
+        },
+        tcpi_rto: us(c.rtt.rto().nanos()),
+        tcpi_snd_mss: snd.mss.bytes(),
+        tcpi_rcv_mss: c.rcv.ack.rcv_mss(),
+        tcpi_unacked: rtx.packets_out(),
+        tcpi_sacked: rtx.sacked_out(),
+        tcpi_lost: rtx.lost_out(),
+        tcpi_retrans: rtx.retrans_out(),
+        tcpi_last_data_sent: ms_since(snd.last_sent),
+        tcpi_last_data_recv: ms_since(c.rcv.ack.last_data()),
+        tcpi_last_ack_recv: ms_since(c.timers.heard_at),
+        tcpi_pmtu: snd.pmtu,
+        tcpi_rtt: us(c.rtt.srtt().unwrap_or(Nanos::ZERO)),
+        tcpi_rttvar: us(c.rtt.rttvar()),
+        tcpi_snd_ssthresh: c.cwnd.ssthresh,
+        tcpi_snd_cwnd: c.cwnd.cwnd,
+        tcpi_advmss: c.rcv.adv_mss.bytes(),
+        tcpi_reordering: c.recovery.reordering_segs(),
+        tcpi_rcv_space: c.rcv.window.rcvbuf(),
+        tcpi_total_retrans: stats.total_retrans,
+        tcpi_pacing_rate: c.pacing_rate(cx.sysctl).0,
+        tcpi_max_pacing_rate: snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0),
+        tcpi_bytes_acked: stats.bytes_acked,
+        tcpi_bytes_received: stats.bytes_received,
+        tcpi_segs_out: stats.segs_out,
+        tcpi_segs_in: stats.segs_in,
+        tcpi_notsent_bytes: snd.queue.len() as u32,
+        tcpi_min_rtt: us(c.rtt.min_rtt().unwrap_or(Nanos::ZERO)),
+        tcpi_data_segs_in: stats.data_segs_in,
+        tcpi_data_segs_out: stats.data_segs_out,
+        tcpi_bytes_sent: stats.bytes_sent,
+        tcpi_bytes_retrans: stats.bytes_retrans,
+        tcpi_snd_wnd: snd.wnd,
+        tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
+        tcpi_ato: 40_000,
+    }
 }

@@ -14,14 +14,10 @@ mod error;
 mod info;
 mod mib;
 mod options;
-#[allow(dead_code, unused_imports, reason = "the connection builds on it next")]
 mod recovery;
-#[allow(dead_code, unused_imports, reason = "the connection builds on it next")]
 mod recv;
-#[allow(dead_code, unused_imports, reason = "the connection builds on it next")]
 mod rtt;
 mod segment;
-#[allow(dead_code, unused_imports, reason = "the connection builds on it next")]
 mod send;
 mod sysctl;
 mod time_wait;

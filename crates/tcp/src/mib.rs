@@ -67,8 +67,6 @@ fullsend_units::counters! {
         abort_on_close: "TcpExtTCPAbortOnClose",
         /// Connections aborted by timeouts.
         abort_on_timeout: "TcpExtTCPAbortOnTimeout",
-        /// Connections aborted because they lingered.
-        abort_on_linger: "TcpExtTCPAbortOnLinger",
         /// Connections entering TIME-WAIT.
         time_waits: "TcpExtTW",
         /// DSACKs sent for duplicate data.

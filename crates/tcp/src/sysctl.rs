@@ -6,6 +6,8 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::RangeInclusive;
 
+use crate::congestion;
+
 /// Declares the tunables: prefix, name, type, default, what is allowed.
 macro_rules! sysctls {
     ($($(#[$doc:meta])* $prefix:literal $field:ident: $ty:ty = $default:expr, $allowed:expr;)*) => {
@@ -70,6 +72,8 @@ sysctls! {
     "net.core." rmem_max: u32 = 4_194_304, BUFFER;
     /// Most bytes `SO_SNDBUF` can ask for.
     "net.core." wmem_max: u32 = 4_194_304, BUFFER;
+    /// Congestion control of new connections.
+    "net.ipv4." tcp_congestion_control: &'static str = "cubic", congestion::AVAILABLE;
     /// The receive buffer grows with what the reader takes per round trip.
     "net.ipv4." tcp_moderate_rcvbuf: bool = true, ();
     /// Offer window scaling (RFC 7323 2).
@@ -168,6 +172,21 @@ impl Tunable for bool {
 
     fn show(&self) -> String {
         u8::from(*self).to_string()
+    }
+}
+
+impl Tunable for &'static str {
+    type Allowed = [&'static str; 2];
+
+    fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
+        let known = allowed.iter().find(|&&name| name == text.trim());
+        known
+            .copied()
+            .ok_or_else(|| format!("one of: {}", allowed.join(", ")))
+    }
+
+    fn show(&self) -> String {
+        (*self).to_owned()
     }
 }
 

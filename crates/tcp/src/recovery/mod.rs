@@ -1,7 +1,9 @@
 //! Loss recovery: what is in flight, what of it arrived, what is lost, and how fast to repair.
 
+mod control;
 mod prr;
 mod rtx_queue;
 
+pub(crate) use control::{Phase, Recovery};
 pub(crate) use prr::Prr;
-pub(crate) use rtx_queue::{AckOutcome, Retransmit, RtxQueue, SackOutcome, TransmitUnit};
+pub(crate) use rtx_queue::{AckOutcome, RtxQueue, SackOutcome, TransmitUnit};

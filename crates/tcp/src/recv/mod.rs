@@ -6,12 +6,14 @@ use fullsend_buf::{Chain, Pool};
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
+mod ack_policy;
 mod buffer;
 mod reassembly;
 #[cfg(test)]
 mod tests;
 mod window;
 
+pub(crate) use ack_policy::AckPolicy;
 use buffer::Text;
 use reassembly::Reassembly;
 pub(crate) use window::RecvWindow;

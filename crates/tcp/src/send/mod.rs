@@ -1,5 +1,13 @@
-//! The sending side: what is not yet sent.
+//! The sending side: what is not yet sent, when it may leave, and in what pieces.
 
+mod autosize;
+mod nagle;
+mod output;
+mod pacing;
+mod split;
 mod write_queue;
 
-pub(crate) use write_queue::{Taken, UNIT_OVERHEAD_BYTES, WriteQueue};
+pub(crate) use nagle::Nagle;
+pub(crate) use output::Blocked;
+pub(crate) use pacing::Pacing;
+pub(crate) use write_queue::WriteQueue;

@@ -1,0 +1,160 @@
+//! The acknowledgement field (RFC 9293 3.10.7.4, fifth): what has arrived, the send window, and
+//! what both allow.
+
+use fullsend_units::{Nanos, Window};
+use fullsend_wire::tcp::TcpRepr;
+
+use super::input::Complaint;
+use super::{Connection, Reset, State};
+use crate::Cx;
+use crate::congestion::AckSample;
+use crate::recovery::{AckOutcome, SackOutcome};
+
+impl Connection {
+    /// SYN-RECEIVED: the handshake's last step. False: the segment is done with.
+    pub(crate) fn finish_handshake(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> bool {
+        let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
+        if !in_range {
+            self.out.reset = Some(Reset::At(repr.ack));
+            self.out.any = true;
+            return false;
+        }
+        self.out.syn = false;
+        self.establish(cx, repr, repr.window.scaled(self.snd.scale));
+        self.out.any |= self.snd.has_unsent();
+        true
+    }
+
+    /// False: the segment is to be dropped.
+    pub(crate) fn process_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, has_text: bool) -> bool {
+        let ack = repr.ack;
+        if ack.after(self.snd.nxt) {
+            // RFC 9293: acknowledges what was never sent.
+            return self.challenge_ack_field(cx);
+        }
+        if ack.before(self.snd.una) {
+            // RFC 5961 5.2: older than the largest window could explain.
+            if ack.before(self.snd.una - self.snd.max_wnd) {
+                return self.challenge_ack_field(cx);
+            }
+            return true;
+        }
+        // The sender corks a MSG_MORE write until something happens.
+        self.snd.more = false;
+        self.timers.probes = 0;
+        let window_changed = self.update_window(cx, repr);
+        let advanced = ack.after(self.snd.una);
+        if advanced || !self.snd.rtx.is_empty() {
+            let duplicate = !advanced && !has_text && !window_changed;
+            self.update_scoreboard(cx, repr, duplicate);
+        }
+        if advanced && self.user.wants_write {
+            self.grow_sndbuf(cx);
+            self.wake_writer_if_room(cx);
+        }
+        if self.state == State::Closed {
+            return true;
+        }
+        self.out.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
+        true
+    }
+
+    fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.may_complain(cx, Complaint::Challenge) {
+            cx.mib.challenge_ack += 1;
+            self.rcv.ack.now();
+            self.out.any = true;
+        }
+        false
+    }
+
+    /// RFC 9293: a window is news if the segment is not older than the last that told one. True
+    /// if it changed.
+    fn update_window(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
+        let Window(window) = repr.window.scaled(self.snd.scale);
+        let news = repr.ack.after(self.snd.una)
+            || repr.seq.after(self.snd.wl1)
+            || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0));
+        if !news {
+            return false;
+        }
+        self.snd.wl1 = repr.seq;
+        let changed = window != self.snd.wnd;
+        self.snd.wnd = window;
+        if window > self.snd.max_wnd {
+            self.snd.max_wnd = window;
+            self.sync_mss(cx);
+        }
+        changed
+    }
+
+    /// Moves `snd_una`, reads SACK blocks, and lets recovery and congestion control act.
+    fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
+        let prior_in_flight = self.snd.rtx.in_flight();
+        let advanced = repr.ack.after(self.snd.una);
+        let outcome = if advanced {
+            self.advance_una(cx, repr)
+        } else {
+            AckOutcome::default()
+        };
+        let blocks = repr.options.sack.as_slice();
+        let sack = if self.agreed.sack && !blocks.is_empty() {
+            self.snd.rtx.sack(cx.now, self.snd.una, blocks)
+        } else {
+            SackOutcome::default()
+        };
+        if sack.dsack.is_some() {
+            cx.mib.dsack_recv += 1;
+        }
+        let echoed = self.echoed_rtt(cx, repr, advanced);
+        let rtt = outcome.rtt.or(sack.rtt).or(echoed);
+        if let Some(rtt) = rtt {
+            self.take_rtt(cx, rtt);
+        }
+        if advanced {
+            self.rearm_rto(cx);
+        }
+        self.recover(cx, &outcome, &sack, advanced, duplicate);
+        let delivered = outcome.delivered_segs + sack.delivered_segs;
+        if advanced && self.recovery.may_grow() {
+            let sample = AckSample {
+                now: cx.now,
+                acked_segs: delivered,
+                rtt: outcome.rtt_newest.or(rtt),
+                srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
+                min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
+                prior_in_flight_segs: prior_in_flight,
+                cwnd_limited: self.recovery.was_cwnd_limited(&self.cwnd),
+                mss: self.snd.mss,
+                snd_una: self.snd.una,
+                snd_nxt: self.snd.nxt,
+            };
+            self.cc.on_ack(&mut self.cwnd, &sample);
+        }
+    }
+
+    fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {
+        let outcome = self.snd.rtx.ack(cx.now, repr.ack);
+        self.snd.una = repr.ack;
+        self.stats.bytes_acked += u64::from(outcome.acked_bytes);
+        self.timers.progress_at = cx.now;
+        self.rtt.reset_backoff();
+        if outcome.fin {
+            self.fin_acked(cx);
+        }
+        outcome
+    }
+
+    /// RFC 7323 4.1: the echo tells the round trip even where a retransmission makes the
+    /// scoreboard's ambiguous.
+    fn echoed_rtt(&self, cx: &Cx<'_>, repr: &TcpRepr, advanced: bool) -> Option<Nanos> {
+        let ts = repr.options.timestamps?;
+        let usable = advanced && self.agreed.timestamps && ts.ecr != 0;
+        usable.then(|| self.ts.since_echo(cx.now, ts.ecr))
+    }
+
+    pub(crate) fn take_rtt(&mut self, cx: &Cx<'_>, rtt: Nanos) {
+        self.rtt.on_sample(cx.now, rtt);
+        self.rcv.window.on_rtt(rtt);
+    }
+}

@@ -1,0 +1,301 @@
+//! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 3.5), and what is agreed there.
+
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, Mss, SeqNum, Window, WindowScale};
+use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use super::{
+    Agreed, Connection, Fin, Pending, Receiver, Reset, Sender, Settings, State, Stats, Timers,
+    TsState, UserSide,
+};
+use crate::congestion::{self, Cubic, Cwnd};
+use crate::recovery::{Recovery, RtxQueue, TransmitUnit};
+use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
+use crate::rtt::RttEstimator;
+use crate::send::{Blocked, WriteQueue};
+use crate::{Cx, SegmentIn, SegmentOut, TcpError};
+
+impl Connection {
+    /// Active open: SYN-SENT; the SYN is the first thing `poll_transmit` gives.
+    /// `mss` is what we can receive in one segment (MTU less IP and TCP headers, no options).
+    pub fn connect(
+        cx: &mut Cx<'_>,
+        local_port: u16,
+        remote_port: u16,
+        iss: SeqNum,
+        mss: Mss,
+        ip_header_len: u16,
+    ) -> Self {
+        cx.mib.active_opens += 1;
+        let ports = (local_port, remote_port);
+        Self::new(cx, State::SynSent, ports, iss, mss, ip_header_len)
+    }
+
+    /// Passive open from a SYN that the host has judged acceptable: SYN-RECEIVED; the SYN-ACK is
+    /// the first thing `poll_transmit` gives.
+    pub fn accept(
+        cx: &mut Cx<'_>,
+        syn: &TcpRepr,
+        iss: SeqNum,
+        mss: Mss,
+        ip_header_len: u16,
+    ) -> Self {
+        cx.mib.passive_opens += 1;
+        let ports = (syn.dst_port, syn.src_port);
+        let mut this = Self::new(cx, State::SynReceived, ports, iss, mss, ip_header_len);
+        this.agree(cx, syn);
+        this
+    }
+
+    fn new(
+        cx: &mut Cx<'_>,
+        state: State,
+        (local_port, remote_port): (u16, u16),
+        iss: SeqNum,
+        mss: Mss,
+        ip_header_len: u16,
+    ) -> Self {
+        let cc = congestion::by_name(cx.sysctl.tcp_congestion_control)
+            .unwrap_or_else(|_| alloc::boxed::Box::new(Cubic::new()));
+        Self {
+            state,
+            local_port,
+            remote_port,
+            agreed: Agreed {
+                timestamps: cx.sysctl.tcp_timestamps,
+                sack: cx.sysctl.tcp_sack,
+                window_scale: cx.sysctl.tcp_window_scaling,
+            },
+            user: UserSide::default(),
+            out: Pending {
+                any: true,
+                syn: true,
+                ..Pending::default()
+            },
+            snd: Sender::new(cx, iss, mss, ip_header_len),
+            rcv: Receiver {
+                queue: RecvQueue::new(SeqNum::new(0)),
+                window: RecvWindow::new(cx.sysctl.tcp_rmem),
+                ack: AckPolicy::new(),
+                adv_mss: mss,
+            },
+            ts: TsState {
+                offset: cx.ts_offset,
+                ..TsState::default()
+            },
+            cwnd: Cwnd::default(),
+            cc,
+            rtt: RttEstimator::new(),
+            recovery: Recovery::new(cx.sysctl.tcp_reordering),
+            timers: Timers::new(cx.now),
+            settings: Settings::default(),
+            stats: Stats::default(),
+            time_wait: None,
+        }
+    }
+
+    /// SYN or SYN-ACK, first or again.
+    pub(crate) fn syn_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if !core::mem::take(&mut self.out.syn) {
+            return None;
+        }
+        let iss = self.snd.una;
+        if self.snd.rtx.is_empty() {
+            self.snd.rtx.push(TransmitUnit {
+                seq: iss,
+                payload: Chain::new(),
+                syn: true,
+                fin: false,
+                sent_at: cx.now,
+                truesize: 0,
+            });
+            self.snd.nxt = iss + 1;
+            self.snd.pushed = self.snd.nxt;
+            self.snd.sml = iss;
+            cx.mib.out_segs += 1;
+        } else {
+            self.snd.rtx.retransmit_head(cx.now, 1)?;
+            cx.mib.retrans_segs += 1;
+            cx.mib.syn_retrans += 1;
+            self.stats.total_retrans += 1;
+        }
+        self.stats.segs_out += 1;
+        self.arm_rto(cx);
+        Some(self.build_syn(cx, iss))
+    }
+
+    fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum) -> SegmentOut {
+        let syn_ack = self.state == State::SynReceived;
+        let (flags, ack) = if syn_ack {
+            (TcpFlags::SYN.union(TcpFlags::ACK), self.rcv.queue.rcv_nxt())
+        } else {
+            (TcpFlags::SYN, SeqNum::new(0))
+        };
+        let options = TcpOptions {
+            mss: Some(self.rcv.adv_mss.get()),
+            window_scale: self
+                .agreed
+                .window_scale
+                .then(|| self.rcv.window.scale().shift()),
+            sack_permitted: self.agreed.sack,
+            timestamps: self.agreed.timestamps.then(|| Timestamps {
+                val: self.ts.value(cx.now),
+                ecr: self.ts.recent,
+            }),
+            ..TcpOptions::default()
+        };
+        SegmentOut {
+            repr: TcpRepr {
+                src_port: self.local_port,
+                dst_port: self.remote_port,
+                seq: iss,
+                ack,
+                flags,
+                window: self.rcv.window.for_syn(),
+                urgent: 0,
+                options,
+            },
+            payload: Chain::new(),
+            gso_size: 0,
+            gso_segs: 1,
+            ect: false,
+            departure: Instant::ZERO,
+            truesize: 0,
+        }
+    }
+
+    /// Takes what the peer's SYN offers; an option counts only if both sides sent it.
+    fn agree(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr) {
+        let options = &syn.options;
+        self.agreed.sack &= options.sack_permitted;
+        self.agreed.window_scale &= options.window_scale.is_some();
+        self.agreed.timestamps &= options.timestamps.is_some();
+        if let (true, Some(ts)) = (self.agreed.timestamps, options.timestamps) {
+            self.ts.take(cx.now, ts.val);
+        }
+        if let (true, Some(shift)) = (self.agreed.window_scale, options.window_scale) {
+            self.snd.scale = WindowScale::clamped(shift);
+        }
+        let default = if self.snd.ip_header_len >= 40 {
+            Mss::DEFAULT_V6
+        } else {
+            Mss::DEFAULT_V4
+        };
+        let offered = options.mss.unwrap_or(default.get());
+        self.snd.mss_clamp = offered.min(self.snd.mss_clamp);
+        // RFC 7323 2.2: the window of a SYN is never scaled.
+        self.snd.wnd = u32::from(syn.window.0);
+        self.snd.max_wnd = self.snd.wnd;
+        self.snd.wl1 = syn.seq;
+        let rcv_nxt = syn.seq + 1;
+        self.rcv.queue = RecvQueue::new(rcv_nxt);
+        let scaled = self.agreed.window_scale;
+        self.rcv.window.establish(cx.now, rcv_nxt, scaled);
+        let mss = self.rcv.adv_mss;
+        let window = self.rcv.window.current(rcv_nxt);
+        self.rcv.ack.start(rcv_nxt, mss, window);
+        self.sync_mss(cx);
+    }
+
+    /// RFC 9293 3.10.7.3.
+    pub(crate) fn segment_in_syn_sent(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+        let repr = &segment.repr;
+        let flags = repr.flags;
+        let acks = flags.contains(TcpFlags::ACK);
+        if acks && !self.acks_our_syn(cx, repr) {
+            if !flags.contains(TcpFlags::RST) {
+                self.out.reset = Some(Reset::At(repr.ack));
+                self.out.any = true;
+            }
+            return;
+        }
+        if flags.contains(TcpFlags::RST) {
+            if acks {
+                cx.mib.attempt_fails += 1;
+                self.fail(TcpError::ConnectionRefused);
+            }
+            return;
+        }
+        if !flags.contains(TcpFlags::SYN) {
+            return;
+        }
+        self.agree(cx, repr);
+        if acks {
+            self.rcv.ack.now();
+            self.establish(cx, repr, Window(self.snd.wnd));
+        } else {
+            // RFC 9293 3.5, figure 7: both open at once.
+            self.transition(State::SynReceived);
+            self.out.syn = true;
+        }
+        self.out.any = true;
+    }
+
+    /// The ACK is for the SYN we sent, and so is the timestamp it echoes.
+    fn acks_our_syn(&self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
+        let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
+        let Some(ts) = repr.options.timestamps.filter(|_| self.agreed.timestamps) else {
+            return in_range;
+        };
+        let age = self.ts.value(cx.now).wrapping_sub(ts.ecr) as i32;
+        in_range && (ts.ecr == 0 || age >= 0)
+    }
+
+    /// Our SYN is acknowledged and we have the peer's: ESTABLISHED, and further if the user has
+    /// already closed.
+    pub(crate) fn establish(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, window: Window) {
+        let outcome = self.snd.rtx.ack(cx.now, repr.ack);
+        self.snd.una = repr.ack;
+        self.snd.wnd = window.0;
+        self.snd.max_wnd = self.snd.max_wnd.max(window.0);
+        self.snd.wl1 = repr.seq;
+        self.rtt.reset_backoff();
+        if let Some(rtt) = outcome.rtt {
+            self.take_rtt(cx, rtt);
+        }
+        self.timers.rtx_off();
+        self.timers.progress_at = cx.now;
+        self.timers.heard_at = cx.now;
+        self.snd.last_sent = cx.now;
+        self.sync_mss(cx);
+        self.grow_sndbuf(cx);
+        self.transition(State::Established);
+        if self.snd.fin == Fin::Queued {
+            self.transition(State::FinWait1);
+        }
+        self.arm_keepalive(cx);
+        self.wake_reader();
+        self.wake_writer_if_room(cx);
+    }
+}
+
+impl Sender {
+    fn new(cx: &Cx<'_>, iss: SeqNum, mss: Mss, ip_header_len: u16) -> Self {
+        Self {
+            una: iss,
+            nxt: iss,
+            wl1: SeqNum::new(0),
+            wnd: 0,
+            max_wnd: 0,
+            scale: WindowScale::ZERO,
+            sml: iss,
+            pushed: iss,
+            mss,
+            mss_clamp: u16::MAX,
+            pmtu: cx.device.mtu,
+            ip_header_len,
+            fin: Fin::No,
+            blocked: Blocked::No,
+            more: false,
+            sndbuf_locked: false,
+            sndbuf: cx.sysctl.tcp_wmem[1],
+            wmem_inflight: 0,
+            size_goal: mss.bytes(),
+            size_goal_for: 0,
+            queue: WriteQueue::new(),
+            rtx: RtxQueue::new(mss),
+            last_sent: cx.now,
+            pacing: None,
+        }
+    }
+}

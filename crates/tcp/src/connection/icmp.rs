@@ -1,0 +1,76 @@
+//! ICMP errors about segments of ours, and the segment size that follows from them
+//! (RFC 5927, RFC 6691, RFC 1191, RFC 8201).
+
+use fullsend_units::{Mss, SeqNum};
+
+use super::{Connection, State};
+use crate::{Cx, IcmpError, TcpError};
+
+/// TCP header without options.
+const TCP_HEADER: u32 = 20;
+/// NOP, NOP, timestamps.
+const TS_OPTION: u32 = 12;
+
+impl Connection {
+    /// An ICMP error quoted a segment of ours that began at `seq`.
+    pub fn handle_icmp(&mut self, cx: &mut Cx<'_>, seq: SeqNum, error: IcmpError) {
+        // RFC 5927 4: only what is in flight can have provoked it.
+        let in_flight = seq.after_eq(self.snd.una) && seq.before(self.snd.nxt);
+        if self.state == State::Closed || !in_flight {
+            return;
+        }
+        match error {
+            IcmpError::TooBig { mtu } => self.shrink_mtu(cx, mtu),
+            // RFC 1122 4.2.3.9: hard only while there is no connection yet.
+            IcmpError::Unreachable(error) if !self.state.is_synchronized() => {
+                cx.mib.attempt_fails += 1;
+                self.fail(error);
+            }
+            IcmpError::Unreachable(TcpError::TimedOut) => {}
+            IcmpError::Unreachable(error) => self.user.soft_error = Some(error),
+        }
+    }
+
+    fn shrink_mtu(&mut self, cx: &mut Cx<'_>, mtu: u32) {
+        let headers = u32::from(self.snd.ip_header_len) + TCP_HEADER;
+        let least = cx.sysctl.tcp_min_snd_mss + headers;
+        let mtu = mtu.max(least);
+        if mtu >= self.snd.pmtu {
+            return;
+        }
+        self.snd.pmtu = mtu;
+        let before = self.snd.mss;
+        self.sync_mss(cx);
+        if self.snd.mss < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
+            self.resend_too_big();
+        }
+    }
+
+    /// Derives the text bytes of a full segment from what the path, the peer and the user allow,
+    /// and all that depends on it.
+    pub(crate) fn sync_mss(&mut self, cx: &Cx<'_>) {
+        let headers = u32::from(self.snd.ip_header_len) + TCP_HEADER;
+        let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).saturating_sub(headers);
+        // RFC 6691: the option counts neither IP nor TCP options.
+        let whole = path.min(self.snd.mss_clamp.into()).max(cx.sysctl.tcp_min_snd_mss);
+        let options = if self.agreed.timestamps { TS_OPTION } else { 0 };
+        let text = whole.saturating_sub(options);
+        let bounded = self.half_of_largest_window(text);
+        let mss = Mss::clamped(bounded.min(0xffff) as u16);
+        if mss != self.snd.mss {
+            self.snd.mss = mss;
+            self.snd.rtx.set_mss(mss);
+        }
+        self.sync_size_goal(cx);
+    }
+
+    /// A peer with a tiny buffer gets segments of half of it, so that two fit and it acknowledges
+    /// one while we send the other (RFC 9293 3.8.6.2.1).
+    fn half_of_largest_window(&self, mss: u32) -> u32 {
+        match self.snd.max_wnd {
+            0 => mss,
+            window if window > Mss::DEFAULT_V4.bytes() => mss.min(window / 2),
+            window => mss.min(window),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A segment arrives (RFC 9293 3.10.7): the checks that precede everything, text, FIN.
+
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
+
+use super::{Connection, Reset, State, TsState};
+use crate::recv::Arrival;
+use crate::{Cx, SegmentIn, TcpError};
+
+/// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
+const TS_RECENT_VALID_S: u32 = 24 * 24 * 3600;
+
+/// Why an answer to a bad segment is sent, each with its own counter when it is withheld.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Complaint {
+    /// Outside of the window.
+    Sequence,
+    /// An old timestamp.
+    Paws,
+    /// RFC 5961.
+    Challenge,
+}
+
+impl Connection {
+    /// A segment for this connection arrived (RFC 9293 3.10.7).
+    pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: SegmentIn) {
+        let segs = u32::from(segment.gso_segs.max(1));
+        cx.mib.in_segs += u64::from(segs);
+        self.stats.segs_in = self.stats.segs_in.wrapping_add(segs);
+        match self.state {
+            State::SynSent => self.segment_in_syn_sent(cx, &segment),
+            State::Closed => {}
+            _ => self.segment_in_window(cx, segment),
+        }
+    }
+
+    fn segment_in_window(&mut self, cx: &mut Cx<'_>, mut segment: SegmentIn) {
+        if !self.is_acceptable(cx, &segment) {
+            return;
+        }
+        let repr = &segment.repr;
+        // RFC 9293 3.10.7.4, fifth: without ACK it is dropped.
+        if !repr.flags.contains(TcpFlags::ACK) {
+            return;
+        }
+        if self.state == State::SynReceived && !self.finish_handshake(cx, repr) {
+            return;
+        }
+        self.note_timestamp(cx.now, repr);
+        self.timers.heard_at = cx.now;
+        let has_text = !segment.payload.is_empty();
+        if !self.process_ack(cx, repr, has_text) {
+            return;
+        }
+        let fin = segment.repr.flags.contains(TcpFlags::FIN);
+        if has_text || fin {
+            let text = core::mem::take(&mut segment.payload);
+            self.take_text(cx, &segment, text, fin);
+        }
+        self.out.any |= self.rcv.ack.is_due();
+    }
+
+    /// The first four steps of RFC 9293 3.10.7.4, with RFC 7323's and RFC 5961's additions:
+    /// timestamp, sequence number, RST, SYN.
+    fn is_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
+        let repr = &segment.repr;
+        let rst = repr.flags.contains(TcpFlags::RST);
+        if !rst && self.is_stale(cx.now, repr) {
+            cx.mib.paws_estab += 1;
+            // A pure ACK overtaken on its way asks for no answer.
+            if !segment.payload.is_empty() || repr.seq != self.rcv.queue.rcv_nxt() {
+                self.complain(cx, segment, Complaint::Paws);
+            }
+            return false;
+        }
+        let len = segment_len(segment);
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        if !self.rcv.window.is_acceptable(rcv_nxt, repr.seq, len) {
+            if !rst && !self.is_syn_ack_again(repr) {
+                self.complain(cx, segment, Complaint::Sequence);
+            }
+            // Simultaneous open: the peer's SYN-ACK repeats its SYN and acknowledges ours.
+            return !rst && self.is_syn_ack_again(repr);
+        }
+        if rst {
+            self.take_reset(cx, segment, rcv_nxt);
+            return false;
+        }
+        if repr.flags.contains(TcpFlags::SYN) && !self.is_syn_ack_again(repr) {
+            // RFC 5961 4.
+            cx.mib.syn_challenge += 1;
+            self.complain(cx, segment, Complaint::Challenge);
+            return false;
+        }
+        true
+    }
+
+    fn is_syn_ack_again(&self, repr: &TcpRepr) -> bool {
+        self.state == State::SynReceived
+            && repr.flags.contains(TcpFlags::SYN.union(TcpFlags::ACK))
+            && repr.seq + 1 == self.rcv.queue.rcv_nxt()
+            && repr.ack == self.snd.nxt
+    }
+
+    /// RFC 7323 5.3 R1.
+    fn is_stale(&self, now: Instant, repr: &TcpRepr) -> bool {
+        let Some(ts) = repr.options.timestamps else {
+            return false;
+        };
+        if !self.agreed.timestamps || !self.ts.has_recent {
+            return false;
+        }
+        let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < 0;
+        older && seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
+    }
+
+    /// RFC 7323 4.3 (2).
+    fn note_timestamp(&mut self, now: Instant, repr: &TcpRepr) {
+        if let Some(ts) = repr.options.timestamps
+            && self.agreed.timestamps
+            && repr.seq.before_eq(self.rcv.ack.last_acked())
+        {
+            self.ts.take(now, ts.val);
+        }
+    }
+
+    /// RFC 5961 3.2: exactly the next byte resets; elsewhere in the window it is challenged.
+    fn take_reset(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, rcv_nxt: SeqNum) {
+        if segment.repr.seq != rcv_nxt {
+            self.complain(cx, segment, Complaint::Challenge);
+            return;
+        }
+        let error = match self.state {
+            State::SynReceived => {
+                cx.mib.attempt_fails += 1;
+                TcpError::ConnectionRefused
+            }
+            // RFC 9293 3.10.7.4: the peer has its data and ours is all acknowledged.
+            State::Closing | State::LastAck => {
+                self.transition(State::Closed);
+                self.finish();
+                return;
+            }
+            state => {
+                if matches!(state, State::Established | State::CloseWait) {
+                    cx.mib.estab_resets += 1;
+                }
+                if state == State::CloseWait {
+                    TcpError::BrokenPipe
+                } else {
+                    TcpError::ConnectionReset
+                }
+            }
+        };
+        self.fail(error);
+    }
+
+    /// Answers a segment that cannot be taken with an ACK, so that an honest peer learns where we
+    /// are; segments without text only so often (RFC 5961 10).
+    pub(crate) fn complain(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, why: Complaint) {
+        let repr = &segment.repr;
+        let syn = repr.flags.contains(TcpFlags::SYN);
+        if why == Complaint::Sequence && self.state == State::SynReceived && syn {
+            // The peer's SYN once more: our SYN-ACK was lost.
+            self.out.syn = true;
+            self.out.any = true;
+            return;
+        }
+        if why != Complaint::Challenge && !segment.payload.is_empty() && !syn {
+            self.note_duplicate(cx, segment);
+        } else if !self.may_complain(cx, why) {
+            return;
+        }
+        if why == Complaint::Challenge {
+            cx.mib.challenge_ack += 1;
+        }
+        self.rcv.ack.now();
+        self.out.any = true;
+    }
+
+    pub(crate) fn may_complain(&mut self, cx: &mut Cx<'_>, why: Complaint) -> bool {
+        let interval = Nanos::from_millis(cx.sysctl.tcp_invalid_ratelimit.into());
+        let last = self.timers.complained_at;
+        if last != Instant::FAR_FUTURE && cx.now.since(last) < interval {
+            let skipped = match why {
+                Complaint::Sequence => &mut cx.mib.ack_skipped_seq,
+                Complaint::Paws => &mut cx.mib.ack_skipped_paws,
+                Complaint::Challenge => &mut cx.mib.ack_skipped_challenge,
+            };
+            *skipped += 1;
+            return false;
+        }
+        self.timers.complained_at = cx.now;
+        true
+    }
+
+    /// Text we have already: RFC 2883 tells the sender which.
+    fn note_duplicate(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let left = segment.repr.seq;
+        let right = left + segment.payload.len() as u32;
+        if !left.before(rcv_nxt) {
+            return;
+        }
+        cx.mib.delayed_ack_lost += 1;
+        self.rcv.ack.quick();
+        if self.agreed.sack && cx.sysctl.tcp_dsack {
+            cx.mib.dsack_old_sent += 1;
+            let right = right.earliest(rcv_nxt);
+            self.rcv.queue.note_duplicate(SackBlock { left, right });
+        }
+    }
+
+    /// RFC 9293 3.10.7.4, seventh and eighth: the segment's text and FIN.
+    fn take_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, mut text: Chain, fin: bool) {
+        if self.rcv.queue.fin_received() {
+            return;
+        }
+        let seq = segment.repr.seq;
+        let end = seq + text.len() as u32;
+        if self.user.orphan && end.after(self.rcv.queue.rcv_nxt()) {
+            // RFC 2525 2.17: nobody will read it, and the peer should know.
+            cx.mib.abort_on_data += 1;
+            self.out.reset = Some(Reset::Abort);
+            self.out.any = true;
+            self.transition(State::Closed);
+            self.finish();
+            return;
+        }
+        let edge = self.rcv.window.right_edge();
+        let beyond = end.distance(edge).max(0) as usize;
+        text.truncate(text.len().saturating_sub(beyond));
+        let fin = fin && beyond == 0;
+        let (len, segs) = (text.len(), u32::from(segment.gso_segs.max(1)));
+        if len == 0 && !fin {
+            self.rcv.ack.now();
+            return;
+        }
+        let arrival = self.rcv.queue.insert(cx.pool, seq, text, fin);
+        self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
+        let segment_len = match segment.gso_size {
+            0 => len as u32,
+            size => size.into(),
+        };
+        self.after_text(cx, arrival, segment_len, segs);
+        if self.rcv.queue.fin_received() {
+            self.take_fin(cx);
+        }
+    }
+
+    fn after_text(&mut self, cx: &mut Cx<'_>, arrival: Arrival, segment_len: u32, segs: u32) {
+        match arrival {
+            Arrival::InOrder { bytes, had_gap } => {
+                let rcv_nxt = self.rcv.queue.rcv_nxt();
+                self.stats.bytes_received += u64::from(bytes);
+                self.rcv.window.on_data(cx.now, rcv_nxt);
+                if had_gap {
+                    self.rcv.ack.now();
+                } else if bytes > 0 {
+                    self.rcv.ack.on_text(cx.now, rcv_nxt, segment_len, segs);
+                }
+                if self.user.read_shut {
+                    self.rcv.queue.clear();
+                } else {
+                    self.wake_reader_if_enough();
+                }
+            }
+            Arrival::OutOfOrder => {
+                cx.mib.ofo_queue += u64::from(segs);
+                self.rcv.ack.quick();
+            }
+            Arrival::Duplicate => {
+                cx.mib.delayed_ack_lost += 1;
+                self.rcv.ack.quick();
+            }
+            Arrival::Pruned => {
+                cx.mib.ofo_drop += u64::from(segs);
+                self.rcv.ack.quick();
+            }
+        }
+    }
+}
+
+impl TsState {
+    /// TSval of an acceptable segment, not older than the last.
+    pub(crate) fn take(&mut self, now: Instant, val: u32) {
+        if self.has_recent && (val.wrapping_sub(self.recent) as i32) < 0 {
+            let age_s = seconds(now).wrapping_sub(self.recent_at_s);
+            if age_s < TS_RECENT_VALID_S {
+                return;
+            }
+        }
+        self.recent = val;
+        self.recent_at_s = seconds(now);
+        self.has_recent = true;
+    }
+}
+
+/// Sequence numbers a segment takes up: text, SYN and FIN.
+fn segment_len(segment: &SegmentIn) -> u32 {
+    let flags = segment.repr.flags;
+    segment.payload.len() as u32
+        + u32::from(flags.contains(TcpFlags::SYN))
+        + u32::from(flags.contains(TcpFlags::FIN))
+}
+
+fn seconds(now: Instant) -> u32 {
+    (now.as_millis() / 1000) as u32
+}

@@ -1,0 +1,209 @@
+//! Socket options: those in everyday use beside each other, the rest in a box that most
+//! connections never need.
+
+use alloc::boxed::Box;
+
+use fullsend_units::{Nanos, Rate};
+
+use super::Connection;
+use crate::congestion::{self, UnknownCongestion};
+use crate::send::Pacing;
+use crate::{Cx, Linger, SocketOption, Sysctl, TcpError};
+
+/// What the user set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) nodelay: bool,
+    pub(crate) cork: bool,
+    pub(crate) keepalive: bool,
+    rare: Option<Box<Rare>>,
+}
+
+/// Rarely set options; `None` and zero mean that the sysctl decides.
+#[derive(Clone, Debug)]
+struct Rare {
+    user_timeout: Nanos,
+    keepidle: Option<Nanos>,
+    keepintvl: Option<Nanos>,
+    keepcnt: Option<u8>,
+    syncnt: Option<u8>,
+    notsent_lowat: Option<u32>,
+    rcvlowat: u32,
+    linger: Linger,
+}
+
+impl Default for Rare {
+    fn default() -> Self {
+        Self {
+            user_timeout: Nanos::ZERO,
+            keepidle: None,
+            keepintvl: None,
+            keepcnt: None,
+            syncnt: None,
+            notsent_lowat: None,
+            rcvlowat: 1,
+            linger: Linger::Background,
+        }
+    }
+}
+
+impl Settings {
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    fn seconds(value: u32) -> Nanos {
+        Nanos::from_secs(value.into())
+    }
+
+    pub(crate) fn keepidle(&self, sysctl: &Sysctl) -> Nanos {
+        let own = self.rare.as_ref().and_then(|r| r.keepidle);
+        own.unwrap_or(Self::seconds(sysctl.tcp_keepalive_time))
+    }
+
+    pub(crate) fn keepintvl(&self, sysctl: &Sysctl) -> Nanos {
+        let own = self.rare.as_ref().and_then(|r| r.keepintvl);
+        own.unwrap_or(Self::seconds(sysctl.tcp_keepalive_intvl))
+    }
+
+    pub(crate) fn keepcnt(&self, sysctl: &Sysctl) -> u32 {
+        let own = self.rare.as_ref().and_then(|r| r.keepcnt);
+        own.map_or(sysctl.tcp_keepalive_probes, u32::from)
+    }
+
+    pub(crate) fn syn_retries(&self, sysctl: &Sysctl) -> u32 {
+        let own = self.rare.as_ref().and_then(|r| r.syncnt);
+        own.map_or(sysctl.tcp_syn_retries, u32::from)
+    }
+
+    #[inline]
+    pub(crate) fn notsent_lowat(&self, sysctl: &Sysctl) -> u32 {
+        let own = self.rare.as_ref().and_then(|r| r.notsent_lowat);
+        own.unwrap_or(sysctl.tcp_notsent_lowat)
+    }
+
+    #[inline]
+    pub(crate) fn user_timeout(&self) -> Nanos {
+        self.rare.as_ref().map_or(Nanos::ZERO, |r| r.user_timeout)
+    }
+
+    #[inline]
+    pub(crate) fn rcvlowat(&self) -> u32 {
+        self.rare.as_ref().map_or(1, |r| r.rcvlowat)
+    }
+
+    pub(crate) fn linger(&self) -> Linger {
+        self.rare.as_ref().map_or(Linger::Background, |r| r.linger)
+    }
+}
+
+impl Connection {
+    /// Sets an option.
+    pub fn set_option(&mut self, cx: &mut Cx<'_>, option: SocketOption) -> Result<(), TcpError> {
+        use SocketOption as O;
+        let settings = &mut self.settings;
+        match option {
+            O::TcpNodelay(on) => {
+                settings.nodelay = on;
+                self.push_held(on);
+            }
+            O::TcpCork(on) => {
+                settings.cork = on;
+                self.push_held(!on);
+            }
+            O::TcpQuickack(on) => {
+                self.rcv.ack.set_quick(on);
+                self.out.any |= self.rcv.ack.is_due();
+            }
+            O::TcpMaxseg(mss) => self.set_maxseg(cx, mss)?,
+            O::TcpUserTimeout(span) => settings.rare_mut().user_timeout = span,
+            O::TcpSyncnt(n) => settings.rare_mut().syncnt = Some(in_range(n, 1..=127)?),
+            O::TcpKeepidle(span) => {
+                settings.rare_mut().keepidle = Some(keepalive_span(span)?);
+                self.arm_keepalive(cx);
+            }
+            O::TcpKeepintvl(span) => settings.rare_mut().keepintvl = Some(keepalive_span(span)?),
+            O::TcpKeepcnt(n) => settings.rare_mut().keepcnt = Some(in_range(n, 1..=127)?),
+            O::TcpNotsentLowat(bytes) => {
+                settings.rare_mut().notsent_lowat = (bytes != u32::MAX).then_some(bytes);
+                self.wake_writer_if_room(cx);
+            }
+            O::SoKeepalive(on) => {
+                settings.keepalive = on;
+                self.arm_keepalive(cx);
+            }
+            O::SoLinger(linger) => settings.rare_mut().linger = linger,
+            O::SoSndbuf(bytes) => self.set_sndbuf(cx, bytes),
+            O::SoRcvbuf(bytes) => {
+                let most = cx.sysctl.rmem_max;
+                self.rcv.window.lock(bytes.min(most).saturating_mul(2).max(MIN_BUFFER));
+            }
+            O::SoRcvlowat(bytes) => {
+                settings.rare_mut().rcvlowat = bytes.max(1);
+                self.wake_reader_if_enough();
+            }
+            O::SoMaxPacingRate(rate) => self.set_max_pacing_rate(rate),
+        }
+        Ok(())
+    }
+
+    /// What held text back has changed.
+    fn push_held(&mut self, released: bool) {
+        if released && self.snd.has_unsent() {
+            self.snd.more = false;
+            self.out.any = true;
+        }
+    }
+
+    /// `TCP_MAXSEG`: before the handshake it bounds what we announce, too.
+    fn set_maxseg(&mut self, cx: &Cx<'_>, mss: u16) -> Result<(), TcpError> {
+        let mss = in_range(mss, 88..=32_767)?;
+        self.snd.mss_clamp = self.snd.mss_clamp.min(mss);
+        if !self.state.is_synchronized() {
+            let bound = mss.min(self.rcv.adv_mss.get());
+            self.rcv.adv_mss = fullsend_units::Mss::clamped(bound);
+        }
+        self.sync_mss(cx);
+        Ok(())
+    }
+
+    fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {
+        let bytes = bytes.min(cx.sysctl.wmem_max).saturating_mul(2);
+        self.snd.sndbuf = bytes.max(MIN_BUFFER);
+        self.snd.sndbuf_locked = true;
+        self.wake_writer_if_room(cx);
+    }
+
+    fn set_max_pacing_rate(&mut self, rate: u64) {
+        let rate = Rate(rate);
+        match &mut self.snd.pacing {
+            Some(pacing) => pacing.max_rate = rate,
+            none if rate != Rate::UNLIMITED => *none = Some(Box::new(Pacing::new(rate))),
+            _ => {}
+        }
+    }
+
+    /// Chooses the congestion control by name (`TCP_CONGESTION`).
+    pub fn set_congestion(&mut self, _cx: &mut Cx<'_>, name: &str) -> Result<(), TcpError> {
+        self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
+        if self.cc.pacing_rate().is_some() && self.snd.pacing.is_none() {
+            self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
+        }
+        Ok(())
+    }
+}
+
+/// Least buffer, whatever is asked for: one full segment of any kind goes through.
+const MIN_BUFFER: u32 = 4608;
+
+fn in_range<T: PartialOrd>(value: T, range: core::ops::RangeInclusive<T>) -> Result<T, TcpError> {
+    range
+        .contains(&value)
+        .then_some(value)
+        .ok_or(TcpError::InvalidValue)
+}
+
+/// Linux takes whole seconds up to 32767.
+fn keepalive_span(span: Nanos) -> Result<Nanos, TcpError> {
+    in_range(span, Nanos::from_secs(1)..=Nanos::from_secs(32_767))
+}

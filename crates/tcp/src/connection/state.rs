@@ -1,0 +1,73 @@
+//! The states, and the one place where they change.
+
+use super::Connection;
+
+/// Where a connection stands (RFC 9293 3.3.2). LISTEN belongs to the host, TIME-WAIT to
+/// [`TimeWait`](crate::TimeWait).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "RFC 9293's names")]
+pub enum State {
+    SynSent,
+    SynReceived,
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+    /// Nothing more is exchanged, except for one last segment if `wants_transmit` says so. Once
+    /// that is sent and the user has let go, the host forgets the connection.
+    Closed,
+}
+
+impl State {
+    /// Our SYN is acknowledged and we have the peer's.
+    #[inline]
+    pub const fn is_synchronized(self) -> bool {
+        !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
+    }
+
+    /// Linux's number for it (`tcpi_state`).
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Established => 1,
+            Self::SynSent => 2,
+            Self::SynReceived => 3,
+            Self::FinWait1 => 4,
+            Self::FinWait2 => 5,
+            Self::Closed => 7,
+            Self::CloseWait => 8,
+            Self::LastAck => 9,
+            Self::Closing => 11,
+        }
+    }
+
+    /// RFC 9293 figure 5, without LISTEN and TIME-WAIT; anything may be aborted.
+    const fn may_become(self, next: Self) -> bool {
+        use State::{
+            CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived,
+            SynSent,
+        };
+        matches!(
+            (self, next),
+            (SynSent, SynReceived | Established)
+                | (SynReceived, Established)
+                | (Established, FinWait1 | CloseWait)
+                | (FinWait1, FinWait2 | Closing)
+                | (CloseWait, LastAck)
+                | (_, Closed)
+        )
+    }
+}
+
+impl Connection {
+    /// Every change of state goes through here.
+    pub(crate) fn transition(&mut self, next: State) {
+        debug_assert!(
+            self.state.may_become(next),
+            "{:?} to {next:?}",
+            self.state
+        );
+        self.state = next;
+    }
+}

@@ -1,0 +1,273 @@
+//! Timers: retransmission (RFC 6298), zero-window probes (RFC 9293 3.8.6.1), keepalive
+//! (RFC 9293 3.8.4), the end of an orphan.
+
+use fullsend_units::{Instant, Nanos};
+
+use super::{Connection, Reset, State};
+use crate::rtt::Rto;
+use crate::{Cx, TcpError};
+
+/// What the retransmission timer stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RtxKind {
+    /// Something is in flight.
+    Rto,
+    /// Text waits though nothing is in flight: for window, for a cork.
+    Probe,
+}
+
+/// Deadlines (`FAR_FUTURE`: none) and the times they derive from.
+#[derive(Clone, Debug)]
+pub(crate) struct Timers {
+    rtx: Instant,
+    /// Keepalive of a live connection; the end of an orphan in FIN-WAIT-2.
+    idle: Instant,
+    kind: RtxKind,
+    /// Probes, of either kind, since the peer was last heard.
+    pub(crate) probes: u8,
+    /// When an acceptable segment last arrived.
+    pub(crate) heard_at: Instant,
+    /// Since when what is in flight (or waits for window) has made no progress.
+    pub(crate) progress_at: Instant,
+    /// When a bad segment was last answered (RFC 5961 10); `FAR_FUTURE`: never.
+    pub(crate) complained_at: Instant,
+}
+
+impl Timers {
+    pub(crate) const fn new(now: Instant) -> Self {
+        Self {
+            rtx: Instant::FAR_FUTURE,
+            idle: Instant::FAR_FUTURE,
+            kind: RtxKind::Rto,
+            probes: 0,
+            heard_at: now,
+            progress_at: now,
+            complained_at: Instant::FAR_FUTURE,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn first(&self) -> Instant {
+        self.rtx.min(self.idle)
+    }
+
+    #[inline]
+    pub(crate) fn rtx_off(&mut self) {
+        self.rtx = Instant::FAR_FUTURE;
+        self.kind = RtxKind::Rto;
+    }
+
+    pub(crate) fn all_off(&mut self) {
+        self.rtx_off();
+        self.idle = Instant::FAR_FUTURE;
+    }
+
+    pub(crate) fn set_idle(&mut self, at: Instant) {
+        self.idle = at;
+    }
+
+    #[inline]
+    pub(crate) fn is_probing(&self) -> bool {
+        self.kind == RtxKind::Probe && self.rtx != Instant::FAR_FUTURE
+    }
+}
+
+impl Connection {
+    /// `poll_deadline` has passed.
+    pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        if self.rcv.ack.on_timer(cx.now) {
+            cx.mib.delayed_acks += 1;
+            self.out.any = true;
+        }
+        if self.timers.rtx <= cx.now {
+            self.timers.rtx = Instant::FAR_FUTURE;
+            match self.timers.kind {
+                RtxKind::Rto => self.on_rto(cx),
+                RtxKind::Probe => self.on_probe_timer(cx),
+            }
+        }
+        if self.timers.idle <= cx.now {
+            self.timers.idle = Instant::FAR_FUTURE;
+            if self.state == State::FinWait2 && self.user.orphan {
+                self.transition(State::Closed);
+                self.finish();
+            } else {
+                self.on_keepalive(cx);
+            }
+        }
+        if let Some(pacing) = &mut self.snd.pacing
+            && pacing.wake_at <= cx.now
+        {
+            pacing.wake_at = Instant::FAR_FUTURE;
+            self.out.any = true;
+        }
+    }
+
+    /// RFC 6298 5.1: the timer runs while something is in flight.
+    pub(crate) fn arm_rto(&mut self, cx: &Cx<'_>) {
+        self.timers.kind = RtxKind::Rto;
+        self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
+    }
+
+    /// RFC 6298 5.2, 5.3: an ACK moved `snd_una`.
+    #[inline]
+    pub(crate) fn rearm_rto(&mut self, cx: &Cx<'_>) {
+        if self.snd.rtx.is_empty() {
+            self.timers.rtx_off();
+        } else {
+            self.arm_rto(cx);
+        }
+    }
+
+    /// Text waits while nothing is in flight, so no ACK will come by itself.
+    pub(crate) fn arm_probe(&mut self, cx: &Cx<'_>) {
+        if self.timers.is_probing() {
+            return;
+        }
+        if self.timers.kind != RtxKind::Probe {
+            self.timers.progress_at = cx.now;
+        }
+        self.timers.kind = RtxKind::Probe;
+        self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
+    }
+
+    /// RFC 5482: give up in time.
+    fn bounded_by_user_timeout(&self, cx: &Cx<'_>, rto: Rto) -> Instant {
+        let at = cx.now + rto.nanos();
+        match self.settings.user_timeout() {
+            Nanos::ZERO => at,
+            timeout => at.min((self.timers.progress_at + timeout).max(cx.now)),
+        }
+    }
+
+    fn on_rto(&mut self, cx: &mut Cx<'_>) {
+        if self.snd.rtx.is_empty() {
+            return;
+        }
+        if self.gave_up(cx) {
+            self.time_out(cx);
+            return;
+        }
+        cx.mib.timeouts += 1;
+        if self.state.is_synchronized() {
+            self.enter_loss(cx);
+        } else {
+            self.out.syn = true;
+        }
+        // RFC 6298 5.5, 5.6.
+        self.rtt.back_off();
+        self.arm_rto(cx);
+        self.out.any = true;
+    }
+
+    /// Retried for long enough.
+    fn gave_up(&self, cx: &Cx<'_>) -> bool {
+        let fired = u32::from(self.rtt.backoff());
+        let stalled = cx.now.since(self.timers.progress_at);
+        let user_timeout = self.settings.user_timeout();
+        if user_timeout != Nanos::ZERO && stalled >= user_timeout {
+            return true;
+        }
+        match self.state {
+            State::SynSent => fired >= self.settings.syn_retries(cx.sysctl),
+            State::SynReceived => fired >= cx.sysctl.tcp_synack_retries,
+            _ if user_timeout != Nanos::ZERO => false,
+            _ => stalled >= retries_time(self.retries(cx)),
+        }
+    }
+
+    fn retries(&self, cx: &Cx<'_>) -> u32 {
+        if self.user.orphan {
+            cx.sysctl.tcp_orphan_retries.min(cx.sysctl.tcp_retries2)
+        } else {
+            cx.sysctl.tcp_retries2
+        }
+    }
+
+    fn time_out(&mut self, cx: &mut Cx<'_>) {
+        cx.mib.abort_on_timeout += 1;
+        if !self.state.is_synchronized() {
+            cx.mib.attempt_fails += 1;
+        }
+        self.fail(TcpError::TimedOut);
+    }
+
+    /// RFC 9293 3.8.6.1.
+    fn on_probe_timer(&mut self, cx: &mut Cx<'_>) {
+        if !self.snd.rtx.is_empty() || !self.snd.has_unsent() {
+            return;
+        }
+        let user_timeout = self.settings.user_timeout();
+        let stalled = cx.now.since(self.timers.progress_at);
+        let too_long = user_timeout != Nanos::ZERO && stalled >= user_timeout;
+        if too_long || u32::from(self.timers.probes) >= self.retries(cx) {
+            self.time_out(cx);
+            return;
+        }
+        self.timers.probes += 1;
+        self.rtt.back_off();
+        self.out.force = true;
+        self.out.any = true;
+    }
+
+    /// Begins to wait for silence, if the user asked for it.
+    pub(crate) fn arm_keepalive(&mut self, cx: &Cx<'_>) {
+        let live = self.state.is_synchronized();
+        self.timers.idle = if self.settings.keepalive && live {
+            self.timers.heard_at + self.settings.keepidle(cx.sysctl)
+        } else {
+            Instant::FAR_FUTURE
+        };
+    }
+
+    fn on_keepalive(&mut self, cx: &mut Cx<'_>) {
+        if !self.settings.keepalive || !self.state.is_synchronized() {
+            return;
+        }
+        let idle = cx.now.since(self.timers.heard_at);
+        let busy = !self.snd.rtx.is_empty() || self.snd.has_unsent();
+        if busy || idle < self.settings.keepidle(cx.sysctl) {
+            // Retransmissions or probes watch the peer meanwhile.
+            let base = if busy { cx.now } else { self.timers.heard_at };
+            self.timers.idle = base + self.settings.keepidle(cx.sysctl);
+            return;
+        }
+        let probes = u32::from(self.timers.probes);
+        let user_timeout = self.settings.user_timeout();
+        let silent = if user_timeout == Nanos::ZERO {
+            probes >= self.settings.keepcnt(cx.sysctl)
+        } else {
+            probes > 0 && idle >= user_timeout
+        };
+        if silent {
+            self.out.reset = Some(Reset::Abort);
+            self.out.any = true;
+            self.time_out(cx);
+            return;
+        }
+        cx.mib.keep_alive += 1;
+        self.timers.probes += 1;
+        self.out.probe = true;
+        self.out.any = true;
+        self.timers.idle = cx.now + self.settings.keepintvl(cx.sysctl);
+    }
+}
+
+/// How long `retries` retransmissions take with the least timeout doubling from each to the next:
+/// counts become times, so that a long RTO does not multiply the user's patience.
+fn retries_time(retries: u32) -> Nanos {
+    (0..=retries)
+        .map(|n| Rto::clamped(Rto::MIN * (1u64 << n.min(20))).nanos())
+        .fold(Nanos::ZERO, |sum, rto| sum + rto)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::retries_time;
+
+    #[test]
+    fn default_patience_is_that_of_linux() {
+        assert_eq!(retries_time(15).as_millis(), 924_600);
+        assert_eq!(retries_time(8).as_millis(), 102_200);
+    }
+}

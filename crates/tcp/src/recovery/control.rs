@@ -1,0 +1,228 @@
+//! When to go into recovery and out of it again, and what cwnd does meanwhile (RFC 6675,
+//! RFC 6582 without SACK, RFC 9937).
+
+use fullsend_units::SeqNum;
+
+use super::{AckOutcome, Prr, SackOutcome};
+use crate::congestion::{CongestionEvent, Cwnd};
+use crate::{Connection, Cx};
+
+/// More reordering than this is not believed (Linux's `tcp_max_reordering`).
+const MAX_REORDERING_SEGS: u32 = 300;
+
+/// The sender's opinion of the path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// Fast recovery: cwnd comes down while losses are repaired.
+    Recovery,
+    /// After a timeout: slow start from one segment.
+    Loss,
+}
+
+/// The state of recovery.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovery {
+    phase: Phase,
+    /// `snd_nxt` as the present phase began; it ends when that is acknowledged.
+    high_seq: SeqNum,
+    /// Duplicate ACKs in a row (without SACK).
+    dupacks: u32,
+    /// DupThresh, adapted to the reordering seen.
+    reordering_segs: u32,
+    prr: Prr,
+    /// The window was what limited sending in the present round, which ends at this point.
+    cwnd_limited: bool,
+    round_end: SeqNum,
+    max_packets_out: u32,
+}
+
+impl Recovery {
+    pub(crate) fn new(dupthresh: u32) -> Self {
+        Self {
+            phase: Phase::Open,
+            high_seq: SeqNum::new(0),
+            dupacks: 0,
+            reordering_segs: dupthresh,
+            prr: Prr::default(),
+            cwnd_limited: false,
+            round_end: SeqNum::new(0),
+            max_packets_out: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(crate) fn reordering_segs(&self) -> u32 {
+        self.reordering_segs
+    }
+
+    /// RFC 5681: cwnd grows, but not while it is being reduced.
+    #[inline]
+    pub(crate) fn may_grow(&self) -> bool {
+        self.phase != Phase::Recovery
+    }
+
+    /// Segments left; notes whether cwnd is used to the full.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, una: SeqNum, nxt: SeqNum, packets_out: u32, limited: bool) {
+        let new_round = una.after_eq(self.round_end);
+        if new_round || limited || (!self.cwnd_limited && packets_out > self.max_packets_out) {
+            self.cwnd_limited = limited;
+            self.max_packets_out = packets_out;
+            self.round_end = nxt;
+        }
+    }
+
+    /// cwnd is what keeps unsent text back.
+    #[inline]
+    pub(crate) fn on_cwnd_blocked(&mut self, nxt: SeqNum, packets_out: u32) {
+        self.cwnd_limited = true;
+        self.max_packets_out = packets_out;
+        self.round_end = nxt;
+    }
+
+    /// RFC 7661: a window that is not used proves nothing; in slow start half of it is enough.
+    #[inline]
+    pub(crate) fn was_cwnd_limited(&self, cwnd: &Cwnd) -> bool {
+        self.cwnd_limited
+            || (cwnd.in_slow_start() && cwnd.cwnd < self.max_packets_out.saturating_mul(2))
+    }
+
+    /// Sent while cwnd is being reduced.
+    #[inline]
+    pub(crate) fn on_sent_in_recovery(&mut self, segs: u32) {
+        if self.phase == Phase::Recovery {
+            self.prr.on_sent(segs);
+        }
+    }
+}
+
+impl Connection {
+    /// An ACK was entered into the scoreboard; draws the conclusions. `duplicate`: RFC 5681 2.
+    pub(crate) fn recover(
+        &mut self,
+        cx: &mut Cx<'_>,
+        ack: &AckOutcome,
+        sack: &SackOutcome,
+        advanced: bool,
+        duplicate: bool,
+    ) {
+        let seen = sack.reordering_segs.min(MAX_REORDERING_SEGS);
+        let dupthresh = self.recovery.reordering_segs.max(seen);
+        self.recovery.reordering_segs = dupthresh;
+        let delivered = self.count_delivered(ack, sack, advanced, duplicate);
+        let newly_lost = if self.agreed.sack && self.snd.rtx.sacked_out() > 0 {
+            self.snd.rtx.mark_lost_by_sack(dupthresh)
+        } else {
+            0
+        };
+        let repaired = self.snd.una.after_eq(self.recovery.high_seq);
+        match self.recovery.phase {
+            Phase::Open => {
+                if newly_lost > 0 || (!self.agreed.sack && self.recovery.dupacks >= dupthresh) {
+                    self.enter_recovery(cx, delivered);
+                }
+            }
+            Phase::Recovery if repaired => {
+                // RFC 9937: leave with cwnd = ssthresh.
+                self.cwnd.cwnd = self.cwnd.ssthresh.min(self.cwnd.prior_cwnd).max(1);
+                self.leave_recovery();
+            }
+            Phase::Recovery => {
+                let more_lost = if advanced && !self.agreed.sack {
+                    // RFC 6582 3.2 (5): a partial ACK tells the next hole.
+                    self.snd.rtx.mark_head_lost()
+                } else {
+                    newly_lost
+                };
+                self.reduce_cwnd(delivered, advanced && more_lost == 0, false);
+            }
+            Phase::Loss if repaired => self.leave_recovery(),
+            Phase::Loss => {}
+        }
+    }
+
+    /// Segments this ACK says have arrived. Without SACK each duplicate ACK stands for one.
+    fn count_delivered(
+        &mut self,
+        ack: &AckOutcome,
+        sack: &SackOutcome,
+        advanced: bool,
+        duplicate: bool,
+    ) -> u32 {
+        if self.agreed.sack {
+            return ack.delivered_segs + sack.delivered_segs;
+        }
+        if advanced {
+            let guessed = core::mem::take(&mut self.recovery.dupacks);
+            self.snd.rtx.forget_dupacks();
+            return ack.delivered_segs.saturating_sub(guessed).max(1);
+        }
+        if duplicate && !self.snd.rtx.is_empty() {
+            self.recovery.dupacks += 1;
+            self.snd.rtx.on_dupack();
+            return 1;
+        }
+        0
+    }
+
+    fn enter_recovery(&mut self, cx: &mut Cx<'_>, delivered: u32) {
+        if self.agreed.sack {
+            cx.mib.sack_recovery += 1;
+        } else {
+            cx.mib.reno_recovery += 1;
+            self.snd.rtx.mark_head_lost();
+        }
+        let in_flight_at_start = self.snd.rtx.packets_out();
+        let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Loss, cx.now);
+        self.cwnd.reduce(ssthresh);
+        self.recovery.phase = Phase::Recovery;
+        self.recovery.high_seq = self.snd.nxt;
+        self.recovery.prr = Prr::begin(in_flight_at_start);
+        self.reduce_cwnd(delivered, false, true);
+    }
+
+    fn reduce_cwnd(&mut self, delivered: u32, safe: bool, force: bool) {
+        let in_flight = self.snd.rtx.in_flight();
+        let ssthresh = self.cwnd.ssthresh;
+        let prr = &mut self.recovery.prr;
+        self.cwnd.cwnd = prr.on_ack(delivered, in_flight, ssthresh, safe, force);
+    }
+
+    fn leave_recovery(&mut self) {
+        self.recovery.phase = Phase::Open;
+        self.recovery.dupacks = 0;
+        self.snd.rtx.forget_dupacks();
+    }
+
+    /// RFC 5681 3.1, RFC 6298 5.4: everything in flight is lost, and cwnd is one segment.
+    pub(crate) fn enter_loss(&mut self, cx: &Cx<'_>) {
+        let repeated = self.recovery.phase == Phase::Loss
+            && self.snd.una.before(self.recovery.high_seq);
+        if !repeated {
+            let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Rto, cx.now);
+            self.cwnd.reduce(ssthresh);
+        }
+        self.cwnd.cwnd = 1;
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high_seq = self.snd.nxt;
+        self.recovery.dupacks = 0;
+        self.snd.rtx.mark_all_lost();
+    }
+
+    /// What is in flight was too large for the path: it is sent again in smaller pieces, and
+    /// congestion is not to blame.
+    pub(crate) fn resend_too_big(&mut self) {
+        if self.recovery.phase == Phase::Open {
+            self.recovery.phase = Phase::Loss;
+            self.recovery.high_seq = self.snd.nxt;
+        }
+        self.snd.rtx.mark_all_lost();
+        self.out.any = true;
+    }
+}

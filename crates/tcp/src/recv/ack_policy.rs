@@ -1,0 +1,161 @@
+//! When to acknowledge (RFC 9293 3.8.6.3, RFC 5681 4.2): at every second full segment, at once
+//! when the sender needs to know, with our own text whenever that will follow soon.
+
+use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window};
+
+/// How long an acknowledgement waits for company. RFC 9293 3.8.6.3 allows 500 ms.
+const DELAY: Nanos = Nanos::from_millis(40);
+/// How long the acknowledgement of a whole request waits for the answer that will carry it, on a
+/// connection where an answer usually follows.
+const ANSWER_GRACE: Nanos = Nanos::from_millis(1);
+/// Acknowledge this many segments one by one as a connection starts, so that the sender's slow
+/// start is not slowed down.
+const QUICK_SEGS: u32 = 16;
+
+/// What is owed to the sender.
+#[derive(Clone, Debug)]
+pub(crate) struct AckPolicy {
+    /// When the delayed acknowledgement goes; `FAR_FUTURE`: none is owed.
+    delayed_until: Instant,
+    /// When text last arrived.
+    last_data: Instant,
+    /// `rcv_nxt` as last acknowledged (`Last.ACK.sent` of RFC 7323).
+    acked: SeqNum,
+    /// Text of a full segment as the peer sends them.
+    rcv_mss: u16,
+    quick_segs: u8,
+    now: bool,
+    /// Text of ours usually follows what arrives.
+    interactive: bool,
+}
+
+impl AckPolicy {
+    pub(crate) const fn new() -> Self {
+        Self {
+            delayed_until: Instant::FAR_FUTURE,
+            last_data: Instant::ZERO,
+            acked: SeqNum::new(0),
+            rcv_mss: 0,
+            quick_segs: 0,
+            now: false,
+            interactive: false,
+        }
+    }
+
+    /// The peer's first byte will be `rcv_nxt`.
+    pub(crate) fn start(&mut self, rcv_nxt: SeqNum, mss: Mss, window: Window) {
+        self.acked = rcv_nxt;
+        // A full segment is whatever the largest has been; 536 until we know.
+        self.rcv_mss = mss.get().min(536);
+        self.quick_segs = (window.0 / (2 * mss.bytes())).clamp(2, QUICK_SEGS) as u8;
+    }
+
+    /// Text arrived in order, without a hole before or behind it.
+    pub(crate) fn on_text(&mut self, now: Instant, rcv_nxt: SeqNum, segment_len: u32, segs: u32) {
+        self.last_data = now;
+        self.rcv_mss = self.rcv_mss.max(segment_len.min(0xffff) as u16);
+        let owed = rcv_nxt.since(self.acked);
+        if self.quick_segs > 0 && !self.interactive {
+            self.quick_segs = self.quick_segs.saturating_sub(segs.min(255) as u8);
+            self.now = true;
+        } else if owed <= u32::from(self.rcv_mss) {
+            self.delay(now + DELAY);
+        } else if self.interactive {
+            self.delay(now + ANSWER_GRACE);
+        } else {
+            self.now = true;
+        }
+    }
+
+    fn delay(&mut self, until: Instant) {
+        self.delayed_until = self.delayed_until.min(until);
+    }
+
+    /// Acknowledge with the next segment, and make one if there is none.
+    #[inline]
+    pub(crate) fn now(&mut self) {
+        self.now = true;
+    }
+
+    /// The same, and for the next segments too: something is amiss on the path.
+    pub(crate) fn quick(&mut self) {
+        self.now = true;
+        self.interactive = false;
+        self.quick_segs = self.quick_segs.max(2);
+    }
+
+    /// `TCP_QUICKACK`.
+    pub(crate) fn set_quick(&mut self, on: bool) {
+        self.interactive = !on;
+        self.quick_segs = if on { QUICK_SEGS as u8 } else { 0 };
+        self.now |= on && self.is_owed();
+    }
+
+    /// An acknowledgement is due.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.now
+    }
+
+    /// An acknowledgement is owed, sooner or later.
+    #[inline]
+    pub(crate) fn is_owed(&self) -> bool {
+        self.now || self.delayed_until != Instant::FAR_FUTURE
+    }
+
+    /// When [`on_timer`](Self::on_timer) is to be called.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Instant {
+        self.delayed_until
+    }
+
+    /// The delay is over: true if an acknowledgement is due now because of it.
+    pub(crate) fn on_timer(&mut self, now: Instant) -> bool {
+        if now < self.delayed_until {
+            return false;
+        }
+        self.delayed_until = Instant::FAR_FUTURE;
+        self.now = true;
+        // No answer came in time, so none is to be expected next time.
+        self.interactive = false;
+        true
+    }
+
+    /// The connection is over: what is due stays due, what is delayed is not sent.
+    pub(crate) fn cancel_delay(&mut self) {
+        self.delayed_until = Instant::FAR_FUTURE;
+    }
+
+    /// A segment with `rcv_nxt` as its acknowledgement leaves.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum) {
+        self.acked = rcv_nxt;
+        self.now = false;
+        self.delayed_until = Instant::FAR_FUTURE;
+    }
+
+    /// Text of ours leaves for the first time.
+    #[inline]
+    pub(crate) fn on_text_sent(&mut self, now: Instant) {
+        if now.since(self.last_data) < DELAY {
+            self.interactive = true;
+        }
+    }
+
+    /// `Last.ACK.sent` (RFC 7323 4.3).
+    #[inline]
+    pub(crate) fn last_acked(&self) -> SeqNum {
+        self.acked
+    }
+
+    /// When text last arrived.
+    pub(crate) fn last_data(&self) -> Instant {
+        self.last_data
+    }
+
+    /// Text of a full segment as the peer sends them.
+    #[inline]
+    pub(crate) fn rcv_mss(&self) -> u32 {
+        self.rcv_mss.into()
+    }
+}

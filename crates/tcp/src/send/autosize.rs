@@ -1,0 +1,99 @@
+//! How large a transmit unit may be: bursts follow the pacing rate on long paths, and are as
+//! large as the device takes on short ones.
+
+use fullsend_units::{Mss, Rate};
+
+use crate::{Connection, Cx, DeviceCaps};
+
+/// A transmit unit carries what one pacing interval of 2^-10 s would.
+const PACING_SHIFT: u32 = 10;
+/// The longest TCP header, and one byte so that the length field of IP can tell it.
+const HEADER_RESERVE: u32 = 60 + 1;
+
+/// Text bytes that the device takes in one super-segment.
+pub(crate) fn gso_max_text(device: &DeviceCaps, ip_header_len: u16) -> u32 {
+    let headers = u32::from(ip_header_len) + HEADER_RESERVE;
+    device.gso_max_size.saturating_sub(headers)
+}
+
+/// Bytes of one burst: the part the path's rate earns, and a part that halves with each
+/// `2^rtt_log` microseconds of round trip.
+fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_log: u32) -> u32 {
+    let halvings = min_rtt_us >> rtt_log;
+    if halvings == 0 {
+        return gso_max;
+    }
+    let share = if halvings < 32 { gso_max >> halvings } else { 0 };
+    let earned = rate().0 >> PACING_SHIFT;
+    earned.saturating_add(share.into()).min(gso_max.into()) as u32
+}
+
+impl Connection {
+    /// The most segments a transmit unit may have now.
+    pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
+        let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
+        let min_rtt_us = self.rtt.min_rtt().map_or(0, |rtt| rtt.as_micros());
+        let rate = || self.pacing_rate(cx.sysctl);
+        let bytes = burst_bytes(gso_max, rate, min_rtt_us, cx.sysctl.tcp_tso_rtt_log);
+        let mss = self.snd.mss.bytes();
+        let most = (gso_max / mss).min(cx.device.gso_max_segs).clamp(1, 0xffff);
+        (bytes / mss).max(cx.sysctl.tcp_min_tso_segs).min(most)
+    }
+
+    /// How full a write makes a transmit unit: a multiple of the segment size that the device
+    /// takes, and of which the peer's window holds two.
+    pub(crate) fn sync_size_goal(&mut self, cx: &Cx<'_>) {
+        let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
+        let snd = &mut self.snd;
+        snd.size_goal_for = cx.device.gso_max_size;
+        snd.size_goal = size_goal(gso_max, cx.device.gso_max_segs, snd.max_wnd, snd.mss);
+    }
+
+    #[inline]
+    pub(crate) fn refresh_size_goal(&mut self, cx: &Cx<'_>) {
+        if self.snd.size_goal_for != cx.device.gso_max_size {
+            self.sync_size_goal(cx);
+        }
+    }
+}
+
+fn size_goal(gso_max: u32, gso_max_segs: u32, max_wnd: u32, mss: Mss) -> u32 {
+    let bytes = gso_max.min(max_wnd / 2);
+    (bytes / mss.bytes()).min(gso_max_segs).max(1) * mss.bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Mss, Rate};
+
+    use super::{burst_bytes, gso_max_text, size_goal};
+    use crate::DeviceCaps;
+
+    const CLASSIC: DeviceCaps = DeviceCaps {
+        mtu: 1500,
+        gso_max_size: 65_536,
+        gso_max_segs: 65_535,
+    };
+
+    #[test]
+    fn the_classic_super_segment_is_45_segments() {
+        let mss = Mss::clamped(1448);
+        for ip_header_len in [20, 40] {
+            let max = gso_max_text(&CLASSIC, ip_header_len);
+            assert_eq!(size_goal(max, 65_535, 1 << 20, mss), 65_160);
+            assert_eq!(size_goal(max, 10, 1 << 20, mss), 14_480);
+            assert_eq!(size_goal(max, 65_535, 20_000, mss), 8688);
+            assert_eq!(size_goal(max, 65_535, 0, mss), 1448);
+        }
+    }
+
+    #[test]
+    fn bursts_shrink_with_the_round_trip_and_grow_with_the_rate() {
+        let at = |rate: u64, rtt_us| burst_bytes(65_160, || Rate(rate), rtt_us, 9);
+        assert_eq!(at(0, 100), 65_160);
+        assert_eq!(at(0, 600), 32_580);
+        assert_eq!(at(10_240_000, 600), 42_580);
+        assert_eq!(at(0, 100_000), 0);
+        assert_eq!(at(125_000_000, 100_000), 65_160);
+    }
+}

@@ -1,0 +1,414 @@
+//! The transmit loop: what leaves next, and what holds it back.
+
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
+use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+use super::nagle::{Nagle, small_outstanding};
+use super::split::{DeferInput, defers, split_point};
+use crate::connection::{Connection, Fin, Reset, State};
+use crate::recovery::{Phase, TransmitUnit};
+use crate::{Cx, SegmentOut};
+
+/// What kept unsent text back at the last attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blocked {
+    /// Nothing did.
+    No,
+    /// Nagle, or a cork.
+    Nagle,
+    Cwnd,
+    Rwnd,
+    Pacing,
+    /// A larger unit will be possible soon.
+    Defer,
+}
+
+/// A segment about to be built.
+struct Draft {
+    seq: SeqNum,
+    flags: TcpFlags,
+    payload: Chain,
+    segs: u32,
+    truesize: u32,
+}
+
+impl Connection {
+    pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        let segment = self.next_segment(cx);
+        if segment.is_none() {
+            self.out.any = false;
+        }
+        segment
+    }
+
+    /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
+    /// carried it.
+    fn next_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if let Some(reset) = self.out.reset.take() {
+            return Some(self.build_reset(cx, reset));
+        }
+        match self.state {
+            State::Closed => self.due_ack(cx),
+            State::SynSent => self.syn_segment(cx),
+            State::SynReceived => self.syn_segment(cx).or_else(|| self.due_ack(cx)),
+            _ => self
+                .retransmission(cx)
+                .or_else(|| self.new_text(cx))
+                .or_else(|| self.probe(cx))
+                .or_else(|| self.due_ack(cx)),
+        }
+    }
+
+    fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if !self.snd.rtx.has_lost() {
+            return None;
+        }
+        let room = self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight());
+        if room == 0 {
+            return None;
+        }
+        let limit = room.min(self.max_segs(cx));
+        let again = self.snd.rtx.next_retransmit(cx.now, limit)?;
+        let len = again.payload.len() as u64;
+        cx.mib.retrans_segs += u64::from(again.segs);
+        match self.recovery.phase() {
+            Phase::Loss => cx.mib.slow_start_retrans += u64::from(again.segs),
+            _ => cx.mib.fast_retrans += u64::from(again.segs),
+        }
+        self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
+        self.stats.bytes_retrans += len;
+        self.recovery.on_sent_in_recovery(again.segs);
+        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
+        self.pace(cx.now, cx.sysctl, len);
+        let fin = if again.fin { TcpFlags::FIN } else { TcpFlags(0) };
+        Some(self.build(
+            cx,
+            Draft {
+                seq: again.seq,
+                flags: TcpFlags::ACK.union(TcpFlags::PSH).union(fin),
+                payload: again.payload,
+                segs: again.segs,
+                truesize: again.truesize,
+            },
+        ))
+    }
+
+    /// Text (and the FIN) for the first time.
+    fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if !self.snd.has_unsent() {
+            self.snd.blocked = Blocked::No;
+            return None;
+        }
+        let force = core::mem::take(&mut self.out.force);
+        let admitted = match self.admit(cx) {
+            Err(_) if force => self.force_one(),
+            admitted => admitted,
+        };
+        match admitted {
+            Ok(len) => {
+                self.snd.blocked = Blocked::No;
+                Some(self.send_text(cx, len))
+            }
+            Err(why) => {
+                self.on_blocked(cx, why);
+                self.out.probe |= force;
+                None
+            }
+        }
+    }
+
+    /// The gates in their order. How many bytes may go now; 0 is a FIN by itself.
+    fn admit(&mut self, cx: &Cx<'_>) -> Result<u32, Blocked> {
+        if self.snd.pacing.as_mut().is_some_and(|p| p.holds(cx.now)) {
+            return Err(Blocked::Pacing);
+        }
+        if self.snd.rtx.is_empty() {
+            self.restart_after_idle(cx);
+        }
+        let cwnd = self.cwnd.cwnd;
+        let room = cwnd.saturating_sub(self.snd.rtx.in_flight());
+        if room == 0 {
+            return Err(Blocked::Cwnd);
+        }
+        let unsent = self.snd.queue.len() as u32;
+        if unsent == 0 {
+            return Ok(0);
+        }
+        let mss = self.snd.mss;
+        let max_segs = room.min((cwnd / 2).max(1)).min(self.max_segs(cx));
+        // "Grow": the unit takes in as much of what is queued as it may carry.
+        let len = unsent.min(max_segs * mss.bytes());
+        let tail = len == unsent;
+        let window = self.snd.usable_window();
+        // Sender's silly window avoidance: a whole segment, or all of a shorter rest.
+        if len.min(mss.bytes()) > window {
+            return Err(Blocked::Rwnd);
+        }
+        let nagle = self.nagle();
+        if len <= mss.bytes() {
+            let last = tail && self.snd.fin == Fin::Queued;
+            let held = tail && !last && nagle.holds(len < mss.bytes());
+            return if held { Err(Blocked::Nagle) } else { Ok(len) };
+        }
+        if self.defers(cx, len, tail, max_segs, room) {
+            return Err(Blocked::Defer);
+        }
+        // Here the small-queue check will stand: wmem_inflight against its limit.
+        Ok(split_point(len, window, mss, max_segs, tail, nagle))
+    }
+
+    fn nagle(&self) -> Nagle {
+        let snd = &self.snd;
+        Nagle {
+            off: self.settings.nodelay,
+            cork: self.settings.cork || snd.more,
+            in_flight: !snd.rtx.is_empty(),
+            small_out: small_outstanding(snd.una, snd.sml, snd.nxt),
+        }
+    }
+
+    fn defers(&self, cx: &Cx<'_>, len: u32, tail: bool, max_segs: u32, room: u32) -> bool {
+        let snd = &self.snd;
+        let ending = tail && snd.fin == Fin::Queued;
+        let head_age = snd.rtx.head_sent_at().map(|at| cx.now.since(at));
+        !ending
+            && self.recovery.phase() == Phase::Open
+            && defers(&DeferInput {
+                len,
+                tail,
+                mss: snd.mss,
+                max_segs,
+                send_win: snd.usable_window(),
+                cong_win: room.saturating_mul(snd.mss.bytes()),
+                snd_wnd: snd.wnd,
+                cwnd_bytes: self.cwnd.cwnd.saturating_mul(snd.mss.bytes()),
+                win_divisor: cx.sysctl.tcp_tso_win_divisor,
+                since_last: cx.now.since(snd.last_sent),
+                head_age,
+                srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
+            })
+    }
+
+    /// The probe timer fired: what the window admits of one segment goes, cork or not.
+    fn force_one(&self) -> Result<u32, Blocked> {
+        let unsent = self.snd.queue.len() as u32;
+        let len = unsent.min(self.snd.usable_window()).min(self.snd.mss.bytes());
+        if len == 0 && unsent > 0 {
+            return Err(Blocked::Rwnd);
+        }
+        Ok(len)
+    }
+
+    fn on_blocked(&mut self, cx: &Cx<'_>, why: Blocked) {
+        self.snd.blocked = why;
+        if matches!(why, Blocked::Cwnd | Blocked::Defer) {
+            let packets_out = self.snd.rtx.packets_out();
+            self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
+        }
+        // Something must always be pending that sends it one day.
+        if self.snd.rtx.is_empty() && why != Blocked::Pacing {
+            self.arm_probe(cx);
+        }
+    }
+
+    /// RFC 2861: after an idle time cwnd is no longer validated.
+    fn restart_after_idle(&mut self, cx: &Cx<'_>) {
+        let idle = cx.now.since(self.snd.last_sent);
+        let rto = self.rtt.rto().nanos();
+        let wanted = cx.sysctl.tcp_slow_start_after_idle && self.cc.pacing_rate().is_none();
+        if wanted && idle > rto {
+            self.cwnd.restart_after_idle(idle, rto);
+            self.cc.on_idle_restart(&self.cwnd, idle);
+        }
+    }
+
+    fn send_text(&mut self, cx: &mut Cx<'_>, len: u32) -> SegmentOut {
+        let snd = &mut self.snd;
+        let was_idle = snd.rtx.is_empty();
+        let taken = snd.queue.take(len as usize);
+        let seq = snd.nxt;
+        let segs = snd.mss.segments(len).max(1);
+        let fin = snd.fin == Fin::Queued && snd.queue.is_empty();
+        if fin {
+            snd.fin = Fin::Sent;
+        }
+        let end = seq + len;
+        snd.nxt = end + u32::from(fin);
+        // Minshall: this unit ends in a short segment.
+        if len < segs * snd.mss.bytes() {
+            snd.sml = end;
+        }
+        snd.rtx.push(TransmitUnit {
+            seq,
+            payload: taken.payload.clone(),
+            syn: false,
+            fin,
+            sent_at: cx.now,
+            truesize: taken.truesize,
+        });
+        snd.last_sent = cx.now;
+        snd.wmem_inflight = snd.wmem_inflight.saturating_add(taken.truesize);
+        // PSH lets the peer's GRO hand a run of segments on at once.
+        let asked = snd.pushed.after(seq) && snd.pushed.before_eq(end);
+        let mut flags = TcpFlags::ACK;
+        if segs > 1 || (asked && len > 0) {
+            flags = flags.union(TcpFlags::PSH);
+        }
+        if fin {
+            flags = flags.union(TcpFlags::FIN);
+        }
+        self.after_text_sent(cx, len, segs, was_idle);
+        self.build(
+            cx,
+            Draft {
+                seq,
+                flags,
+                payload: taken.payload,
+                segs,
+                truesize: taken.truesize,
+            },
+        )
+    }
+
+    fn after_text_sent(&mut self, cx: &mut Cx<'_>, len: u32, segs: u32, was_idle: bool) {
+        cx.mib.out_segs += u64::from(segs);
+        self.stats.bytes_sent += u64::from(len);
+        self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
+        self.recovery.on_sent_in_recovery(segs);
+        let (packets_out, in_flight) = (self.snd.rtx.packets_out(), self.snd.rtx.in_flight());
+        let limited = in_flight >= self.cwnd.cwnd;
+        self.recovery.on_sent(self.snd.una, self.snd.nxt, packets_out, limited);
+        if was_idle {
+            if self.timers.is_probing() {
+                self.rtt.reset_backoff();
+            }
+            self.timers.progress_at = cx.now;
+            self.arm_rto(cx);
+        }
+        self.rcv.ack.on_text_sent(cx.now);
+        self.pace(cx.now, cx.sysctl, u64::from(len) + u64::from(segs) * 60);
+    }
+
+    /// An empty segment just left of the window, which the peer must answer (RFC 9293 3.8.6.1,
+    /// 3.8.4).
+    fn probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if !core::mem::take(&mut self.out.probe) {
+            return None;
+        }
+        cx.mib.win_probe += u64::from(self.snd.has_unsent());
+        cx.mib.out_segs += 1;
+        let seq = self.snd.una - 1;
+        Some(self.build_empty(cx, seq))
+    }
+
+    fn due_ack(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+        if !self.rcv.ack.is_due() {
+            return None;
+        }
+        cx.mib.out_segs += 1;
+        Some(self.build_empty(cx, self.snd.nxt))
+    }
+
+    fn build_empty(&mut self, cx: &Cx<'_>, seq: SeqNum) -> SegmentOut {
+        let draft = Draft {
+            seq,
+            flags: TcpFlags::ACK,
+            payload: Chain::new(),
+            segs: 1,
+            truesize: 0,
+        };
+        self.build(cx, draft)
+    }
+
+    /// Puts the header on, and with it everything the peer is to know.
+    fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let held = self.rcv.queue.truesize();
+        let window = self.rcv.window.advertise(rcv_nxt, held, self.rcv.adv_mss);
+        let sack = self.sack_blocks(draft.payload.len());
+        // Holes that did not fit are told by an ACK of their own.
+        if sack.is_some() || !self.rcv.ack.is_due() {
+            self.rcv.ack.on_sent(rcv_nxt);
+        }
+        self.stats.segs_out = self.stats.segs_out.wrapping_add(draft.segs);
+        let options = TcpOptions {
+            timestamps: self.agreed.timestamps.then(|| Timestamps {
+                val: self.ts.value(cx.now),
+                ecr: self.ts.recent,
+            }),
+            sack: sack.unwrap_or_default(),
+            ..TcpOptions::default()
+        };
+        SegmentOut {
+            repr: TcpRepr {
+                src_port: self.local_port,
+                dst_port: self.remote_port,
+                seq: draft.seq,
+                ack: rcv_nxt,
+                flags: draft.flags,
+                window,
+                urgent: 0,
+                options,
+            },
+            gso_size: if draft.segs > 1 { self.snd.mss.get() } else { 0 },
+            gso_segs: draft.segs as u16,
+            payload: draft.payload,
+            ect: false,
+            departure: Instant::ZERO,
+            truesize: draft.truesize,
+        }
+    }
+
+    /// The SACK option for a segment with `len` bytes of text; `None` if there is something to
+    /// tell and no room for it.
+    fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
+        if !self.agreed.sack {
+            return Some(SackBlocks::default());
+        }
+        // Beside timestamps three blocks fit into the header's 40 bytes of options.
+        let max = if self.agreed.timestamps { 3 } else { 4 };
+        if len > 0 && len + 4 + 8 * max > self.snd.mss.bytes() as usize {
+            let nothing_to_tell = self.rcv.queue.out_of_order() == 0;
+            return nothing_to_tell.then(SackBlocks::default);
+        }
+        Some(self.rcv.queue.take_sack_blocks(max))
+    }
+
+    /// The window field as it was last told.
+    pub(crate) fn window_field(&mut self) -> WireWindow {
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let held = self.rcv.queue.truesize();
+        self.rcv.window.advertise(rcv_nxt, held, self.rcv.adv_mss)
+    }
+
+    /// RFC 9293 3.10.7.1, 3.10.5.
+    fn build_reset(&mut self, cx: &mut Cx<'_>, reset: Reset) -> SegmentOut {
+        cx.mib.out_rsts += 1;
+        cx.mib.out_segs += 1;
+        let (seq, ack, flags) = match reset {
+            Reset::At(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
+            Reset::Abort => (
+                self.snd.nxt,
+                self.rcv.queue.rcv_nxt(),
+                TcpFlags::RST.union(TcpFlags::ACK),
+            ),
+        };
+        SegmentOut {
+            repr: TcpRepr {
+                src_port: self.local_port,
+                dst_port: self.remote_port,
+                seq,
+                ack,
+                flags,
+                ..TcpRepr::default()
+            },
+            payload: Chain::new(),
+            gso_size: 0,
+            gso_segs: 1,
+            ect: false,
+            departure: Instant::ZERO,
+            truesize: 0,
+        }
+    }
+}
