@@ -50,9 +50,15 @@ impl Connection {
     /// and all that depends on it.
     pub(crate) fn sync_mss(&mut self, cx: &Cx<'_>) {
         let headers = u32::from(self.snd.ip_header_len) + TCP_HEADER;
-        let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).saturating_sub(headers);
+        let path = self
+            .snd
+            .pmtu
+            .min(cx.device.mtu.max(headers))
+            .saturating_sub(headers);
         // RFC 6691: the option counts neither IP nor TCP options.
-        let whole = path.min(self.snd.mss_clamp.into()).max(cx.sysctl.tcp_min_snd_mss);
+        let whole = path
+            .min(self.snd.mss_clamp.into())
+            .max(cx.sysctl.tcp_min_snd_mss);
         let options = if self.agreed.timestamps { TS_OPTION } else { 0 };
         let text = whole.saturating_sub(options);
         let bounded = self.half_of_largest_window(text);

@@ -136,7 +136,9 @@ impl Connection {
             O::SoSndbuf(bytes) => self.set_sndbuf(cx, bytes),
             O::SoRcvbuf(bytes) => {
                 let most = cx.sysctl.rmem_max;
-                self.rcv.window.lock(bytes.min(most).saturating_mul(2).max(MIN_BUFFER));
+                self.rcv
+                    .window
+                    .lock(bytes.min(most).saturating_mul(2).max(MIN_BUFFER));
             }
             O::SoRcvlowat(bytes) => {
                 settings.rare_mut().rcvlowat = bytes.max(1);

@@ -63,11 +63,7 @@ impl State {
 impl Connection {
     /// Every change of state goes through here.
     pub(crate) fn transition(&mut self, next: State) {
-        debug_assert!(
-            self.state.may_become(next),
-            "{:?} to {next:?}",
-            self.state
-        );
+        debug_assert!(self.state.may_become(next), "{:?} to {next:?}", self.state);
         self.state = next;
     }
 }

@@ -199,7 +199,11 @@ impl Connection {
         if self.snd.sndbuf_locked || in_flight > self.cwnd.cwnd {
             return;
         }
-        let segs = self.cwnd.cwnd.max(10).max(self.recovery.reordering_segs() + 1);
+        let segs = self
+            .cwnd
+            .cwnd
+            .max(10)
+            .max(self.recovery.reordering_segs() + 1);
         // One segment with headers in memory, as an allocator would round it.
         let per_mss = (self.snd.mss.bytes() + 640).next_power_of_two() + 256;
         let target = 2u32.saturating_mul(segs).saturating_mul(per_mss);

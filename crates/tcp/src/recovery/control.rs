@@ -202,8 +202,8 @@ impl Connection {
 
     /// RFC 5681 3.1, RFC 6298 5.4: everything in flight is lost, and cwnd is one segment.
     pub(crate) fn enter_loss(&mut self, cx: &Cx<'_>) {
-        let repeated = self.recovery.phase == Phase::Loss
-            && self.snd.una.before(self.recovery.high_seq);
+        let repeated =
+            self.recovery.phase == Phase::Loss && self.snd.una.before(self.recovery.high_seq);
         if !repeated {
             let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Rto, cx.now);
             self.cwnd.reduce(ssthresh);

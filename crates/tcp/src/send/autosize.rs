@@ -23,7 +23,11 @@ fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_l
     if halvings == 0 {
         return gso_max;
     }
-    let share = if halvings < 32 { gso_max >> halvings } else { 0 };
+    let share = if halvings < 32 {
+        gso_max >> halvings
+    } else {
+        0
+    };
     let earned = rate().0 >> PACING_SHIFT;
     earned.saturating_add(share.into()).min(gso_max.into()) as u32
 }

@@ -81,7 +81,11 @@ impl Connection {
         self.recovery.on_sent_in_recovery(again.segs);
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
         self.pace(cx.now, cx.sysctl, len);
-        let fin = if again.fin { TcpFlags::FIN } else { TcpFlags(0) };
+        let fin = if again.fin {
+            TcpFlags::FIN
+        } else {
+            TcpFlags(0)
+        };
         Some(self.build(
             cx,
             Draft {
@@ -193,7 +197,9 @@ impl Connection {
     /// The probe timer fired: what the window admits of one segment goes, cork or not.
     fn force_one(&self) -> Result<u32, Blocked> {
         let unsent = self.snd.queue.len() as u32;
-        let len = unsent.min(self.snd.usable_window()).min(self.snd.mss.bytes());
+        let len = unsent
+            .min(self.snd.usable_window())
+            .min(self.snd.mss.bytes());
         if len == 0 && unsent > 0 {
             return Err(Blocked::Rwnd);
         }
@@ -278,7 +284,8 @@ impl Connection {
         self.recovery.on_sent_in_recovery(segs);
         let (packets_out, in_flight) = (self.snd.rtx.packets_out(), self.snd.rtx.in_flight());
         let limited = in_flight >= self.cwnd.cwnd;
-        self.recovery.on_sent(self.snd.una, self.snd.nxt, packets_out, limited);
+        self.recovery
+            .on_sent(self.snd.una, self.snd.nxt, packets_out, limited);
         if was_idle {
             if self.timers.is_probing() {
                 self.rtt.reset_backoff();
@@ -351,7 +358,11 @@ impl Connection {
                 urgent: 0,
                 options,
             },
-            gso_size: if draft.segs > 1 { self.snd.mss.get() } else { 0 },
+            gso_size: if draft.segs > 1 {
+                self.snd.mss.get()
+            } else {
+                0
+            },
             gso_segs: draft.segs as u16,
             payload: draft.payload,
             ect: false,

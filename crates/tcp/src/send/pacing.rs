@@ -32,7 +32,11 @@ impl Pacing {
     #[inline]
     pub(crate) fn holds(&mut self, now: Instant) -> bool {
         let holds = now < self.next;
-        self.wake_at = if holds { self.next } else { Instant::FAR_FUTURE };
+        self.wake_at = if holds {
+            self.next
+        } else {
+            Instant::FAR_FUTURE
+        };
         holds
     }
 
