@@ -140,7 +140,7 @@ impl Connection {
                 } else {
                     newly_lost
                 };
-                self.reduce_cwnd(delivered, advanced && more_lost == 0, false);
+                self.reduce_cwnd(delivered, advanced && more_lost == 0);
             }
             Phase::Loss if repaired => self.leave_recovery(),
             Phase::Loss => {}
@@ -159,9 +159,8 @@ impl Connection {
             return ack.delivered_segs + sack.delivered_segs;
         }
         if advanced {
-            let guessed = core::mem::take(&mut self.recovery.dupacks);
-            self.snd.rtx.forget_dupacks();
-            return ack.delivered_segs.saturating_sub(guessed).max(1);
+            self.recovery.dupacks = 0;
+            return ack.delivered_segs;
         }
         if duplicate && !self.snd.rtx.is_empty() {
             self.recovery.dupacks += 1;
@@ -184,14 +183,14 @@ impl Connection {
         self.recovery.phase = Phase::Recovery;
         self.recovery.high_seq = self.snd.nxt;
         self.recovery.prr = Prr::begin(in_flight_at_start);
-        self.reduce_cwnd(delivered, false, true);
+        self.reduce_cwnd(delivered, false);
     }
 
-    fn reduce_cwnd(&mut self, delivered: u32, safe: bool, force: bool) {
+    fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
         let in_flight = self.snd.rtx.in_flight();
         let ssthresh = self.cwnd.ssthresh;
         let prr = &mut self.recovery.prr;
-        self.cwnd.cwnd = prr.on_ack(delivered, in_flight, ssthresh, safe, force);
+        self.cwnd.cwnd = prr.on_ack(delivered, in_flight, ssthresh, safe);
     }
 
     fn leave_recovery(&mut self) {

@@ -1,7 +1,7 @@
 //! How large a transmit unit may be: bursts follow the pacing rate on long paths, and are as
 //! large as the device takes on short ones.
 
-use fullsend_units::{Mss, Rate};
+use fullsend_units::{Mss, Nanos, Rate};
 
 use crate::{Connection, Cx, DeviceCaps};
 
@@ -36,7 +36,7 @@ impl Connection {
     /// The most segments a transmit unit may have now.
     pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
         let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
-        let min_rtt_us = self.rtt.min_rtt().map_or(0, |rtt| rtt.as_micros());
+        let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
         let rate = || self.pacing_rate(cx.sysctl);
         let bytes = burst_bytes(gso_max, rate, min_rtt_us, cx.sysctl.tcp_tso_rtt_log);
         let mss = self.snd.mss.bytes();
