@@ -1,17 +1,133 @@
 //! CUBIC (RFC 9438).
 
-use fullsend_units::Instant;
+use fullsend_units::{Instant, Nanos};
 
 use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
 
+#[cfg(test)]
+mod tests;
+
+/// RFC 9438 5: aggressiveness, in segments per second cubed.
+const C: f64 = 0.4;
+/// RFC 9438 4.6: the multiplicative decrease.
+const BETA: f64 = 0.7;
+/// RFC 9438 4.3: what makes additive increase with this decrease as fast as Reno's.
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
 /// RFC 9438: a cubic function of the time since the last congestion event.
-#[derive(Clone, Debug, Default)]
-pub struct Cubic {}
+#[derive(Clone, Debug)]
+pub struct Cubic {
+    epoch: Epoch,
+    /// `epoch` as the last reduction began, for an undo (RFC 9438 4.9).
+    prior: Epoch,
+    /// When `on_ack` last counted time.
+    last_ack: Instant,
+    /// Part of a segment by which the window has grown already.
+    fraction: f32,
+    /// cwnd as the last reduction began (cwnd_prior).
+    cwnd_prior: u32,
+}
+
+/// One stage of congestion avoidance.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Epoch {
+    /// When it began; `FAR_FUTURE` before its first ACK.
+    start: Instant,
+    /// The plateau, in segments; 0 to take the window of the first ACK (RFC 9438 4.8).
+    w_max: f64,
+    /// Seconds from the start to the plateau.
+    k: f64,
+    /// What Reno's window would be.
+    w_est: f64,
+}
+
+impl Epoch {
+    const NONE: Self = Self {
+        start: Instant::FAR_FUTURE,
+        w_max: 0.0,
+        k: 0.0,
+        w_est: 0.0,
+    };
+
+    /// Not begun, with this plateau ahead.
+    const fn ahead(w_max: f64) -> Self {
+        Self {
+            w_max,
+            ..Self::NONE
+        }
+    }
+
+    fn begin(&mut self, now: Instant, cwnd: f64) {
+        self.start = now;
+        self.w_est = cwnd;
+        if cwnd < self.w_max {
+            // RFC 9438 4.2, figure 2.
+            self.k = cbrt((self.w_max - cwnd) / C);
+        } else {
+            self.k = 0.0;
+            self.w_max = cwnd;
+        }
+    }
+
+    /// RFC 9438 4.2, figure 1; `t` in seconds since the start.
+    fn w_cubic(&self, t: f64) -> f64 {
+        let d = t - self.k;
+        C * d * d * d + self.w_max
+    }
+}
+
+impl Default for Cubic {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Cubic {
     /// A fresh instance.
     pub const fn new() -> Self {
-        Self {}
+        Self {
+            epoch: Epoch::NONE,
+            prior: Epoch::NONE,
+            last_ack: Instant::ZERO,
+            fraction: 0.0,
+            cwnd_prior: 0,
+        }
+    }
+
+    /// RFC 9438 5.8: time in which the window was not the limit does not count.
+    fn skip(&mut self, span: Nanos) {
+        if self.epoch.start != Instant::FAR_FUTURE {
+            self.epoch.start += span;
+        }
+    }
+
+    fn avoid_congestion(&mut self, window: &mut Cwnd, ack: &AckSample, acked_segs: u32) {
+        let cwnd = f64::from(window.cwnd);
+        if self.epoch.start == Instant::FAR_FUTURE {
+            self.epoch.begin(ack.now, cwnd);
+        }
+        let t = ack.now.since(self.epoch.start).as_secs_f64();
+        let acked = f64::from(acked_segs);
+        // RFC 9438 4.3: as fast as Reno up to where the last reduction began, Reno beyond.
+        let alpha = if self.epoch.w_est >= f64::from(self.cwnd_prior) {
+            1.0
+        } else {
+            ALPHA
+        };
+        self.epoch.w_est += alpha * acked / cwnd;
+        let grown = if self.epoch.w_cubic(t) < self.epoch.w_est {
+            self.epoch.w_est - cwnd
+        } else {
+            // RFC 9438 4.4 and 4.5: to where the curve is one round trip from now, at most half
+            // the window further.
+            let target = self.epoch.w_cubic(t + ack.srtt.as_secs_f64());
+            let target = target.clamp(cwnd, 1.5 * cwnd);
+            f64::from(self.fraction) + (target - cwnd) / cwnd * acked
+        };
+        let grown = grown.clamp(0.0, cwnd);
+        let whole = grown as u32;
+        window.cwnd = window.cwnd.saturating_add(whole);
+        self.fraction = (grown - f64::from(whole)) as f32;
     }
 }
 
@@ -21,12 +137,57 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) {
-        let _ = (window, ack);
-        todo!()
+        let passed = ack.now.since(self.last_ack);
+        self.last_ack = ack.now;
+        if !ack.cwnd_limited {
+            self.skip(passed);
+            return;
+        }
+        let mut acked_segs = ack.acked_segs;
+        if window.in_slow_start() {
+            acked_segs = window.slow_start(acked_segs);
+        }
+        if acked_segs > 0 {
+            self.avoid_congestion(window, ack, acked_segs);
+        }
     }
 
-    fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32 {
-        let _ = (window, event, now);
-        todo!()
+    fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, _: Instant) -> u32 {
+        self.prior = self.epoch;
+        self.fraction = 0.0;
+        self.cwnd_prior = window.cwnd;
+        let cwnd = f64::from(window.cwnd);
+        self.epoch = match event {
+            // RFC 9438 4.8: the next stage starts from a plateau of its own.
+            CongestionEvent::Rto => Epoch::NONE,
+            // RFC 9438 4.7, fast convergence: we got less than last time, so somebody new wants
+            // a share.
+            _ if cwnd < self.epoch.w_max => Epoch::ahead(cwnd * (1.0 + BETA) / 2.0),
+            _ => Epoch::ahead(cwnd),
+        };
+        ((cwnd * BETA) as u32).max(2)
     }
+
+    fn on_idle_restart(&mut self, _: &Cwnd, idle: Nanos) {
+        self.skip(idle);
+        self.last_ack += idle;
+    }
+
+    fn undo(&mut self, window: &Cwnd) -> u32 {
+        self.epoch = self.prior;
+        window.cwnd.max(window.prior_cwnd)
+    }
+}
+
+/// The cube root, for `x >= 0` (`core` has none).
+fn cbrt(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    // A third of the exponent is a guess within 6 %; each Newton step squares the error.
+    let mut root = f64::from_bits(x.to_bits() / 3 + 0x2a9f_7893_0000_0000);
+    for _ in 0..4 {
+        root = (2.0 * root + x / (root * root)) / 3.0;
+    }
+    root
 }

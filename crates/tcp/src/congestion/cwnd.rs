@@ -85,3 +85,53 @@ impl Cwnd {
         self.cwnd_cnt = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::Nanos;
+
+    use super::Cwnd;
+
+    fn window(cwnd: u32) -> Cwnd {
+        Cwnd {
+            cwnd,
+            ..Cwnd::default()
+        }
+    }
+
+    #[test]
+    fn slow_start_ends_at_ssthresh_and_hands_back_the_rest() {
+        let mut w = Cwnd {
+            ssthresh: 12,
+            ..window(10)
+        };
+        assert_eq!((w.slow_start(5), w.cwnd), (3, 12));
+        assert_eq!((w.slow_start(5), w.cwnd), (5, 12));
+    }
+
+    #[test]
+    fn increase_counts_fractions() {
+        let mut w = window(10);
+        (0..9).for_each(|_| w.additive_increase(10, 1));
+        assert_eq!(w.cwnd, 10);
+        w.additive_increase(10, 12);
+        assert_eq!((w.cwnd, w.cwnd_cnt), (12, 1));
+    }
+
+    /// RFC 2861: halved once for each RTO; RFC 6928: not below the initial window.
+    #[test]
+    fn idleness_halves_once_for_each_timeout() {
+        let rto = Nanos::from_millis(200);
+        let mut w = window(100);
+        w.restart_after_idle(rto, rto);
+        assert_eq!(w.cwnd, 100);
+        w.ssthresh = 20;
+        w.restart_after_idle(Nanos::from_millis(500), rto);
+        assert_eq!((w.cwnd, w.ssthresh), (25, 75));
+        w.restart_after_idle(Nanos::from_secs(1 << 40), rto);
+        assert_eq!(w.cwnd, 10);
+        let mut small = window(4);
+        small.restart_after_idle(Nanos::from_secs(9), rto);
+        assert_eq!(small.cwnd, 4);
+    }
+}

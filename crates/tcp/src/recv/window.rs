@@ -2,91 +2,223 @@
 
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 
+#[cfg(test)]
+mod tests;
+
 /// Decides what window to advertise, and tunes the receive buffer.
 ///
-/// `rcvbuf` is in bytes of memory as Linux counts it; half of it is offered as window.
+/// `rcvbuf` is in bytes of memory as Linux counts it; half of it is offered as window, the other
+/// half is for what memory text costs beyond its length.
 #[derive(Clone, Debug)]
-pub(crate) struct RecvWindow {}
+pub(crate) struct RecvWindow {
+    rcvbuf: u32,
+    /// The peer may send up to here, by what we last told it.
+    right_edge: SeqNum,
+    /// Bytes the user took during the last whole round trip.
+    read_per_rtt: u32,
+    /// Bytes the user took since `round_started`.
+    read_this_rtt: u32,
+    round_started: Instant,
+    /// Round trip as the receiver sees it.
+    rtt: Option<Nanos>,
+    /// The window-filling run of text that is being timed ends here.
+    timed_until: SeqNum,
+    timed_since: Instant,
+    /// Offered on our SYN.
+    offered_scale: WindowScale,
+    /// In force.
+    scale: WindowScale,
+    /// `SO_RCVBUF` was set: no tuning.
+    locked: bool,
+}
 
-#[allow(
-    unused_variables,
-    clippy::needless_pass_by_value,
-    reason = "bodies land next"
-)]
 impl RecvWindow {
     /// `rmem` is `tcp_rmem`: initial buffer is `rmem[1]`, the scale is chosen for `rmem[2]`.
     pub(crate) fn new(rmem: [u32; 3]) -> Self {
-        todo!()
+        Self {
+            rcvbuf: rmem[1].clamp(rmem[0], rmem[2].max(rmem[0])),
+            right_edge: SeqNum::new(0),
+            read_per_rtt: 0,
+            read_this_rtt: 0,
+            round_started: Instant::ZERO,
+            rtt: None,
+            timed_until: SeqNum::new(0),
+            timed_since: Instant::ZERO,
+            offered_scale: WindowScale::for_window(Window(rmem[2])),
+            scale: WindowScale::ZERO,
+            locked: false,
+        }
     }
 
     /// The shift to offer on our SYN.
     pub(crate) fn scale(&self) -> WindowScale {
-        todo!()
+        self.offered_scale
     }
 
     /// The handshake is over: `scaled` if both sides sent the option. `rcv_nxt` is the peer's
     /// first byte of text.
     pub(crate) fn establish(&mut self, now: Instant, rcv_nxt: SeqNum, scaled: bool) {
-        todo!()
+        if scaled {
+            self.scale = self.offered_scale;
+        }
+        // What the SYN said, in bytes.
+        self.right_edge = rcv_nxt + u32::from(self.for_syn().0);
+        self.round_started = now;
+        self.timed_since = now;
+        self.timed_until = self.right_edge;
     }
 
     /// The window field for a SYN or SYN-ACK, which is never scaled (RFC 7323 2.2).
     pub(crate) fn for_syn(&self) -> WireWindow {
-        todo!()
+        Window(self.limit()).to_wire(WindowScale::ZERO)
     }
 
-    /// The window field for a segment that leaves now, with `held` bytes stored (readable and
-    /// out of order). Moves the advertised right edge.
+    /// The most that may wait for the reader.
+    #[inline]
+    fn limit(&self) -> u32 {
+        self.rcvbuf / 2
+    }
+
+    /// The window field for a segment that leaves now, with `held` bytes stored for the reader
+    /// (those behind holes lie inside the window and do not count). Moves the advertised right
+    /// edge.
+    #[inline]
     pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum, held: usize, mss: Mss) -> WireWindow {
-        todo!()
+        let shift = self.scale.shift();
+        let current = self.current(rcv_nxt).0;
+        let free = self.free(held);
+        // RFC 9293 3.8.6.2.2: the right edge moves by steps worth sending for.
+        let field = if free >= current.saturating_add(self.least_step(mss)) {
+            free >> shift
+        } else {
+            // Rounded up: the right edge never moves left (RFC 9293 3.8.6.2.1).
+            current.div_ceil(1 << shift)
+        };
+        let field = field.min(0xffff);
+        self.right_edge = self.right_edge.latest(rcv_nxt + (field << shift));
+        WireWindow(field as u16)
+    }
+
+    #[inline]
+    fn free(&self, held: usize) -> u32 {
+        let held = u32::try_from(held).unwrap_or(u32::MAX);
+        let most = 0xffff << self.scale.shift();
+        self.limit().saturating_sub(held).min(most)
+    }
+
+    #[inline]
+    fn least_step(&self, mss: Mss) -> u32 {
+        mss.bytes().min(self.limit() / 2).max(1)
     }
 
     /// What is on offer at the moment: from `rcv_nxt` to the advertised right edge.
+    #[inline]
     pub(crate) fn current(&self, rcv_nxt: SeqNum) -> Window {
-        todo!()
+        // A FIN may lie one beyond the edge.
+        Window(self.right_edge.distance(rcv_nxt).max(0) as u32)
     }
 
     /// RFC 9293 3.10.7.4, first step: some part of `[seq, seq + len)` lies in the window (`len`
     /// counts SYN and FIN).
+    #[inline]
     pub(crate) fn is_acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
-        todo!()
+        let window = self.current(rcv_nxt).0;
+        match (len, window) {
+            (0, 0) => seq == rcv_nxt,
+            (0, _) => seq.in_window(rcv_nxt, window),
+            (_, 0) => false,
+            // The table looks at both ends; a run of segments may also cover the whole window.
+            _ => seq.in_window(rcv_nxt, window) || rcv_nxt.in_window(seq, len),
+        }
     }
 
-    /// After the user read: the window could open enough to tell the peer at once (RFC 9293
-    /// 3.8.6.2.2: by two segments or half the buffer, or from nothing).
+    /// After the user read: the window could open enough to tell the peer at once: to twice what
+    /// it is, when it is less than half open (RFC 9293 3.8.6.2.2 asks for less; the ACKs of
+    /// arriving data tell the rest).
+    #[inline]
     pub(crate) fn update_due(&self, rcv_nxt: SeqNum, held: usize, mss: Mss) -> bool {
-        todo!()
+        let current = self.current(rcv_nxt).0;
+        if current > self.limit() / 2 {
+            return false;
+        }
+        let free = self.free(held);
+        free >= current.saturating_mul(2) && free >= current + self.least_step(mss)
     }
 
-    /// Text arrived in order up to `rcv_nxt`; times the path where no ACKs of ours do.
+    /// Text arrived in order up to `rcv_nxt`; times the path where no ACKs of ours do: one
+    /// window of text takes at least one round trip.
+    #[inline]
     pub(crate) fn on_data(&mut self, now: Instant, rcv_nxt: SeqNum) {
-        todo!()
+        if rcv_nxt.before(self.timed_until) {
+            return;
+        }
+        let took = now.since(self.timed_since);
+        self.rtt = Some(self.rtt.map_or(took, |rtt| rtt.min(took)));
+        self.timed_since = now;
+        self.timed_until = rcv_nxt + self.current(rcv_nxt).0.max(1);
     }
 
     /// A better round-trip time for the tuning than the window's own (timestamps, or our own
     /// sending).
+    #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: Nanos) {
-        todo!()
+        self.rtt = Some(rtt);
     }
 
     /// The user took `bytes` out: grows the buffer to twice what is read per round trip, up to
     /// `rmem[2]`, unless locked (dynamic right-sizing).
+    #[inline]
     pub(crate) fn on_read(&mut self, now: Instant, bytes: usize, mss: Mss, rmem: [u32; 3]) {
-        todo!()
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
+        let Some(rtt) = self.rtt else {
+            return;
+        };
+        let passed = now.since(self.round_started);
+        if passed < rtt || passed == Nanos::ZERO {
+            return;
+        }
+        if self.read_this_rtt > self.read_per_rtt {
+            if !self.locked {
+                self.grow(mss, rmem[2]);
+            }
+            self.read_per_rtt = self.read_this_rtt;
+        }
+        self.read_this_rtt = 0;
+        self.round_started = now;
+    }
+
+    /// Room for twice what was read in the round trip, so that a sender in slow start is not
+    /// held back; more by as much as the rate has just grown, as the next round will.
+    fn grow(&mut self, mss: Mss, most: u32) {
+        let read = u64::from(self.read_this_rtt);
+        let before = u64::from(self.read_per_rtt);
+        let wanted = 2 * read + 16 * u64::from(mss.bytes());
+        let growth = if before == 0 {
+            0
+        } else {
+            wanted.saturating_mul(read - before) / before
+        };
+        let rcvbuf = wanted.saturating_add(growth).saturating_mul(2);
+        let rcvbuf = rcvbuf.min(u64::from(most)) as u32;
+        self.rcvbuf = self.rcvbuf.max(rcvbuf);
     }
 
     /// `SO_RCVBUF`: this many bytes of memory, and no more tuning.
     pub(crate) fn lock(&mut self, rcvbuf: u32) {
-        todo!()
+        self.rcvbuf = rcvbuf;
+        self.locked = true;
     }
 
     /// Bytes of memory allowed.
+    #[inline]
     pub(crate) fn rcvbuf(&self) -> u32 {
-        todo!()
+        self.rcvbuf
     }
 
     /// The advertised right edge (`rcv_nxt + rcv_wnd` as the peer knows it).
+    #[inline]
     pub(crate) fn right_edge(&self) -> SeqNum {
-        todo!()
+        self.right_edge
     }
 }
