@@ -106,15 +106,12 @@ fn checksum_is_right(packet: &Packet) -> bool {
     let bytes = packet.to_bytes();
     let transport = &bytes[packet.layers.transport as usize..];
     let len = transport.len() as u32;
-    let pseudo = match packet.layers.ethertype {
-        ethertype::IPV4 => {
-            let view = Ipv4View::new(packet.network_header()).unwrap();
-            Sum::pseudo_v4(view.src(), view.dst(), view.protocol(), len)
-        }
-        _ => {
-            let view = Ipv6View::new(packet.network_header()).unwrap();
-            Sum::pseudo_v6(view.src(), view.dst(), view.next_header(), len)
-        }
+    let pseudo = if packet.layers.ethertype == ethertype::IPV4 {
+        let view = Ipv4View::new(packet.network_header()).unwrap();
+        Sum::pseudo_v4(view.src(), view.dst(), view.protocol(), len)
+    } else {
+        let view = Ipv6View::new(packet.network_header()).unwrap();
+        Sum::pseudo_v6(view.src(), view.dst(), view.next_header(), len)
     };
     (pseudo + sum(transport)).is_valid()
 }
@@ -392,7 +389,7 @@ fn many_frames_fill_several_rooms_and_keep_order() {
         for n in 0..40u8 {
             socket.send_to(&[n; 1400], (ours, 7)).unwrap();
             set_udp_segment(socket.as_fd(), 1400).unwrap();
-            socket.send_to(&[n; 28_000], (ours, 7)).unwrap();
+            socket.send_to(&vec![n; 28_000], (ours, 7)).unwrap();
             set_udp_segment(socket.as_fd(), 0).unwrap();
         }
         let mut batch = Vec::new();
