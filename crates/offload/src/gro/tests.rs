@@ -1,1 +1,75 @@
+//! One test per rule: packets in, packets out.
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_units::Instant;
+
+use super::{Gro, GroConfig};
+use crate::testing::{ACK, CWR, ECE, FIN, PSH, RST, SYN, Tcp, URG, payload};
+use crate::{Checksum, GsoKind, Link, Offload, Packet, segment};
+
+mod roundtrip;
+mod rules;
+
+fn engine() -> Gro {
+    engine_with(65_536)
+}
+
+fn engine_with(max_size: u32) -> Gro {
+    Gro::new(GroConfig {
+        link: Link::Ip,
+        enabled: true,
+        max_size,
+    })
+}
+
+/// What a poll delivers.
+fn poll(gro: &mut Gro, packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
+    let mut out = Vec::new();
+    for packet in packets {
+        gro.receive(Instant::ZERO, packet, &mut out);
+    }
+    gro.flush(&mut out);
+    out
+}
+
+/// What a poll delivers of frames, as one line: `len` for a packet, `len/size*segs` for a
+/// super-segment, flags that are not ACK behind it.
+fn trace(packets: &[Tcp]) -> String {
+    show(&poll(&mut engine(), packets.iter().map(Tcp::packet)))
+}
+
+fn show(out: &[Packet]) -> String {
+    let one = |packet: &Packet| {
+        let mut line = alloc::format!("{}", packet.payload.len());
+        if packet.segments() > 1 {
+            let Offload {
+                gso_size, gso_segs, ..
+            } = packet.offload;
+            line += &alloc::format!("/{gso_size}*{gso_segs}");
+        }
+        let flags = u16::from(*packet.transport_header().get(13).unwrap_or(&0));
+        for (flag, letter) in [(FIN, 'F'), (SYN, 'S'), (RST, 'R'), (PSH, 'P'), (URG, 'U')] {
+            if flags & flag != 0 {
+                line.push(letter);
+            }
+        }
+        line
+    };
+    let lines: Vec<_> = out.iter().map(one).collect();
+    lines.join(" ")
+}
+
+/// Both IP versions.
+fn both() -> [Tcp; 2] {
+    [Tcp::default(), Tcp::v6()]
+}
+
+/// The second of three packets in a row is changed; what comes out.
+fn with_second(tcp: &Tcp, change: impl Fn(&mut Tcp)) -> String {
+    let mut run = tcp.run(3, 1000);
+    change(&mut run[1]);
+    trace(&run)
+}

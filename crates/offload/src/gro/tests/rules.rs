@@ -1,0 +1,496 @@
+use super::*;
+
+#[test]
+fn packets_in_a_row_become_one() {
+    for tcp in both() {
+        let run = tcp.run(5, 1000);
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "5000/1000*5");
+        let kind = if tcp.v6 {
+            GsoKind::TcpV6
+        } else {
+            GsoKind::TcpV4
+        };
+        assert_eq!(
+            out[0].offload,
+            Offload {
+                gso_size: 1000,
+                gso_segs: 5,
+                kind,
+                checksum: Checksum::Partial,
+                fixed_id: [false; 2],
+            }
+        );
+        let mut bytes = vec![0; 5000];
+        out[0].payload.copy_to(&mut bytes);
+        assert_eq!(bytes, payload(tcp.seq, 5000));
+        // The headers are those of one packet of that length, the checksum field apart.
+        let whole = Tcp {
+            payload: payload(tcp.seq, 5000),
+            ..tcp
+        };
+        let mut expected = whole.packet();
+        expected.parse(Link::Ip).unwrap();
+        let field = usize::from(expected.layers.transport) + 16;
+        let partial = crate::checksum::pseudo(&expected.header, &expected.layers, whole.v6, 5032);
+        expected.header[field..field + 2].copy_from_slice(&partial.fold().to_be_bytes());
+        assert_eq!(out[0].header, expected.header);
+    }
+}
+
+#[test]
+fn one_packet_alone_goes_on_unchanged() {
+    for tcp in both() {
+        let out = poll(&mut engine(), [tcp.packet()]);
+        assert_eq!(out[0].to_bytes(), tcp.frame());
+        assert_eq!(
+            out[0].offload,
+            Offload {
+                checksum: Checksum::Valid,
+                ..Offload::default()
+            }
+        );
+    }
+}
+
+#[test]
+fn pure_acks_go_by_and_end_their_flow() {
+    for tcp in both() {
+        let mut run = tcp.run(3, 1000);
+        run[2].payload.clear();
+        assert_eq!(trace(&run), "2000/1000*2 0");
+        assert_eq!(trace(&[run[2].clone(), run[2].clone()]), "0 0");
+    }
+}
+
+#[test]
+fn push_and_fin_join_and_end() {
+    for tcp in both() {
+        for (flag, shown) in [(PSH, "2000/1000*2P 1000"), (FIN, "2000/1000*2F 1000")] {
+            assert_eq!(with_second(&tcp, |p| p.flags |= flag), shown);
+        }
+        // A pushed packet with nothing before it is not held.
+        let mut run = tcp.run(2, 1000);
+        run[0].flags |= PSH;
+        assert_eq!(trace(&run), "1000P 1000");
+    }
+}
+
+#[test]
+fn other_flags_do_not_join() {
+    for tcp in both() {
+        assert_eq!(with_second(&tcp, |p| p.flags |= SYN), "1000 1000S 1000");
+        assert_eq!(with_second(&tcp, |p| p.flags |= RST), "1000 1000R 1000");
+        assert_eq!(with_second(&tcp, |p| p.flags |= URG), "1000 1000U 1000");
+        assert_eq!(with_second(&tcp, |p| p.flags |= ECE), "1000 1000 1000");
+        assert_eq!(with_second(&tcp, |p| p.flags |= CWR), "1000 1000 1000");
+    }
+    let ece = Tcp {
+        flags: ACK | ECE,
+        ..Tcp::default()
+    };
+    assert_eq!(trace(&ece.run(3, 1000)), "3000/1000*3");
+    // Cutting would leave CWR on the first only.
+    let cwr = Tcp {
+        flags: ACK | CWR,
+        ..Tcp::default()
+    };
+    assert_eq!(trace(&cwr.run(3, 1000)), "1000 1000 1000");
+}
+
+#[test]
+fn a_short_segment_is_the_last_and_a_longer_one_starts_anew() {
+    for tcp in both() {
+        let mut run = tcp.run(2, 1000);
+        run.extend(
+            Tcp {
+                seq: 2001,
+                ip_id: run[1].ip_id + 1,
+                ..tcp.clone()
+            }
+            .run(1, 400),
+        );
+        run.extend(
+            Tcp {
+                seq: 2401,
+                ip_id: run[1].ip_id + 2,
+                ..tcp.clone()
+            }
+            .run(2, 1000),
+        );
+        run.extend(
+            Tcp {
+                seq: 4401,
+                ip_id: run[1].ip_id + 4,
+                ..tcp.clone()
+            }
+            .run(1, 1200),
+        );
+        let run: Vec<_> = run
+            .into_iter()
+            .map(|p| Tcp {
+                ip_id: if tcp.v6 { 0 } else { p.ip_id },
+                ..p
+            })
+            .collect();
+        assert_eq!(trace(&run), "2400/1000*3 2000/1000*2 1200");
+    }
+}
+
+#[test]
+fn out_of_sequence_does_not_join() {
+    for tcp in both() {
+        assert_eq!(with_second(&tcp, |p| p.seq += 1), "1000 1000 1000");
+        // A retransmission of what is held.
+        assert_eq!(with_second(&tcp, |p| p.seq -= 1000), "1000 1000 1000");
+    }
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let tcp = Tcp {
+        seq: u32::MAX - 1499,
+        ..Tcp::default()
+    };
+    assert_eq!(trace(&tcp.run(4, 1000)), "4000/1000*4");
+}
+
+#[test]
+fn header_fields_that_differ_keep_packets_apart() {
+    let changes: [fn(&mut Tcp); 6] = [
+        |p| p.ack += 1,
+        |p| p.window += 1,
+        |p| p.urgent = 1,
+        |p| p.ttl -= 1,
+        |p| p.tos = 1,
+        |p| p.options[7] += 1,
+    ];
+    for tcp in both() {
+        for change in changes {
+            assert_eq!(with_second(&tcp, change), "1000 1000 1000");
+        }
+        assert_eq!(
+            with_second(&tcp, |p| p.options.extend([1; 4])),
+            "1000 1000 1000"
+        );
+    }
+    assert_eq!(
+        with_second(&Tcp::default(), |p| p.df = false),
+        "1000 1000 1000"
+    );
+}
+
+#[test]
+fn other_flows_go_their_own_way() {
+    let changes: [fn(&mut Tcp); 2] = [|p| p.port += 1, |p| p.host += 1];
+    for tcp in both() {
+        for change in changes {
+            let other = {
+                let mut tcp = tcp.clone();
+                change(&mut tcp);
+                tcp
+            };
+            let mixed: Vec<_> = tcp
+                .run(4, 1000)
+                .into_iter()
+                .zip(other.run(4, 1000))
+                .flat_map(|(a, b)| [a, b])
+                .collect();
+            assert_eq!(trace(&mixed), "4000/1000*4 4000/1000*4");
+        }
+    }
+    let label = |p: &mut Tcp| p.label += 1;
+    assert_eq!(with_second(&Tcp::v6(), label), "1000 1000 1000");
+    let extension = |p: &mut Tcp| p.extensions = vec![(60, vec![0, 1, 4, 0, 0, 0, 0])];
+    assert_eq!(with_second(&Tcp::v6(), extension), "1000 1000 1000");
+}
+
+#[test]
+fn link_headers_belong_to_the_flow() {
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ethernet,
+        enabled: true,
+        max_size: 65_536,
+    });
+    for tcp in both() {
+        let tcp = Tcp {
+            link: Link::Ethernet,
+            vlan: Some(5),
+            ..tcp
+        };
+        let mut run = tcp.run(3, 1000);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "3000/1000*3");
+        run[2].vlan = Some(6);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "2000/1000*2 1000");
+        run[2].vlan = None;
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "2000/1000*2 1000");
+    }
+}
+
+#[test]
+fn ids_count_up_or_stay() {
+    let ids = |ids: [u16; 4]| {
+        let run: Vec<_> = Tcp::default()
+            .run(4, 1000)
+            .into_iter()
+            .zip(ids)
+            .map(|(p, ip_id)| Tcp { ip_id, ..p })
+            .collect();
+        trace(&run)
+    };
+    assert_eq!(ids([5, 6, 7, 8]), "4000/1000*4");
+    assert_eq!(ids([0xfffe, 0xffff, 0, 1]), "4000/1000*4");
+    assert_eq!(ids([5, 5, 5, 5]), "4000/1000*4");
+    assert_eq!(ids([5, 5, 6, 7]), "2000/1000*2 2000/1000*2");
+    assert_eq!(ids([5, 6, 6, 6]), "2000/1000*2 2000/1000*2");
+    assert_eq!(ids([5, 7, 8, 9]), "1000 3000/1000*3");
+    let fixed: Vec<_> = Tcp::default()
+        .run(3, 1000)
+        .into_iter()
+        .map(|p| Tcp { ip_id: 9, ..p }.packet())
+        .collect();
+    let out = poll(&mut engine(), fixed);
+    assert_eq!(out[0].offload.fixed_id, [true; 2]);
+}
+
+#[test]
+fn ip_options_and_fragments_are_not_touched() {
+    let options = |p: &mut Tcp| p.ip_options = vec![1, 1, 1, 0];
+    assert_eq!(with_second(&Tcp::default(), options), "1000 1000 1000");
+    let tcp = Tcp {
+        fragment: 0x2000,
+        df: false,
+        ..Tcp::default()
+    };
+    let out = poll(&mut engine(), tcp.run(2, 1000).iter().map(Tcp::packet));
+    assert_eq!(out.len(), 2);
+    assert!(out.iter().all(|p| p.offload == Offload::default()));
+}
+
+#[test]
+fn equal_extension_headers_join_and_changing_ones_do_not() {
+    let options = vec![0, 1, 4, 0, 0, 0, 0];
+    for kind in [0, 43, 60] {
+        let tcp = Tcp {
+            extensions: vec![(kind, options.clone())],
+            ..Tcp::v6()
+        };
+        assert_eq!(trace(&tcp.run(3, 1000)), "3000/1000*3");
+        let other = |p: &mut Tcp| p.extensions[0].1[3] = 9;
+        assert_eq!(with_second(&tcp, other), "1000 1000 1000");
+    }
+    // An atomic fragment's header ends coalescing.
+    let atomic = Tcp {
+        extensions: vec![(44, vec![0, 0, 0, 0, 0, 0, 1])],
+        ..Tcp::v6()
+    };
+    assert_eq!(trace(&atomic.run(3, 1000)), "1000 1000 1000");
+}
+
+#[test]
+fn padding_ends_the_flow() {
+    for tcp in both() {
+        assert_eq!(with_second(&tcp, |p| p.padding = 4), "1000 1000 1000");
+    }
+}
+
+#[test]
+fn bad_checksums_pass_unmerged_and_are_counted() {
+    for tcp in both() {
+        let mut run = tcp.run(3, 1000);
+        run[1].break_checksum = true;
+        let mut gro = engine();
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "1000 1000 1000");
+        assert_eq!(out[0].offload.checksum, Checksum::Unverified);
+        assert_eq!(gro.stats().bad_checksum, 1);
+    }
+}
+
+#[test]
+fn a_checksum_that_need_not_be_verified_is_not() {
+    for state in [Checksum::Valid, Checksum::Partial] {
+        let run = Tcp {
+            break_checksum: true,
+            ..Tcp::default()
+        }
+        .run(3, 1000);
+        let packets = run.iter().map(|p| {
+            let mut packet = p.packet();
+            packet.offload.checksum = state;
+            packet
+        });
+        let mut gro = engine();
+        assert_eq!(show(&poll(&mut gro, packets)), "3000/1000*3");
+        assert_eq!(gro.stats().bad_checksum, 0);
+    }
+}
+
+#[test]
+fn a_super_segment_stays_below_the_limit() {
+    for tcp in both() {
+        let header = if tcp.v6 { 72 } else { 52 };
+        let options = Tcp {
+            options: vec![1; 12],
+            ..tcp.clone()
+        };
+        let run = options.run(50, 1448);
+        let fit = (65_535 - header) / 1448;
+        let expected = alloc::format!(
+            "{}/1448*{fit} {}/1448*{}",
+            fit * 1448,
+            (50 - fit) * 1448,
+            50 - fit
+        );
+        assert_eq!(trace(&run), expected);
+    }
+    // 52 bytes of header and a payload of 1000 more would be the limit itself.
+    let mut gro = engine_with(3052);
+    let run = Tcp::default().run(4, 1000);
+    let out = poll(&mut gro, run.iter().map(Tcp::packet));
+    assert_eq!(show(&out), "2000/1000*2 2000/1000*2");
+}
+
+#[test]
+fn a_receiver_of_more_than_64k_gets_a_length_of_zero() {
+    for tcp in both() {
+        let mut gro = engine_with(200_000);
+        let run = tcp.run(100, 1000);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "100000/1000*100");
+        let at = if tcp.v6 { 4 } else { 2 };
+        assert_eq!(out[0].network_header()[at..at + 2], [0, 0]);
+        let mut again = Vec::new();
+        segment(out[0].clone(), &mut again);
+        let frames: Vec<_> = again.iter().map(Packet::to_bytes).collect();
+        assert_eq!(frames, run.iter().map(Tcp::frame).collect::<Vec<_>>());
+        // Across a link in this process it is parsed by its own length.
+        assert_eq!(show(&poll(&mut gro, out)), "100000/1000*100");
+    }
+}
+
+#[test]
+fn a_full_bucket_sends_its_oldest_on() {
+    // 200 flows cannot be held at once; all come out, and none twice.
+    let mut gro = engine();
+    let mut out = Vec::new();
+    let flows: Vec<_> = (0..200)
+        .map(|port| Tcp {
+            port,
+            ..Tcp::default()
+        })
+        .collect();
+    for flow in &flows {
+        gro.receive(Instant::ZERO, flow.packet(), &mut out);
+    }
+    assert_eq!(out.len(), 200 - 64);
+    // Within a bucket the oldest left first.
+    let ports = |out: &[Packet]| -> Vec<u16> {
+        out.iter()
+            .map(|p| u16::from_be_bytes([p.transport_header()[0], p.transport_header()[1]]))
+            .collect()
+    };
+    let early = ports(&out);
+    assert!(early.iter().all(|p| *p < 190));
+    gro.flush(&mut out);
+    let mut all = ports(&out);
+    all.sort_unstable();
+    assert_eq!(all, (0..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_unfinished_poll_sends_on_only_what_is_old() {
+    let mut gro = engine();
+    let mut out = Vec::new();
+    let at = Instant::from_nanos;
+    for i in 0..20u16 {
+        let tcp = Tcp {
+            port: i,
+            ..Tcp::default()
+        };
+        gro.receive(at(u64::from(i)), tcp.packet(), &mut out);
+    }
+    assert!(out.is_empty());
+    gro.flush_older(at(12), &mut out);
+    assert_eq!(out.len(), 12);
+    gro.flush(&mut out);
+    assert_eq!(out.len(), 20);
+}
+
+#[test]
+fn super_segments_join_super_segments() {
+    for tcp in both() {
+        let make = |run: &[Tcp]| poll(&mut engine(), run.iter().map(Tcp::packet)).remove(0);
+        let run = tcp.run(9, 1000);
+        let (a, b, c) = (make(&run[..4]), make(&run[4..8]), run[8].packet());
+        assert_eq!(show(&poll(&mut engine(), [a.clone(), b, c])), "9000/1000*9");
+        // Another segment size does not join.
+        let other = Tcp {
+            seq: 4001,
+            ip_id: if tcp.v6 { 0 } else { 104 },
+            ..tcp.clone()
+        };
+        let other = make(&other.run(3, 900));
+        assert_eq!(
+            show(&poll(&mut engine(), [a.clone(), other])),
+            "4000/1000*4 2700/900*3"
+        );
+        // One with a short end joins and ends.
+        let mut short = run[4..7].to_vec();
+        short[2].payload.truncate(300);
+        let short = make(&short);
+        let next = Tcp {
+            seq: 6301,
+            ..run[7].clone()
+        }
+        .packet();
+        assert_eq!(
+            show(&poll(&mut engine(), [a, short, next])),
+            "6300/1000*7 1000"
+        );
+    }
+}
+
+#[test]
+fn switched_off_it_still_parses_and_verifies() {
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ip,
+        enabled: false,
+        max_size: 65_536,
+    });
+    let mut run = Tcp::default().run(3, 1000);
+    run[1].break_checksum = true;
+    let out = poll(&mut gro, run.iter().map(Tcp::packet));
+    assert_eq!(show(&out), "1000 1000 1000");
+    let states: Vec<_> = out.iter().map(|p| p.offload.checksum).collect();
+    assert_eq!(
+        states,
+        [Checksum::Valid, Checksum::Unverified, Checksum::Valid]
+    );
+    assert_eq!(gro.stats().bad_checksum, 1);
+}
+
+#[test]
+fn what_cannot_be_parsed_is_counted_and_dropped() {
+    let mut gro = engine();
+    let frame = Tcp::default().frame();
+    let bad = [&frame[..30], &[], &[0x50; 40]];
+    let packets = bad.map(|b| Packet::from_frame(fullsend_buf::Slice::copied_from(b)));
+    assert!(poll(&mut gro, packets).is_empty());
+    assert_eq!((gro.stats().malformed, gro.stats().received), (3, 3));
+}
+
+#[test]
+fn a_batch_is_the_same_as_one_by_one() {
+    let run = Tcp::default().run(7, 1000);
+    let mut packets: Vec<_> = run.iter().map(Tcp::packet).collect();
+    let (mut gro, mut out) = (engine(), Vec::new());
+    gro.receive_batch(Instant::ZERO, &mut packets, &mut out);
+    assert!(packets.is_empty() && out.is_empty());
+    gro.flush(&mut out);
+    assert_eq!(show(&out), "7000/1000*7");
+    assert_eq!(gro.stats().merged, 6);
+}
