@@ -37,7 +37,9 @@ pub(crate) fn sum_chain(start: Sum, chain: &Chain) -> Sum {
         [one] => start + sum(one),
         many => {
             let mut running = Running::from(start);
-            many.iter().for_each(|slice| running.push(slice));
+            for slice in many {
+                running.push(slice);
+            }
             running.sum()
         }
     }
@@ -93,11 +95,13 @@ pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
     let start = pseudo(front, layers, v6, len) + sum(upper);
     let total = match rest {
         [] => start,
-        [one] if upper.len() % 2 == 0 => start + sum(one),
+        [one] if upper.len().is_multiple_of(2) => start + sum(one),
         _ => {
             let mut running = Running::from(pseudo(front, layers, v6, len));
             running.push(upper);
-            rest.iter().for_each(|slice| running.push(slice));
+            for slice in rest {
+                running.push(slice);
+            }
             running.sum()
         }
     };

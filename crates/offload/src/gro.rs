@@ -119,7 +119,7 @@ impl Gro {
         };
         let trusted = self.check(packet);
         if !(trusted && self.config.enabled && joins(packet, &walk)) {
-            return self.pass(packet, &walk, out);
+            return pass(packet, &walk, out);
         }
         self.coalesce(now, packet, &walk, out);
     }
@@ -144,7 +144,7 @@ impl Gro {
     /// A packet that may join another: it joins, or ends the one held, and is held or goes by.
     fn coalesce(&mut self, now: Instant, packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
         let Some(flow) = Flow::new(&packet.front()[..walk.header_len], &packet.layers) else {
-            return self.pass(packet, walk, out);
+            return pass(packet, walk, out);
         };
         let step = Step::new(&flow, packet, walk);
         let hash = flow.hash();
@@ -166,15 +166,16 @@ impl Gro {
             let held = Held::new(core::mem::take(packet), &step, hash, now);
             self.table.insert(held, out);
         } else {
-            self.pass(packet, walk, out);
+            pass(packet, walk, out);
         }
     }
+}
 
-    #[inline]
-    fn pass(&mut self, packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
-        packet.take_headers(walk);
-        out.push(core::mem::take(packet));
-    }
+/// Sends a packet on as it is.
+#[inline]
+fn pass(packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
+    packet.take_headers(walk);
+    out.push(core::mem::take(packet));
 }
 
 /// The protocols and headers that coalescing knows: TCP over IPv4 without options or over IPv6.

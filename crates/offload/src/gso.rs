@@ -35,13 +35,12 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     let total = packet.payload.len();
     out.reserve(total.div_ceil(size));
     let mut pieces = Pieces::new(&packet.payload);
-    let mut index = 0;
-    for start in (0..total).step_by(size) {
+    for (index, start) in (0..total).step_by(size).enumerate() {
         let len = size.min(total - start);
         let last = start + len == total;
         let (payload, payload_sum) = pieces.take(len);
         let place = Place {
-            index,
+            index: index as u16,
             start: start as u32,
             len,
             last,
@@ -54,7 +53,6 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
             offload: Offload::default(),
             tx: if last { packet.tx } else { TxToken::default() },
         });
-        index += 1;
     }
 }
 
@@ -231,7 +229,7 @@ fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
         && !fragment
         && network + network_len <= transport
         && transport + transport_len <= header.len()
-        && header.len() - network + usize::from(offload.gso_size) <= usize::from(u16::MAX)
+        && u16::try_from(header.len() - network + usize::from(offload.gso_size)).is_ok()
 }
 
 /// The payload, taken off piece by piece.

@@ -142,11 +142,8 @@ impl HeaderBuf {
     #[cold]
     fn spill(&mut self, n: usize) {
         let capacity = self.len() + n + HEAP_SPARE;
-        assert!(
-            capacity <= usize::from(u16::MAX),
-            "headers of {} bytes",
-            self.len() + n
-        );
+        let fits = u16::try_from(capacity).is_ok();
+        assert!(fits, "headers of {} bytes", self.len() + n);
         let start = capacity - self.len();
         let mut bytes = vec![0; capacity].into_boxed_slice();
         bytes[start..].copy_from_slice(self.as_slice());

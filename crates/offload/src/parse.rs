@@ -215,7 +215,7 @@ fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
             if at + 8 > walk.end {
                 return Err(TRUNCATED);
             }
-            udp_end(array(bytes, at)?, walk)?;
+            udp_end(*array(bytes, at)?, walk)?;
             8
         }
         _ => 0,
@@ -231,8 +231,8 @@ fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
 }
 
 /// RFC 768: the datagram may end before the IP packet does.
-fn udp_end(header: &[u8; 8], walk: &mut Walk) -> Result<(), Stop> {
-    let len = usize::from(be16(header, 4));
+fn udp_end(header: [u8; 8], walk: &mut Walk) -> Result<(), Stop> {
+    let len = usize::from(be16(&header, 4));
     let at = usize::from(walk.layers.transport);
     // Zero stands for a super-segment longer than the field can tell.
     if len == 0 && walk.end - at > usize::from(u16::MAX) {

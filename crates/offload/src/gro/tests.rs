@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt::Write as _;
 
 use fullsend_units::Instant;
 
@@ -48,7 +49,7 @@ fn show(out: &[Packet]) -> String {
             let Offload {
                 gso_size, gso_segs, ..
             } = packet.offload;
-            line += &alloc::format!("/{gso_size}*{gso_segs}");
+            let _ = write!(line, "/{gso_size}*{gso_segs}");
         }
         let flags = u16::from(*packet.transport_header().get(13).unwrap_or(&0));
         for (flag, letter) in [(FIN, 'F'), (SYN, 'S'), (RST, 'R'), (PSH, 'P'), (URG, 'U')] {

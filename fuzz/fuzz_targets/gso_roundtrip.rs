@@ -1,0 +1,115 @@
+//! TCP packets that mostly follow each other, with bytes of their headers changed and checksums
+//! put right: cutting what was coalesced gives back the very packets.
+#![no_main]
+
+use fullsend_buf::Slice;
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, segment};
+use fullsend_units::Instant;
+use fullsend_wire::checksum::{Sum, sum};
+use libfuzzer_sys::fuzz_target;
+
+/// One flow's next packet.
+struct Flow {
+    header: Vec<u8>,
+    seq: u32,
+    ip_id: u16,
+}
+
+impl Flow {
+    fn new(v6: bool) -> Self {
+        let mut header = if v6 {
+            let mut ip = vec![0xfd; 40];
+            ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, 6, 64]);
+            ip
+        } else {
+            vec![
+                0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+            ]
+        };
+        header.extend([
+            0, 80, 4, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0x80, 0x10, 1, 0, 0, 0, 0, 0,
+        ]);
+        header.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        Self {
+            header,
+            seq: u32::MAX - 999,
+            ip_id: 0xfffd,
+        }
+    }
+
+    /// A packet of `len` bytes with header byte `at` changed, for good if `lasting`.
+    fn next(&mut self, len: usize, at: usize, change: u8, lasting: bool) -> Vec<u8> {
+        let v6 = self.header[0] >> 4 == 6;
+        let t = if v6 { 40 } else { 20 };
+        let mut frame = self.header.clone();
+        frame[t + 4..t + 8].copy_from_slice(&self.seq.to_be_bytes());
+        if !v6 {
+            frame[4..6].copy_from_slice(&self.ip_id.to_be_bytes());
+        }
+        frame.extend((0..len).map(|i| (i as u8) ^ len as u8));
+        let whole = frame.len();
+        if v6 {
+            frame[4..6].copy_from_slice(&((whole - 40) as u16).to_be_bytes());
+        } else {
+            frame[2..4].copy_from_slice(&(whole as u16).to_be_bytes());
+        }
+        let at = at % self.header.len();
+        frame[at] ^= change;
+        if lasting {
+            self.header[at] ^= change;
+        }
+        self.seq = self.seq.wrapping_add(len as u32);
+        self.ip_id = self.ip_id.wrapping_add(1);
+        put_checksums_right(&mut frame, v6, t);
+        frame
+    }
+}
+
+fn put_checksums_right(frame: &mut [u8], v6: bool, t: usize) {
+    let addresses = if v6 { 8..40 } else { 12..20 };
+    if !v6 {
+        frame[10..12].fill(0);
+        let value = sum(&frame[..20]).checksum();
+        frame[10..12].copy_from_slice(&value.to_be_bytes());
+    }
+    frame[t + 16..t + 18].fill(0);
+    let value = sum(&frame[addresses])
+        + Sum::dword((frame.len() - t) as u32)
+        + Sum::word(6)
+        + sum(&frame[t..]);
+    frame[t + 16..t + 18].copy_from_slice(&value.checksum().to_be_bytes());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut flows = [Flow::new(false), Flow::new(true)];
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ip,
+        enabled: true,
+        max_size: 65_536,
+    });
+    let (mut expected, mut out) = (Vec::new(), Vec::new());
+    for step in data.as_chunks::<4>().0 {
+        let [what, len, at, change] = *step;
+        let flow = &mut flows[usize::from(what & 1)];
+        // Most packets are as long as the one before.
+        let len = if what & 6 == 0 { usize::from(len) } else { 100 };
+        let change = if what & 0x18 == 0 { change } else { 0 };
+        let frame = flow.next(len, usize::from(at), change, what & 0x20 != 0);
+        let packet = Packet::from_frame(Slice::copied_from(&frame));
+        let mut parsed = packet.clone();
+        if parsed.parse(Link::Ip).is_ok() {
+            expected.push(parsed.to_bytes());
+        }
+        gro.receive(Instant::ZERO, packet, &mut out);
+    }
+    gro.flush(&mut out);
+    let mut cut = Vec::new();
+    for packet in out {
+        assert!(packet.offload.checksum != Checksum::Partial || packet.segments() > 1);
+        segment(packet, &mut cut);
+    }
+    let mut cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
+    cut.sort();
+    expected.sort();
+    assert_eq!(cut, expected);
+});
