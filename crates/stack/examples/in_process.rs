@@ -1,0 +1,225 @@
+//! Two hosts in one thread, as fast as they go: what the stack costs without devices, locks and
+//! tasks.
+//!
+//! `cargo run --release -p fullsend-stack --example in_process -- [stream|rr|small|idle] [tso|mtu]
+//! [seconds] [flows] [message]`
+
+use std::time::Duration;
+
+use fullsend_offload::{Checksum, Link, Packet};
+use fullsend_stack::{
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, StackError, TcpId,
+};
+use fullsend_tcp::{SocketOption, Sysctl, TcpError};
+use fullsend_units::{Instant, Seed};
+
+const IFACE: IfaceId = IfaceId(0);
+
+struct Clock(std::time::Instant);
+
+#[expect(clippy::disallowed_methods, reason = "this is the driver")]
+impl Clock {
+    fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.elapsed().as_nanos() as u64)
+    }
+}
+
+struct Pair {
+    hosts: [Host; 2],
+    clock: Clock,
+    now: Instant,
+    mtu_nic: bool,
+    frames: Vec<Packet>,
+}
+
+impl Pair {
+    fn new(mtu_nic: bool) -> Self {
+        let hosts = [1u8, 2].map(|n| {
+            let mut host = Host::new(HostConfig {
+                seed: Seed::from_u64(n.into()),
+                sysctl: Sysctl::default(),
+                pool_bytes: 64 << 20,
+            });
+            host.add_interface(IfaceConfig {
+                link: Link::Ip,
+                mac: Mac([2, 0, 0, 0, 0, n]),
+                mtu: 1500,
+                tso4: !mtu_nic,
+                tso6: !mtu_nic,
+                uso: !mtu_nic,
+                tx_checksum: !mtu_nic,
+                gso_max_size: 65_536,
+                gso: true,
+                gro: true,
+            });
+            let addr = Cidr {
+                addr: [10, 0, 0, n].into(),
+                prefix: 24,
+            };
+            host.add_address(Instant::ZERO, IFACE, addr).expect("a new address");
+            host
+        });
+        Self {
+            hosts,
+            clock: Clock::start(),
+            now: Instant::from_nanos(1),
+            mtu_nic,
+            frames: Vec::new(),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.now = self.clock.now();
+        for host in &mut self.hosts {
+            if host.poll_deadline().is_some_and(|at| at <= self.now) {
+                host.poll(self.now);
+            }
+        }
+    }
+
+    /// Everything that one host has to send, to the other.
+    fn carry(&mut self, from: usize) -> bool {
+        self.hosts[from].transmit(self.now, IFACE, &mut self.frames, 64);
+        if self.frames.is_empty() {
+            return false;
+        }
+        for frame in &mut self.frames {
+            self.hosts[from].complete(self.now, frame.tx);
+            if self.mtu_nic {
+                frame.offload.checksum = Checksum::Unverified;
+            }
+        }
+        self.hosts[1 - from].receive(self.now, IFACE, &mut self.frames);
+        true
+    }
+
+    fn connect(&mut self, flows: usize) -> Vec<(TcpId, TcpId)> {
+        let addr = "10.0.0.2:80".parse().expect("an address");
+        let config = ListenConfig {
+            backlog: 1024,
+            hold: false,
+            any_destination: false,
+        };
+        let listener = self.hosts[1].tcp_listen(addr, config).expect("a listener");
+        let mut pairs = Vec::new();
+        for _ in 0..flows {
+            let now = self.clock.now();
+            let client = self.hosts[0].tcp_connect(now, None, addr).expect("a connection");
+            let server = loop {
+                self.tick();
+                self.carry(0);
+                self.carry(1);
+                if let Some(incoming) = self.hosts[1].tcp_accept(listener).expect("a listener") {
+                    break incoming.id;
+                }
+            };
+            pairs.push((client, server));
+        }
+        pairs
+    }
+}
+
+fn would_block<T: Default>(result: Result<T, StackError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(StackError::Tcp(TcpError::WouldBlock)) => T::default(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn stream(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
+    let ids = pair.connect(flows);
+    let data = vec![7; message];
+    let mut buf = vec![0; 256 * 1024];
+    let (mut bytes, mut writes) = (0u64, 0u64);
+    let begin = pair.clock.now();
+    let mut rounds = 0u64;
+    while Duration::from(pair.clock.now().since(begin)) < span {
+        pair.tick();
+        rounds += 1;
+        for &(client, _) in &ids {
+            // One burst of writes, then the driver's turn, as with a writer on its own task.
+            for _ in 0..(256 * 1024 / message).max(1) {
+                let n = would_block(pair.hosts[0].tcp_write(pair.now, client, &data, false));
+                if n == 0 {
+                    break;
+                }
+                writes += 1;
+            }
+        }
+        pair.carry(0);
+        for &(_, server) in &ids {
+            loop {
+                let n = would_block(pair.hosts[1].tcp_read(pair.now, server, &mut buf));
+                bytes += n as u64;
+                if n < buf.len() {
+                    break;
+                }
+            }
+        }
+        pair.carry(1);
+    }
+    let s = Duration::from(pair.clock.now().since(begin)).as_secs_f64();
+    println!(
+        "stream: {:.1} Gbit/s, {:.2} M writes/s, {rounds} rounds",
+        bytes as f64 * 8e-9 / s,
+        writes as f64 * 1e-6 / s
+    );
+}
+
+fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
+    let ids = pair.connect(flows);
+    let data = vec![7; message];
+    let mut buf = vec![0; message];
+    for &(client, server) in &ids {
+        let on = SocketOption::TcpNodelay(true);
+        pair.hosts[0].tcp_set_option(pair.now, client, on).expect("an option");
+        pair.hosts[1].tcp_set_option(pair.now, server, on).expect("an option");
+        would_block(pair.hosts[0].tcp_write(pair.now, client, &data, false));
+    }
+    let mut got = vec![[0; 2]; flows];
+    let mut done = 0u64;
+    let begin = pair.clock.now();
+    while Duration::from(pair.clock.now().since(begin)) < span {
+        for side in [0, 1] {
+            pair.tick();
+            pair.carry(side);
+            for (i, &(client, server)) in ids.iter().enumerate() {
+                let (host, id) = [(1, server), (0, client)][side];
+                let host = &mut pair.hosts[host];
+                let n = would_block(host.tcp_read(pair.now, id, &mut buf));
+                got[i][side] += n;
+                if got[i][side] == message {
+                    got[i][side] = 0;
+                    done += u64::from(side == 1);
+                    assert_eq!(host.tcp_write(pair.now, id, &data, false), Ok(message));
+                }
+            }
+        }
+    }
+    let s = Duration::from(pair.clock.now().since(begin)).as_secs_f64();
+    println!("rr: {:.0} k transactions/s", done as f64 * 1e-3 / s);
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let arg = |i: usize, default: &str| args.get(i).map_or(default.to_owned(), Clone::clone);
+    let mut pair = Pair::new(arg(1, "tso") == "mtu");
+    let span = Duration::from_secs_f64(arg(2, "2").parse().expect("seconds"));
+    let flows = arg(3, "1").parse().expect("flows");
+    match arg(0, "stream").as_str() {
+        "stream" => stream(&mut pair, flows, arg(4, "131072").parse().expect("bytes"), span),
+        "rr" => rr(&mut pair, flows, arg(4, "4096").parse().expect("bytes"), span),
+        "small" => stream(&mut pair, flows, 128, span),
+        other => panic!("{other}: one of stream, rr, small"),
+    }
+    for (name, value) in pair.hosts[0].counters() {
+        if value > 0 && std::env::var_os("COUNTERS").is_some() {
+            println!("{name} {value}");
+        }
+    }
+}

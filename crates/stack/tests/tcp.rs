@@ -1,0 +1,309 @@
+//! TCP between two hosts.
+
+mod common;
+
+use common::{Count, IFACE, Net, Nic, V4, V6, bytes, wake_all};
+use fullsend_offload::Link;
+use fullsend_stack::{Interest, ListenConfig, StackError};
+use fullsend_tcp::{SocketOption, State, TcpError};
+use fullsend_units::Nanos;
+
+const ALL: [(Link, Nic); 4] = [
+    (Link::Ip, Nic::Tso),
+    (Link::Ip, Nic::Mtu),
+    (Link::Ethernet, Nic::Tso),
+    (Link::Ethernet, Nic::Mtu),
+];
+
+#[test]
+fn a_megabyte_each_way_and_an_orderly_end() {
+    for (link, nic) in ALL {
+        for to in [format!("{}:80", V4[1]), format!("[{}]:80", V6[1])] {
+            let mut net = Net::new(link, nic);
+            let (client, server, _) = net.connect(&to);
+            let data = bytes(1 << 20);
+            net.transfer((0, client), (1, server), &data);
+            net.transfer((1, server), (0, client), &data[..999_999]);
+            assert_eq!(net.counter(0, "TcpRetransSegs"), 0);
+            assert_eq!(net.counter(1, "TcpRetransSegs"), 0);
+            orderly_end(&mut net, client, server);
+        }
+    }
+}
+
+fn orderly_end(net: &mut Net, client: fullsend_stack::TcpId, server: fullsend_stack::TcpId) {
+    let now = net.now;
+    net.hosts[0].tcp_close(now, client);
+    assert_eq!(
+        net.hosts[0].tcp_state(client),
+        Err(StackError::NoSuchSocket)
+    );
+    let mut buf = [0; 10];
+    assert!(net.run_until(Nanos::from_secs(1), |net| {
+        net.hosts[1].tcp_read(net.now, server, &mut buf) == Ok(0)
+    }));
+    assert_eq!(net.hosts[1].tcp_state(server), Ok(State::CloseWait));
+    let now = net.now;
+    net.hosts[1].tcp_close(now, server);
+    net.run_for(Nanos::from_millis(100));
+    // The one that closed first keeps TIME-WAIT, and no more than that.
+    assert_eq!(net.hosts[0].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.counter(0, "TcpExtTW"), 1);
+    assert_eq!(net.counter(1, "TcpExtTW"), 0);
+    assert!(net.hosts[0].poll_deadline().is_some());
+    net.run_for(Nanos::from_secs(61));
+    assert_eq!(net.hosts[0].time_waits(), 0);
+}
+
+#[test]
+fn a_closed_port_refuses() {
+    for to in [format!("{}:81", V4[1]), format!("[{}]:81", V6[1])] {
+        let mut net = Net::new(Link::Ip, Nic::Mtu);
+        let (count, waker) = Count::waker();
+        let now = net.now;
+        let id = net.hosts[0]
+            .tcp_connect(now, None, to.parse().unwrap())
+            .unwrap();
+        let ready = net.hosts[0].tcp_ready(now, id, Interest::Write, &waker);
+        assert_eq!(ready, Ok(false));
+        net.run_for(Nanos::from_millis(10));
+        wake_all(&mut net.hosts[0]);
+        assert_eq!(count.get(), 1);
+        assert_eq!(
+            net.hosts[0].tcp_take_error(id),
+            Ok(Some(TcpError::ConnectionRefused))
+        );
+        assert_eq!(net.counter(1, "TcpOutRsts"), 1);
+        let now = net.now;
+        net.hosts[0].tcp_close(now, id);
+        assert_eq!(net.hosts[0].tcp_connections(), 0);
+    }
+}
+
+#[test]
+fn a_full_accept_queue_is_counted_and_heals() {
+    let to = format!("{}:80", V4[1]);
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen_with(1, &to, 2);
+    for _ in 0..8 {
+        let now = net.now;
+        net.hosts[0]
+            .tcp_connect(now, None, to.parse().unwrap())
+            .unwrap();
+    }
+    net.run_for(Nanos::from_millis(500));
+    assert!(net.counter(1, "TcpExtListenDrops") > 0);
+    let mut accepted = 0;
+    net.run_until(Nanos::from_secs(60), |net| {
+        while let Some(_incoming) = net.hosts[1].tcp_accept(listener).unwrap() {
+            accepted += 1;
+        }
+        accepted == 8
+    });
+    assert_eq!(accepted, 8, "SYNs that were dropped come again");
+}
+
+#[test]
+fn syn_floods_are_bounded() {
+    let to = format!("{}:80", V4[1]);
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    net.listen_with(1, &to, 10);
+    // The answers never arrive.
+    net.filter = Some(Box::new(|from, _| from == 0));
+    for _ in 0..500 {
+        let now = net.now;
+        net.hosts[0]
+            .tcp_connect(now, None, to.parse().unwrap())
+            .unwrap();
+    }
+    net.run_for(Nanos::from_millis(100));
+    assert!(net.hosts[1].tcp_connections() <= 11);
+    assert!(net.counter(1, "TcpExtTCPReqQFullDrop") >= 480);
+}
+
+fn holding(any_destination: bool) -> ListenConfig {
+    ListenConfig {
+        backlog: 4,
+        hold: true,
+        any_destination,
+    }
+}
+
+#[test]
+fn a_held_connection_waits_for_its_verdict() {
+    let to = format!("{}:80", V4[1]);
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.hosts[1]
+        .tcp_listen(to.parse().unwrap(), holding(false))
+        .unwrap();
+    let now = net.now;
+    let yes = net.hosts[0].tcp_connect(now, None, to.parse().unwrap()).unwrap();
+    let no = net.hosts[0].tcp_connect(now, None, to.parse().unwrap()).unwrap();
+    net.run_for(Nanos::from_secs(2));
+    let first = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    let second = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    assert_eq!(net.hosts[1].tcp_accept(listener), Ok(None));
+    assert_eq!(net.hosts[0].tcp_state(yes), Ok(State::SynSent));
+    assert_eq!(net.hosts[1].tcp_state(first.id), Ok(State::SynReceived));
+    let now = net.now;
+    net.hosts[1].pending_accept(now, first.id).unwrap();
+    net.hosts[1].pending_reject(now, second.id).unwrap();
+    net.run_for(Nanos::from_millis(10));
+    assert_eq!(net.hosts[0].tcp_state(yes), Ok(State::Established));
+    assert_eq!(
+        net.hosts[0].tcp_take_error(no),
+        Ok(Some(TcpError::ConnectionRefused))
+    );
+    assert_eq!(
+        net.hosts[1].pending_accept(now, second.id),
+        Err(StackError::NoSuchSocket)
+    );
+    net.transfer((0, yes), (1, first.id), &bytes(100_000));
+}
+
+#[test]
+fn held_connections_are_bounded_and_given_up() {
+    let to = format!("{}:80", V4[1]);
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.hosts[1]
+        .tcp_listen(to.parse().unwrap(), holding(false))
+        .unwrap();
+    for _ in 0..20 {
+        let now = net.now;
+        net.hosts[0].tcp_connect(now, None, to.parse().unwrap()).unwrap();
+    }
+    net.run_for(Nanos::from_millis(10));
+    assert_eq!(net.hosts[1].tcp_connections(), 5);
+    net.filter = Some(Box::new(|_, _| false));
+    net.run_for(Nanos::from_secs(140));
+    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.hosts[1].tcp_accept(listener), Ok(None));
+}
+
+#[test]
+fn a_gateway_takes_connections_for_anyone() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let everywhere = fullsend_stack::Cidr {
+        addr: "0.0.0.0".parse().unwrap(),
+        prefix: 0,
+    };
+    for host in &mut net.hosts {
+        host.add_route(everywhere, None, IFACE).unwrap();
+    }
+    let listener = net.hosts[1]
+        .tcp_listen("0.0.0.0:0".parse().unwrap(), holding(true))
+        .unwrap();
+    let now = net.now;
+    let to = "203.0.113.7:443".parse().unwrap();
+    let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
+    net.run_for(Nanos::from_millis(10));
+    let incoming = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    assert_eq!(incoming.local, to);
+    let now = net.now;
+    net.hosts[1].pending_accept(now, incoming.id).unwrap();
+    net.transfer((0, client), (1, incoming.id), &bytes(10_000));
+    net.transfer((1, incoming.id), (0, client), &bytes(10_000));
+}
+
+#[test]
+fn loopback_needs_no_interface() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(0, "127.0.0.1:80");
+    let now = net.now;
+    let to = "127.0.0.1:80".parse().unwrap();
+    let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
+    net.run_for(Nanos::from_millis(10));
+    let server = net.hosts[0].tcp_accept(listener).unwrap().unwrap();
+    let data = bytes(300_000);
+    net.transfer((0, client), (0, server.id), &data);
+    assert_eq!(net.crossed, [0, 0]);
+}
+
+#[test]
+fn a_four_kilobyte_write_leaves_as_one_packet() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
+    let now = net.now;
+    net.hosts[0]
+        .tcp_set_option(now, client, SocketOption::TcpNodelay(true))
+        .unwrap();
+    net.transfer((0, client), (1, server), &bytes(4096));
+    net.run_for(Nanos::from_millis(200));
+    let before = (net.counter(0, "IpOutRequests"), net.counter(0, "IpExtOutOctets"));
+    let segs = net.counter(0, "TcpOutSegs");
+    net.transfer((0, client), (1, server), &bytes(4096));
+    let after = (net.counter(0, "IpOutRequests"), net.counter(0, "IpExtOutOctets"));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 4096 + 52));
+    assert_eq!(net.counter(0, "TcpOutSegs") - segs, 3);
+}
+
+#[test]
+fn a_reader_is_woken_once_per_arrival() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
+    let (count, waker) = Count::waker();
+    let now = net.now;
+    let ready = net.hosts[1].tcp_ready(now, server, Interest::Read, &waker);
+    assert_eq!(ready, Ok(false));
+    for _ in 0..3 {
+        let now = net.now;
+        net.hosts[0].tcp_write(now, client, b"hello", false).unwrap();
+        net.run_for(Nanos::from_millis(100));
+    }
+    wake_all(&mut net.hosts[1]);
+    assert_eq!(count.get(), 1);
+    let now = net.now;
+    let ready = net.hosts[1].tcp_ready(now, server, Interest::Read, &waker);
+    assert_eq!(ready, Ok(true));
+}
+
+#[test]
+fn closing_a_listener_resets_who_was_not_accepted() {
+    let to = format!("{}:80", V4[1]);
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, &to);
+    let now = net.now;
+    let client = net.hosts[0].tcp_connect(now, None, to.parse().unwrap()).unwrap();
+    net.run_for(Nanos::from_millis(10));
+    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
+    let now = net.now;
+    net.hosts[1].close_listener(now, listener);
+    net.run_for(Nanos::from_millis(10));
+    assert_eq!(
+        net.hosts[0].tcp_take_error(client),
+        Ok(Some(TcpError::ConnectionReset))
+    );
+    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    // The address is free again.
+    net.listen(1, &to);
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let there = "192.0.2.1:80".parse().unwrap();
+    let error = host.tcp_connect(now, None, there).unwrap_err();
+    assert_eq!(error, StackError::NoRoute(there.ip()));
+    assert!(error.to_string().contains("192.0.2.1"));
+    let config = ListenConfig {
+        backlog: 1,
+        hold: false,
+        any_destination: false,
+    };
+    let error = host.tcp_listen(there, config).unwrap_err();
+    assert_eq!(error, StackError::AddressNotAvailable(there));
+    let ours = "10.0.0.1:80".parse().unwrap();
+    host.tcp_listen(ours, config).unwrap();
+    let error = host.tcp_listen(ours, config).unwrap_err();
+    assert_eq!(error, StackError::AddressInUse(ours));
+    let neighbour = "10.0.0.2:80".parse().unwrap();
+    let error = host.tcp_connect(now, Some(there), neighbour).unwrap_err();
+    assert_eq!(error, StackError::AddressNotAvailable(there));
+    let from = "10.0.0.1:5000".parse().unwrap();
+    host.tcp_connect(now, Some(from), neighbour).unwrap();
+    let error = host.tcp_connect(now, Some(from), neighbour).unwrap_err();
+    assert_eq!(error, StackError::AddressInUse(from));
+}
