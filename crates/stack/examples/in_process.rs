@@ -60,7 +60,8 @@ impl Pair {
                 addr: [10, 0, 0, n].into(),
                 prefix: 24,
             };
-            host.add_address(Instant::ZERO, IFACE, addr).expect("a new address");
+            host.add_address(Instant::ZERO, IFACE, addr)
+                .expect("a new address");
             host
         });
         Self {
@@ -108,7 +109,9 @@ impl Pair {
         let mut pairs = Vec::new();
         for _ in 0..flows {
             let now = self.clock.now();
-            let client = self.hosts[0].tcp_connect(now, None, addr).expect("a connection");
+            let client = self.hosts[0]
+                .tcp_connect(now, None, addr)
+                .expect("a connection");
             let server = loop {
                 self.tick();
                 self.carry(0);
@@ -177,8 +180,12 @@ fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
     let mut buf = vec![0; message];
     for &(client, server) in &ids {
         let on = SocketOption::TcpNodelay(true);
-        pair.hosts[0].tcp_set_option(pair.now, client, on).expect("an option");
-        pair.hosts[1].tcp_set_option(pair.now, server, on).expect("an option");
+        pair.hosts[0]
+            .tcp_set_option(pair.now, client, on)
+            .expect("an option");
+        pair.hosts[1]
+            .tcp_set_option(pair.now, server, on)
+            .expect("an option");
         would_block(pair.hosts[0].tcp_write(pair.now, client, &data, false));
     }
     let mut got = vec![[0; 2]; flows];
@@ -212,8 +219,18 @@ fn main() {
     let span = Duration::from_secs_f64(arg(2, "2").parse().expect("seconds"));
     let flows = arg(3, "1").parse().expect("flows");
     match arg(0, "stream").as_str() {
-        "stream" => stream(&mut pair, flows, arg(4, "131072").parse().expect("bytes"), span),
-        "rr" => rr(&mut pair, flows, arg(4, "4096").parse().expect("bytes"), span),
+        "stream" => stream(
+            &mut pair,
+            flows,
+            arg(4, "131072").parse().expect("bytes"),
+            span,
+        ),
+        "rr" => rr(
+            &mut pair,
+            flows,
+            arg(4, "4096").parse().expect("bytes"),
+            span,
+        ),
         "small" => stream(&mut pair, flows, 128, span),
         other => panic!("{other}: one of stream, rr, small"),
     }

@@ -188,10 +188,6 @@ impl FlowTable {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
-    }
-
     /// The owner of `key`; `is_owner` compares four-tuples.
     #[inline]
     pub(crate) fn find(

@@ -27,9 +27,7 @@ impl Host {
             return;
         };
         let mut batch = core::mem::take(&mut self.batch);
-        for frame in frames.drain(..) {
-            interface.gro.receive(now, frame, &mut batch);
-        }
+        interface.gro.receive_batch(now, frames, &mut batch);
         interface.gro.flush(&mut batch);
         for packet in &mut batch {
             self.ip_input(now, iface.0, packet);

@@ -263,6 +263,11 @@ impl Host {
         self.tcp.table.len()
     }
 
+    /// Connections in TIME-WAIT.
+    pub fn tcp_time_waits(&self) -> usize {
+        self.tcp.time_wait.len()
+    }
+
     /// Connections with data or a FIN that is not acknowledged yet.
     pub fn tcp_unflushed(&self) -> usize {
         let unflushed = |entry: &Entry| match entry {

@@ -18,16 +18,12 @@ impl Host {
     /// A segment, or a run of them, whose IP header is in order.
     #[inline]
     pub(crate) fn tcp_input(&mut self, now: Instant, ip: &IpMeta, packet: &mut Packet) {
-        let segs = packet.offload.gso_segs.max(1);
-        self.env.mib.in_segs += u64::from(segs);
         if packet.offload.checksum == Checksum::Unverified {
-            self.env.mib.in_errs += 1;
             self.mib.socket.csum_errors += 1;
-            return;
+            return self.tcp_in_error(packet);
         }
         let Ok((repr, _)) = TcpRepr::parse(packet.transport_header()) else {
-            self.env.mib.in_errs += 1;
-            return;
+            return self.tcp_in_error(packet);
         };
         let key = FlowKey {
             local: ip.dst,
@@ -39,18 +35,28 @@ impl Host {
             repr,
             payload: core::mem::take(&mut packet.payload),
             gso_size: packet.offload.gso_size,
-            gso_segs: segs,
+            gso_segs: packet.offload.gso_segs.max(1),
             ce: ip.tos & CE == CE,
         };
         match self.tcp.find(&key) {
             Some(Target::Socket(index)) => self.socket_input(now, index, segment),
             Some(Target::TimeWait(index)) => {
+                self.env.mib.in_segs += u64::from(segment.gso_segs);
                 if self.time_wait_input(now, index, &segment) {
                     self.new_flow(now, ip, &key, &segment);
                 }
             }
-            None => self.new_flow(now, ip, &key, &segment),
+            None => {
+                self.env.mib.in_segs += u64::from(segment.gso_segs);
+                self.new_flow(now, ip, &key, &segment);
+            }
         }
+    }
+
+    #[cold]
+    fn tcp_in_error(&mut self, packet: &Packet) {
+        self.env.mib.in_segs += u64::from(packet.segments());
+        self.env.mib.in_errs += 1;
     }
 
     #[inline]

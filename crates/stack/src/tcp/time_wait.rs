@@ -43,6 +43,10 @@ impl TimeWaits {
         self.table.get(index)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
     /// When the next entry may be forgotten.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.wheel.next()

@@ -1,5 +1,5 @@
 //! Two hosts on one link, in virtual time, without loss unless a test asks for it.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -147,7 +147,10 @@ impl Net {
 
     /// The next thing that happens, as far as time goes.
     fn next_event(&self) -> Option<Instant> {
-        let wires = self.wires.iter().filter_map(|w| w.front().map(|(at, _)| *at));
+        let wires = self
+            .wires
+            .iter()
+            .filter_map(|w| w.front().map(|(at, _)| *at));
         let timers = self.hosts.iter().filter_map(Host::poll_deadline);
         wires.chain(timers).min()
     }
@@ -198,7 +201,9 @@ impl Net {
             hold: false,
             any_destination: false,
         };
-        self.hosts[who].tcp_listen(at.parse().unwrap(), config).unwrap()
+        self.hosts[who]
+            .tcp_listen(at.parse().unwrap(), config)
+            .unwrap()
     }
 
     /// A connection from host 0 to host 1, both ends established.
