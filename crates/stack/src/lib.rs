@@ -19,6 +19,7 @@ mod table;
 mod tcp;
 mod timer;
 mod udp_calls;
+mod waiters;
 
 pub use error::StackError;
 pub use host::{Host, HostConfig};

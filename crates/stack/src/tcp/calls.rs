@@ -1,6 +1,5 @@
 //! What users do with a connection.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::Waker;
@@ -10,7 +9,7 @@ use fullsend_tcp::{Connection, Cx, SocketOption, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
 use super::TcpId;
-use super::socket::{Entry, Owner, Socket, register};
+use super::socket::{Entry, Owner, Socket};
 use crate::{Host, StackError};
 
 /// What to wait for on a socket.
@@ -168,8 +167,7 @@ impl Host {
         Ok(socket.conn.peek(out)?)
     }
 
-    /// True if ready now; else wakes `waker` once when it becomes so. The last waker of each
-    /// interest counts.
+    /// True if ready now; else wakes `waker` once when it becomes so.
     pub fn tcp_ready(
         &mut self,
         now: Instant,
@@ -179,11 +177,11 @@ impl Host {
     ) -> Result<bool, StackError> {
         let (_, socket, mut cx) = self.user_socket(now, id)?;
         let (ready, slot) = match interest {
-            Interest::Read => (socket.conn.poll_readable(), &mut socket.reader),
-            Interest::Write => (socket.conn.poll_writable(&mut cx), &mut socket.writer),
+            Interest::Read => (socket.conn.poll_readable(), &mut socket.readers),
+            Interest::Write => (socket.conn.poll_writable(&mut cx), &mut socket.writers),
         };
         if !ready {
-            register(slot, waker);
+            slot.register(waker);
         }
         Ok(ready)
     }
@@ -197,18 +195,23 @@ impl Host {
     pub fn tcp_shutdown_read(&mut self, id: TcpId) -> Result<(), StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         socket.conn.shutdown_read();
-        let reader = socket.reader.take();
-        self.wakers.extend(reader);
+        let mut readers = core::mem::take(&mut socket.readers);
+        readers.wake(&mut self.wakers);
         Ok(())
     }
 
-    /// All written data (and the FIN, if shut down) is acknowledged; registers `waker` if not.
+    /// All written data (and the FIN, if shut down) is acknowledged; registers `waker` if not. An
+    /// error if it never will be.
     pub fn tcp_flushed(&mut self, id: TcpId, waker: &Waker) -> Result<bool, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
-        if socket.conn.is_flushed() || socket.conn.state() == State::Closed {
+        if socket.conn.is_flushed() {
             return Ok(true);
         }
-        socket.flusher = Some(Box::new(waker.clone()));
+        if socket.conn.state() == State::Closed {
+            let error = socket.conn.take_error();
+            return Err(error.unwrap_or(TcpError::BrokenPipe).into());
+        }
+        socket.flushers.register(waker);
         Ok(false)
     }
 
@@ -291,8 +294,8 @@ impl Host {
                 Some(Entry::Conn(socket)) => {
                     let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
                     socket.conn.abort(&mut cx);
-                    let wakers = [socket.reader.take(), socket.writer.take()];
-                    self.wakers.extend(wakers.into_iter().flatten());
+                    socket.readers.wake(&mut self.wakers);
+                    socket.writers.wake(&mut self.wakers);
                     self.settle(now, index);
                 }
                 Some(Entry::Held(_)) => self.reject_held(now, index),

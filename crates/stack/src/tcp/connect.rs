@@ -11,6 +11,7 @@ use super::socket::{Owner, Socket};
 use super::{TcpId, addr_is_usable, headers_len};
 use crate::demux::{FlowKey, Target};
 use crate::ip::Path;
+use crate::waiters::Waiters;
 use crate::{Host, StackError};
 
 /// What we can take in one segment: the path's MTU less IP and TCP headers (RFC 6691 2).
@@ -133,9 +134,9 @@ impl Socket {
             ip_ident: ts_offset as u16 ^ key.remote_port,
             queued: false,
             owner,
-            reader: None,
-            writer: None,
-            flusher: None,
+            readers: Waiters::default(),
+            writers: Waiters::default(),
+            flushers: Waiters::default(),
         })
     }
 }

@@ -9,6 +9,7 @@ use fullsend_units::Instant;
 use super::socket::{Entry, Owner};
 use crate::Host;
 use crate::demux::Target;
+use crate::waiters::Waiters;
 
 /// Connections that may live on without a user; beyond, the youngest is reset (Linux's
 /// tcp_max_orphans).
@@ -25,8 +26,8 @@ impl Host {
         if wakes.read || wakes.write {
             socket.wake(wakes, &mut self.wakers);
         }
-        if socket.flusher.is_some() && socket.conn.is_flushed() {
-            self.wakers.extend(socket.flusher.take().map(|w| *w));
+        if !socket.flushers.is_empty() && socket.conn.is_flushed() {
+            socket.flushers.wake(&mut self.wakers);
         }
         if let Some(at) = socket.conn.poll_deadline() {
             self.tcp.wheel.arm(index, at);
@@ -81,9 +82,7 @@ impl Host {
         if socket.conn.state() != State::Closed {
             return;
         }
-        if let Some(flusher) = socket.flusher.take() {
-            self.wakers.push(*flusher);
-        }
+        socket.flushers.wake(&mut self.wakers);
         if let Some(remains) = socket.conn.take_time_wait() {
             self.enter_time_wait(index, remains);
         }
@@ -132,9 +131,9 @@ impl Host {
         } else {
             socket.conn.close(&mut cx);
         }
-        socket.reader = None;
-        socket.writer = None;
-        socket.flusher = None;
+        socket.readers = Waiters::default();
+        socket.writers = Waiters::default();
+        socket.flushers = Waiters::default();
         self.settle(now, index);
     }
 

@@ -11,6 +11,7 @@ use fullsend_wire::tcp::TcpRepr;
 use super::ListenerId;
 use crate::demux::FlowKey;
 use crate::ip::Path;
+use crate::waiters::Waiters;
 
 /// Who is to hear of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +37,10 @@ pub(crate) struct Socket {
     /// Stands in its interface's `ready`.
     pub(super) queued: bool,
     pub(super) owner: Owner,
-    pub(super) reader: Option<Waker>,
-    pub(super) writer: Option<Waker>,
+    pub(super) readers: Waiters,
+    pub(super) writers: Waiters,
     /// Who waits until everything is acknowledged.
-    pub(super) flusher: Option<Box<Waker>>,
+    pub(super) flushers: Waiters,
 }
 
 impl Socket {
@@ -47,10 +48,10 @@ impl Socket {
     #[inline]
     pub(super) fn wake(&mut self, wakes: Wakes, out: &mut Vec<Waker>) {
         if wakes.read {
-            out.extend(self.reader.take());
+            self.readers.wake(out);
         }
         if wakes.write {
-            out.extend(self.writer.take());
+            self.writers.wake(out);
         }
     }
 }
@@ -80,14 +81,5 @@ impl Entry {
             Self::Conn(socket) => &socket.key,
             Self::Held(held) => &held.key,
         }
-    }
-}
-
-/// Registers `waker` in `slot`, without a clone if it is there already.
-#[inline]
-pub(super) fn register(slot: &mut Option<Waker>, waker: &Waker) {
-    match slot {
-        Some(known) if known.will_wake(waker) => {}
-        _ => *slot = Some(waker.clone()),
     }
 }
