@@ -27,7 +27,7 @@ pub(crate) struct RecvWindow {
     /// Offered on our SYN.
     offered_scale: WindowScale,
     /// In force.
-    scale: WindowScale,
+    scale_in_force: WindowScale,
     /// `SO_RCVBUF` was set: no tuning.
     locked: bool,
 }
@@ -45,7 +45,7 @@ impl RecvWindow {
             timed_until: SeqNum::new(0),
             timed_since: Instant::ZERO,
             offered_scale: WindowScale::for_window(Window(rmem[2])),
-            scale: WindowScale::ZERO,
+            scale_in_force: WindowScale::ZERO,
             locked: false,
         }
     }
@@ -59,7 +59,7 @@ impl RecvWindow {
     /// first byte of text.
     pub(crate) fn establish(&mut self, now: Instant, rcv_nxt: SeqNum, scaled: bool) {
         if scaled {
-            self.scale = self.offered_scale;
+            self.scale_in_force = self.offered_scale;
         }
         // What the SYN said, in bytes.
         self.right_edge = rcv_nxt + u32::from(self.for_syn().0);
@@ -84,7 +84,7 @@ impl RecvWindow {
     /// edge.
     #[inline]
     pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum, held: usize, mss: Mss) -> WireWindow {
-        let shift = self.scale.shift();
+        let shift = self.scale_in_force.shift();
         let current = self.current(rcv_nxt).0;
         let free = self.free(held);
         // RFC 9293 3.8.6.2.2: the right edge moves by steps worth sending for.
@@ -102,7 +102,7 @@ impl RecvWindow {
     #[inline]
     fn free(&self, held: usize) -> u32 {
         let held = u32::try_from(held).unwrap_or(u32::MAX);
-        let most = 0xffff << self.scale.shift();
+        let most = 0xffff << self.scale_in_force.shift();
         self.limit().saturating_sub(held).min(most)
     }
 
@@ -194,11 +194,8 @@ impl RecvWindow {
         let read = u64::from(self.read_this_rtt);
         let before = u64::from(self.read_per_rtt);
         let wanted = 2 * read + 16 * u64::from(mss.bytes());
-        let growth = if before == 0 {
-            0
-        } else {
-            wanted.saturating_mul(read - before) / before
-        };
+        let growth = wanted.saturating_mul(read - before).checked_div(before);
+        let growth = growth.unwrap_or(0);
         let rcvbuf = wanted.saturating_add(growth).saturating_mul(2);
         let rcvbuf = rcvbuf.min(u64::from(most)) as u32;
         self.rcvbuf = self.rcvbuf.max(rcvbuf);

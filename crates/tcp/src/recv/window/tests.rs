@@ -173,13 +173,13 @@ proptest! {
                     let due = window.update_due(seq(nxt), held, mss);
                     let old = window.current(seq(nxt)).0;
                     let field = window.advertise(seq(nxt), held, mss);
-                    let told = field.scaled(window.scale);
+                    let told = field.scaled(window.scale_in_force);
                     prop_assert!(window.right_edge().after_eq(before));
                     prop_assert!(told.0 >= old);
                     prop_assert_eq!(window.current(seq(nxt)), told);
                     let room = (window.rcvbuf() / 2).saturating_sub(held as u32);
                     prop_assert!(told.0 <= room || told.0 - old < 128);
-                    prop_assert!(!due || told.0 > old || told.0 >> window.scale.shift() == old >> window.scale.shift());
+                    prop_assert!(!due || told.0 > old || told.0 >> window.scale_in_force.shift() == old >> window.scale_in_force.shift());
                 }
             }
         }
