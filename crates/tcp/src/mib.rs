@@ -31,6 +31,12 @@ fullsend_units::counters! {
         slow_start_retrans: "TcpExtTCPSlowStartRetrans",
         /// Recoveries entered by SACK.
         sack_recovery: "TcpExtTCPSackRecovery",
+        /// Reductions taken back as the originals arrived (Eifel).
+        full_undo: "TcpExtTCPFullUndo",
+        /// Reductions taken back as every retransmission was a duplicate.
+        dsack_undo: "TcpExtTCPDSACKUndo",
+        /// Timeouts taken back.
+        loss_undo: "TcpExtTCPLossUndo",
         /// Recoveries entered by duplicate acknowledgements.
         reno_recovery: "TcpExtTCPRenoRecovery",
         /// Segments dropped because their timestamp was old (PAWS).

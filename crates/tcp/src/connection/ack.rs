@@ -114,7 +114,7 @@ impl Connection {
         if advanced {
             self.rearm_rto(cx);
         }
-        self.recover(cx, &outcome, &sack, advanced, duplicate);
+        self.recover(cx, repr, &outcome, &sack, advanced, duplicate);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
         if advanced && self.recovery.may_grow() {
             let sample = AckSample {
@@ -131,6 +131,8 @@ impl Connection {
             };
             self.cc.on_ack(&mut self.cwnd, &sample);
         }
+        #[cfg(debug_assertions)]
+        self.snd.rtx.check();
     }
 
     fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {

@@ -232,6 +232,12 @@ impl Connection {
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
     }
 
+    /// Bytes of memory held by text that was written and is not acknowledged, or arrived and is
+    /// not read (`mem` of `sockstat`).
+    pub fn truesize(&self) -> usize {
+        self.snd.wmem_queued() + self.rcv.queue.truesize()
+    }
+
     /// The next segment to send, if the rules let one go now. Call until `None`.
     #[inline]
     pub fn poll_transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {

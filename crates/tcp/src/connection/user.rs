@@ -138,7 +138,7 @@ impl Connection {
         if rcv.queue.fin_received() {
             return;
         }
-        let held = rcv.queue.truesize();
+        let held = rcv.queue.readable();
         if rcv.window.update_due(rcv.queue.rcv_nxt(), held, mss) {
             rcv.ack.now();
             self.out.any = true;

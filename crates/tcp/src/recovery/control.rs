@@ -2,13 +2,14 @@
 //! RFC 6582 without SACK, RFC 9937).
 
 use fullsend_units::SeqNum;
+use fullsend_wire::tcp::TcpRepr;
 
-use super::{AckOutcome, Prr, SackOutcome};
+use super::{AckOutcome, Prr, SackOutcome, Undo};
 use crate::congestion::{CongestionEvent, Cwnd};
 use crate::{Connection, Cx};
 
 /// More reordering than this is not believed (Linux's `tcp_max_reordering`).
-const MAX_REORDERING_SEGS: u32 = 300;
+pub(super) const MAX_REORDERING_SEGS: u32 = 300;
 
 /// The sender's opinion of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,14 +25,15 @@ pub(crate) enum Phase {
 /// The state of recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    phase: Phase,
+    pub(super) phase: Phase,
     /// `snd_nxt` as the present phase began; it ends when that is acknowledged.
     high_seq: SeqNum,
     /// Duplicate ACKs in a row (without SACK).
     dupacks: u32,
     /// DupThresh, adapted to the reordering seen.
-    reordering_segs: u32,
+    pub(super) reordering_segs: u32,
     prr: Prr,
+    pub(crate) undo: Undo,
     /// The window was what limited sending in the present round, which ends at this point.
     cwnd_limited: bool,
     round_end: SeqNum,
@@ -46,6 +48,7 @@ impl Recovery {
             dupacks: 0,
             reordering_segs: dupthresh,
             prr: Prr::default(),
+            undo: Undo::default(),
             cwnd_limited: false,
             round_end: SeqNum::new(0),
             max_packets_out: 0,
@@ -107,14 +110,17 @@ impl Connection {
     pub(crate) fn recover(
         &mut self,
         cx: &mut Cx<'_>,
+        repr: &TcpRepr,
         ack: &AckOutcome,
         sack: &SackOutcome,
         advanced: bool,
         duplicate: bool,
     ) {
-        let seen = sack.reordering_segs.min(MAX_REORDERING_SEGS);
-        let dupthresh = self.recovery.reordering_segs.max(seen);
+        let seen = sack.reordering_segs.max(ack.reordering_segs);
+        let dupthresh = self.recovery.reordering_segs;
+        let dupthresh = dupthresh.max(seen.min(MAX_REORDERING_SEGS));
         self.recovery.reordering_segs = dupthresh;
+        self.try_undo(cx, repr, sack.dsack, advanced);
         let delivered = self.count_delivered(ack, sack, advanced, duplicate);
         let newly_lost = if self.agreed.sack && self.snd.rtx.sacked_out() > 0 {
             self.snd.rtx.mark_lost_by_sack(dupthresh)
@@ -183,6 +189,7 @@ impl Connection {
         self.recovery.phase = Phase::Recovery;
         self.recovery.high_seq = self.snd.nxt;
         self.recovery.prr = Prr::begin(in_flight_at_start);
+        self.recovery.undo = Undo::begin(self.snd.una);
         self.reduce_cwnd(delivered, false);
     }
 
@@ -193,7 +200,7 @@ impl Connection {
         self.cwnd.cwnd = prr.on_ack(delivered, in_flight, ssthresh, safe);
     }
 
-    fn leave_recovery(&mut self) {
+    pub(super) fn leave_recovery(&mut self) {
         self.recovery.phase = Phase::Open;
         self.recovery.dupacks = 0;
         self.snd.rtx.forget_dupacks();
@@ -201,9 +208,11 @@ impl Connection {
 
     /// RFC 5681 3.1, RFC 6298 5.4: everything in flight is lost, and cwnd is one segment.
     pub(crate) fn enter_loss(&mut self, cx: &Cx<'_>) {
+        // One reduction for one window of data, however it was lost.
         let repeated =
-            self.recovery.phase == Phase::Loss && self.snd.una.before(self.recovery.high_seq);
+            self.recovery.phase != Phase::Open && self.snd.una.before(self.recovery.high_seq);
         if !repeated {
+            self.recovery.undo = Undo::begin(self.snd.una);
             let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Rto, cx.now);
             self.cwnd.reduce(ssthresh);
         }
@@ -220,6 +229,7 @@ impl Connection {
         if self.recovery.phase == Phase::Open {
             self.recovery.phase = Phase::Loss;
             self.recovery.high_seq = self.snd.nxt;
+            self.recovery.undo = Undo::default();
         }
         self.snd.rtx.mark_all_lost();
         self.out.any = true;

@@ -3,7 +3,10 @@
 mod control;
 mod prr;
 mod rtx_queue;
+mod undo;
 
+use control::MAX_REORDERING_SEGS;
 pub(crate) use control::{Phase, Recovery};
 pub(crate) use prr::Prr;
 pub(crate) use rtx_queue::{AckOutcome, RtxQueue, SackOutcome, TransmitUnit};
+pub(crate) use undo::Undo;

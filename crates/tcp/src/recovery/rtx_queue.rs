@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use fullsend_buf::Chain;
-use fullsend_units::{Instant, Mss, Nanos, SeqNum};
+use fullsend_units::{Instant, Mss, SeqNum};
 
 mod ack;
 mod lost;
@@ -12,7 +12,7 @@ mod sack;
 mod tests;
 
 pub(crate) use ack::AckOutcome;
-pub(crate) use lost::Retransmit;
+
 pub(crate) use sack::SackOutcome;
 
 /// Entries that an empty queue keeps.
@@ -144,12 +144,6 @@ impl RtxQueue {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.units.is_empty()
-    }
-
-    /// Transmit units outstanding (TCP Small Queues lets 0 or 1 pass).
-    #[inline]
-    pub(crate) fn units(&self) -> usize {
-        self.units.len()
     }
 
     /// When the oldest unit was last sent.

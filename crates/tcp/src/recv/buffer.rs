@@ -37,7 +37,7 @@ impl Text {
     }
 
     /// No bytes.
-    #[inline]
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -79,6 +79,12 @@ impl Connection {
         self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
         self.stats.bytes_retrans += len;
         self.recovery.on_sent_in_recovery(again.segs);
+        let stamp = self.ts.value(cx.now);
+        self.recovery.undo.on_retransmit(stamp, again.segs);
+        if again.seq == self.snd.una {
+            // The repair deserves a round trip of its own before the timer judges it.
+            self.arm_rto(cx);
+        }
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
         self.pace(cx.now, cx.sysctl, len);
         let fin = if again.fin {
@@ -331,7 +337,7 @@ impl Connection {
     /// Puts the header on, and with it everything the peer is to know.
     fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let held = self.rcv.queue.truesize();
+        let held = self.rcv.queue.readable();
         let window = self.rcv.window.advertise(rcv_nxt, held, self.rcv.adv_mss);
         let sack = self.sack_blocks(draft.payload.len());
         // Holes that did not fit are told by an ACK of their own.
@@ -389,7 +395,7 @@ impl Connection {
     /// The window field as it was last told.
     pub(crate) fn window_field(&mut self) -> WireWindow {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let held = self.rcv.queue.truesize();
+        let held = self.rcv.queue.readable();
         self.rcv.window.advertise(rcv_nxt, held, self.rcv.adv_mss)
     }
 

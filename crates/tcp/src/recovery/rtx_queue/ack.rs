@@ -20,6 +20,9 @@ pub(crate) struct AckOutcome {
     pub(crate) rtt_newest: Option<Nanos>,
     /// Something that had been retransmitted was among it.
     pub(crate) retransmitted: bool,
+    /// A segment that was sent once and not SACKed, though later ones were: the path reorders.
+    /// How many segments late, 0 if none.
+    pub(crate) reordering_segs: u32,
     /// Our SYN was among it.
     pub(crate) syn: bool,
     /// Our FIN was among it.
@@ -40,6 +43,7 @@ impl RtxQueue {
     pub(crate) fn ack(&mut self, now: Instant, snd_una: SeqNum) -> AckOutcome {
         let mut out = AckOutcome::default();
         let mut sent = None;
+        let highest = (self.sacked_out > 0).then_some(self.highest_sacked);
         while let Some(head) = self.units.front() {
             if head.end().after(snd_una) {
                 break;
@@ -49,6 +53,13 @@ impl RtxQueue {
             out.truesize += head.truesize;
             out.syn |= marks.has(Marks::SYN);
             out.fin |= marks.has(Marks::FIN);
+            if let Some(highest) = highest
+                && head.end().before_eq(highest)
+                && !marks.has(Marks::SACKED.with(Marks::EVER_RETRANS))
+            {
+                let late = self.mss.segments(highest.since(head.seq));
+                out.reordering_segs = out.reordering_segs.max(late);
+            }
             self.units.pop_front();
             self.retire(marks, segs, sent_at, &mut out, &mut sent);
         }

@@ -140,21 +140,6 @@ impl RtxQueue {
         Some(self.resend(i, now))
     }
 
-    /// The last segment once more (tail loss probe).
-    pub(crate) fn retransmit_tail(&mut self, now: Instant) -> Option<Retransmit> {
-        let last = self.units.len().checked_sub(1)?;
-        let unit = &self.units[last];
-        if unit.marks.has(Marks::SACKED) {
-            return None;
-        }
-        let segs = unit.segs;
-        if segs > 1 {
-            self.cut_segments(last, segs - 1);
-            return Some(self.resend(last + 1, now));
-        }
-        Some(self.resend(last, now))
-    }
-
     fn first_unsacked(&self) -> Option<usize> {
         // SACKed units have no SACKed neighbours.
         (0..self.units.len().min(2)).find(|&i| !self.units[i].marks.has(Marks::SACKED))

@@ -1,0 +1,97 @@
+//! Taking a reduction back that proved unnecessary: the Eifel algorithm (RFC 3522, RFC 4015) with
+//! timestamps, DSACK (RFC 3708) without.
+
+use fullsend_units::SeqNum;
+use fullsend_wire::tcp::{SackBlock, TcpRepr};
+
+use super::{MAX_REORDERING_SEGS, Phase};
+use crate::{Connection, Cx};
+
+/// What is remembered of a reduction for as long as it may be undone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Undo {
+    /// `snd_una` as the reduction began; `None` when there is nothing to undo.
+    marker: Option<SeqNum>,
+    /// TSval of the first retransmission since.
+    first_stamp: Option<u32>,
+    /// Segments retransmitted since that no DSACK has reported as duplicates.
+    unconfirmed_segs: u32,
+    /// Something was retransmitted.
+    retransmitted: bool,
+}
+
+impl Undo {
+    pub(super) fn begin(una: SeqNum) -> Self {
+        Self {
+            marker: Some(una),
+            ..Self::default()
+        }
+    }
+
+    /// `segs` segments go out again, with this TSval.
+    pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
+        self.first_stamp.get_or_insert(stamp);
+        self.unconfirmed_segs = self.unconfirmed_segs.saturating_add(segs);
+        self.retransmitted = true;
+    }
+
+    /// The peer got this range twice.
+    fn on_dsack(&mut self, range: SackBlock, mss: u32) {
+        if self.marker.is_some_and(|m| range.left.after_eq(m)) {
+            let segs = range.right.since(range.left).div_ceil(mss);
+            self.unconfirmed_segs = self.unconfirmed_segs.saturating_sub(segs);
+        }
+    }
+
+    /// RFC 3522 3.2 (4): the ACK echoes a timestamp older than the first retransmission's, so it
+    /// is the original that arrived.
+    fn original_arrived(&self, ecr: u32) -> bool {
+        let older = |stamp: u32| (ecr.wrapping_sub(stamp) as i32) < 0;
+        self.marker.is_some() && self.first_stamp.is_some_and(older)
+    }
+
+    /// Every retransmission arrived beside its original.
+    fn all_were_duplicates(&self) -> bool {
+        self.marker.is_some() && self.retransmitted && self.unconfirmed_segs == 0
+    }
+}
+
+impl Connection {
+    /// Looks for proof that the last reduction was unnecessary, and takes it back then. True if
+    /// so.
+    pub(super) fn try_undo(
+        &mut self,
+        cx: &mut Cx<'_>,
+        repr: &TcpRepr,
+        dsack: Option<SackBlock>,
+        advanced: bool,
+    ) -> bool {
+        let undo = &mut self.recovery.undo;
+        if let Some(range) = dsack {
+            undo.on_dsack(range, self.snd.mss.bytes());
+        }
+        let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
+        let by_echo = advanced
+            && self.recovery.phase != Phase::Open
+            && echo.is_some_and(|ts| undo.original_arrived(ts.ecr));
+        if !by_echo && !undo.all_were_duplicates() {
+            return false;
+        }
+        match self.recovery.phase {
+            Phase::Loss => cx.mib.loss_undo += 1,
+            _ if by_echo => cx.mib.full_undo += 1,
+            _ => cx.mib.dsack_undo += 1,
+        }
+        if self.recovery.phase != Phase::Loss {
+            // What looked like loss was order: be slower to judge.
+            let patient = (2 * self.recovery.reordering_segs).min(MAX_REORDERING_SEGS);
+            self.recovery.reordering_segs = patient;
+        }
+        let cwnd = self.cc.undo(&self.cwnd);
+        self.cwnd.undo(cwnd);
+        self.snd.rtx.unmark_lost();
+        self.recovery.undo = Undo::default();
+        self.leave_recovery();
+        true
+    }
+}
