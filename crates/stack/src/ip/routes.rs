@@ -1,0 +1,178 @@
+//! The routing table: longest prefix first.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::{Cidr, StackError};
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NextHop {
+    /// The interface it leaves by.
+    pub(crate) iface: u16,
+    /// Whose hardware address it is sent to: the gateway, or the destination itself.
+    pub(crate) neighbour: IpAddr,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    to: Cidr,
+    gateway: Option<IpAddr>,
+    iface: u16,
+}
+
+/// Routes, the longest prefixes first; of equal ones the first added.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    routes: Vec<Route>,
+}
+
+/// An address as a number, left-aligned so that one mask serves both families.
+const fn bits(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(addr) => (addr.to_bits() as u128) << 96,
+        IpAddr::V6(addr) => addr.to_bits(),
+    }
+}
+
+/// The leading `prefix` bits.
+fn mask(prefix: u8) -> u128 {
+    !u128::MAX.checked_shr(prefix.into()).unwrap_or(0)
+}
+
+impl Route {
+    fn matches(&self, addr: IpAddr) -> bool {
+        self.to.addr.is_ipv4() == addr.is_ipv4()
+            && (bits(self.to.addr) ^ bits(addr)) & mask(self.to.prefix) == 0
+    }
+
+    fn same_destination(&self, other: &Self) -> bool {
+        self.to.prefix == other.to.prefix && self.matches(other.to.addr)
+    }
+}
+
+impl Routes {
+    /// Adds a route, in place of one to the same destination by the same interface.
+    pub(crate) fn add(
+        &mut self,
+        to: Cidr,
+        gateway: Option<IpAddr>,
+        iface: u16,
+    ) -> Result<(), StackError> {
+        if let Some(gateway) = gateway {
+            self.check_gateway(to, gateway, iface)?;
+        }
+        let route = Route { to, gateway, iface };
+        let same = |r: &&mut Route| r.iface == iface && r.same_destination(&route);
+        if let Some(old) = self.routes.iter_mut().find(same) {
+            *old = route;
+            return Ok(());
+        }
+        let at = self.routes.partition_point(|r| r.to.prefix >= to.prefix);
+        self.routes.insert(at, route);
+        Ok(())
+    }
+
+    /// A gateway must itself be on the interface's link.
+    fn check_gateway(&self, to: Cidr, gateway: IpAddr, iface: u16) -> Result<(), StackError> {
+        if gateway.is_ipv4() != to.addr.is_ipv4() {
+            return Err(StackError::Config(format!(
+                "gateway {gateway}: the destination {}/{} is of the other family",
+                to.addr, to.prefix
+            )));
+        }
+        let link_local = matches!(gateway, IpAddr::V6(g) if g.is_unicast_link_local());
+        let on_link = |r: &Route| r.iface == iface && r.gateway.is_none() && r.matches(gateway);
+        if link_local || self.routes.iter().any(on_link) {
+            return Ok(());
+        }
+        Err(StackError::Config(format!(
+            "gateway {gateway} is on no network of interface {iface}: add an address there, with \
+             the prefix length that covers it, first"
+        )))
+    }
+
+    /// The way to `to`.
+    pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
+        let route = self.routes.iter().find(|r| r.matches(to))?;
+        Some(NextHop {
+            iface: route.iface,
+            neighbour: route.gateway.unwrap_or(to),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+
+    use super::{NextHop, Routes};
+    use crate::{Cidr, StackError};
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn cidr(text: &str) -> Cidr {
+        let (addr, prefix) = text.split_once('/').unwrap();
+        Cidr {
+            addr: ip(addr),
+            prefix: prefix.parse().unwrap(),
+        }
+    }
+
+    fn via(iface: u16, neighbour: &str) -> Option<NextHop> {
+        let neighbour = ip(neighbour);
+        Some(NextHop { iface, neighbour })
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let mut routes = Routes::default();
+        routes.add(cidr("10.0.0.0/8"), None, 1).unwrap();
+        routes.add(cidr("0.0.0.0/0"), Some(ip("10.0.0.1")), 1).unwrap();
+        routes.add(cidr("10.1.2.0/24"), None, 2).unwrap();
+        routes.add(cidr("10.1.2.3/32"), Some(ip("10.1.2.9")), 2).unwrap();
+        assert_eq!(routes.lookup(ip("8.8.8.8")), via(1, "10.0.0.1"));
+        assert_eq!(routes.lookup(ip("10.200.0.1")), via(1, "10.200.0.1"));
+        assert_eq!(routes.lookup(ip("10.1.2.4")), via(2, "10.1.2.4"));
+        assert_eq!(routes.lookup(ip("10.1.2.3")), via(2, "10.1.2.9"));
+        assert_eq!(routes.lookup(ip("2001:db8::1")), None);
+    }
+
+    #[test]
+    fn families_do_not_mix() {
+        let mut routes = Routes::default();
+        routes.add(cidr("::/0"), Some(ip("fe80::1")), 0).unwrap();
+        assert_eq!(routes.lookup(ip("1.2.3.4")), None);
+        assert_eq!(routes.lookup(ip("::ffff:1.2.3.4")), via(0, "fe80::1"));
+        routes.add(cidr("a00::/8"), None, 3).unwrap();
+        assert_eq!(routes.lookup(ip("10.0.0.1")), None);
+        assert_eq!(routes.lookup(ip("a00::1")), via(3, "a00::1"));
+    }
+
+    #[test]
+    fn of_equal_routes_the_first_stays_and_the_same_is_replaced() {
+        let mut routes = Routes::default();
+        routes.add(cidr("10.0.0.1/24"), None, 0).unwrap();
+        routes.add(cidr("10.0.0.2/24"), None, 1).unwrap();
+        assert_eq!(routes.lookup(ip("10.0.0.9")), via(0, "10.0.0.9"));
+        routes.add(cidr("10.9.0.0/16"), Some(ip("10.0.0.8")), 0).unwrap();
+        routes.add(cidr("10.9.0.0/16"), Some(ip("10.0.0.7")), 0).unwrap();
+        assert_eq!(routes.lookup(ip("10.9.1.1")), via(0, "10.0.0.7"));
+    }
+
+    #[test]
+    fn a_gateway_nobody_can_reach_is_refused() {
+        let mut routes = Routes::default();
+        routes.add(cidr("10.0.0.0/24"), None, 0).unwrap();
+        for (gateway, part) in [("10.0.1.1", "no network of interface 0"), ("fe80::1", "family")] {
+            let error = routes.add(cidr("0.0.0.0/0"), Some(ip(gateway)), 0);
+            let Err(StackError::Config(text)) = error else {
+                panic!("{gateway} was taken")
+            };
+            assert!(text.contains(gateway) && text.contains(part), "{text}");
+        }
+    }
+}
