@@ -1,9 +1,19 @@
 //! IPv4 and IPv6: input, output, and what they consult.
 
 mod addresses;
+#[allow(dead_code, reason = "called once the host is wired to it")]
+mod icmp;
 mod input;
+#[allow(dead_code, reason = "called once the host is wired to it")]
+mod neighbour;
 mod output;
 mod path;
+#[allow(dead_code, reason = "called once the host is wired to it")]
+mod pmtu;
+#[allow(dead_code, reason = "called once the host is wired to it")]
+mod reassembly;
+#[allow(dead_code, reason = "called once the host is wired to it")]
+mod routes;
 
 use alloc::format;
 use alloc::vec::Vec;

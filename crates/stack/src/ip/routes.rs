@@ -131,9 +131,13 @@ mod tests {
     fn the_longest_prefix_wins() {
         let mut routes = Routes::default();
         routes.add(cidr("10.0.0.0/8"), None, 1).unwrap();
-        routes.add(cidr("0.0.0.0/0"), Some(ip("10.0.0.1")), 1).unwrap();
+        routes
+            .add(cidr("0.0.0.0/0"), Some(ip("10.0.0.1")), 1)
+            .unwrap();
         routes.add(cidr("10.1.2.0/24"), None, 2).unwrap();
-        routes.add(cidr("10.1.2.3/32"), Some(ip("10.1.2.9")), 2).unwrap();
+        routes
+            .add(cidr("10.1.2.3/32"), Some(ip("10.1.2.9")), 2)
+            .unwrap();
         assert_eq!(routes.lookup(ip("8.8.8.8")), via(1, "10.0.0.1"));
         assert_eq!(routes.lookup(ip("10.200.0.1")), via(1, "10.200.0.1"));
         assert_eq!(routes.lookup(ip("10.1.2.4")), via(2, "10.1.2.4"));
@@ -158,8 +162,12 @@ mod tests {
         routes.add(cidr("10.0.0.1/24"), None, 0).unwrap();
         routes.add(cidr("10.0.0.2/24"), None, 1).unwrap();
         assert_eq!(routes.lookup(ip("10.0.0.9")), via(0, "10.0.0.9"));
-        routes.add(cidr("10.9.0.0/16"), Some(ip("10.0.0.8")), 0).unwrap();
-        routes.add(cidr("10.9.0.0/16"), Some(ip("10.0.0.7")), 0).unwrap();
+        routes
+            .add(cidr("10.9.0.0/16"), Some(ip("10.0.0.8")), 0)
+            .unwrap();
+        routes
+            .add(cidr("10.9.0.0/16"), Some(ip("10.0.0.7")), 0)
+            .unwrap();
         assert_eq!(routes.lookup(ip("10.9.1.1")), via(0, "10.0.0.7"));
     }
 
@@ -167,7 +175,10 @@ mod tests {
     fn a_gateway_nobody_can_reach_is_refused() {
         let mut routes = Routes::default();
         routes.add(cidr("10.0.0.0/24"), None, 0).unwrap();
-        for (gateway, part) in [("10.0.1.1", "no network of interface 0"), ("fe80::1", "family")] {
+        for (gateway, part) in [
+            ("10.0.1.1", "no network of interface 0"),
+            ("fe80::1", "family"),
+        ] {
             let error = routes.add(cidr("0.0.0.0/0"), Some(ip(gateway)), 0);
             let Err(StackError::Config(text)) = error else {
                 panic!("{gateway} was taken")

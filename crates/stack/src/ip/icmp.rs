@@ -1,0 +1,268 @@
+//! ICMP and ICMPv6: answers pings, reads errors about our packets, and tells others of theirs.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use fullsend_buf::Chain;
+use fullsend_offload::{HeaderBuf, Packet};
+use fullsend_tcp::IcmpError;
+use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::checksum::{Running, Sum, update};
+use fullsend_wire::icmpv4::Icmpv4Repr;
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::numbers::protocol;
+
+mod error;
+mod mib;
+mod quote;
+mod rate;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use error::Problem;
+pub(crate) use mib::{Icmp6Mib, IcmpMib};
+use rate::TokenBucket;
+
+/// Bytes of a message that are looked at, but for echoes: errors quote 1280 at most.
+const LOOK: usize = 1500;
+const HEADER_LEN: usize = 8;
+
+/// A packet for IP to send: transport header and payload, checksum complete.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) packet: Packet,
+}
+
+/// An error that somebody on the way met with a packet of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TransportError {
+    /// TCP or UDP.
+    pub(crate) protocol: u8,
+    /// Our end, as the quoted packet says.
+    pub(crate) local: (IpAddr, u16),
+    /// The other end.
+    pub(crate) remote: (IpAddr, u16),
+    /// TCP's sequence number, to be checked against what is in flight (RFC 5927 4.1).
+    pub(crate) seq: SeqNum,
+    /// What it means to the transport.
+    pub(crate) error: IcmpError,
+}
+
+/// How a message came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) src: IpAddr,
+    /// As in the header: an address of ours, a group or a broadcast address.
+    pub(crate) dst: IpAddr,
+    /// The address of ours to answer from: `dst`, if it is ours.
+    pub(crate) own: IpAddr,
+}
+
+/// What a message asks for.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Nothing.
+    Nothing,
+    /// This answer.
+    Reply(Datagram),
+    /// That TCP or UDP be told.
+    Error(TransportError),
+    /// That Neighbour Discovery read it: the message, checksum verified.
+    Ndp(Vec<u8>),
+}
+
+/// ICMP of both families.
+#[derive(Debug, Default)]
+pub(crate) struct Icmp {
+    errors: TokenBucket,
+    pub(crate) v4: IcmpMib,
+    pub(crate) v6: Icmp6Mib,
+}
+
+impl Icmp {
+    /// Takes a message: what follows the IP headers.
+    pub(crate) fn input(&mut self, arrival: &Arrival, message: &Chain) -> Received {
+        let v6 = arrival.src.is_ipv6();
+        *self.in_msgs(v6) += 1;
+        if !checksum_ok(arrival, message) {
+            *self.in_csum_errors(v6) += 1;
+            *self.in_errors(v6) += 1;
+            return Received::Nothing;
+        }
+        let mut head = vec![0; message.len().min(LOOK)];
+        message.copy_to(&mut head);
+        let received = if v6 {
+            self.input_v6(arrival, &head, message)
+        } else {
+            self.input_v4(arrival, &head, message)
+        };
+        received.unwrap_or_else(|Malformed| {
+            *self.in_errors(v6) += 1;
+            Received::Nothing
+        })
+    }
+
+    fn input_v4(
+        &mut self,
+        arrival: &Arrival,
+        head: &[u8],
+        message: &Chain,
+    ) -> Result<Received, Malformed> {
+        let mib = &mut self.v4;
+        let (error, quote) = match Icmpv4Repr::parse(head).map_err(|_| Malformed)? {
+            Icmpv4Repr::EchoRequest { .. } => {
+                mib.in_echos += 1;
+                // RFC 1122 3.2.2.6: pings to groups may go unanswered, and then cannot amplify.
+                if arrival.dst != arrival.own {
+                    return Ok(Received::Nothing);
+                }
+                mib.out_echo_reps += 1;
+                mib.out_msgs += 1;
+                return Ok(Received::Reply(echo_reply(arrival, message)));
+            }
+            Icmpv4Repr::EchoReply { .. } => {
+                mib.in_echo_reps += 1;
+                return Ok(Received::Nothing);
+            }
+            Icmpv4Repr::Unreachable { code, mtu, quote } => {
+                mib.in_dest_unreachs += 1;
+                (quote::unreachable_v4(code, mtu, quote), quote)
+            }
+            Icmpv4Repr::TimeExceeded { quote, .. } => {
+                mib.in_time_excds += 1;
+                (Some(quote::TIME_EXCEEDED), quote)
+            }
+            Icmpv4Repr::ParameterProblem { quote, .. } => {
+                mib.in_parm_probs += 1;
+                (Some(quote::PARAMETER_PROBLEM), quote)
+            }
+            Icmpv4Repr::Other { .. } => return Ok(Received::Nothing),
+        };
+        let told = error.and_then(|error| quote::read_v4(quote, error));
+        told.map(Received::Error).ok_or(Malformed)
+    }
+
+    fn input_v6(
+        &mut self,
+        arrival: &Arrival,
+        head: &[u8],
+        message: &Chain,
+    ) -> Result<Received, Malformed> {
+        let mib = &mut self.v6;
+        let (error, quote) = match Icmpv6Repr::parse(head).map_err(|_| Malformed)? {
+            Icmpv6Repr::EchoRequest { .. } => {
+                mib.in_echos += 1;
+                mib.out_echo_replies += 1;
+                mib.out_msgs += 1;
+                return Ok(Received::Reply(echo_reply(arrival, message)));
+            }
+            Icmpv6Repr::EchoReply { .. } => {
+                mib.in_echo_replies += 1;
+                return Ok(Received::Nothing);
+            }
+            Icmpv6Repr::Unreachable { code, quote } => {
+                mib.in_dest_unreachs += 1;
+                (quote::unreachable_v6(code), quote)
+            }
+            Icmpv6Repr::PacketTooBig { mtu, quote } => {
+                mib.in_pkt_too_bigs += 1;
+                (IcmpError::TooBig { mtu }, quote)
+            }
+            Icmpv6Repr::TimeExceeded { quote, .. } => {
+                mib.in_time_excds += 1;
+                (quote::TIME_EXCEEDED, quote)
+            }
+            Icmpv6Repr::ParameterProblem { quote, .. } => {
+                mib.in_parm_problems += 1;
+                (quote::PARAMETER_PROBLEM, quote)
+            }
+            Icmpv6Repr::Ndp(_) => {
+                mib.in_neighbor_discovery += 1;
+                return Ok(Received::Ndp(head.to_vec()));
+            }
+            Icmpv6Repr::Other { .. } => return Ok(Received::Nothing),
+        };
+        quote::read_v6(quote, error)
+            .map(Received::Error)
+            .ok_or(Malformed)
+    }
+
+    /// Tells the sender of `about`, a parsed packet that arrived, of a problem with it; `own` is
+    /// our address to tell it from. `None` where the rules say silence (RFC 1122 3.2.2, RFC 4443
+    /// 2.4): about errors, groups, later fragments, or too often.
+    pub(crate) fn error(
+        &mut self,
+        now: Instant,
+        problem: Problem,
+        about: &Packet,
+        own: IpAddr,
+    ) -> Option<Datagram> {
+        let datagram = error::about(problem, about, own)?;
+        let v6 = own.is_ipv6();
+        if !self.errors.take(now) {
+            *self.out_rate_limited(v6) += 1;
+            return None;
+        }
+        self.count_error(problem, v6);
+        Some(datagram)
+    }
+}
+
+/// Not a message that means anything.
+struct Malformed;
+
+fn checksum_ok(arrival: &Arrival, message: &Chain) -> bool {
+    let mut sum = Running::from(match (arrival.src, arrival.dst) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Sum::pseudo_v6(src, dst, protocol::ICMPV6, message.len() as u32)
+        }
+        _ => Sum::ZERO,
+    });
+    for slice in message.slices() {
+        sum.push(slice);
+    }
+    sum.sum().is_valid()
+}
+
+/// The request sent back: its data is not copied.
+fn echo_reply(arrival: &Arrival, request: &Chain) -> Datagram {
+    let mut head = [0; HEADER_LEN];
+    request.copy_to(&mut head);
+    let mut payload = request.clone();
+    payload.advance(HEADER_LEN);
+    let (protocol, kind) = if arrival.src.is_ipv6() {
+        (protocol::ICMPV6, 129)
+    } else {
+        (protocol::ICMP, 0)
+    };
+    let checksum = u16::from_be_bytes([head[2], head[3]]);
+    let mut checksum = update(checksum, u16::from(head[0]) << 8, kind << 8);
+    if arrival.src.is_ipv6() && arrival.own != arrival.dst {
+        checksum = readdressed(checksum, arrival);
+    }
+    head[0] = kind as u8;
+    head[2..4].copy_from_slice(&checksum.to_be_bytes());
+    Datagram {
+        src: arrival.own,
+        dst: arrival.src,
+        protocol,
+        packet: Packet {
+            header: HeaderBuf::from_slice(&head),
+            payload,
+            ..Packet::default()
+        },
+    }
+}
+
+/// The checksum when the answer comes from `own` rather than the group it was sent to (RFC 1624).
+fn readdressed(checksum: u16, arrival: &Arrival) -> u16 {
+    let (IpAddr::V6(old), IpAddr::V6(new)) = (arrival.dst, arrival.own) else {
+        return checksum;
+    };
+    let words = old.segments().into_iter().zip(new.segments());
+    words.fold(checksum, |sum, (old, new)| update(sum, old, new))
+}

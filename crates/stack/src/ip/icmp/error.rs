@@ -1,0 +1,193 @@
+//! Errors that we send, and when we keep silent (RFC 1122 3.2.2, RFC 4443 2.4).
+
+use alloc::vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fullsend_buf::Slice;
+use fullsend_offload::Packet;
+use fullsend_wire::extension::Fault;
+use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
+use fullsend_wire::icmpv6::{Icmpv6Repr, parameter, unreachable as unreachable6};
+use fullsend_wire::ipv4::Ipv4View;
+use fullsend_wire::ipv6::Ipv6View;
+use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::{ethernet, extension, ipv6};
+
+use super::Datagram;
+
+/// Bytes of a packet that are quoted: RFC 1812 4.3.2.3 fills 576 bytes, RFC 4443 2.4 c 1280.
+const QUOTE_V4: usize = 576 - 20 - 8;
+const QUOTE_V6: usize = 1280 - 40 - 8;
+
+/// What is wrong with a packet that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Problem {
+    /// No socket at its port.
+    PortUnreachable,
+    /// Nobody speaks its protocol here.
+    ProtocolUnreachable,
+    /// The rest of it did not come in time.
+    ReassemblyTime,
+    /// An IPv6 extension header makes no sense.
+    Header {
+        /// ICMPv6 code.
+        code: u8,
+        /// Offset of the fault from the start of the IPv6 header.
+        pointer: u32,
+        /// Tell even when it was sent to a group.
+        even_multicast: bool,
+    },
+}
+
+impl Problem {
+    /// The problem that a walk over extension headers met, if it is to be told of.
+    pub(crate) const fn from_fault(fault: Fault) -> Option<Self> {
+        match fault {
+            Fault::Problem {
+                code,
+                pointer,
+                even_multicast,
+            } => Some(Self::Header {
+                code,
+                pointer,
+                even_multicast,
+            }),
+            Fault::Truncated | Fault::Discard => None,
+        }
+    }
+
+    const fn even_multicast(self) -> bool {
+        matches!(
+            self,
+            Self::Header {
+                even_multicast: true,
+                ..
+            }
+        )
+    }
+}
+
+/// The message, if the rules allow one.
+pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Datagram> {
+    let header = about.network_header();
+    let (src, dst): (IpAddr, IpAddr) = match about.layers.ethertype {
+        ethertype::IPV4 => {
+            let ip = Ipv4View::new(header).ok()?;
+            // Only the first fragment says what the packet was.
+            (ip.fragment_offset() == 0).then(|| (ip.src().into(), ip.dst().into()))?
+        }
+        ethertype::IPV6 => {
+            let ip = Ipv6View::new(header).ok()?;
+            (ip.src().into(), ip.dst().into())
+        }
+        _ => return None,
+    };
+    let to_group = dst != own || came_to_link_group(about);
+    if !may_be_told(src) || (to_group && !problem.even_multicast()) || is_icmp_error(about) {
+        return None;
+    }
+    let (limit, protocol) = if own.is_ipv6() {
+        (QUOTE_V6, protocol::ICMPV6)
+    } else {
+        (QUOTE_V4, protocol::ICMP)
+    };
+    let mut quote = vec![0; limit.min(header.len() + about.payload.len())];
+    let from_header = header.len().min(quote.len());
+    quote[..from_header].copy_from_slice(&header[..from_header]);
+    about.payload.copy_to(&mut quote[from_header..]);
+    let message = match (own, src) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => message_v4(problem, &quote)?,
+        (IpAddr::V6(own), IpAddr::V6(src)) => message_v6(problem, &quote, (own, src)),
+        _ => return None,
+    };
+    Some(Datagram {
+        src: own,
+        dst: src,
+        protocol,
+        packet: Packet::from_frame(message),
+    })
+}
+
+fn message_v4(problem: Problem, quote: &[u8]) -> Option<Slice> {
+    let unreachable = |code| Icmpv4Repr::Unreachable {
+        code,
+        mtu: 0,
+        quote,
+    };
+    let message = match problem {
+        Problem::PortUnreachable => unreachable(unreachable::PORT),
+        Problem::ProtocolUnreachable => unreachable(unreachable::PROTOCOL),
+        Problem::ReassemblyTime => Icmpv4Repr::TimeExceeded { code: 1, quote },
+        Problem::Header { .. } => return None,
+    };
+    let mut bytes = vec![0; message.len()];
+    message.emit(&mut bytes);
+    Some(Slice::copied_from(&bytes))
+}
+
+fn message_v6(problem: Problem, quote: &[u8], (own, to): (Ipv6Addr, Ipv6Addr)) -> Slice {
+    let message = match problem {
+        Problem::PortUnreachable => Icmpv6Repr::Unreachable {
+            code: unreachable6::PORT,
+            quote,
+        },
+        Problem::ProtocolUnreachable => Icmpv6Repr::ParameterProblem {
+            code: parameter::NEXT_HEADER,
+            pointer: next_header_at(quote),
+            quote,
+        },
+        Problem::ReassemblyTime => Icmpv6Repr::TimeExceeded { code: 1, quote },
+        Problem::Header { code, pointer, .. } => Icmpv6Repr::ParameterProblem {
+            code,
+            pointer,
+            quote,
+        },
+    };
+    let mut bytes = vec![0; message.len()];
+    message.emit(own, to, &mut bytes);
+    Slice::copied_from(&bytes)
+}
+
+/// Offset of the field that names the packet's final protocol.
+fn next_header_at(packet: &[u8]) -> u32 {
+    let mut named_at = 6;
+    let mut at = ipv6::HEADER_LEN;
+    while let Some(&kind) = packet.get(named_at)
+        && extension::is_extension(kind)
+        && let Some(&units) = packet.get(at + 1)
+    {
+        named_at = at;
+        at += match kind {
+            protocol::FRAGMENT => extension::FRAGMENT_LEN,
+            _ => (usize::from(units) + 1) * 8,
+        };
+    }
+    named_at as u32
+}
+
+/// An address that belongs to one host.
+fn may_be_told(src: IpAddr) -> bool {
+    match src {
+        IpAddr::V4(src) => {
+            !src.is_unspecified() && !src.is_multicast() && src != Ipv4Addr::BROADCAST
+        }
+        IpAddr::V6(src) => !src.is_unspecified() && !src.is_multicast(),
+    }
+}
+
+/// It came in a frame to everybody or to a group.
+fn came_to_link_group(packet: &Packet) -> bool {
+    usize::from(packet.layers.network[0]) >= ethernet::HEADER_LEN && packet.header[0] & 1 != 0
+}
+
+/// It is itself an error, or an ICMP message of an unknown kind.
+fn is_icmp_error(packet: &Packet) -> bool {
+    let mut kind = [0];
+    packet.payload.copy_to(&mut kind);
+    match packet.layers.protocol {
+        protocol::ICMP => !matches!(kind[0], 0 | 8 | 13 | 14),
+        // RFC 4443 2.4 e: errors, and redirects.
+        protocol::ICMPV6 => kind[0] < 128 || kind[0] == 137,
+        _ => false,
+    }
+}

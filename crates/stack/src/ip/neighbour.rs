@@ -1,0 +1,476 @@
+//! Neighbours of one Ethernet interface: who has which hardware address (ARP for IPv4, Neighbour
+//! Discovery for IPv6), and are they still there (RFC 4861 7.3, for both).
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fullsend_offload::Packet;
+use fullsend_units::{Instant, Nanos};
+use fullsend_wire::arp::{ArpOperation, ArpRepr};
+use fullsend_wire::ethernet::Mac;
+use fullsend_wire::ndp::NdpRepr;
+
+use self::frames::Frames;
+
+mod dad;
+mod frames;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use dad::DadResult;
+
+/// Between two solicitations (RFC 4861 10, RETRANS_TIMER).
+const RETRANS: Nanos = Nanos::from_secs(1);
+/// Solicitations before giving up (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
+const MAX_TRIES: u8 = 3;
+/// How long an answer is good for (REACHABLE_TIME).
+const REACHABLE: Nanos = Nanos::from_secs(30);
+/// How long upper layers have to confirm a stale neighbour that is used (DELAY_FIRST_PROBE_TIME).
+const DELAY: Nanos = Nanos::from_secs(5);
+/// Most neighbours remembered; Linux's `gc_thresh3`.
+const MAX_ENTRIES: usize = 1024;
+/// Most packets waiting for one neighbour; then the oldest goes. Linux's `unres_qlen`.
+const MAX_WAITING: usize = 101;
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Asked; no answer yet.
+    Incomplete { tries: u8, due: Instant },
+    /// Answered a moment ago.
+    Reachable { until: Instant },
+    /// Answered some time ago; nobody has used it since.
+    Stale,
+    /// Used since; asked again at this time unless confirmed.
+    Delay { until: Instant },
+    /// Asked again, directly.
+    Probe { tries: u8, due: Instant },
+}
+
+impl State {
+    /// When something is to be done about it.
+    const fn due(self) -> Option<Instant> {
+        match self {
+            Self::Incomplete { due, .. } | Self::Probe { due, .. } => Some(due),
+            Self::Reachable { until } | Self::Delay { until } => Some(until),
+            Self::Stale => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    /// Meaningless while incomplete.
+    mac: Mac,
+    /// Our address that asks.
+    source: IpAddr,
+    used: Instant,
+    waiting: VecDeque<Packet>,
+}
+
+/// What came of a call; the caller drains it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Frames to send on this interface, link header included.
+    pub(crate) frames: Vec<Packet>,
+    /// Packets given up, without link header: nobody answered for their next hop, or too many
+    /// waited.
+    pub(crate) dropped: Vec<Packet>,
+    /// Addresses whose duplicate detection ended.
+    pub(crate) dad: Vec<(Ipv6Addr, DadResult)>,
+    /// Cached link headers must be looked up again.
+    pub(crate) changed: bool,
+}
+
+/// The neighbours of one Ethernet interface. Calls: [`resolve`](Self::resolve) or
+/// [`send`](Self::send) towards a neighbour; [`on_arp`](Self::on_arp) and
+/// [`on_ndp`](Self::on_ndp) with what arrives; [`poll`](Self::poll) at
+/// [`deadline`](Self::deadline).
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    frames: Frames,
+    entries: BTreeMap<IpAddr, Entry>,
+    dad: dad::Tentative,
+    /// Nothing is due before.
+    next: Instant,
+}
+
+impl Neighbours {
+    pub(crate) const fn new(mac: Mac) -> Self {
+        Self {
+            frames: Frames { mac },
+            entries: BTreeMap::new(),
+            dad: dad::Tentative::new(),
+            next: Instant::FAR_FUTURE,
+        }
+    }
+
+    /// The hardware address to send to for a packet to `neighbour`, if it is known; looking it up
+    /// counts as using it. Broadcast IPv4 addresses are for the caller to know.
+    pub(crate) fn resolve(&mut self, now: Instant, neighbour: IpAddr) -> Option<Mac> {
+        if let Some(mac) = group_mac(neighbour) {
+            return Some(mac);
+        }
+        let entry = self.entries.get_mut(&neighbour)?;
+        entry.used = now;
+        match entry.state {
+            State::Incomplete { .. } => None,
+            State::Stale => {
+                let until = now + DELAY;
+                entry.state = State::Delay { until };
+                self.next = self.next.min(until);
+                Some(entry.mac)
+            }
+            _ => Some(entry.mac),
+        }
+    }
+
+    /// Sends `packet`, which begins with its network header, to `neighbour`, or keeps it until
+    /// the neighbour has answered for `source`, an address of ours.
+    pub(crate) fn send(
+        &mut self,
+        now: Instant,
+        (source, neighbour): (IpAddr, IpAddr),
+        packet: Packet,
+        out: &mut Outcome,
+    ) {
+        if let Some(mac) = self.resolve(now, neighbour) {
+            out.frames.push(self.frames.with_link(packet, mac));
+            return;
+        }
+        if !self.entries.contains_key(&neighbour) {
+            if !self.make_room() {
+                out.dropped.push(packet);
+                return;
+            }
+            let due = now + RETRANS;
+            let state = State::Incomplete { tries: 1, due };
+            self.insert(now, neighbour, state, Mac::ZERO, source);
+            out.frames
+                .push(self.frames.solicit(source, neighbour, None));
+        }
+        if let Some(entry) = self.entries.get_mut(&neighbour) {
+            if entry.waiting.len() >= MAX_WAITING {
+                out.dropped.extend(entry.waiting.pop_front());
+            }
+            entry.waiting.push_back(packet);
+        }
+    }
+
+    /// An ARP message. `is_ours` tells our addresses on this interface.
+    pub(crate) fn on_arp(
+        &mut self,
+        now: Instant,
+        arp: &ArpRepr,
+        is_ours: impl Fn(IpAddr) -> bool,
+        out: &mut Outcome,
+    ) {
+        let sender = IpAddr::V4(arp.sender);
+        let to_us = is_ours(arp.target.into());
+        // A sender nobody can be, or one with an address of ours, is not believed.
+        let usable = !arp.sender.is_unspecified()
+            && !arp.sender.is_multicast()
+            && !arp.sender.is_broadcast()
+            && !arp.sender_mac.is_multicast()
+            && !is_ours(sender);
+        if usable {
+            let solicited = arp.operation == ArpOperation::Reply && to_us;
+            // RFC 826: known senders are always updated; new ones only when they talk to us.
+            let heard = Heard {
+                mac: Some(arp.sender_mac),
+                solicited,
+                replaces: true,
+                create: to_us && arp.operation == ArpOperation::Request,
+            };
+            self.hear(now, sender, arp.target.into(), &heard, out);
+        }
+        if to_us && arp.operation == ArpOperation::Request && !arp.sender_mac.is_multicast() {
+            out.frames.push(self.frames.arp_reply(arp));
+        }
+    }
+
+    /// A Neighbour Discovery message from `src` to `dst`, with the hop limit it came with.
+    pub(crate) fn on_ndp(
+        &mut self,
+        now: Instant,
+        (src, dst, hop_limit): (Ipv6Addr, Ipv6Addr, u8),
+        message: &NdpRepr<'_>,
+        is_ours: impl Fn(IpAddr) -> bool,
+        out: &mut Outcome,
+    ) {
+        // RFC 4861 6.1 and 7.1: 255 proves that it comes from this link.
+        if hop_limit != 255 || src.is_multicast() || is_ours(src.into()) {
+            return;
+        }
+        match *message {
+            NdpRepr::NeighbourSolicit { target, source_mac } => {
+                if self.dad.is_tentative(target) {
+                    // RFC 4862 5.4.3: somebody else wants the same address.
+                    if src.is_unspecified() {
+                        self.dad.fail(target, out);
+                    }
+                } else if is_ours(target.into()) {
+                    self.on_solicit(now, (src, dst), target, source_mac, out);
+                }
+            }
+            NdpRepr::NeighbourAdvert {
+                target,
+                solicited,
+                override_cache,
+                target_mac,
+                ..
+            } => {
+                self.dad.fail(target, out);
+                // RFC 4861 7.1.2: an answer to a question goes to the asker.
+                if (solicited && dst.is_multicast()) || is_ours(target.into()) {
+                    return;
+                }
+                let heard = Heard {
+                    mac: target_mac,
+                    solicited,
+                    replaces: override_cache,
+                    create: false,
+                };
+                self.hear(now, target.into(), dst.into(), &heard, out);
+            }
+            NdpRepr::RouterSolicit { .. } | NdpRepr::RouterAdvert { .. } => {}
+        }
+    }
+
+    /// A solicitation for an address of ours (RFC 4861 7.2.3, 7.2.4).
+    fn on_solicit(
+        &mut self,
+        now: Instant,
+        (src, dst): (Ipv6Addr, Ipv6Addr),
+        target: Ipv6Addr,
+        source_mac: Option<Mac>,
+        out: &mut Outcome,
+    ) {
+        if src.is_unspecified() {
+            if source_mac.is_none() && dst == solicited_node(target) {
+                let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+                let answer = self.frames.advertise(target, all, false);
+                out.frames
+                    .push(self.frames.with_link(answer, Mac::of_v6_group(all)));
+            }
+            return;
+        }
+        if let Some(mac) = source_mac.filter(|mac| !mac.is_multicast()) {
+            let heard = Heard {
+                mac: Some(mac),
+                solicited: false,
+                replaces: true,
+                create: true,
+            };
+            self.hear(now, src.into(), target.into(), &heard, out);
+        }
+        let answer = self.frames.advertise(target, src, true);
+        self.send(now, (target.into(), src.into()), answer, out);
+    }
+
+    /// Takes in what was heard of a neighbour (RFC 4861 7.2.5).
+    fn hear(
+        &mut self,
+        now: Instant,
+        neighbour: IpAddr,
+        source: IpAddr,
+        heard: &Heard,
+        out: &mut Outcome,
+    ) {
+        if !self.entries.contains_key(&neighbour) {
+            if let Some(mac) = heard.mac.filter(|_| heard.create)
+                && self.make_room()
+            {
+                self.insert(now, neighbour, State::Stale, mac, source);
+            }
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(&neighbour) else {
+            return;
+        };
+        let incomplete = matches!(entry.state, State::Incomplete { .. });
+        let mac = match heard.mac {
+            Some(mac) if !mac.is_multicast() => mac,
+            // Nothing to complete it with.
+            _ if incomplete => return,
+            _ => entry.mac,
+        };
+        let moved = mac != entry.mac && !incomplete;
+        if moved && !heard.replaces {
+            // RFC 4861 7.2.5 I: doubt, but no change.
+            if matches!(entry.state, State::Reachable { .. }) {
+                entry.state = State::Stale;
+            }
+            return;
+        }
+        entry.mac = mac;
+        if heard.solicited {
+            entry.state = State::Reachable {
+                until: now + REACHABLE,
+            };
+        } else if moved {
+            entry.state = State::Stale;
+        } else if incomplete {
+            // The packets that waited use it at once.
+            entry.state = State::Delay { until: now + DELAY };
+        }
+        if let Some(due) = entry.state.due() {
+            self.next = self.next.min(due);
+        }
+        out.changed |= moved || incomplete;
+        let frames = &self.frames;
+        let waiting = entry.waiting.drain(..);
+        out.frames
+            .extend(waiting.map(|packet| frames.with_link(packet, mac)));
+    }
+
+    /// Upper layers know that packets to `neighbour` arrive (an ACK of new data, say).
+    pub(crate) fn confirm(&mut self, now: Instant, neighbour: IpAddr) {
+        if let Some(entry) = self.entries.get_mut(&neighbour)
+            && !matches!(entry.state, State::Incomplete { .. })
+        {
+            let until = now + REACHABLE;
+            entry.state = State::Reachable { until };
+            self.next = self.next.min(until);
+        }
+    }
+
+    /// Begins to detect whether somebody else has `address` (RFC 4862 5.4); it must not be used
+    /// until [`Outcome::dad`] says that nobody has.
+    pub(crate) fn start_dad(&mut self, now: Instant, address: Ipv6Addr, out: &mut Outcome) {
+        let due = self.dad.start(now, address);
+        self.next = self.next.min(due);
+        out.frames.push(
+            self.frames
+                .solicit(Ipv6Addr::UNSPECIFIED.into(), address.into(), None),
+        );
+    }
+
+    /// When [`poll`](Self::poll) must be called at the latest.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        (self.next != Instant::FAR_FUTURE).then_some(self.next)
+    }
+
+    /// Does what is due.
+    pub(crate) fn poll(&mut self, now: Instant, out: &mut Outcome) {
+        if now < self.next {
+            return;
+        }
+        self.next = self.dad.poll(now, out).unwrap_or(Instant::FAR_FUTURE);
+        let (frames, next) = (&self.frames, &mut self.next);
+        self.entries.retain(|&neighbour, entry| {
+            let keep = entry.advance(now, neighbour, frames, out);
+            if let Some(due) = entry.state.due().filter(|_| keep) {
+                *next = (*next).min(due);
+            }
+            keep
+        });
+    }
+
+    fn insert(&mut self, now: Instant, ip: IpAddr, state: State, mac: Mac, source: IpAddr) {
+        if let Some(due) = state.due() {
+            self.next = self.next.min(due);
+        }
+        let entry = Entry {
+            state,
+            mac,
+            source,
+            used: now,
+            waiting: VecDeque::new(),
+        };
+        self.entries.insert(ip, entry);
+    }
+
+    /// Makes room for one more; false when all are being asked.
+    fn make_room(&mut self) -> bool {
+        if self.entries.len() < MAX_ENTRIES {
+            return true;
+        }
+        let oldest = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.waiting.is_empty())
+            .min_by_key(|(_, entry)| entry.used)
+            .map(|(&ip, _)| ip);
+        oldest.is_some_and(|ip| self.entries.remove(&ip).is_some())
+    }
+}
+
+/// What a message says of its sender (or target).
+struct Heard {
+    mac: Option<Mac>,
+    /// It answers our question.
+    solicited: bool,
+    /// It may replace another hardware address.
+    replaces: bool,
+    /// Worth remembering though we did not ask.
+    create: bool,
+}
+
+impl Entry {
+    /// Does what is due; false when the neighbour is to be forgotten.
+    fn advance(
+        &mut self,
+        now: Instant,
+        neighbour: IpAddr,
+        frames: &Frames,
+        out: &mut Outcome,
+    ) -> bool {
+        if self.state.due().is_none_or(|due| now < due) {
+            return true;
+        }
+        let due = now + RETRANS;
+        match self.state {
+            State::Incomplete { tries, .. } if tries < MAX_TRIES => {
+                let tries = tries + 1;
+                self.state = State::Incomplete { tries, due };
+                out.frames
+                    .push(frames.solicit(self.source, neighbour, None));
+            }
+            State::Incomplete { .. } => {
+                out.dropped.extend(self.waiting.drain(..));
+                return false;
+            }
+            State::Reachable { .. } => {
+                // Those who cached it ask again, and so tell that it is still in use.
+                self.state = State::Stale;
+                out.changed = true;
+            }
+            State::Delay { .. } => {
+                self.state = State::Probe { tries: 1, due };
+                out.frames
+                    .push(frames.solicit(self.source, neighbour, Some(self.mac)));
+            }
+            State::Probe { tries, .. } if tries < MAX_TRIES => {
+                let tries = tries + 1;
+                self.state = State::Probe { tries, due };
+                out.frames
+                    .push(frames.solicit(self.source, neighbour, Some(self.mac)));
+            }
+            State::Probe { .. } => {
+                out.changed = true;
+                return false;
+            }
+            State::Stale => {}
+        }
+        true
+    }
+}
+
+/// The group or broadcast hardware address that needs no asking.
+fn group_mac(ip: IpAddr) -> Option<Mac> {
+    match ip {
+        IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Mac::BROADCAST),
+        IpAddr::V4(ip) if ip.is_multicast() => Some(Mac::of_v4_group(ip)),
+        IpAddr::V6(ip) if ip.is_multicast() => Some(Mac::of_v6_group(ip)),
+        _ => None,
+    }
+}
+
+/// The group that a neighbour with `address` listens to (RFC 4291 2.7.1).
+pub(crate) const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    const PREFIX: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
+    Ipv6Addr::from_bits(PREFIX | address.to_bits() & 0xff_ffff)
+}

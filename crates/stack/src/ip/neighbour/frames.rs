@@ -1,0 +1,125 @@
+//! The frames that resolution sends, and the link header for everybody else's.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use fullsend_offload::{HeaderBuf, Layers, Packet};
+use fullsend_wire::arp::{self, ArpOperation, ArpRepr};
+use fullsend_wire::ethernet::{self, EthernetRepr, Mac};
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::ipv6::{self, Ipv6Repr};
+use fullsend_wire::ndp::NdpRepr;
+use fullsend_wire::numbers::{ethertype, protocol};
+
+use super::solicited_node;
+
+/// Builds frames that come from `mac`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frames {
+    pub(super) mac: Mac,
+}
+
+impl Frames {
+    /// Puts the link header in front of a packet that begins with its network header.
+    pub(super) fn with_link(&self, mut packet: Packet, dst: Mac) -> Packet {
+        const LEN: u16 = ethernet::HEADER_LEN as u16;
+        let link = EthernetRepr {
+            dst,
+            src: self.mac,
+            vlan: None,
+            ethertype: packet.layers.ethertype,
+        };
+        link.emit(packet.header.prepend(LEN.into()));
+        packet.layers.network = packet.layers.network.map(|at| at + LEN);
+        packet.layers.transport += LEN;
+        packet
+    }
+
+    /// Asks who has `target`, everybody or the one at `known`.
+    pub(super) fn solicit(&self, source: IpAddr, target: IpAddr, known: Option<Mac>) -> Packet {
+        match (source, target) {
+            (IpAddr::V6(source), IpAddr::V6(target)) => self.ndp_solicit(source, target, known),
+            (IpAddr::V4(sender), IpAddr::V4(target)) => {
+                let request = ArpRepr {
+                    operation: ArpOperation::Request,
+                    sender_mac: self.mac,
+                    sender,
+                    target_mac: known.unwrap_or(Mac::ZERO),
+                    target,
+                };
+                self.arp(&request, known.unwrap_or(Mac::BROADCAST))
+            }
+            _ => unreachable!("a packet's source and next hop are of one family"),
+        }
+    }
+
+    /// Answers a request for an address of ours.
+    pub(super) fn arp_reply(&self, request: &ArpRepr) -> Packet {
+        let reply = ArpRepr {
+            operation: ArpOperation::Reply,
+            sender_mac: self.mac,
+            sender: request.target,
+            target_mac: request.sender_mac,
+            target: request.sender,
+        };
+        self.arp(&reply, request.sender_mac)
+    }
+
+    fn arp(&self, message: &ArpRepr, dst: Mac) -> Packet {
+        let mut packet = Packet::default();
+        message.emit(packet.header.prepend(arp::LEN));
+        packet.layers.ethertype = ethertype::ARP;
+        self.with_link(packet, dst)
+    }
+
+    fn ndp_solicit(&self, source: Ipv6Addr, target: Ipv6Addr, known: Option<Mac>) -> Packet {
+        let group = solicited_node(target);
+        let dst = if known.is_some() { target } else { group };
+        let message = NdpRepr::NeighbourSolicit {
+            target,
+            // RFC 4861 4.3: nobody asks in duplicate detection.
+            source_mac: Some(self.mac).filter(|_| !source.is_unspecified()),
+        };
+        let packet = icmpv6(source, dst, &Icmpv6Repr::Ndp(message));
+        self.with_link(packet, known.unwrap_or_else(|| Mac::of_v6_group(group)))
+    }
+
+    /// Answers for an address of ours; the link header is still to come.
+    pub(super) fn advertise(&self, target: Ipv6Addr, dst: Ipv6Addr, solicited: bool) -> Packet {
+        let message = NdpRepr::NeighbourAdvert {
+            target,
+            router: false,
+            solicited,
+            override_cache: true,
+            target_mac: Some(self.mac),
+        };
+        icmpv6(target, dst, &Icmpv6Repr::Ndp(message))
+    }
+}
+
+/// A small ICMPv6 message that does not leave the link, with its IPv6 header.
+fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, message: &Icmpv6Repr<'_>) -> Packet {
+    let mut header = HeaderBuf::new();
+    message.emit(src, dst, header.prepend(message.len()));
+    let ip = Ipv6Repr {
+        src,
+        dst,
+        next_header: protocol::ICMPV6,
+        traffic_class: 0,
+        flow_label: 0,
+        hop_limit: 255,
+        payload_len: message.len() as u16,
+    };
+    ip.emit(header.prepend(ipv6::HEADER_LEN));
+    Packet {
+        header,
+        layers: Layers {
+            network: [0; 2],
+            transport: ipv6::HEADER_LEN as u16,
+            ethertype: ethertype::IPV6,
+            protocol: protocol::ICMPV6,
+            encap: 0,
+            fragment: false,
+        },
+        ..Packet::default()
+    }
+}

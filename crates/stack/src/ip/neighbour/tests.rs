@@ -1,0 +1,389 @@
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr};
+
+use fullsend_offload::{HeaderBuf, Packet};
+use fullsend_units::{Instant, Nanos};
+use fullsend_wire::arp::{ArpOperation, ArpRepr};
+use fullsend_wire::ethernet::{EthernetView, Mac};
+use fullsend_wire::icmpv6::{Icmpv6Repr, checksum_ok};
+use fullsend_wire::ipv6::Ipv6View;
+use fullsend_wire::ndp::NdpRepr;
+use fullsend_wire::numbers::ethertype;
+
+use super::{MAX_ENTRIES, MAX_WAITING, Neighbours, Outcome, solicited_node};
+
+const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const OTHER: Mac = Mac([2, 0, 0, 0, 0, 3]);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn ip6(text: &str) -> Ipv6Addr {
+    text.parse().unwrap()
+}
+
+/// An interface with 10.0.0.1 and fd00::1, and a clock.
+struct Rig {
+    neighbours: Neighbours,
+    now: Instant,
+}
+
+fn is_ours(ip: IpAddr) -> bool {
+    ip == self::ip("10.0.0.1") || ip == self::ip("fd00::1")
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            neighbours: Neighbours::new(OURS),
+            now: Instant::from_nanos(1),
+        }
+    }
+
+    /// Sends packet number `n` to `to`; what happens.
+    fn send(&mut self, n: u8, to: &str) -> Vec<String> {
+        let source = if to.contains(':') {
+            "fd00::1"
+        } else {
+            "10.0.0.1"
+        };
+        let mut packet = Packet {
+            header: HeaderBuf::from_slice(&[n]),
+            ..Packet::default()
+        };
+        packet.layers.ethertype = ethertype::IPV4;
+        let mut out = Outcome::default();
+        let flow = (ip(source), ip(to));
+        self.neighbours.send(self.now, flow, packet, &mut out);
+        show(&out)
+    }
+
+    fn arp(&mut self, operation: ArpOperation, from: (&str, Mac), target: &str) -> Vec<String> {
+        let arp = ArpRepr {
+            operation,
+            sender_mac: from.1,
+            sender: from.0.parse().unwrap(),
+            target_mac: Mac::ZERO,
+            target: target.parse().unwrap(),
+        };
+        let mut out = Outcome::default();
+        self.neighbours.on_arp(self.now, &arp, is_ours, &mut out);
+        show(&out)
+    }
+
+    fn ndp(&mut self, src: &str, dst: &str, hop_limit: u8, message: NdpRepr<'_>) -> Vec<String> {
+        let mut out = Outcome::default();
+        let header = (ip6(src), ip6(dst), hop_limit);
+        self.neighbours
+            .on_ndp(self.now, header, &message, is_ours, &mut out);
+        show(&out)
+    }
+
+    /// Waits for the next deadline; how many milliseconds that took, and what happened.
+    fn wait(&mut self) -> (u64, Vec<String>) {
+        let deadline = self.neighbours.deadline().unwrap();
+        let ms = deadline.since(self.now).as_nanos() / 1_000_000;
+        self.now = deadline;
+        let mut out = Outcome::default();
+        self.neighbours.poll(self.now, &mut out);
+        (ms, show(&out))
+    }
+}
+
+/// One line for each frame and event.
+fn show(out: &Outcome) -> Vec<String> {
+    let mut lines: Vec<String> = out
+        .frames
+        .iter()
+        .map(|f| show_frame(&f.to_bytes()))
+        .collect();
+    let dropped = out.dropped.iter().map(|p| format!("drop {}", p.header[0]));
+    lines.extend(dropped);
+    lines.extend(out.dad.iter().map(|(a, result)| format!("{a} {result:?}")));
+    if out.changed {
+        lines.push("changed".into());
+    }
+    lines
+}
+
+fn show_frame(frame: &[u8]) -> String {
+    let link = EthernetView::new(frame).unwrap();
+    assert_eq!(link.src(), OURS);
+    let dst = link.dst();
+    match (link.ethertype(), link.payload()) {
+        (ethertype::ARP, message) => {
+            let arp = ArpRepr::parse(message).unwrap();
+            assert_eq!(arp.sender_mac, OURS);
+            match arp.operation {
+                Request => {
+                    format!("{dst} who has {} tell {}", arp.target, arp.sender)
+                }
+                Reply => format!("{dst} {} is here, {}", arp.sender, arp.target),
+            }
+        }
+        (_, &[n]) => format!("{dst} packet {n}"),
+        (_, packet) => {
+            let ip = Ipv6View::new(packet).unwrap();
+            assert_eq!(ip.hop_limit(), 255);
+            assert!(ip.is_complete() && checksum_ok(ip.src(), ip.dst(), ip.payload()));
+            let (src, to) = (ip.src(), ip.dst());
+            match Icmpv6Repr::parse(ip.payload()).unwrap() {
+                Icmpv6Repr::Ndp(NdpRepr::NeighbourSolicit { target, source_mac }) => {
+                    assert_eq!(source_mac.is_none(), src.is_unspecified());
+                    format!("{dst} {src} > {to} who has {target}")
+                }
+                Icmpv6Repr::Ndp(NdpRepr::NeighbourAdvert {
+                    target,
+                    solicited,
+                    target_mac,
+                    ..
+                }) => {
+                    assert_eq!(target_mac, Some(OURS));
+                    format!("{dst} {src} > {to} {target} is here, solicited {solicited}")
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+const ASK: &str = "ff:ff:ff:ff:ff:ff who has 10.0.0.2 tell 10.0.0.1";
+const PROBE: &str = "02:00:00:00:00:02 who has 10.0.0.2 tell 10.0.0.1";
+const NONE: [&str; 0] = [];
+
+use ArpOperation::{Reply, Request};
+
+#[test]
+fn arp_resolves_and_sends_what_waited() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.send(1, "10.0.0.2"), [ASK]);
+    assert_eq!(rig.send(2, "10.0.0.2"), NONE);
+    assert_eq!(
+        rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1"),
+        [
+            "02:00:00:00:00:02 packet 1",
+            "02:00:00:00:00:02 packet 2",
+            "changed"
+        ]
+    );
+    assert_eq!(rig.send(3, "10.0.0.2"), ["02:00:00:00:00:02 packet 3"]);
+}
+
+#[test]
+fn nobody_answers_three_times() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.send(1, "10.0.0.2"), [ASK]);
+    assert_eq!(rig.wait(), (1000, [ASK].map(String::from).into()));
+    assert_eq!(rig.wait(), (1000, [ASK].map(String::from).into()));
+    assert_eq!(rig.wait(), (1000, ["drop 1"].map(String::from).into()));
+    assert_eq!(rig.neighbours.deadline(), None);
+    // The next packet tries anew.
+    assert_eq!(rig.send(2, "10.0.0.2"), [ASK]);
+}
+
+#[test]
+fn a_used_neighbour_is_asked_again_and_forgotten_when_silent() {
+    let mut rig = Rig::new();
+    rig.send(1, "10.0.0.2");
+    rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
+    // The first deadline is the old solicitation's: nothing is due then.
+    assert_eq!(rig.wait(), (1000, Vec::new()));
+    assert_eq!(rig.wait(), (29_000, ["changed"].map(String::from).into()));
+    assert_eq!(rig.neighbours.deadline(), None);
+    assert_eq!(rig.send(2, "10.0.0.2"), ["02:00:00:00:00:02 packet 2"]);
+    for ms in [5000, 1000, 1000] {
+        assert_eq!(rig.wait(), (ms, [PROBE].map(String::from).into()));
+    }
+    assert_eq!(rig.wait(), (1000, ["changed"].map(String::from).into()));
+    assert_eq!(rig.send(3, "10.0.0.2"), [ASK]);
+}
+
+#[test]
+fn upper_layers_save_the_question() {
+    let mut rig = Rig::new();
+    rig.send(1, "10.0.0.2");
+    rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
+    rig.wait();
+    rig.wait();
+    rig.send(2, "10.0.0.2");
+    rig.neighbours.confirm(rig.now, ip("10.0.0.2"));
+    assert_eq!(rig.wait(), (5000, Vec::new()));
+    assert_eq!(rig.wait(), (25_000, ["changed"].map(String::from).into()));
+}
+
+#[test]
+fn requests_for_us_are_answered_and_teach() {
+    let mut rig = Rig::new();
+    let answer = "02:00:00:00:00:02 10.0.0.1 is here, 10.0.0.2";
+    assert_eq!(rig.arp(Request, ("10.0.0.2", THEIRS), "10.0.0.1"), [answer]);
+    assert_eq!(rig.send(1, "10.0.0.2"), ["02:00:00:00:00:02 packet 1"]);
+    assert_eq!(rig.arp(Request, ("10.0.0.3", THEIRS), "10.0.0.9"), NONE);
+    assert_eq!(rig.neighbours.resolve(rig.now, ip("10.0.0.3")), None);
+    // A probe (RFC 5227) is answered and teaches nothing.
+    let answer = "02:00:00:00:00:02 10.0.0.1 is here, 0.0.0.0";
+    assert_eq!(rig.arp(Request, ("0.0.0.0", THEIRS), "10.0.0.1"), [answer]);
+    assert_eq!(rig.neighbours.entries.len(), 1);
+}
+
+#[test]
+fn lies_are_not_believed() {
+    let mut rig = Rig::new();
+    // Replies that nobody asked for; groups; our own address.
+    assert_eq!(rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1"), NONE);
+    assert_eq!(
+        rig.arp(Request, ("10.0.0.2", Mac::BROADCAST), "10.0.0.1"),
+        NONE
+    );
+    rig.arp(Request, ("10.0.0.1", THEIRS), "10.0.0.1");
+    rig.arp(Request, ("224.0.0.1", THEIRS), "10.0.0.1");
+    assert_eq!(rig.neighbours.entries.len(), 0);
+}
+
+#[test]
+fn a_neighbour_that_moved_is_followed() {
+    let mut rig = Rig::new();
+    rig.arp(Request, ("10.0.0.2", THEIRS), "10.0.0.1");
+    // Gratuitous: it tells everybody.
+    assert_eq!(
+        rig.arp(Request, ("10.0.0.2", OTHER), "10.0.0.2"),
+        ["changed"]
+    );
+    assert_eq!(rig.send(1, "10.0.0.2"), ["02:00:00:00:00:03 packet 1"]);
+}
+
+#[test]
+fn groups_need_no_asking() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.send(1, "224.0.0.251"), ["01:00:5e:00:00:fb packet 1"]);
+    assert_eq!(
+        rig.send(2, "255.255.255.255"),
+        ["ff:ff:ff:ff:ff:ff packet 2"]
+    );
+    assert_eq!(rig.send(3, "ff02::1"), ["33:33:00:00:00:01 packet 3"]);
+}
+
+#[test]
+fn nd_resolves() {
+    let mut rig = Rig::new();
+    let ask = "33:33:ff:00:00:02 fd00::1 > ff02::1:ff00:2 who has fd00::2";
+    assert_eq!(rig.send(1, "fd00::2"), [ask]);
+    let mut advert = NdpRepr::NeighbourAdvert {
+        target: ip6("fd00::2"),
+        router: false,
+        solicited: true,
+        override_cache: true,
+        target_mac: Some(THEIRS),
+    };
+    // From beyond the link: ignored.
+    assert_eq!(rig.ndp("fd00::2", "fd00::1", 254, advert), NONE);
+    assert_eq!(
+        rig.ndp("fd00::2", "fd00::1", 255, advert),
+        ["02:00:00:00:00:02 packet 1", "changed"]
+    );
+    // Without the override flag another address only casts doubt.
+    if let NdpRepr::NeighbourAdvert {
+        override_cache,
+        target_mac,
+        ..
+    } = &mut advert
+    {
+        *override_cache = false;
+        *target_mac = Some(OTHER);
+    }
+    assert_eq!(rig.ndp("fd00::2", "fd00::1", 255, advert), NONE);
+    assert_eq!(rig.send(2, "fd00::2"), ["02:00:00:00:00:02 packet 2"]);
+    assert_eq!(rig.wait().0, 1000);
+    let probe = "02:00:00:00:00:02 fd00::1 > fd00::2 who has fd00::2";
+    assert_eq!(rig.wait(), (4000, [probe].map(String::from).into()));
+}
+
+#[test]
+fn nd_answers_for_us() {
+    let mut rig = Rig::new();
+    let solicit = |source_mac| NdpRepr::NeighbourSolicit {
+        target: ip6("fd00::1"),
+        source_mac,
+    };
+    let group = "ff02::1:ff00:1";
+    assert_eq!(
+        rig.ndp("fd00::2", group, 255, solicit(Some(THEIRS))),
+        ["02:00:00:00:00:02 fd00::1 > fd00::2 fd00::1 is here, solicited true"]
+    );
+    // Somebody tries to take our address.
+    assert_eq!(
+        rig.ndp("::", group, 255, solicit(None)),
+        ["33:33:00:00:00:01 fd00::1 > ff02::1 fd00::1 is here, solicited false"]
+    );
+    // Not for us.
+    let other = NdpRepr::NeighbourSolicit {
+        target: ip6("fd00::9"),
+        source_mac: Some(THEIRS),
+    };
+    assert_eq!(rig.ndp("fd00::2", "ff02::1:ff00:9", 255, other), NONE);
+}
+
+#[test]
+fn duplicate_detection() {
+    let mut rig = Rig::new();
+    let mut out = Outcome::default();
+    for n in 5..8 {
+        let address = ip6(&format!("fd00::{n}"));
+        rig.neighbours.start_dad(rig.now, address, &mut out);
+    }
+    assert_eq!(
+        show(&out)[0],
+        "33:33:ff:00:00:05 :: > ff02::1:ff00:5 who has fd00::5"
+    );
+    // Another one tries the same, and another one has it.
+    let target = ip6("fd00::5");
+    let solicit = NdpRepr::NeighbourSolicit {
+        target,
+        source_mac: None,
+    };
+    assert_eq!(
+        rig.ndp("::", "ff02::1:ff00:5", 255, solicit),
+        ["fd00::5 Duplicate"]
+    );
+    let advert = NdpRepr::NeighbourAdvert {
+        target: ip6("fd00::6"),
+        router: false,
+        solicited: false,
+        override_cache: true,
+        target_mac: Some(THEIRS),
+    };
+    assert_eq!(
+        rig.ndp("fd00::6", "ff02::1", 255, advert),
+        ["fd00::6 Duplicate"]
+    );
+    assert_eq!(
+        rig.wait(),
+        (1000, ["fd00::7 Unique"].map(String::from).into())
+    );
+    assert_eq!(rig.neighbours.deadline(), None);
+}
+
+#[test]
+fn tables_and_queues_are_bounded() {
+    let mut rig = Rig::new();
+    rig.send(0, "10.0.0.2");
+    for n in 1..MAX_WAITING {
+        assert_eq!(rig.send(n as u8, "10.0.0.2"), NONE);
+    }
+    assert_eq!(rig.send(200, "10.0.0.2"), ["drop 0"]);
+    for n in 0..2 * MAX_ENTRIES {
+        let sender = format!("10.1.{}.{}", n >> 8, n & 0xff);
+        rig.now += Nanos::from_micros(1);
+        rig.arp(Request, (&sender, THEIRS), "10.0.0.1");
+    }
+    assert_eq!(rig.neighbours.entries.len(), MAX_ENTRIES);
+    // The one being asked stayed.
+    assert!(rig.neighbours.entries.contains_key(&ip("10.0.0.2")));
+    assert_eq!(
+        solicited_node(ip6("fe80::aabb:ccdd")),
+        ip6("ff02::1:ffbb:ccdd")
+    );
+}
