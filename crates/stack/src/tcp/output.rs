@@ -105,6 +105,10 @@ impl Host {
             interface.emit(packet, out);
         }
         socket.queued = sent && socket.conn.wants_transmit();
+        let wakes = socket.conn.take_wakes();
+        if wakes.read || wakes.write {
+            socket.wake(wakes, &mut self.wakers);
+        }
         if let Some(at) = socket.conn.poll_deadline() {
             self.tcp.wheel.arm(index, at);
         }

@@ -69,17 +69,17 @@ impl Connection {
     }
 
     /// RFC 9293: a window is news if the segment is not older than the last that told one. True
-    /// if it changed.
+    /// if it differs from what we knew, so that the ACK is no duplicate (RFC 5681 2).
     fn update_window(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         let Window(window) = repr.window.scaled(self.snd.scale);
         let news = repr.ack.after(self.snd.una)
             || repr.seq.after(self.snd.wl1)
             || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0));
+        let changed = window != self.snd.wnd;
         if !news {
-            return false;
+            return changed;
         }
         self.snd.wl1 = repr.seq;
-        let changed = window != self.snd.wnd;
         self.snd.wnd = window;
         if window > self.snd.max_wnd {
             self.snd.max_wnd = window;

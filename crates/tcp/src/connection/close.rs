@@ -24,6 +24,7 @@ impl Connection {
         }
         self.snd.fin = Fin::Queued;
         self.snd.more = false;
+        self.rcv.ack.expect_no_answers();
         self.out.any = true;
         let _ = cx;
     }

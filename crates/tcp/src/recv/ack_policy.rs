@@ -148,6 +148,11 @@ impl AckPolicy {
         self.acked
     }
 
+    /// No text of ours will follow any more.
+    pub(crate) fn expect_no_answers(&mut self) {
+        self.interactive = false;
+    }
+
     /// When text last arrived.
     pub(crate) fn last_data(&self) -> Instant {
         self.last_data

@@ -38,6 +38,8 @@ impl Connection {
         let segment = self.next_segment(cx);
         if segment.is_none() {
             self.out.any = false;
+            // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
+            self.wake_writer_if_room(cx);
         }
         segment
     }
@@ -87,16 +89,18 @@ impl Connection {
         }
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
         self.pace(cx.now, cx.sysctl, len);
-        let fin = if again.fin {
-            TcpFlags::FIN
-        } else {
-            TcpFlags(0)
-        };
+        let mut flags = TcpFlags::ACK;
+        if len > 0 {
+            flags = flags.union(TcpFlags::PSH);
+        }
+        if again.fin {
+            flags = flags.union(TcpFlags::FIN);
+        }
         Some(self.build(
             cx,
             Draft {
                 seq: again.seq,
-                flags: TcpFlags::ACK.union(TcpFlags::PSH).union(fin),
+                flags,
                 payload: again.payload,
                 segs: again.segs,
                 truesize: again.truesize,
@@ -146,9 +150,10 @@ impl Connection {
             return Ok(0);
         }
         let mss = self.snd.mss;
-        let max_segs = room.min((cwnd / 2).max(1)).min(self.max_segs(cx));
+        let most_segs = self.max_segs(cx);
+        let quota = room.min((cwnd / 2).max(1)).min(most_segs);
         // "Grow": the unit takes in as much of what is queued as it may carry.
-        let len = unsent.min(max_segs * mss.bytes());
+        let len = unsent.min(most_segs * mss.bytes());
         let tail = len == unsent;
         let window = self.snd.usable_window();
         // Sender's silly window avoidance: a whole segment, or all of a shorter rest.
@@ -161,11 +166,11 @@ impl Connection {
             let held = tail && !last && nagle.holds(len < mss.bytes());
             return if held { Err(Blocked::Nagle) } else { Ok(len) };
         }
-        if self.defers(cx, len, tail, max_segs, room) {
+        if self.defers(cx, len, tail, most_segs, room) {
             return Err(Blocked::Defer);
         }
         // Here the small-queue check will stand: wmem_inflight against its limit.
-        Ok(split_point(len, window, mss, max_segs, tail, nagle))
+        Ok(split_point(len, window, mss, quota, tail, nagle))
     }
 
     fn nagle(&self) -> Nagle {
@@ -239,6 +244,8 @@ impl Connection {
         let snd = &mut self.snd;
         let was_idle = snd.rtx.is_empty();
         let taken = snd.queue.take(len as usize);
+        // A FIN by itself needs no completion.
+        let truesize = if len == 0 { 0 } else { taken.truesize };
         let seq = snd.nxt;
         let segs = snd.mss.segments(len).max(1);
         let fin = snd.fin == Fin::Queued && snd.queue.is_empty();
@@ -257,10 +264,10 @@ impl Connection {
             syn: false,
             fin,
             sent_at: cx.now,
-            truesize: taken.truesize,
+            truesize,
         });
         snd.last_sent = cx.now;
-        snd.wmem_inflight = snd.wmem_inflight.saturating_add(taken.truesize);
+        snd.wmem_inflight = snd.wmem_inflight.saturating_add(truesize);
         // PSH lets the peer's GRO hand a run of segments on at once.
         let asked = snd.pushed.after(seq) && snd.pushed.before_eq(end);
         let mut flags = TcpFlags::ACK;
@@ -278,7 +285,7 @@ impl Connection {
                 flags,
                 payload: taken.payload,
                 segs,
-                truesize: taken.truesize,
+                truesize,
             },
         )
     }
@@ -299,7 +306,9 @@ impl Connection {
             self.timers.progress_at = cx.now;
             self.arm_rto(cx);
         }
-        self.rcv.ack.on_text_sent(cx.now);
+        if self.snd.fin == Fin::No {
+            self.rcv.ack.on_text_sent(cx.now);
+        }
         self.pace(cx.now, cx.sysctl, u64::from(len) + u64::from(segs) * 60);
     }
 

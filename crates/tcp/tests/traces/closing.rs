@@ -1,0 +1,231 @@
+//! FIN, RST, TIME-WAIT (RFC 9293 3.6, 3.10.7.4).
+
+use crate::harness::{Bench, Setup};
+
+fn open() -> Bench {
+    Bench::established(&Setup::default())
+}
+
+#[test]
+fn active_close_ends_in_time_wait() {
+    let mut bench = open();
+    bench.play(
+        "close
+         > F. 1:1(0) ack 1
+         state = FinWait1
+         < . 1:1(0) ack 2
+         state = FinWait2
+         < F. 1:1(0) ack 2
+         > . 2:2(0) ack 2
+         state = Closed
+         time_wait = true
+         time_wait = false
+         flushed = true",
+    );
+    assert_eq!(bench.mib.time_waits, 1);
+}
+
+#[test]
+fn fin_and_its_ack_in_one_segment() {
+    open().play(
+        "close
+         > F. 1:1(0) ack 1
+         < F. 1:1(0) ack 2
+         > . 2:2(0) ack 2
+         state = Closed
+         time_wait = true",
+    );
+}
+
+#[test]
+fn both_close_at_once() {
+    open().play(
+        "close
+         > F. 1:1(0) ack 1
+         < F. 1:1(0) ack 1
+         > . 2:2(0) ack 2
+         state = Closing
+         < . 2:2(0) ack 2
+         state = Closed
+         time_wait = true",
+    );
+}
+
+#[test]
+fn passive_close() {
+    open().play(
+        "readable = false
+         < FP. 1:101(100) ack 1
+         > . 1:1(0) ack 102
+         wakes = read
+         state = CloseWait
+         read 200 = 100
+         read 200 = 0
+         write 50
+         > P. 1:51(50) ack 102
+         shutdown
+         > F. 51:51(0) ack 102
+         state = LastAck
+         < . 102:102(0) ack 51
+         state = LastAck
+         flushed = false
+         < . 102:102(0) ack 52
+         state = Closed
+         flushed = true
+         time_wait = false
+         read 1 = 0
+         write 1 = BrokenPipe",
+    );
+}
+
+#[test]
+fn half_closed_keeps_receiving() {
+    Bench::warmed_up(&Setup::default()).play(
+        "write 10
+         > P. 1:11(10) ack 1601
+         shutdown
+         > F. 11:11(0) ack 1601
+         write 1 = BrokenPipe
+         < . 1601:1601(0) ack 12
+         state = FinWait2
+         +70s
+         < . 1601:3061(1460) ack 12
+         < . 3061:4521(1460) ack 12
+         > . 12:12(0) ack 4521
+         read 2920
+         < F. 4521:4521(0) ack 12
+         > . 12:12(0) ack 4522
+         read 1 = 0
+         time_wait = true",
+    );
+}
+
+#[test]
+fn a_fin_out_of_order_waits_for_the_text_before_it() {
+    Bench::warmed_up(&Setup::default()).play(
+        "< F. 3061:3100(39) ack 1
+         > . 1:1(0) ack 1601 <sack 3061:3100>
+         state = Established
+         < . 1601:3061(1460) ack 1
+         > . 1:1(0) ack 3101
+         state = CloseWait
+         read 2000 = 1499
+         read 1 = 0",
+    );
+}
+
+#[test]
+fn a_lost_fin_is_sent_again_after_the_text_before_it() {
+    open().play(
+        "write 100
+         > P. 1:101(100) ack 1
+         close
+         > F. 101:101(0) ack 1
+         +200ms
+         > P. 1:101(100) ack 1
+         < . 1:1(0) ack 101
+         > F. 101:101(0) ack 1
+         < . 1:1(0) ack 102
+         state = FinWait2",
+    );
+}
+
+#[test]
+fn unread_data_makes_close_a_reset() {
+    let mut bench = open();
+    bench.play(
+        "< P. 1:101(100) ack 1
+         > . 1:1(0) ack 101
+         write 50
+         > P. 1:51(50) ack 101
+         close
+         > R. 51:51(0) ack 101
+         state = Closed",
+    );
+    assert_eq!(bench.mib.abort_on_close, 1);
+}
+
+#[test]
+fn linger_zero_resets() {
+    open().play(
+        "set linger 0
+         write 50
+         > P. 1:51(50) ack 1
+         close
+         > R. 51:51(0) ack 1
+         state = Closed
+         flushed = false",
+    );
+}
+
+#[test]
+fn abort_resets_and_tells_the_user() {
+    open().play(
+        "readable = false
+         abort
+         > R. 1:1(0) ack 1
+         wakes = read
+         read 1 = ConnectionAborted
+         read 1 = 0
+         write 1 = BrokenPipe",
+    );
+}
+
+#[test]
+fn an_orphan_resets_a_peer_that_goes_on_sending() {
+    let mut bench = open();
+    bench.play(
+        "close
+         > F. 1:1(0) ack 1
+         < . 1:1(0) ack 2
+         < P. 1:101(100) ack 2
+         > R. 2:2(0) ack 1
+         state = Closed",
+    );
+    assert_eq!(bench.mib.abort_on_data, 1);
+}
+
+#[test]
+fn an_orphan_leaves_fin_wait_2_after_a_minute() {
+    open().play(
+        "close
+         > F. 1:1(0) ack 1
+         < . 1:1(0) ack 2
+         +59.9s
+         state = FinWait2
+         +100ms
+         state = Closed
+         time_wait = false",
+    );
+}
+
+#[test]
+fn a_reset_is_an_error_after_what_was_received() {
+    let mut bench = open();
+    bench.play(
+        "writable = true
+         readable = false
+         < P. 1:101(100) ack 1
+         > . 1:1(0) ack 101
+         < R. 101:101(0) ack 1
+         state = Closed
+         wakes = read
+         read 200 = 100
+         read 1 = ConnectionReset
+         read 1 = 0",
+    );
+    assert_eq!(bench.mib.estab_resets, 1);
+}
+
+#[test]
+fn a_reset_after_both_have_closed_is_no_error() {
+    open().play(
+        "< F. 1:1(0) ack 1
+         > . 1:1(0) ack 2
+         close
+         > F. 1:1(0) ack 2
+         < R. 2:2(0) ack 1
+         state = Closed
+         error = None",
+    );
+}

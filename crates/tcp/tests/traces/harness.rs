@@ -1,0 +1,642 @@
+//! Plays a script of packets and calls against one connection, on virtual time.
+//!
+//! One line is one event, in the order of time:
+//! ```text
+//! < P. 1:1001(1000) ack 1 win 500 <sack 2001:3001>   a segment arrives
+//! > P. 1:4097(4096) ack 1001                         exactly this segment leaves
+//! +40ms                                              time passes; nothing may leave before its end
+//! write 4096                                         the user's calls; `= WouldBlock` for others
+//! ```
+//! Sequence numbers count from the SYN of their sender. `win` and `<...>` are compared where they
+//! stand in the script. Whatever leaves must be in the script: before each other line there is
+//! silence. Text is a pattern by position, checked in both directions.
+
+use fullsend_buf::{Chain, Pool, Slice};
+use fullsend_tcp::{
+    Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
+    Sysctl, TcpError, TcpMib, Wakes,
+};
+use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+
+/// Our ISN and the peer's, near the wrap so that it is always tested.
+const ISS: SeqNum = SeqNum::new(u32::MAX - 1999);
+const IRS: SeqNum = SeqNum::new(u32::MAX - 2999);
+/// The peer's timestamp clock at time zero.
+const PEER_CLOCK: u32 = u32::MAX - 500;
+const TS_OFFSET: u32 = u32::MAX - 100;
+
+/// How the connection and its peer are set up.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) peer_mss: u16,
+    pub(crate) peer_window: u16,
+    /// The peer's window scale.
+    pub(crate) wscale: Option<u8>,
+    pub(crate) sack: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) device: DeviceCaps,
+    pub(crate) sysctl: Sysctl,
+    pub ipv6: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            peer_mss: 1460,
+            peer_window: 65_535,
+            wscale: Some(7),
+            sack: true,
+            timestamps: false,
+            device: DeviceCaps {
+                mtu: 1500,
+                gso_max_size: 65_536,
+                gso_max_segs: 65_535,
+            },
+            sysctl: Sysctl::default(),
+            ipv6: false,
+        }
+    }
+}
+
+/// A connection on the bench.
+pub(crate) struct Bench {
+    pub(crate) conn: Connection,
+    pub(crate) mib: TcpMib,
+    now: Instant,
+    setup: Setup,
+    pool: Pool,
+    rng: Rng,
+    written: u32,
+    read: u32,
+    /// Our last TSval, for the peer to echo.
+    echo: u32,
+    line: String,
+}
+
+macro_rules! cx {
+    ($bench:expr) => {
+        &mut Cx {
+            now: $bench.now,
+            sysctl: &$bench.setup.sysctl,
+            pool: &$bench.pool,
+            mib: &mut $bench.mib,
+            rng: &mut $bench.rng,
+            device: $bench.setup.device,
+            ts_offset: TS_OFFSET,
+        }
+    };
+}
+
+impl Bench {
+    /// Before the first segment: SYN-SENT.
+    pub(crate) fn connecting(setup: &Setup) -> Self {
+        Self::new(setup, None)
+    }
+
+    /// Just after the peer's SYN: SYN-RECEIVED.
+    pub(crate) fn accepting(setup: &Setup) -> Self {
+        let syn = TcpRepr {
+            src_port: 2000,
+            dst_port: 80,
+            seq: IRS,
+            flags: TcpFlags::SYN,
+            window: WireWindow(setup.peer_window),
+            options: syn_options(setup),
+            ..TcpRepr::default()
+        };
+        Self::new(setup, Some(syn))
+    }
+
+    fn new(setup: &Setup, syn: Option<TcpRepr>) -> Self {
+        let (mut rng, mut mib) = (Rng::new(Seed::from_u64(1)), TcpMib::default());
+        let pool = Pool::new(1 << 20);
+        let now = Instant::ZERO + Nanos::from_secs(100);
+        let mut cx = Cx {
+            now,
+            sysctl: &setup.sysctl,
+            pool: &pool,
+            mib: &mut mib,
+            rng: &mut rng,
+            device: setup.device,
+            ts_offset: TS_OFFSET,
+        };
+        let ip = if setup.ipv6 { 40 } else { 20 };
+        let mss = Mss::clamped((setup.device.mtu - 20 - u32::from(ip)) as u16);
+        let conn = match &syn {
+            Some(syn) => Connection::accept(&mut cx, syn, ISS, mss, ip),
+            None => Connection::connect(&mut cx, 80, 2000, ISS, mss, ip),
+        };
+        Self {
+            conn,
+            mib,
+            now,
+            setup: setup.clone(),
+            pool,
+            rng,
+            written: 0,
+            read: 0,
+            echo: 0,
+            line: String::new(),
+        }
+    }
+
+    /// ESTABLISHED by a passive open; the peer's window is `peer_window << wscale` from here on
+    /// if the script says nothing else.
+    pub(crate) fn established(setup: &Setup) -> Self {
+        let mut bench = Self::accepting(setup);
+        bench.play("> S. 0:0(0) ack 1\n< . 1:1(0) ack 1");
+        assert_eq!(bench.conn.state(), State::Established);
+        bench
+    }
+
+    /// The same, with the segments that are acknowledged one by one at a connection's start over.
+    pub(crate) fn warmed_up(setup: &Setup) -> Self {
+        let mut bench = Self::established(setup);
+        bench.play("< P. 1:1601(1600) ack 1 gro 100\n> . 1:1(0) ack 1601\nread 1600");
+        bench
+    }
+
+    /// Plays a script.
+    pub(crate) fn play(&mut self, script: &str) -> &mut Self {
+        for line in script.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            self.line = line.to_owned();
+            self.step(line);
+        }
+        self.line = "the end of the script".to_owned();
+        self.silence();
+        self
+    }
+
+    fn step(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if word == ">" {
+            let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
+                panic!("at {line:?}: nothing leaves");
+            };
+            return self.compare(&segment, rest);
+        }
+        self.silence();
+        match word {
+            "<" => {
+                let segment = self.parse(rest);
+                self.conn.handle_segment(cx!(self), segment);
+            }
+            _ if word.starts_with('+') => self.pass(span(&word[1..])),
+            _ => self.call(word, rest),
+        }
+    }
+
+    fn call(&mut self, word: &str, rest: &str) {
+        let (args, expected) = rest.split_once('=').unwrap_or((rest, ""));
+        let (args, expected) = (args.trim(), expected.trim());
+        let number = || {
+            args.split(' ')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0usize)
+        };
+        let result = match word {
+            "write" => self.write(number(), args.ends_with("more")),
+            "write_slice" => self.write_slice(number()),
+            "read" => self.read(number()),
+            "shutdown" => {
+                self.conn.shutdown_write(cx!(self));
+                String::new()
+            }
+            "shutdown_read" => {
+                self.conn.shutdown_read();
+                String::new()
+            }
+            "close" => {
+                self.conn.close(cx!(self));
+                String::new()
+            }
+            "abort" => {
+                self.conn.abort(cx!(self));
+                String::new()
+            }
+            "too_big" => {
+                let (seq, mtu) = args.split_once(' ').expect("too_big SEQ MTU");
+                let mtu = mtu.parse().expect("an MTU");
+                let seq = ISS + seq.parse::<u32>().expect("a sequence number");
+                self.conn
+                    .handle_icmp(cx!(self), seq, IcmpError::TooBig { mtu });
+                String::new()
+            }
+            "unreachable" => {
+                let error = IcmpError::Unreachable(TcpError::HostUnreachable);
+                self.conn
+                    .handle_icmp(cx!(self), ISS + number() as u32, error);
+                String::new()
+            }
+            "state" => format!("{:?}", self.conn.state()),
+            "error" => format!("{:?}", self.conn.take_error()),
+            "cwnd" => format!("{}", self.info().tcpi_snd_cwnd),
+            "readable" => format!("{}", self.conn.poll_readable()),
+            "writable" => format!("{}", self.conn.poll_writable(cx!(self))),
+            "wakes" => {
+                let Wakes { read, write } = self.conn.take_wakes();
+                let told = [(read, "read"), (write, "write")];
+                let told: Vec<_> = told.iter().filter(|t| t.0).map(|t| t.1).collect();
+                told.join(" ")
+            }
+            "flushed" => format!("{}", self.conn.is_flushed()),
+            "time_wait" => format!("{}", self.conn.take_time_wait().is_some()),
+            "set" => self.set(args),
+            _ => panic!("what is {word:?}?"),
+        };
+        if !(matches!(word, "write" | "read") && expected.is_empty()) {
+            assert_eq!(result, expected, "at {:?}", self.line);
+        } else {
+            assert_eq!(result, number().to_string(), "at {:?}", self.line);
+        }
+    }
+
+    fn write(&mut self, len: usize, more: bool) -> String {
+        let text = pattern(self.written, len);
+        match self.conn.write(cx!(self), &text, more) {
+            Ok(n) => {
+                self.written += n as u32;
+                n.to_string()
+            }
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    fn write_slice(&mut self, len: usize) -> String {
+        let text = Slice::copied_from(&pattern(self.written, len));
+        match self.conn.write_slice(cx!(self), text, false) {
+            Ok(()) => {
+                self.written += len as u32;
+                String::new()
+            }
+            Err((error, back)) => {
+                assert_eq!(back.len(), len);
+                format!("{error:?}")
+            }
+        }
+    }
+
+    fn read(&mut self, len: usize) -> String {
+        let mut out = vec![0; len];
+        match self.conn.read(cx!(self), &mut out) {
+            Ok(n) => {
+                assert_eq!(out[..n], pattern(self.read, n), "at {:?}", self.line);
+                self.read += n as u32;
+                n.to_string()
+            }
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    fn set(&mut self, args: &str) -> String {
+        let (name, value) = args.split_once(' ').expect("set NAME VALUE");
+        let n: u64 = value.parse().expect("a number");
+        let seconds = Nanos::from_secs(n);
+        let option = match name {
+            "nodelay" => SocketOption::TcpNodelay(n != 0),
+            "cork" => SocketOption::TcpCork(n != 0),
+            "quickack" => SocketOption::TcpQuickack(n != 0),
+            "keepalive" => SocketOption::SoKeepalive(n != 0),
+            "keepidle" => SocketOption::TcpKeepidle(seconds),
+            "keepintvl" => SocketOption::TcpKeepintvl(seconds),
+            "keepcnt" => SocketOption::TcpKeepcnt(n as u8),
+            "user_timeout" => SocketOption::TcpUserTimeout(seconds),
+            "linger" => SocketOption::SoLinger(Linger::For(seconds)),
+            "notsent_lowat" => SocketOption::TcpNotsentLowat(n as u32),
+            "sndbuf" => SocketOption::SoSndbuf(n as u32),
+            "rcvbuf" => SocketOption::SoRcvbuf(n as u32),
+            "max_pacing_rate" => SocketOption::SoMaxPacingRate(n),
+            _ => panic!("what is {name:?}?"),
+        };
+        match self.conn.set_option(cx!(self), option) {
+            Ok(()) => String::new(),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    pub(crate) fn info(&mut self) -> fullsend_tcp::TcpInfo {
+        self.conn.info(cx!(self))
+    }
+
+    pub(crate) fn setup_mut(&mut self) -> &mut Setup {
+        &mut self.setup
+    }
+
+    /// The next segment, whatever it is.
+    pub(crate) fn next_out(&mut self) -> Option<SegmentOut> {
+        let segment = self.conn.poll_transmit(cx!(self))?;
+        self.check(&segment);
+        Some(segment)
+    }
+
+    /// Our sequence number as scripts count.
+    pub(crate) fn relative(&self, seq: SeqNum) -> u32 {
+        seq.since(ISS)
+    }
+
+    /// Everything sent so far ends here.
+    pub(crate) fn sent(&mut self) -> u32 {
+        self.written + 1 - self.info().tcpi_notsent_bytes
+    }
+
+    /// Writes until the buffer is full.
+    pub(crate) fn fill(&mut self) {
+        while self.try_write(100_000) {}
+    }
+
+    /// True if anything was taken.
+    pub(crate) fn try_write(&mut self, len: usize) -> bool {
+        self.write(len, false) != "WouldBlock"
+    }
+
+    /// Sends and acknowledges until nothing is left.
+    pub(crate) fn drain(&mut self) {
+        while !self.conn.is_flushed() {
+            while self.next_out().is_some() {}
+            let sent = self.sent();
+            self.acknowledge(sent);
+        }
+    }
+
+    /// A pure ACK arrives.
+    pub(crate) fn acknowledge(&mut self, ack: u32) {
+        self.step_in(&format!(". 1:1(0) ack {ack}"));
+    }
+
+    /// Text arrives.
+    pub(crate) fn text(&mut self, seq: u32, len: u32) {
+        self.step_in(&format!("P. {seq}:{}({len}) ack 1", seq + len));
+    }
+
+    /// Goes to the next deadline and handles it; false if there is none.
+    pub(crate) fn next_timeout(&mut self) -> bool {
+        let Some(at) = self.conn.poll_deadline() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.conn.handle_timeout(cx!(self));
+        true
+    }
+
+    /// Seconds since the beginning.
+    pub(crate) fn elapsed_s(&self) -> u64 {
+        self.now.as_millis() / 1000 - 100
+    }
+
+    /// A pure ACK with one SACK block arrives.
+    pub(crate) fn acknowledge_with_sack(&mut self, ack: u32, left: u32, right: u32) {
+        self.step_in(&format!(". 1:1(0) ack {ack} <sack {left}:{right}>"));
+    }
+
+    fn step_in(&mut self, text: &str) {
+        let segment = self.parse(text);
+        self.conn.handle_segment(cx!(self), segment);
+    }
+
+    fn silence(&mut self) {
+        if let Some(segment) = self.conn.poll_transmit(cx!(self)) {
+            panic!("before {:?}: {} leaves", self.line, self.show(&segment));
+        }
+        assert!(!self.conn.wants_transmit());
+    }
+
+    /// Runs timers up to `span` from now; only at the very end may something leave.
+    pub(crate) fn pass(&mut self, span: Nanos) {
+        let end = self.now + span;
+        while let Some(at) = self.conn.poll_deadline().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.conn.handle_timeout(cx!(self));
+            if self.now < end {
+                self.silence();
+            }
+        }
+        self.now = end;
+    }
+
+    /// `P. 1:1001(1000) ack 1 win 500 <sack 2001:3001,ts 5>`
+    fn parse(&mut self, text: &str) -> SegmentIn {
+        let (head, options) = text.split_once('<').unwrap_or((text, ""));
+        let mut words = head.split_whitespace();
+        let flags = parse_flags(words.next().expect("flags"));
+        let (from, len) = range(words.next().expect("SEQ:END(LEN)"));
+        let mut repr = TcpRepr {
+            src_port: 2000,
+            dst_port: 80,
+            seq: IRS + from,
+            flags,
+            window: WireWindow(self.setup.peer_window),
+            ..TcpRepr::default()
+        };
+        let mut size = 0;
+        while let Some(word) = words.next() {
+            let value: u32 = words.next().and_then(|v| v.parse().ok()).expect("a number");
+            match word {
+                "ack" => repr.ack = ISS + value,
+                "win" => repr.window = WireWindow(value as u16),
+                "gro" => size = value as u16,
+                _ => panic!("what is {word:?} in {text:?}?"),
+            }
+        }
+        self.parse_options(&mut repr, options.trim_end_matches('>'));
+        let payload = pattern(from.wrapping_sub(1), len as usize);
+        SegmentIn {
+            repr,
+            payload: Chain::from(Slice::copied_from(&payload)),
+            gso_size: size,
+            gso_segs: if size == 0 {
+                1
+            } else {
+                len.div_ceil(size.into()) as u16
+            },
+            ce: false,
+        }
+    }
+
+    fn parse_options(&self, repr: &mut TcpRepr, text: &str) {
+        let syn = repr.flags.contains(TcpFlags::SYN);
+        if syn {
+            repr.options = syn_options(&self.setup);
+        }
+        if self.setup.timestamps {
+            let clock = self.now.as_millis() as u32 - 100_000;
+            repr.options.timestamps = Some(Timestamps {
+                val: PEER_CLOCK.wrapping_add(clock),
+                ecr: if repr.flags.contains(TcpFlags::ACK) {
+                    self.echo
+                } else {
+                    0
+                },
+            });
+        }
+        for option in text.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            let (name, value) = option.split_once(' ').unwrap_or((option, ""));
+            match name {
+                "sack" => {
+                    let (left, right) = value.split_once(':').expect("LEFT:RIGHT");
+                    let at = |n: &str| ISS + n.parse::<u32>().expect("a number");
+                    repr.options.sack.push(SackBlock {
+                        left: at(left),
+                        right: at(right),
+                    });
+                }
+                // The peer's clock at an earlier time, in ms since the bench began.
+                "ts" => {
+                    let ms: u32 = value.parse().expect("milliseconds");
+                    let ts = repr.options.timestamps.as_mut().expect("timestamps");
+                    ts.val = PEER_CLOCK.wrapping_add(ms);
+                }
+                "none" => repr.options = TcpOptions::default(),
+                _ => panic!("what is {option:?}?"),
+            }
+        }
+    }
+
+    fn compare(&mut self, segment: &SegmentOut, expected: &str) {
+        let shown = self.show(segment);
+        let mut parts = shown.splitn(3, " | ");
+        let (head, window, options) = (parts.next(), parts.next(), parts.next());
+        let (expected_head, expected_options) = match expected.split_once('<') {
+            Some((head, options)) => (head.trim(), Some(options.trim_end_matches('>'))),
+            None => (expected.trim(), None),
+        };
+        let (expected_head, expected_window) = match expected_head.split_once(" win ") {
+            Some((head, window)) => (head, Some(window)),
+            None => (expected_head, None),
+        };
+        assert_eq!(head, Some(expected_head), "at {:?}", self.line);
+        if expected_window.is_some() {
+            assert_eq!(window, expected_window, "window at {:?}", self.line);
+        }
+        if expected_options.is_some() {
+            assert_eq!(options, expected_options, "options at {:?}", self.line);
+        }
+        self.check(segment);
+    }
+
+    /// What holds for every segment.
+    fn check(&mut self, segment: &SegmentOut) {
+        let len = segment.payload.len();
+        let mut bytes = vec![0; len];
+        segment.payload.copy_to(&mut bytes);
+        let from = segment.repr.seq.since(ISS).wrapping_sub(1);
+        assert_eq!(bytes, pattern(from, len), "text at {:?}", self.line);
+        let segs = match segment.gso_size {
+            0 => 1,
+            size => len.div_ceil(size.into()),
+        };
+        assert_eq!(usize::from(segment.gso_segs), segs, "at {:?}", self.line);
+        assert_eq!(segment.truesize > 0, len > 0, "at {:?}", self.line);
+        if let Some(ts) = segment.repr.options.timestamps {
+            self.echo = ts.val;
+        }
+    }
+
+    fn show(&self, segment: &SegmentOut) -> String {
+        let repr = &segment.repr;
+        let (from, len) = (repr.seq.since(ISS), segment.payload.len() as u32);
+        let from_shown = from as i32;
+        let mut text = format!(
+            "{} {from_shown}:{}({len})",
+            show_flags(repr.flags),
+            from_shown + len as i32
+        );
+        if repr.flags.contains(TcpFlags::ACK) {
+            text += &format!(" ack {}", repr.ack.since(IRS));
+        }
+        text += &format!(" | {} | {}", repr.window.0, show_options(&repr.options));
+        text
+    }
+}
+
+fn show_options(options: &TcpOptions) -> String {
+    let mut shown = Vec::new();
+    if let Some(mss) = options.mss {
+        shown.push(format!("mss {mss}"));
+    }
+    if options.sack_permitted {
+        shown.push("sackOK".to_owned());
+    }
+    if options.timestamps.is_some() {
+        shown.push("ts".to_owned());
+    }
+    if let Some(shift) = options.window_scale {
+        shown.push(format!("wscale {shift}"));
+    }
+    for block in options.sack.as_slice() {
+        let (left, right) = (block.left.since(IRS), block.right.since(IRS));
+        shown.push(format!("sack {left}:{right}"));
+    }
+    shown.join(",")
+}
+
+fn syn_options(setup: &Setup) -> TcpOptions {
+    TcpOptions {
+        mss: Some(setup.peer_mss),
+        window_scale: setup.wscale,
+        sack_permitted: setup.sack,
+        timestamps: setup.timestamps.then_some(Timestamps {
+            val: PEER_CLOCK,
+            ecr: 0,
+        }),
+        ..TcpOptions::default()
+    }
+}
+
+const FLAGS: [(char, TcpFlags); 6] = [
+    ('F', TcpFlags::FIN),
+    ('S', TcpFlags::SYN),
+    ('R', TcpFlags::RST),
+    ('P', TcpFlags::PSH),
+    ('U', TcpFlags::URG),
+    ('.', TcpFlags::ACK),
+];
+
+fn parse_flags(text: &str) -> TcpFlags {
+    let flag = |c| FLAGS.iter().find(|f| f.0 == c).expect("a flag").1;
+    text.chars().fold(TcpFlags(0), |all, c| match c {
+        '-' => all,
+        c => all.union(flag(c)),
+    })
+}
+
+fn show_flags(flags: TcpFlags) -> String {
+    let set = FLAGS.iter().filter(|f| flags.contains(f.1));
+    set.map(|f| f.0).collect()
+}
+
+/// `1:1001(1000)`
+fn range(text: &str) -> (u32, u32) {
+    let (from, rest) = text.split_once(':').expect("SEQ:END(LEN)");
+    let (end, len) = rest
+        .trim_end_matches(')')
+        .split_once('(')
+        .expect("END(LEN)");
+    let [from, end, len] = [from, end, len].map(|n| n.parse::<u32>().expect("a number"));
+    assert_eq!(from + len, end, "{text}");
+    (from, len)
+}
+
+/// `40ms`, `1.5s`, `250us`
+fn span(text: &str) -> Nanos {
+    let split = text.find(|c: char| c.is_alphabetic()).expect("a unit");
+    let (n, unit) = text.split_at(split);
+    let n: f64 = n.parse().expect("a number");
+    let ns = match unit {
+        "s" => 1e9,
+        "ms" => 1e6,
+        "us" => 1e3,
+        _ => panic!("what is {unit:?}?"),
+    };
+    Nanos::from_nanos((n * ns) as u64)
+}
+
+/// The byte at each position of a stream.
+fn pattern(from: u32, len: usize) -> Vec<u8> {
+    let at = |n: u32| (n ^ (n >> 8) ^ (n >> 16)) as u8;
+    (0..len as u32).map(|i| at(from.wrapping_add(i))).collect()
+}

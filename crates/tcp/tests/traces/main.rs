@@ -1,0 +1,10 @@
+//! The rules of TCP as traces: packets in, packets out, on virtual time.
+
+mod closing;
+mod handshake;
+mod harness;
+mod receiving;
+mod recovery;
+mod sending;
+mod timers;
+mod validity;

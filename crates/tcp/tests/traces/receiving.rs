@@ -1,0 +1,219 @@
+//! The receive path: when acknowledgements go, reassembly, windows.
+
+use crate::harness::{Bench, Setup};
+
+fn plain() -> Setup {
+    Setup::default()
+}
+
+#[test]
+fn the_first_segments_are_acknowledged_at_once() {
+    Bench::established(&plain()).play(
+        "< P. 1:101(100) ack 1
+         > . 1:1(0) ack 101
+         < P. 101:201(100) ack 1
+         > . 1:1(0) ack 201",
+    );
+}
+
+#[test]
+fn a_lone_segment_is_acknowledged_after_40_ms() {
+    let mut bench = Bench::warmed_up(&plain());
+    bench.play(
+        "< P. 1601:1701(100) ack 1
+         +40ms
+         > . 1:1(0) ack 1701
+         +10s",
+    );
+    assert_eq!(bench.mib.delayed_acks, 1);
+}
+
+#[test]
+fn every_second_full_segment_is_acknowledged() {
+    Bench::warmed_up(&plain()).play(
+        "< . 1601:3061(1460) ack 1
+         < . 3061:4521(1460) ack 1
+         > . 1:1(0) ack 4521
+         < . 4521:5981(1460) ack 1
+         < . 5981:6041(60) ack 1
+         > . 1:1(0) ack 6041",
+    );
+}
+
+#[test]
+fn a_coalesced_run_counts_its_segments() {
+    Bench::warmed_up(&plain()).play(
+        "< . 1601:5981(4380) ack 1 gro 1460
+         > . 1:1(0) ack 5981",
+    );
+}
+
+#[test]
+fn the_acknowledgement_rides_on_the_answer() {
+    // The first answer shows that answers follow; from then on none is acknowledged by itself.
+    Bench::warmed_up(&plain()).play(
+        "< P. 1601:1701(100) ack 1
+         read 100
+         write 200
+         > P. 1:201(200) ack 1701
+         < P. 1701:5797(4096) ack 201 gro 1460
+         read 4096
+         write 4096
+         > P. 201:4297(4096) ack 5797
+         < P. 5797:9893(4096) ack 4297 gro 1460
+         +1ms
+         > . 4297:4297(0) ack 9893
+         # No answer came, so the next run is acknowledged at once.
+         < P. 9893:13989(4096) ack 4297 gro 1460
+         > . 4297:4297(0) ack 13989",
+    );
+}
+
+#[test]
+fn quickack_can_be_switched() {
+    Bench::warmed_up(&plain()).play(
+        "set quickack 1
+         < P. 1601:1701(100) ack 1
+         > . 1:1(0) ack 1701
+         set quickack 0
+         < P. 1701:1801(100) ack 1
+         set quickack 1
+         > . 1:1(0) ack 1801",
+    );
+}
+
+#[test]
+fn what_comes_out_of_order_is_told_by_sack_and_read_in_order() {
+    let mut bench = Bench::warmed_up(&plain());
+    bench.play(
+        "< . 3061:4521(1460) ack 1
+         > . 1:1(0) ack 1601 <sack 3061:4521>
+         < . 5981:7441(1460) ack 1
+         > . 1:1(0) ack 1601 <sack 5981:7441,sack 3061:4521>
+         read 1 = WouldBlock
+         < . 1601:3061(1460) ack 1
+         > . 1:1(0) ack 4521 <sack 5981:7441>
+         < . 4521:5981(1460) ack 1
+         > . 1:1(0) ack 7441 <>
+         read 5840",
+    );
+    assert_eq!(bench.mib.ofo_queue, 2);
+}
+
+#[test]
+fn without_sack_duplicates_are_plain() {
+    let setup = Setup {
+        sack: false,
+        ..plain()
+    };
+    Bench::warmed_up(&setup).play(
+        "< . 3061:4521(1460) ack 1
+         > . 1:1(0) ack 1601 <>
+         < . 1601:3061(1460) ack 1
+         > . 1:1(0) ack 4521 <>",
+    );
+}
+
+#[test]
+fn text_received_twice_is_told_by_dsack() {
+    let mut bench = Bench::warmed_up(&plain());
+    bench.play(
+        "< . 1601:3061(1460) ack 1
+         < . 1601:3061(1460) ack 1
+         > . 1:1(0) ack 3061 <sack 1601:3061>
+         < . 101:1601(1500) ack 1
+         > . 1:1(0) ack 3061 <sack 101:1601>
+         < . 2000:4000(2000) ack 1
+         > . 1:1(0) ack 4000 <sack 2000:3061>
+         read 2399",
+    );
+    bench.setup_mut().sysctl.tcp_dsack = false;
+    bench.play(
+        "< . 101:1601(1500) ack 1
+         > . 1:1(0) ack 4000 <>",
+    );
+}
+
+#[test]
+fn holes_are_told_beside_full_segments() {
+    Bench::warmed_up(&plain()).play(
+        "set nodelay 1
+         < . 3061:4521(1460) ack 1
+         > . 1:1(0) ack 1601 <sack 3061:4521>
+         write 1460
+         > P. 1:1461(1460) ack 1601 <>
+         write 100
+         > P. 1461:1561(100) ack 1601 <sack 3061:4521>
+         # Both are due: the text first, and the hole by itself because it does not fit.
+         < . 5981:7441(1460) ack 1
+         > . 1561:1561(0) ack 1601 <sack 5981:7441,sack 3061:4521>",
+    );
+}
+
+#[test]
+fn a_reader_that_opens_the_window_tells() {
+    let mut bench = Bench::warmed_up(&plain());
+    bench.play("set rcvbuf 20000");
+    let mut seq = 1601;
+    // Fill the window to its end.
+    loop {
+        let window = bench.info().tcpi_rcv_wnd;
+        if window == 0 {
+            break;
+        }
+        let len = window.min(1460);
+        bench.text(seq, len);
+        seq += len;
+        while bench.next_out().is_some() {}
+    }
+    let all = seq - 1601;
+    bench.play(&format!("read {all}\n> . 1:1(0) ack {seq}"));
+    assert!(bench.info().tcpi_rcv_wnd >= 2 * 1460);
+}
+
+#[test]
+fn text_beyond_the_window_is_cut_off() {
+    let mut bench = Bench::warmed_up(&plain());
+    let edge = 1601 + bench.info().tcpi_rcv_wnd;
+    let beyond = edge + 1000;
+    bench.play(&format!(
+        "< F. {}:{}(2000) ack 1\n> . 1:1(0) ack 1601 <sack {}:{}>",
+        edge - 1000,
+        beyond,
+        edge - 1000,
+        edge
+    ));
+}
+
+#[test]
+fn a_read_side_shut_swallows_text() {
+    Bench::warmed_up(&plain()).play(
+        "shutdown_read
+         < . 1601:3061(1460) ack 1
+         < . 3061:4521(1460) ack 1
+         > . 1:1(0) ack 4521
+         read 10 = 0",
+    );
+}
+
+#[test]
+fn a_waiting_reader_is_told_once() {
+    Bench::warmed_up(&plain()).play(
+        "readable = false
+         < . 1601:1701(100) ack 1
+         wakes = read
+         wakes =
+         < . 1701:1801(100) ack 1
+         wakes =
+         readable = true
+         read 200
+         < . 1801:1901(100) ack 1
+         wakes =
+         read 1000 = 100
+         read 1 = WouldBlock
+         < . 1901:2001(100) ack 1
+         wakes = read
+         +40ms
+         > . 1:1(0) ack 2001",
+    );
+}

@@ -1,0 +1,119 @@
+//! Loss and its repair: RFC 6675, RFC 6582, RFC 5681.
+
+use crate::harness::{Bench, Setup};
+
+fn open() -> Bench {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set nodelay 1
+         write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1",
+    );
+    bench
+}
+
+#[test]
+fn three_segments_sacked_above_a_hole_repair_it() {
+    let mut bench = open();
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 1461:2921>
+         < . 1:1(0) ack 1 <sack 1461:4381>
+         < . 1:1(0) ack 1 <sack 1461:5841>
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1 <sack 1461:14601>
+         < . 1:1(0) ack 14601
+         cwnd = 7",
+    );
+    assert_eq!((bench.mib.sack_recovery, bench.mib.retrans_segs), (1, 1));
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+}
+
+#[test]
+fn new_text_flows_during_recovery() {
+    open().play(
+        "write 5000
+         < . 1:1(0) ack 1 <sack 1461:5841>
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1 <sack 1461:8761>
+         > P. 14601:17521(2920) ack 1
+         < . 1:1(0) ack 1 <sack 1461:13141>
+         > P. 17521:19601(2080) ack 1",
+    );
+}
+
+#[test]
+fn several_holes_go_as_super_segments() {
+    let mut bench = open();
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 4381:14601>
+         > P. 1:4381(4380) ack 1",
+    );
+    assert_eq!(bench.mib.fast_retrans, 3);
+}
+
+#[test]
+fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
+    let setup = Setup {
+        sack: false,
+        ..Setup::default()
+    };
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 1
+         < . 1:1(0) ack 1
+         < . 1:1(0) ack 1
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 5841
+         > P. 5841:7301(1460) ack 1
+         < . 1:1(0) ack 14601
+         cwnd = 7",
+    );
+    assert_eq!(bench.mib.reno_recovery, 1);
+}
+
+#[test]
+fn a_window_update_is_no_duplicate() {
+    let setup = Setup {
+        sack: false,
+        ..Setup::default()
+    };
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 1 win 40001
+         < . 1:1(0) ack 1 win 65001
+         < . 1:1(0) ack 1 win 65535
+         < P. 1:2(1) ack 1
+         > . 14601:14601(0) ack 2",
+    );
+    assert_eq!(bench.mib.reno_recovery, 0);
+}
+
+#[test]
+fn a_timeout_sends_everything_again_in_slow_start() {
+    open().play(
+        "+200ms
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461
+         > P. 1461:4381(2920) ack 1
+         < . 1:1(0) ack 14601
+         +100s",
+    );
+}
+
+#[test]
+fn what_was_sacked_is_not_sent_again_after_a_timeout() {
+    open().play(
+        "< . 1:1(0) ack 1 <sack 1461:2921>
+         +200ms
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 2921
+         > P. 2921:5841(2920) ack 1",
+    );
+}

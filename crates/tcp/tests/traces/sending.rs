@@ -1,0 +1,390 @@
+//! The send path: where transmit units are cut, what Nagle and corks hold, windows, PSH, memory.
+
+use fullsend_units::Nanos;
+
+use crate::harness::{Bench, Setup};
+
+/// MSS 1448: timestamps take 12 bytes.
+fn with_timestamps() -> Setup {
+    Setup {
+        timestamps: true,
+        ..Setup::default()
+    }
+}
+
+#[test]
+fn a_4096_byte_write_leaves_as_one_unit() {
+    Bench::established(&with_timestamps()).play(
+        "set nodelay 1
+         write 4096
+         > P. 1:4097(4096) ack 1
+         # NODELAY: also with something small in flight.
+         write 4096
+         > P. 4097:8193(4096) ack 1",
+    );
+    Bench::established(&with_timestamps()).play(
+        "write 4096
+         > P. 1:4097(4096) ack 1",
+    );
+}
+
+/// The trailing 1200 bytes make the unit small, though it has three segments (Minshall).
+#[test]
+fn nagle_decides_inside_of_the_split() {
+    Bench::established(&with_timestamps()).play(
+        "write 4096
+         > P. 1:4097(4096) ack 1
+         write 4096
+         > P. 4097:6993(2896) ack 1
+         < . 1:1(0) ack 4097
+         > P. 6993:8193(1200) ack 1",
+    );
+}
+
+#[test]
+fn a_small_segment_in_flight_holds_the_partial_rest() {
+    Bench::established(&Setup::default()).play(
+        "write 100
+         > P. 1:101(100) ack 1
+         write 2000
+         > . 101:1561(1460) ack 1
+         < . 1:1(0) ack 101
+         > P. 1561:2101(540) ack 1",
+    );
+    Bench::established(&Setup::default()).play(
+        "set nodelay 1
+         write 100
+         > P. 1:101(100) ack 1
+         write 2000
+         > P. 101:2101(2000) ack 1",
+    );
+}
+
+#[test]
+fn full_segments_in_flight_do_not_hold() {
+    Bench::established(&Setup::default()).play(
+        "write 1460
+         > P. 1:1461(1460) ack 1
+         write 2000
+         > P. 1461:3461(2000) ack 1
+         # Now its end is small.
+         write 2000
+         > . 3461:4921(1460) ack 1
+         < . 1:1(0) ack 3461
+         > P. 4921:5461(540) ack 1",
+    );
+}
+
+#[test]
+fn small_writes_gather_while_one_is_in_flight() {
+    Bench::established(&Setup::default()).play(
+        "write 128
+         > P. 1:129(128) ack 1
+         write 128
+         write 128
+         write 1000
+         write 128
+         write 128
+         > . 129:1589(1460) ack 1
+         write 128
+         < . 1:1(0) ack 129
+         > P. 1589:1769(180) ack 1",
+    );
+}
+
+#[test]
+fn a_cork_holds_until_it_is_pulled_or_200_ms_have_passed() {
+    Bench::established(&Setup::default()).play(
+        "set cork 1
+         write 100
+         write 2000
+         > . 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461
+         set cork 0
+         > P. 1461:2101(640) ack 1
+         < . 1:1(0) ack 2101
+         set cork 1
+         set nodelay 1
+         write 100
+         +200ms
+         > P. 2101:2201(100) ack 1",
+    );
+}
+
+#[test]
+fn msg_more_waits_for_the_next_write() {
+    Bench::established(&Setup::default()).play(
+        "set nodelay 1
+         write 100 more = 100
+         write 100
+         > P. 1:201(200) ack 1
+         write 2000 more = 2000
+         > . 201:1661(1460) ack 1
+         # Any ACK ends the wait.
+         < . 1:1(0) ack 201
+         > . 1661:2201(540) ack 1",
+    );
+}
+
+#[test]
+fn the_initial_window_is_ten_segments_in_halves() {
+    Bench::established(&Setup::default()).play(
+        "write 40000
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 7301
+         > P. 14601:24821(10220) ack 1
+         cwnd = 15
+         # Three more would fit, but an ACK will soon make it a better unit.
+         < . 1:1(0) ack 14601
+         > P. 24821:39421(14600) ack 1
+         > P. 39421:40001(580) ack 1
+         cwnd = 20",
+    );
+}
+
+#[test]
+fn the_fin_rides_on_the_last_text() {
+    Bench::established(&Setup::default()).play(
+        "write 100
+         > P. 1:101(100) ack 1
+         write 100
+         shutdown
+         > FP. 101:201(100) ack 1",
+    );
+}
+
+#[test]
+fn a_window_below_one_segment_waits_for_more_or_for_the_probe_timer() {
+    let narrow = Setup {
+        peer_window: 5000,
+        wscale: None,
+        ..Setup::default()
+    };
+    Bench::established(&narrow).play(
+        "write 7000
+         > P. 1:5001(5000) ack 1
+         < . 1:1(0) ack 5001 win 600
+         +200ms
+         > . 5001:5601(600) ack 1
+         < . 1:1(0) ack 5601 win 5000
+         > P. 5601:7001(1400) ack 1",
+    );
+}
+
+#[test]
+fn a_shrunken_window_is_survived() {
+    Bench::established(&Setup::default()).play(
+        "write 1460
+         > P. 1:1461(1460) ack 1
+         write 1460
+         > P. 1461:2921(1460) ack 1
+         < . 1:1(0) ack 1461 win 1
+         write 1460
+         < . 1:1(0) ack 2921 win 100
+         > P. 2921:4381(1460) ack 1",
+    );
+}
+
+#[test]
+fn without_gso_every_unit_is_one_segment() {
+    let mut setup = Setup::default();
+    setup.device.gso_max_segs = 1;
+    Bench::established(&setup).play(
+        "write 4000
+         > . 1:1461(1460) ack 1
+         > . 1461:2921(1460) ack 1
+         > P. 2921:4001(1080) ack 1",
+    );
+    setup.device.gso_max_segs = 65_535;
+    setup.device.gso_max_size = 1500;
+    Bench::established(&setup).play(
+        "write 2000
+         > . 1:1461(1460) ack 1
+         > P. 1461:2001(540) ack 1",
+    );
+}
+
+/// Keeps the queue full and acknowledges unit by unit: sizes of what leaves.
+fn stream(bench: &mut Bench, units: usize) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    let mut una = 1;
+    while sizes.len() < units {
+        bench.fill();
+        let mut out = Vec::new();
+        while let Some(segment) = bench.next_out() {
+            out.push(segment.payload.len());
+        }
+        assert!(!out.is_empty(), "stuck at {una}");
+        for len in out {
+            una += len;
+            sizes.push(len);
+            bench.pass(Nanos::from_micros(20));
+            bench.acknowledge(una as u32);
+        }
+    }
+    sizes
+}
+
+#[test]
+fn steady_state_sends_full_super_segments() {
+    let mut bench = Bench::established(&with_timestamps());
+    let sizes = stream(&mut bench, 400);
+    let steady = &sizes[100..];
+    assert_eq!(steady.iter().max(), Some(&65_160));
+    let mean = steady.iter().sum::<usize>() / steady.len();
+    assert!(mean >= 58_644, "mean {mean} is below 0.9 of 65160");
+}
+
+#[test]
+fn a_retransmission_does_not_shrink_what_follows() {
+    let mut bench = Bench::established(&with_timestamps());
+    stream(&mut bench, 200);
+    bench.fill();
+    let first = bench.next_out().expect("a unit");
+    let rest: Vec<_> = std::iter::from_fn(|| bench.next_out()).collect();
+    let start = bench.relative(first.repr.seq);
+    let end = rest.last().map_or(start, |s| {
+        bench.relative(s.repr.seq) + s.payload.len() as u32
+    });
+    // The first segment is lost; the rest is SACKed.
+    bench.acknowledge_with_sack(start, start + 1448, end);
+    let again = bench.next_out().expect("a retransmission");
+    assert_eq!(
+        (bench.relative(again.repr.seq), again.payload.len()),
+        (start, 1448)
+    );
+    while bench.next_out().is_some() {}
+    bench.pass(Nanos::from_micros(50));
+    let nxt = bench.sent();
+    bench.acknowledge(nxt);
+    assert_eq!(bench.mib.retrans_segs, 1);
+    let mut una = nxt;
+    let mut largest = 0;
+    for _ in 0..200 {
+        bench.fill();
+        while let Some(segment) = bench.next_out() {
+            largest = largest.max(segment.payload.len());
+            una += segment.payload.len() as u32;
+        }
+        bench.pass(Nanos::from_micros(50));
+        bench.acknowledge(una);
+    }
+    assert_eq!(largest, 65_160);
+}
+
+#[test]
+fn an_idle_connection_restarts_from_a_validated_window() {
+    let mut bench = Bench::established(&with_timestamps());
+    stream(&mut bench, 60);
+    bench.drain();
+    let cwnd = bench.info().tcpi_snd_cwnd;
+    assert!(cwnd > 100);
+    bench.pass(Nanos::from_secs(30));
+    bench.fill();
+    bench.next_out();
+    assert_eq!(bench.info().tcpi_snd_cwnd, 10);
+    let mut bench = Bench::established(&with_timestamps());
+    bench.setup_mut().sysctl.tcp_slow_start_after_idle = false;
+    stream(&mut bench, 60);
+    bench.drain();
+    bench.pass(Nanos::from_secs(30));
+    bench.fill();
+    bench.next_out();
+    assert!(bench.info().tcpi_snd_cwnd >= cwnd);
+}
+
+#[test]
+fn a_smaller_path_mtu_cuts_what_is_queued_and_what_is_in_flight() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set nodelay 1
+         write 4000
+         > P. 1:4001(4000) ack 1
+         # About nothing in flight, and about more than we have: ignored.
+         too_big 9000 1000
+         too_big 1 1500
+         too_big 1 1040
+         > P. 1:4001(4000) ack 1
+         write 1500
+         > P. 4001:5501(1500) ack 1
+         cwnd = 10",
+    );
+    assert_eq!(
+        (bench.info().tcpi_snd_mss, bench.info().tcpi_pmtu),
+        (1000, 1040)
+    );
+    let mut bench = Bench::established(&Setup::default());
+    bench.play("write 10\n> P. 1:11(10) ack 1\ntoo_big 1 30\n> P. 1:11(10) ack 1");
+    assert_eq!(bench.info().tcpi_snd_mss, 48);
+}
+
+#[test]
+fn a_full_buffer_says_so_and_wakes_the_writer_once_a_third_is_free() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play("set sndbuf 30000");
+    while bench.try_write(4000) {}
+    while bench.next_out().is_some() {}
+    bench.play("writable = false\nwakes = ");
+    let mut una = 1;
+    let mut wakes = 0;
+    while una < bench.sent() {
+        una = (una + 1460).min(bench.sent());
+        bench.acknowledge(una);
+        wakes += u32::from(bench.conn.take_wakes().write);
+        while bench.next_out().is_some() {}
+    }
+    assert_eq!(wakes, 1);
+    bench.play("writable = true");
+}
+
+#[test]
+fn notsent_lowat_has_hysteresis() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play("set sndbuf 1000000\nset notsent_lowat 20000");
+    while bench.try_write(1000) {}
+    let outs: Vec<_> = std::iter::from_fn(|| bench.next_out()).collect();
+    assert_eq!(outs.len(), 2);
+    bench.play("writable = false");
+    let mut una = 1;
+    loop {
+        una += 1460;
+        bench.acknowledge(una);
+        while bench.next_out().is_some() {}
+        let unsent = bench.info().tcpi_notsent_bytes;
+        let woken = bench.conn.take_wakes().write;
+        assert_eq!(woken, unsent * 2 < 20_000, "at {unsent} unsent");
+        if woken {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_pacing_rate_spaces_departures() {
+    let mut bench = Bench::established(&Setup::default());
+    // 1460 bytes of text and 60 of headers each millisecond; the first ten are free.
+    bench.play(
+        "set max_pacing_rate 1520000
+         write 40000
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 14601
+         > P. 14601:29201(14600) ack 1
+         +10ms
+         > P. 29201:40001(10800) ack 1",
+    );
+}
+
+#[test]
+fn slices_are_lent_and_not_copied() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set nodelay 1
+         write_slice 10000 =
+         > P. 1:7301(7300) ack 1
+         > P. 7301:10001(2700) ack 1
+         set sndbuf 2304
+         write_slice 5000 = WouldBlock",
+    );
+}

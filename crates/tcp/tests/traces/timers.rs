@@ -1,0 +1,167 @@
+//! Retransmission timeouts, probes, keepalive, patience.
+
+use crate::harness::{Bench, Setup};
+
+fn open() -> Bench {
+    Bench::established(&Setup::default())
+}
+
+#[test]
+fn the_timeout_doubles_and_cwnd_is_one() {
+    let mut bench = open();
+    bench.play(
+        "write 2000
+         > P. 1:2001(2000) ack 1
+         +200ms
+         > P. 1:1461(1460) ack 1
+         cwnd = 1
+         +400ms
+         > P. 1:1461(1460) ack 1
+         +800ms
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461
+         > P. 1461:2001(540) ack 1
+         < . 1:1(0) ack 2001
+         +300s",
+    );
+    assert_eq!(bench.mib.timeouts, 3);
+    assert_eq!(bench.info().tcpi_total_retrans, 4);
+}
+
+#[test]
+fn an_ack_restarts_the_timer() {
+    open().play(
+        "set nodelay 1
+         write 1460
+         > P. 1:1461(1460) ack 1
+         write 1460
+         > P. 1461:2921(1460) ack 1
+         +100ms
+         < . 1:1(0) ack 1461
+         # srtt is an eighth of the one sample of 100 ms, and the variation counts 200 ms.
+         +212.5ms
+         > P. 1461:2921(1460) ack 1",
+    );
+}
+
+#[test]
+fn a_peer_that_vanishes_is_a_timeout() {
+    let mut bench = open();
+    bench.play("readable = false\nwrite 10\n> P. 1:11(10) ack 1");
+    let mut sent = 0;
+    while bench.next_timeout() {
+        sent += u32::from(bench.next_out().is_some());
+    }
+    assert_eq!(sent, 15);
+    bench.play("wakes = read\nread 1 = TimedOut\nstate = Closed");
+    assert!(
+        (924..=1045).contains(&bench.elapsed_s()),
+        "{}",
+        bench.elapsed_s()
+    );
+}
+
+#[test]
+fn the_user_timeout_ends_it_earlier() {
+    let mut bench = open();
+    bench.play("set user_timeout 5\nwrite 10\n> P. 1:11(10) ack 1");
+    while bench.next_timeout() {
+        bench.next_out();
+    }
+    bench.play("write 1 = TimedOut");
+    assert_eq!(bench.elapsed_s(), 5);
+}
+
+#[test]
+fn a_closed_window_is_probed() {
+    let mut bench = open();
+    bench.play(
+        "set nodelay 1
+         write 1460
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461 win 0
+         write 3000
+         +200ms
+         > . 1460:1460(0) ack 1
+         < . 1:1(0) ack 1461 win 0
+         +400ms
+         > . 1460:1460(0) ack 1
+         +800ms
+         > . 1460:1460(0) ack 1
+         < . 1:1(0) ack 1461 win 1000
+         > P. 1461:4461(3000) ack 1
+         # The timeout is back to normal.
+         +200ms
+         > P. 1461:2921(1460) ack 1",
+    );
+    assert_eq!(bench.mib.win_probe, 3);
+}
+
+#[test]
+fn a_peer_that_keeps_its_window_closed_lives_but_one_that_is_silent_dies() {
+    let mut bench = open();
+    bench.play(
+        "write 1460
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461 win 0
+         write 100",
+    );
+    for _ in 0..100 {
+        assert!(bench.next_timeout());
+        assert!(bench.next_out().is_some());
+        bench.play("< . 1:1(0) ack 1461 win 0");
+    }
+    let mut probes = 0;
+    while bench.next_timeout() {
+        probes += u32::from(bench.next_out().is_some());
+    }
+    assert_eq!(probes, 15);
+    bench.play("error = Some(TimedOut)");
+}
+
+#[test]
+fn keepalive_asks_and_gives_up() {
+    let mut bench = open();
+    bench.play(
+        "set keepalive 1
+         set keepidle 60
+         set keepintvl 10
+         set keepcnt 3
+         +60s
+         > . 0:0(0) ack 1
+         < . 1:1(0) ack 1
+         +60s
+         > . 0:0(0) ack 1
+         +10s
+         > . 0:0(0) ack 1
+         +10s
+         > . 0:0(0) ack 1
+         +10s
+         > R. 1:1(0) ack 1
+         state = Closed
+         error = Some(TimedOut)",
+    );
+    assert_eq!(bench.mib.keep_alive, 4);
+}
+
+#[test]
+fn an_idle_connection_has_no_timer() {
+    let mut bench = open();
+    bench.play("write 10\n> P. 1:11(10) ack 1\n< . 1:1(0) ack 11");
+    assert_eq!(bench.conn.poll_deadline(), None);
+}
+
+#[test]
+fn orphans_are_less_patient() {
+    let mut bench = open();
+    bench.play("write 10\n> P. 1:11(10) ack 1\nclose\n> F. 11:11(0) ack 1");
+    while bench.next_timeout() {
+        bench.next_out();
+    }
+    bench.play("state = Closed");
+    assert!(
+        (102..=205).contains(&bench.elapsed_s()),
+        "{}",
+        bench.elapsed_s()
+    );
+}

@@ -1,0 +1,156 @@
+//! Segments that must not be believed: RFC 9293 3.10.7.4, RFC 5961, RFC 7323 5.
+
+use crate::harness::{Bench, Setup};
+
+fn open() -> Bench {
+    Bench::established(&Setup::default())
+}
+
+fn with_timestamps() -> Bench {
+    Bench::established(&Setup {
+        timestamps: true,
+        ..Setup::default()
+    })
+}
+
+#[test]
+fn out_of_window_text_is_answered() {
+    open().play(
+        "< P. 900001:900101(100) ack 1
+         > . 1:1(0) ack 1
+         < P. 900001:900101(100) ack 1
+         > . 1:1(0) ack 1",
+    );
+}
+
+#[test]
+fn empty_out_of_window_segments_are_answered_twice_a_second() {
+    let mut bench = open();
+    bench.play(
+        "< . 900001:900001(0) ack 1
+         > . 1:1(0) ack 1
+         < . 900001:900001(0) ack 1
+         +499ms
+         < . 900001:900001(0) ack 1
+         +1ms
+         < . 900001:900001(0) ack 1
+         > . 1:1(0) ack 1",
+    );
+    assert_eq!(bench.mib.ack_skipped_seq, 2);
+}
+
+#[test]
+fn only_the_exact_reset_resets() {
+    let mut bench = open();
+    bench.play(
+        "< R 900001:900001(0)
+         < R 2:2(0)
+         > . 1:1(0) ack 1
+         state = Established
+         < R 0:0(0)
+         state = Established
+         < R 1:1(0)
+         state = Closed
+         error = Some(ConnectionReset)",
+    );
+    assert_eq!(bench.mib.challenge_ack, 1);
+}
+
+#[test]
+fn a_syn_is_challenged() {
+    let mut bench = open();
+    bench.play(
+        "< S 1:1(0)
+         > . 1:1(0) ack 1
+         < S. 5:5(0) ack 1
+         state = Established",
+    );
+    assert_eq!((bench.mib.syn_challenge, bench.mib.challenge_ack), (2, 1));
+}
+
+#[test]
+fn acknowledgements_of_the_future_and_of_the_far_past_are_challenged() {
+    open().play(
+        "< P. 1:101(100) ack 2
+         > . 1:1(0) ack 1
+         +1s
+         < P. 1:101(100) ack 4283000000
+         > . 1:1(0) ack 1",
+    );
+}
+
+#[test]
+fn an_old_acknowledgement_is_harmless_and_its_text_is_taken() {
+    let mut bench = open();
+    bench.play(
+        "write 100
+         > P. 1:101(100) ack 1
+         < . 1:1(0) ack 101
+         < P. 1:101(100) ack 1
+         > . 101:101(0) ack 101
+         read 100",
+    );
+}
+
+#[test]
+fn without_ack_nothing_is_taken() {
+    open().play(
+        "< P 1:101(100)
+         < F 1:1(0)
+         read 1 = WouldBlock
+         state = Established",
+    );
+}
+
+#[test]
+fn old_timestamps_are_rejected() {
+    let mut bench = with_timestamps();
+    bench.play(
+        "+1s
+         < P. 1:101(100) ack 1
+         > . 1:1(0) ack 101
+         read 100
+         # Old text of an earlier lap.
+         < P. 101:201(100) ack 1 <ts 500>
+         > . 1:1(0) ack 101
+         read 1 = WouldBlock
+         # A pure ACK overtaken on the way: silence.
+         < . 101:101(0) ack 1 <ts 500>
+         < P. 101:201(100) ack 1
+         > . 1:1(0) ack 201
+         read 100",
+    );
+    assert_eq!(bench.mib.paws_estab, 2);
+}
+
+#[test]
+fn timestamps_older_than_24_days_prove_nothing() {
+    with_timestamps().play(
+        "+2160000s
+         < P. 1:101(100) ack 1 <ts 0>
+         > . 1:1(0) ack 101",
+    );
+}
+
+#[test]
+fn a_reset_needs_no_timestamp() {
+    with_timestamps().play(
+        "+1s
+         < R. 1:1(0) ack 1 <ts 0>
+         state = Closed",
+    );
+}
+
+#[test]
+fn time_wait_connection_ignores_everything() {
+    open().play(
+        "close
+         > F. 1:1(0) ack 1
+         < F. 1:1(0) ack 2
+         > . 2:2(0) ack 2
+         < P. 1:101(100) ack 2
+         < R. 2:2(0) ack 2
+         < S 9:9(0)
+         state = Closed",
+    );
+}
