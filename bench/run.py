@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Runs the speed table: ours, the kernel and smoltcp, interleaved on this machine.
+
+    bench/run.py                  # everything, 5 repetitions; writes the table to bench/README.md
+    bench/run.py -n 1 -t 0.5 --rows rr --no-write
+
+Rows over veth and TUN need root; they run in network namespaces that are made and removed here.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "bench" / "README.md"
+BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
+NS = ("fsbench-a", "fsbench-b")
+VETH = {NS[0]: "10.88.1.1", NS[1]: "10.88.1.2"}
+TUN_ADDRESS = "10.88.2.2"
+GBIT, KILO, MEGA, BYTES = "Gbit/s", "k/s", "M/s", "bytes"
+
+
+def sh(*args, **kwargs):
+    return subprocess.run(args, check=True, text=True, capture_output=True, **kwargs).stdout
+
+
+def target_dir(manifest_dir):
+    meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=manifest_dir)
+    return Path(json.loads(meta)["target_directory"])
+
+
+def build():
+    for where in (ROOT, ROOT / "bench" / "smoltcp"):
+        args = ["cargo", "build", "--release"] + (["-p", "fullsend-cli"] if where == ROOT else [])
+        subprocess.run(args, cwd=where, check=True)
+    ours = target_dir(ROOT) / "release" / "fullsend"
+    smoltcp = target_dir(ROOT / "bench" / "smoltcp") / "release" / "bench-smoltcp"
+    return str(ours), str(smoltcp)
+
+
+class Namespaces:
+    """Two namespaces joined by a veth; `plain` turns its offloads off."""
+
+    def __enter__(self):
+        self.__exit__()
+        for ns in NS:
+            sh("ip", "netns", "add", ns)
+            sh("ip", "-n", ns, "link", "set", "lo", "up")
+        sh("ip", "-n", NS[0], "link", "add", "veth0", "type", "veth",
+           "peer", "name", "veth0", "netns", NS[1])
+        for ns, address in VETH.items():
+            sh("ip", "-n", ns, "address", "add", f"{address}/24", "dev", "veth0")
+            sh("ip", "-n", ns, "link", "set", "veth0", "up")
+        return self
+
+    def __exit__(self, *_):
+        for ns in NS:
+            subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
+
+    def offloads(self, on):
+        state = "on" if on else "off"
+        features = [w for f in ("tx", "rx", "tso", "gso", "gro") for w in (f, state)]
+        for ns in NS:
+            sh("ip", "netns", "exec", ns, "ethtool", "-K", "veth0", *features)
+
+
+class Bench:
+    def __init__(self, ours, smoltcp, seconds, namespaces):
+        self.ours, self.smoltcp, self.seconds, self.ns = ours, smoltcp, seconds, namespaces
+
+    def perf(self, line, prefix=()):
+        args = [*prefix, self.ours, "perf", *line.split(), "--json", "--time", str(self.seconds)]
+        return json.loads(sh(*args, timeout=self.seconds + 60))
+
+    def peer(self, names):
+        """The best of smoltcp's ways to do it."""
+        out = sh(self.smoltcp, str(self.seconds), *names.split(), timeout=300)
+        found = [json.loads(line) for line in out.splitlines()]
+        return max(found, key=lambda r: r["throughput_bps"])
+
+    def served(self, server_ns, serve, client_ns, client):
+        """A server in one namespace and a client in the same or another."""
+        enter = lambda ns: ("ip", "netns", "exec", ns)
+        server = subprocess.Popen(
+            [*enter(server_ns), self.ours, "perf", "serve", *serve.split()],
+            stdout=subprocess.PIPE, text=True)
+        try:
+            if "listening" not in server.stdout.readline():
+                raise RuntimeError(f"`perf serve {serve}` did not start")
+            return self.perf(client, enter(client_ns))
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=30)
+
+    def veth(self, line, offloads=True):
+        self.ns.offloads(offloads)
+        to = f"{line} --kernel --connect {VETH[NS[1]]}"
+        return self.served(NS[1], "--kernel", NS[0], to)
+
+    def tun(self, line, options=""):
+        serve = f"--tun fsb0 --address {TUN_ADDRESS}/24 {options}"
+        return self.served(NS[0], serve, NS[0], f"{line} --kernel --connect {TUN_ADDRESS}")
+
+    def idle(self, api):
+        args = [self.ours, "perf", "idle", "--connections", "10000", "--api", api, "--json"]
+        return json.loads(sh(*args, timeout=120))
+
+
+def value(report, unit, message=128):
+    if unit == GBIT:
+        return report["throughput_bps"] / 1e9
+    if unit == KILO:
+        return report["transactions_per_s"] / 1e3
+    if unit == MEGA:
+        return report["throughput_bps"] / 8 / message / 1e6
+    return report["bytes_per_end"]
+
+
+def rows(b):
+    """Name, unit, target, whether it needs root, and how each column is measured."""
+    rr1, rr200 = "rr -r 4K,4K", "rr -r 4K,4K --flows 200"
+    mtu = "--nic mtu"
+    core = "--api core"
+    back = "stream --reverse"
+    return [
+        ("stream, super-segments", GBIT, 150, False, {
+            "kernel": lambda: b.perf("stream --kernel"),
+            "smoltcp": lambda: b.peer("stream-tso stream-jumbo"),
+            "tokio": lambda: b.perf("stream"),
+            "core": lambda: b.perf(f"stream {core}")}),
+        ("the same, zero-copy", GBIT, None, False, {
+            "tokio": lambda: b.perf("stream --zerocopy"),
+            "core": lambda: b.perf(f"stream --zerocopy {core}")}),
+        ("stream, MTU 1500, checksums", GBIT, 60, True, {
+            "kernel": lambda: b.veth("stream", offloads=False),
+            "smoltcp": lambda: b.peer("stream-mtu"),
+            "tokio": lambda: b.perf(f"stream {mtu}"),
+            "core": lambda: b.perf(f"stream {mtu} {core}")}),
+        ("rr 4K/4K, 1 flow", KILO, 700, False, {
+            "kernel": lambda: b.perf(f"{rr1} --kernel"),
+            "smoltcp": lambda: b.peer("rr-1 rr-1-tso"),
+            "tokio": lambda: b.perf(rr1),
+            "core": lambda: b.perf(f"{rr1} {core}")}),
+        ("rr 4K/4K, 200 flows", KILO, 1000, False, {
+            "kernel": lambda: b.perf(f"{rr200} --kernel"),
+            "smoltcp": lambda: b.peer("rr-200 rr-200-tso"),
+            "tokio": lambda: b.perf(rr200),
+            "core": lambda: b.perf(f"{rr200} {core}")}),
+        ("128-byte writes, sent at each", MEGA, 20, False, {
+            "kernel": lambda: b.perf("stream -m 128 --kernel"),
+            "smoltcp": lambda: b.peer("write-128 write-128-tso"),
+            "tokio": lambda: b.perf("stream -m 128"),
+            "core": lambda: b.perf(f"stream -m 128 {core}")}),
+        ("128-byte writes, sent when full", MEGA, None, False, {
+            "smoltcp": lambda: b.peer("write-128-full write-128-full-tso"),
+            "core": lambda: b.perf(f"stream -m 128 --pump full {core}")}),
+        ("TUN, kernel to us (kernel: veth)", GBIT, 52, True, {
+            "kernel": lambda: b.veth("stream"),
+            "tokio": lambda: b.tun("stream")}),
+        ("TUN, us to kernel (kernel: veth)", GBIT, 45, True, {
+            "kernel": lambda: b.veth(back),
+            "tokio": lambda: b.tun(back)}),
+        ("plain TUN, kernel to us", GBIT, 9, True, {"tokio": lambda: b.tun("stream", "--plain")}),
+        ("plain TUN, us to kernel", GBIT, 3.5, True, {"tokio": lambda: b.tun(back, "--plain")}),
+        ("rr 4K/4K over TUN, 1 flow (kernel: veth)", KILO, 20, True, {
+            "kernel": lambda: b.veth(rr1),
+            "tokio": lambda: b.tun(rr1)}),
+        ("rr 4K/4K over TUN, 200 flows (kernel: veth)", KILO, 130, True, {
+            "kernel": lambda: b.veth(rr200),
+            "tokio": lambda: b.tun(rr200)}),
+        ("idle connection, one end (less is better)", BYTES, 1024, False, {
+            "tokio": lambda: b.idle("tokio"),
+            "core": lambda: b.idle("core")}),
+    ]
+
+
+def measure(table, repetitions):
+    """Every cell once, then every cell again: what disturbs the machine disturbs all alike."""
+    samples = {}
+    for repetition in range(repetitions):
+        for name, unit, _, _, columns in table:
+            for column, run in columns.items():
+                try:
+                    got = value(run(), unit)
+                except (subprocess.SubprocessError, RuntimeError, KeyError, ValueError) as error:
+                    detail = getattr(error, "stderr", None) or error
+                    print(f"{name}, {column}: {detail}", file=sys.stderr)
+                    continue
+                samples.setdefault((name, column), []).append(got)
+                print(f"{repetition + 1}/{repetitions}  {name}, {column}: {got:.4g} {unit}",
+                      file=sys.stderr)
+    return {cell: statistics.median(values) for cell, values in samples.items()}
+
+
+def markdown(table, medians):
+    lines = ["| | unit | kernel | smoltcp | ours, tokio | ours, core | best of ours / kernel "
+             "| best of ours / smoltcp | target |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for name, unit, target, _, _ in table:
+        cells = [medians.get((name, c)) for c in ("kernel", "smoltcp", "tokio", "core")]
+        mine = [m for m in cells[2:] if m is not None]
+        best = (min if unit == BYTES else max)(mine, default=None)
+        ratios = [f"{best / peer:.2f}" if best and peer else "-" for peer in cells[:2]]
+        shown = [f"{c:.4g}" if c is not None else "-" for c in cells]
+        lines.append("| " + " | ".join([name, unit, *shown, *ratios, str(target or "-")]) + " |")
+    return "\n".join(lines)
+
+
+def machine():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                  if line.startswith("model name")), platform.machine())
+    commit = sh("git", "describe", "--always", "--dirty", cwd=ROOT).strip()
+    today = datetime.date.today().isoformat()
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}; commit {commit}, {today}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", "--repetitions", type=int, default=5)
+    parser.add_argument("-t", "--time", type=float, default=2.0, help="seconds of each test")
+    parser.add_argument("--rows", default="", help="only rows whose name has this in it")
+    parser.add_argument("--no-write", action="store_true", help="leave bench/README.md alone")
+    args = parser.parse_args()
+    ours, smoltcp = build()
+    root = os.geteuid() == 0
+    if not root:
+        print("rows over veth and TUN are left out: they need root", file=sys.stderr)
+    namespaces = Namespaces()
+    bench = Bench(ours, smoltcp, args.time, namespaces)
+    table = [r for r in rows(bench) if args.rows in r[0] and (root or not r[3])]
+    if not table:
+        sys.exit(f"--rows {args.rows}: no row's name has that in it")
+    if root:
+        with namespaces:
+            medians = measure(table, args.repetitions)
+    else:
+        medians = measure(table, args.repetitions)
+    text = (f"{machine()}; medians of {args.repetitions} interleaved runs of {args.time:g} s.\n\n"
+            + markdown(table, medians))
+    print(text)
+    if not args.no_write:
+        old = README.read_text()
+        head, tail = old.split(BEGIN)[0], old.split(END)[1]
+        README.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+
+
+if __name__ == "__main__":
+    main()

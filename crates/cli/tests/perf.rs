@@ -1,0 +1,378 @@
+//! Runs the program as its users do, for short times, and looks at what it reports. Nothing here
+//! asserts how fast anything is.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+fn fullsend(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fullsend"))
+        .args(line.split_whitespace())
+        .output()
+        .expect("the program starts")
+}
+
+/// Runs a test with `--json` for a short time; its report, with what every report must have.
+fn report(line: &str) -> Value {
+    let out = fullsend(&format!("{line} --json --time 0.2"));
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{line}: {errors}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect(line);
+    check(line, &report);
+    report
+}
+
+fn check(line: &str, report: &Value) {
+    let keys = [
+        "test",
+        "flows",
+        "seconds",
+        "bytes",
+        "throughput_bps",
+        "transactions_per_s",
+        "latency_us",
+        "cpu",
+        "context_switches",
+        "bytes_per_packet",
+        "counters",
+    ];
+    let mut have: Vec<&str> = report
+        .as_object()
+        .expect(line)
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let mut want = keys.to_vec();
+    have.sort_unstable();
+    want.sort_unstable();
+    assert_eq!(have, want, "{line}");
+    let positive = |path: &str| {
+        let value = report.pointer(path).and_then(Value::as_f64);
+        assert!(value.is_some_and(|v| v > 0.0), "{line}: {path} in {report}");
+    };
+    for path in [
+        "/flows",
+        "/seconds",
+        "/bytes",
+        "/throughput_bps",
+        "/bytes_per_packet",
+    ] {
+        positive(path);
+    }
+    for path in [
+        "/cpu/user_s",
+        "/cpu/sys_s",
+        "/context_switches/voluntary",
+        "/context_switches/involuntary",
+    ] {
+        assert!(
+            report.pointer(path).is_some_and(Value::is_number),
+            "{line}: {path}"
+        );
+    }
+    for side in ["client", "server"] {
+        positive(&format!("/counters/{side}/TcpOutSegs"));
+    }
+    if report["test"] == "rr" {
+        for path in [
+            "/transactions_per_s",
+            "/latency_us/p50",
+            "/latency_us/p99",
+            "/latency_us/p999",
+        ] {
+            positive(path);
+        }
+    } else {
+        assert!(
+            report["transactions_per_s"].is_null() && report["latency_us"].is_null(),
+            "{line}"
+        );
+    }
+}
+
+fn counter(report: &Value, name: &str) -> i64 {
+    let of = |side| report["counters"][side][name].as_i64().unwrap_or(0);
+    of("client") + of("server")
+}
+
+#[test]
+fn streams_arrive_whole_in_process() {
+    for api in ["tokio", "core"] {
+        for nic in ["tso", "mtu"] {
+            for ip in ["", "-6"] {
+                let line = format!("perf stream --verify --api {api} --nic {nic} {ip}");
+                let report = report(&line);
+                assert_eq!(counter(&report, "TcpRetransSegs"), 0, "{line}: {report}");
+                assert_eq!(counter(&report, "TcpInErrs"), 0, "{line}: {report}");
+            }
+        }
+    }
+}
+
+#[test]
+fn stream_options() {
+    for options in [
+        "--zerocopy",
+        "--zerocopy --api core",
+        "--reverse",
+        "--reverse --zerocopy -6",
+        "-m 128",
+        "-m 128 --api core",
+        "-m 128 --api core --pump full",
+        "-m 3M",
+        "-N -K reno",
+        "--flows 20",
+        "--flows 20 --api core --nic mtu",
+        "--mtu 9000 --nic mtu",
+        "--set tcp_autocorking=0",
+        "--threads 2",
+    ] {
+        report(&format!("perf stream --verify {options}"));
+    }
+}
+
+#[test]
+fn a_transaction_is_two_packets_a_side() {
+    for api in ["tokio", "core"] {
+        let report = report(&format!("perf rr -r 4K,4K --flows 200 --api {api}"));
+        let size = report["bytes_per_packet"].as_f64().unwrap();
+        assert!(size >= 2090.0, "{api}: {report}");
+    }
+}
+
+#[test]
+fn transactions_of_all_sizes() {
+    for options in [
+        "",
+        "-r 1,4K",
+        "-r 300K,1",
+        "-r 4K,4K --nic mtu -6",
+        "-r 4K,4K --api core",
+        "-r 4K,4K --nic mtu --api core --flows 7",
+        "-r 200,70000 -N --threads 2 --flows 3",
+    ] {
+        let report = report(&format!("perf rr {options}"));
+        assert_eq!(counter(&report, "TcpRetransSegs"), 0, "{options}: {report}");
+    }
+}
+
+#[test]
+fn the_kernel_over_loopback() {
+    for options in [
+        "stream --verify",
+        "stream --reverse --threads 1",
+        "rr -r 4K,4K --flows 5 -N",
+    ] {
+        report(&format!("perf {options} --kernel"));
+    }
+}
+
+#[test]
+fn text_for_people() {
+    let stream = fullsend("perf stream --time 0.1 --api core");
+    let text = String::from_utf8_lossy(&stream.stdout).into_owned();
+    assert!(
+        text.contains("Throughput") && text.contains("core API"),
+        "{text}"
+    );
+    let rr = fullsend("perf rr -r 4K,1 --time 0.1 --kernel");
+    let text = String::from_utf8_lossy(&rr.stdout).into_owned();
+    assert!(
+        text.contains("Latency us") && text.contains("4K,1-byte"),
+        "{text}"
+    );
+}
+
+#[test]
+fn idle_connections_are_weighed() {
+    for api in ["core", "tokio"] {
+        let out = fullsend(&format!("perf idle --connections 200 --json --api {api}"));
+        let report: Value = serde_json::from_slice(&out.stdout).expect(api);
+        assert_eq!(report["connections"], 200);
+        assert!(report["bytes_per_end"].is_number(), "{report}");
+    }
+}
+
+/// A server, stopped as Ctrl-C does it.
+struct Server {
+    child: Child,
+    address: String,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fullsend"))
+            .args("perf serve --kernel --bind 127.0.0.1:0".split(' '))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a first line");
+        let address = line
+            .split(' ')
+            .nth(2)
+            .expect("listening on ADDR")
+            .to_owned();
+        Self {
+            child,
+            address,
+            out,
+        }
+    }
+
+    fn stop(mut self) -> Vec<String> {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it runs");
+        let lines = self
+            .out
+            .by_ref()
+            .lines()
+            .map(|l| l.expect("text"))
+            .collect();
+        assert!(self.child.wait().expect("it ends").success());
+        lines
+    }
+}
+
+#[test]
+fn a_server_tells_what_it_served() {
+    let server = Server::start();
+    let to = format!("--kernel --connect {}", server.address);
+    let stream = report(&format!("perf stream --flows 2 --verify {to}"));
+    let back = report(&format!("perf stream --reverse --verify {to}"));
+    report(&format!("perf rr -r 1K,2K {to}"));
+    let lines = server.stop();
+    let count = |what: &str| lines.iter().filter(|l| l.contains(what)).count();
+    assert_eq!(count(": received") + count("  received"), 2, "{lines:#?}");
+    assert_eq!(count("  sent"), 1, "{lines:#?}");
+    assert_eq!(count("transactions in"), 1, "{lines:#?}");
+    let last = lines.last().expect("a summary");
+    assert!(last.starts_with("4 connections (0 failed)"), "{last}");
+    assert!(stream["bytes"].as_u64() > Some(0) && back["bytes"].as_u64() > Some(0));
+}
+
+#[test]
+fn errors_name_the_value_and_the_mend() {
+    for (line, value, mend) in [
+        ("perf stream --nic foo", "foo", "tso, mtu"),
+        ("perf rr -r 4X", "4X", "K, M, G"),
+        ("perf stream --set unknown=1 --time 0.1", "unknown", "tcp_"),
+        (
+            "perf stream --set unknown=1 --time 0.1 --api core",
+            "unknown",
+            "tcp_",
+        ),
+        (
+            "perf stream --set tcp_rmem=x --time 0.1 --api core",
+            "tcp_rmem",
+            "x",
+        ),
+        ("perf stream -K nonesuch --time 0.1", "nonesuch", "cubic"),
+        (
+            "perf stream -K nonesuch --time 0.1 --api core",
+            "nonesuch",
+            "cubic",
+        ),
+        (
+            "perf stream -K nonesuch --time 0.1 --kernel",
+            "nonesuch",
+            "cubic",
+        ),
+        (
+            "perf stream --kernel --connect 127.0.0.1:1",
+            "127.0.0.1:1",
+            "perf serve",
+        ),
+        (
+            "perf serve --kernel --bind 192.0.2.1",
+            "192.0.2.1",
+            "--bind",
+        ),
+        ("perf serve", "--kernel", "--tun"),
+        (
+            "perf serve --tun far/too/odd --address 10.0.0.1/24",
+            "far/too/odd",
+            "tun0",
+        ),
+        (
+            "perf serve --tun t0 --address 10.0.0.1/24 --offload tso5",
+            "tso5",
+            "tso4",
+        ),
+    ] {
+        let out = fullsend(line);
+        assert!(!out.status.success(), "{line}");
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            text.contains(value) && text.contains(mend),
+            "{line}: {text}"
+        );
+        assert!(!text.contains("panicked"), "{line}: {text}");
+    }
+}
+
+/// Runs client and server on both sides of a TUN, in a namespace that goes when they end.
+fn over_tun(server: &str, client: &str) {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: a TUN needs root");
+        return;
+    }
+    let script = format!(
+        r#"
+        set -eu
+        ip link set lo up
+        mkfifo "$DIR/fifo"
+        "$BIN" perf serve {server} > "$DIR/fifo" & pid=$!
+        exec 3< "$DIR/fifo"
+        read -r listening <&3
+        timeout 60 "$BIN" perf {client} --json --time 0.2
+        kill -INT $pid
+        wait $pid
+        "#
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = Command::new("unshare")
+        .args(["--net", "bash", "-c", &script])
+        .env("BIN", env!("CARGO_BIN_EXE_fullsend"))
+        .env("DIR", dir.path())
+        .output()
+        .expect("unshare(1) starts");
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{server} | {client}: {errors}");
+    let report: Value = serde_json::from_slice(&out.stdout).expect(client);
+    check(client, &report);
+}
+
+#[test]
+fn kernel_clients_of_our_server_over_tun() {
+    for plain in ["", "--plain", "--offload csum"] {
+        let server = format!("--tun fsp0 --address 10.77.0.2/24 {plain}");
+        for test in [
+            "stream --verify",
+            "stream --verify --reverse",
+            "rr -r 4K,4K --flows 3",
+        ] {
+            over_tun(&server, &format!("{test} --kernel --connect 10.77.0.2"));
+        }
+    }
+    let server = "--tun fsp0 --address fd77::2/64";
+    over_tun(server, "stream --verify --kernel --connect fd77::2");
+}
+
+#[test]
+fn our_clients_of_a_kernel_server_over_tun() {
+    for plain in ["", "--plain"] {
+        let place = format!("--tun fsp0 --address 10.77.0.2/24 {plain} --connect 10.77.0.1");
+        for test in [
+            "stream --verify",
+            "stream --verify --reverse",
+            "rr -r 4K,4K --flows 3",
+        ] {
+            over_tun("--kernel", &format!("{test} {place}"));
+        }
+    }
+}
