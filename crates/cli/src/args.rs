@@ -119,7 +119,7 @@ pub(crate) struct CommonArgs {
     /// Largest IP packet on the in-process link or the TUN, bytes [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<u32>,
-    /// Set a tunable of our stack under its Linux name, as in --set tcp_autocorking=0. May be
+    /// Set a tunable of our stack under its Linux name, as in --set tcp_sack=0. May be
     /// repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
@@ -179,7 +179,7 @@ pub(crate) struct RrArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
     /// Serve from the kernel's sockets.
-    #[arg(long, conflicts_with = "tun", required_unless_present = "tun")]
+    #[arg(long, conflicts_with = "tun")]
     pub(crate) kernel: bool,
     /// Address to listen on, with or without a port [default: any address, port 5211].
     #[arg(long, value_name = "ADDR", value_parser = parse_bind)]
@@ -394,7 +394,7 @@ impl TunArgs {
     /// The TUN that they name.
     pub(crate) fn checked(self, mtu: u32) -> Result<Tun> {
         let Some(name) = self.tun else {
-            bail!("name the TUN device: --tun NAME --address CIDR");
+            bail!("say what serves: --kernel, or --tun NAME --address CIDR");
         };
         if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
             bail!("--tun `{name}` is not an interface name; use 1 to 15 characters, as in tun0");
@@ -499,7 +499,7 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         }
         _ => Err(format!(
-            "`{text}` is not KEY=VALUE; write it as in tcp_autocorking=0"
+            "`{text}` is not KEY=VALUE; write it as in tcp_sack=0"
         )),
     }
 }

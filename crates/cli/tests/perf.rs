@@ -127,7 +127,7 @@ fn stream_options() {
         "--flows 20",
         "--flows 20 --api core --nic mtu",
         "--mtu 9000 --nic mtu",
-        "--set tcp_autocorking=0",
+        "--set tcp_sack=0",
         "--threads 2",
     ] {
         report(&format!("perf stream --verify {options}"));
