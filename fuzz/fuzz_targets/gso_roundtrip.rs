@@ -10,6 +10,7 @@ use libfuzzer_sys::fuzz_target;
 
 /// One flow's next packet.
 struct Flow {
+    v6: bool,
     header: Vec<u8>,
     seq: u32,
     ip_id: u16,
@@ -31,6 +32,7 @@ impl Flow {
         ]);
         header.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
         Self {
+            v6,
             header,
             seq: u32::MAX - 999,
             ip_id: 0xfffd,
@@ -39,7 +41,7 @@ impl Flow {
 
     /// A packet of `len` bytes with header byte `at` changed, for good if `lasting`.
     fn next(&mut self, len: usize, at: usize, change: u8, lasting: bool) -> Vec<u8> {
-        let v6 = self.header[0] >> 4 == 6;
+        let v6 = self.v6;
         let t = if v6 { 40 } else { 20 };
         let mut frame = self.header.clone();
         frame[t + 4..t + 8].copy_from_slice(&self.seq.to_be_bytes());
