@@ -64,13 +64,41 @@ impl Chain {
         }
     }
 
+    /// Appends what `other` holds behind its first `skip` bytes, and leaves it empty: cheaper than
+    /// [`advance`](Self::advance) and [`append`](Self::append) for the usual chain of one slice.
+    ///
+    /// # Panics
+    /// If `other` has fewer than `skip`.
+    #[inline]
+    pub fn append_behind(&mut self, other: &mut Self, skip: usize) {
+        if other.slices.len() == 1
+            && let Some(mut slice) = other.slices.pop()
+        {
+            other.len = 0;
+            slice.advance(skip);
+            self.push(slice);
+        } else {
+            other.advance(skip);
+            self.append(core::mem::take(other));
+        }
+    }
+
     /// Drops the first `n` bytes.
     ///
     /// # Panics
     /// If there are fewer than `n`.
+    #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len());
         self.len -= n as u32;
+        match self.slices.first_mut() {
+            Some(first) if n < first.len() => first.advance(n),
+            _ => self.drop_front(n),
+        }
+    }
+
+    /// The first `n` bytes go, at least one slice whole.
+    fn drop_front(&mut self, n: usize) {
         let mut left = n;
         let mut gone = 0;
         for slice in &mut self.slices {
@@ -183,10 +211,14 @@ impl Chain {
 }
 
 impl From<Slice> for Chain {
+    #[inline]
     fn from(slice: Slice) -> Self {
-        let mut chain = Self::new();
-        chain.push(slice);
-        chain
+        let len = slice.len;
+        let mut slices = SmallVec::new();
+        if len != 0 {
+            slices.push(slice);
+        }
+        Self { slices, len }
     }
 }
 

@@ -180,7 +180,7 @@ pub struct Slice {
     /// `None` for the empty default, and while dropping.
     block: Option<Arc<Block>>,
     off: u32,
-    len: u32,
+    pub(crate) len: u32,
 }
 
 impl Slice {

@@ -4,7 +4,7 @@ use fullsend_wire::numbers::ethertype;
 use fullsend_wire::tcp::TcpFlags;
 
 use crate::Layers;
-use crate::bytes::{be16, be32};
+use crate::bytes::be32;
 
 /// IPv6's version and flow label; the traffic class lies between them.
 const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
@@ -38,7 +38,7 @@ impl<'a> Flow<'a> {
     }
 
     #[inline]
-    pub(super) fn v6(&self) -> bool {
+    fn v6(&self) -> bool {
         self.layers.ethertype == ethertype::IPV6
     }
 
@@ -90,28 +90,5 @@ impl<'a> Flow<'a> {
             && flags_and_window & !may_differ == 0
             && self.tcp[18..20] == head.tcp[18..20]
             && self.options == head.options
-    }
-
-    #[inline]
-    pub(super) fn seq(&self) -> u32 {
-        be32(self.tcp, 4)
-    }
-
-    #[inline]
-    pub(super) fn flags(&self) -> TcpFlags {
-        TcpFlags(be16(self.tcp, 12) & 0x1ff)
-    }
-
-    /// The IPv4 ID; IPv6 has none.
-    #[inline]
-    pub(super) fn ip_id(&self) -> u16 {
-        if self.v6() { 0 } else { be16(self.network, 4) }
-    }
-
-    /// A checksum reads 0xffff, which no sum over these headers gives: whoever wrote it meant 0,
-    /// and cutting would write 0.
-    #[inline]
-    pub(super) fn has_odd_checksum(&self) -> bool {
-        be16(self.tcp, 16) == 0xffff || (!self.v6() && be16(self.network, 10) == 0xffff)
     }
 }

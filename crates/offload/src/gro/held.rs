@@ -6,9 +6,9 @@ use fullsend_wire::numbers::ethertype;
 use fullsend_wire::tcp::TcpFlags;
 
 use super::flow::Flow;
-use crate::bytes::{be16, put16};
-use crate::parse::Walk;
-use crate::{Checksum, GsoKind, Offload, Packet, checksum};
+use super::predict;
+use crate::bytes::{be16, be32, put16};
+use crate::{Checksum, GsoKind, Layers, Offload, Packet, checksum};
 
 /// What a packet would do to the one held before it.
 pub(super) struct Step {
@@ -30,23 +30,32 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// What `packet`, whose headers are `header` and parsed, would do; `flush` says that it must
+    /// neither join nor be held.
     #[inline]
-    pub(super) fn new(flow: &Flow<'_>, packet: &Packet, walk: &Walk) -> Self {
+    pub(super) fn new(header: &[u8], layers: &Layers, packet: &Packet, flush: bool) -> Self {
         let offload = &packet.offload;
+        let network = usize::from(layers.network[0]);
+        let transport = usize::from(layers.transport);
+        let v6 = layers.ethertype == ethertype::IPV6;
         let whole = packet.len();
-        let len = (whole - walk.header_len) as u32;
+        let len = (whole - header.len()) as u32;
         let is_gso = offload.gso_segs > 1;
+        // No sum over these headers gives 0xffff: whoever wrote it meant 0, and cutting would
+        // write 0.
+        let odd_checksum =
+            be16(header, transport + 16) == 0xffff || (!v6 && be16(header, network + 10) == 0xffff);
         Self {
-            seq: flow.seq(),
+            seq: be32(header, transport + 4),
             len,
-            span: (whole - usize::from(packet.layers.network[0])) as u32,
+            span: (whole - network) as u32,
             size: if is_gso { offload.gso_size } else { len as u16 },
             count: offload.gso_segs.max(1),
-            flags: flow.flags(),
-            ip_id: flow.ip_id(),
-            v6: flow.v6(),
+            flags: TcpFlags(be16(header, transport + 12) & 0x1ff),
+            ip_id: if v6 { 0 } else { be16(header, network + 4) },
+            v6,
             fixed_id: offload.fixed_id[1],
-            flush: walk.padded || (offload.checksum == Checksum::Valid && flow.has_odd_checksum()),
+            flush: flush || (offload.checksum != Checksum::Partial && odd_checksum),
         }
     }
 
@@ -140,9 +149,32 @@ impl Held {
         Flow::new(&self.packet.header, &self.packet.layers)
     }
 
-    /// The packet continues this one in every respect.
     #[inline]
-    pub(super) fn accepts(&self, flow: &Flow<'_>, step: &Step, max_size: u32) -> bool {
+    pub(super) fn layers(&self) -> &Layers {
+        &self.packet.layers
+    }
+
+    /// The length of its headers, if they show without a parse that it is of this flow and like
+    /// this packet.
+    #[inline]
+    pub(super) fn predicts(&self, packet: &Packet) -> Option<usize> {
+        let (head, layers) = (&self.packet.header, &self.packet.layers);
+        let apart = packet.header.len();
+        let v6 = layers.ethertype == ethertype::IPV6;
+        ((apart == 0 || apart == head.len())
+            && predict::continues(packet.front(), packet.len(), head, layers, v6))
+        .then_some(head.len())
+    }
+
+    /// Nothing but what joining may change sets the packet's headers apart.
+    #[inline]
+    pub(super) fn is_like(&self, flow: &Flow<'_>) -> bool {
+        self.flow().is_some_and(|head| flow.is_like(&head))
+    }
+
+    /// The packet continues this one in number and size.
+    #[inline]
+    pub(super) fn accepts(&self, step: &Step, max_size: u32) -> bool {
         let control = &self.control;
         let size_fits = if step.is_gso() {
             step.size == control.size
@@ -159,7 +191,6 @@ impl Held {
             && !step.flush
             && !step.flags.contains(TcpFlags::CWR)
             && (step.v6 || self.id_follows(step))
-            && self.flow().is_some_and(|head| flow.is_like(&head))
     }
 
     /// The ID is the first one's, or counts up by one a segment; the second segment decides.
@@ -194,12 +225,12 @@ impl Held {
             let word = be16(&self.packet.header, at) | last;
             put16(&mut self.packet.header, at, word);
         }
-        if packet.header.is_empty() {
-            packet.payload.advance(header_len);
-        }
-        self.packet
-            .payload
-            .append(core::mem::take(&mut packet.payload));
+        let skip = if packet.header.is_empty() {
+            header_len
+        } else {
+            0
+        };
+        self.packet.payload.append_behind(&mut packet.payload, skip);
     }
 
     /// The packet as it goes on: unchanged, or a super-segment.

@@ -31,6 +31,8 @@ pub(super) struct Table {
     slots: Vec<Held>,
     /// A bit for each bucket that holds something.
     used: u8,
+    /// The one touched last.
+    recent: Option<At>,
 }
 
 impl Table {
@@ -45,12 +47,26 @@ impl Table {
             buckets: [empty; BUCKETS],
             slots,
             used: 0,
+            recent: None,
         }
+    }
+
+    /// The packet that was found or inserted last, if it is still held.
+    #[inline]
+    pub(super) fn recent(&self) -> Option<At> {
+        self.recent
     }
 
     /// The held packet of this flow.
     #[inline]
-    pub(super) fn find(&self, hash: u32, flow: &Flow<'_>) -> Option<At> {
+    pub(super) fn find(&mut self, hash: u32, flow: &Flow<'_>) -> Option<At> {
+        let found = self.position(hash, flow);
+        self.recent = found;
+        found
+    }
+
+    #[inline]
+    fn position(&self, hash: u32, flow: &Flow<'_>) -> Option<At> {
         let bucket = hash as usize % BUCKETS;
         let taken = &self.buckets[bucket];
         (0..taken.len).rev().find_map(|position| {
@@ -80,6 +96,7 @@ impl Table {
     /// Sends one on.
     pub(super) fn complete(&mut self, at: At, out: &mut Vec<Packet>) {
         out.push(self.held_mut(at).complete());
+        self.recent = None;
         let bucket = &mut self.buckets[usize::from(at.bucket)];
         bucket.order[usize::from(at.position)..usize::from(bucket.len)].rotate_left(1);
         bucket.len -= 1;
@@ -103,7 +120,9 @@ impl Table {
         let position = self.buckets[usize::from(bucket)].len;
         self.buckets[usize::from(bucket)].len += 1;
         self.used |= 1 << bucket;
-        *self.held_mut(At { bucket, position }) = held;
+        let at = At { bucket, position };
+        *self.held_mut(at) = held;
+        self.recent = Some(at);
     }
 
     /// Sends on all that `leaves` says, oldest first in each bucket.
