@@ -2,6 +2,8 @@
 
 mod addresses;
 #[allow(dead_code, reason = "called once the host is wired to it")]
+mod fragment;
+#[allow(dead_code, reason = "called once the host is wired to it")]
 mod icmp;
 mod input;
 #[allow(dead_code, reason = "called once the host is wired to it")]
@@ -25,6 +27,7 @@ pub(crate) use addresses::Addresses;
 pub use addresses::Cidr;
 pub(crate) use input::IpMeta;
 pub(crate) use path::Path;
+pub(crate) use reassembly::compact;
 
 use crate::{Host, IfaceId, StackError};
 

@@ -389,7 +389,7 @@ impl First {
 }
 
 /// A copy, if the piece holds on to much more memory than it is long.
-fn compact(payload: Chain) -> Chain {
+pub(crate) fn compact(payload: Chain) -> Chain {
     if payload.pinned() <= 2 * payload.len() + 2048 {
         return payload;
     }

@@ -1,0 +1,272 @@
+//! UDP: who is bound to which port, and the datagrams that wait for them.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::ops::RangeInclusive;
+use core::task::Waker;
+
+use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet};
+use fullsend_units::Rng;
+use fullsend_wire::checksum::Sum;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::udp::{CHECKSUM_OFFSET, HEADER_LEN, UdpRepr};
+
+use crate::ip::compact;
+use crate::table::Table;
+use crate::{StackError, UdpId};
+
+#[cfg(test)]
+mod tests;
+
+/// Most bytes of memory that datagrams waiting at one socket hold (`net.core.rmem_default`).
+const RCVBUF: usize = 212_992;
+/// What a datagram costs beside its payload.
+const OVERHEAD: usize = 256;
+/// `net.ipv4.ip_local_port_range`.
+const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+/// The longest payloads: what the length fields of IP can tell.
+const MAX_V4: usize = 65_535 - 20 - HEADER_LEN;
+const MAX_V6: usize = 65_535 - HEADER_LEN;
+
+fullsend_units::counters! {
+    /// UDP over IPv4.
+    pub(crate) struct UdpMib {
+        in_datagrams: "UdpInDatagrams",
+        no_ports: "UdpNoPorts",
+        in_errors: "UdpInErrors",
+        out_datagrams: "UdpOutDatagrams",
+        rcvbuf_errors: "UdpRcvbufErrors",
+        in_csum_errors: "UdpInCsumErrors",
+    }
+}
+
+fullsend_units::counters! {
+    /// UDP over IPv6.
+    pub(crate) struct Udp6Mib {
+        in_datagrams: "Udp6InDatagrams",
+        no_ports: "Udp6NoPorts",
+        in_errors: "Udp6InErrors",
+        out_datagrams: "Udp6OutDatagrams",
+        rcvbuf_errors: "Udp6RcvbufErrors",
+        in_csum_errors: "Udp6InCsumErrors",
+    }
+}
+
+/// A datagram with where it came from and the address it was sent to.
+pub(crate) type Received = (Chain, SocketAddr, SocketAddr);
+
+#[derive(Debug)]
+struct Socket {
+    local: SocketAddr,
+    queue: VecDeque<Received>,
+    /// Memory that `queue` holds.
+    bytes: usize,
+    readers: Vec<Waker>,
+}
+
+/// What became of a datagram that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Delivery {
+    /// A socket has it, or had no room for it.
+    Done,
+    /// Nobody is bound there.
+    NoPort,
+}
+
+/// The UDP sockets of a host.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    sockets: Table<Socket>,
+    ports: BTreeMap<u16, Vec<u32>>,
+    pub(crate) v4: UdpMib,
+    pub(crate) v6: Udp6Mib,
+}
+
+/// An unspecified IPv6 address takes both families.
+fn covers(own: IpAddr, ip: IpAddr) -> bool {
+    own == ip
+        || own == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        || own.is_unspecified() && own.is_ipv4() == ip.is_ipv4()
+}
+
+impl Udp {
+    pub(crate) fn new() -> Self {
+        Self {
+            sockets: Table::new(),
+            ports: BTreeMap::new(),
+            v4: UdpMib::default(),
+            v6: Udp6Mib::default(),
+        }
+    }
+
+    /// Binds to an address of ours or an unspecified one; port 0 means "choose" (RFC 6056 3.3.1).
+    pub(crate) fn bind(
+        &mut self,
+        mut local: SocketAddr,
+        rng: &mut Rng,
+    ) -> Result<UdpId, StackError> {
+        if local.port() == 0 {
+            local.set_port(self.free_port(rng).ok_or(StackError::NoPorts)?);
+        } else if self.conflicts(local) {
+            return Err(StackError::AddressInUse(local));
+        }
+        let socket = Socket {
+            local,
+            queue: VecDeque::new(),
+            bytes: 0,
+            readers: Vec::new(),
+        };
+        let (index, id) = self.sockets.insert(socket).ok_or(StackError::NoPorts)?;
+        self.ports.entry(local.port()).or_default().push(index);
+        Ok(UdpId(id))
+    }
+
+    fn free_port(&self, rng: &mut Rng) -> Option<u16> {
+        let count = EPHEMERAL.len() as u64;
+        let start = rng.below(count);
+        (0..count)
+            .map(|n| EPHEMERAL.start() + ((start + n) % count) as u16)
+            .find(|port| !self.ports.contains_key(port))
+    }
+
+    fn conflicts(&self, local: SocketAddr) -> bool {
+        let bound = self.ports.get(&local.port()).into_iter().flatten();
+        bound
+            .filter_map(|&index| self.sockets.get(index))
+            .any(|s| covers(s.local.ip(), local.ip()) || covers(local.ip(), s.local.ip()))
+    }
+
+    /// The bound address.
+    pub(crate) fn addr(&self, id: UdpId) -> Result<SocketAddr, StackError> {
+        let socket = self.sockets.peek(id.0).ok_or(StackError::NoSuchSocket)?;
+        Ok(socket.local)
+    }
+
+    /// Gives a datagram to whom it is for: one bound to just its address before one that takes
+    /// any.
+    pub(crate) fn input(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        payload: Chain,
+        wakers: &mut Vec<Waker>,
+    ) -> Delivery {
+        let bound = self.ports.get(&to.port()).into_iter().flatten();
+        let index = bound
+            .filter_map(|&index| Some((self.sockets.get(index)?.local.ip(), index)))
+            .filter(|&(own, _)| covers(own, to.ip()))
+            .max_by_key(|(own, _)| (!own.is_unspecified(), own.is_ipv4()))
+            .map(|(_, index)| index);
+        let v6 = to.is_ipv6();
+        let Some(socket) = index.and_then(|index| self.sockets.get_mut(index)) else {
+            *self.no_ports(v6) += 1;
+            return Delivery::NoPort;
+        };
+        // Small datagrams must not hold on to large buffers.
+        let payload = compact(payload);
+        let cost = payload.pinned() + OVERHEAD;
+        if socket.bytes + cost > RCVBUF {
+            *self.rcvbuf_errors(v6) += 1;
+            *self.in_errors(v6) += 1;
+            return Delivery::Done;
+        }
+        socket.bytes += cost;
+        socket.queue.push_back((payload, from, to));
+        wakers.append(&mut socket.readers);
+        *self.in_datagrams(v6) += 1;
+        Delivery::Done
+    }
+
+    /// Takes the next datagram.
+    pub(crate) fn recv(&mut self, id: UdpId) -> Result<Option<Received>, StackError> {
+        let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
+        let received = socket.queue.pop_front();
+        if let Some((payload, ..)) = &received {
+            socket.bytes -= payload.pinned() + OVERHEAD;
+        }
+        Ok(received)
+    }
+
+    /// True if there is something to take; else wakes `waker` once when there is.
+    pub(crate) fn readable(&mut self, id: UdpId, waker: &Waker) -> Result<bool, StackError> {
+        let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
+        if !socket.queue.is_empty() {
+            return Ok(true);
+        }
+        if !socket.readers.iter().any(|w| w.will_wake(waker)) {
+            socket.readers.push(waker.clone());
+        }
+        Ok(false)
+    }
+
+    /// Closes; those who wait are woken to find out.
+    pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) {
+        let Some((index, _)) = self.sockets.by_id(id.0) else {
+            return;
+        };
+        let Some(mut socket) = self.sockets.remove(index) else {
+            return;
+        };
+        wakers.append(&mut socket.readers);
+        if let Some(bound) = self.ports.get_mut(&socket.local.port()) {
+            bound.retain(|&one| one != index);
+            if bound.is_empty() {
+                self.ports.remove(&socket.local.port());
+            }
+        }
+    }
+
+    /// Builds a datagram for IP to send, its checksum left to whoever puts it on a wire.
+    pub(crate) fn output(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        data: Slice,
+    ) -> Result<Packet, StackError> {
+        let max = if to.is_ipv4() { MAX_V4 } else { MAX_V6 };
+        let len = data.len();
+        if len > max {
+            return Err(StackError::MessageTooLong { len, max });
+        }
+        let mut header = HeaderBuf::new();
+        let repr = UdpRepr {
+            src_port: from.port(),
+            dst_port: to.port(),
+            payload_len: len as u16,
+        };
+        let out = header.prepend(HEADER_LEN);
+        repr.emit(out);
+        let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, (HEADER_LEN + len) as u32);
+        out[CHECKSUM_OFFSET..].copy_from_slice(&sum.fold().to_be_bytes());
+        *self.out_datagrams(to.is_ipv6()) += 1;
+        Ok(Packet {
+            header,
+            payload: data.into(),
+            offload: Offload {
+                checksum: Checksum::Partial,
+                ..Offload::default()
+            },
+            ..Packet::default()
+        })
+    }
+
+    /// Counts a datagram whose checksum is wrong.
+    pub(crate) fn count_bad_checksum(&mut self, v6: bool) {
+        *self.in_csum_errors(v6) += 1;
+        *self.in_errors(v6) += 1;
+    }
+}
+
+macro_rules! either {
+    ($($name:ident)*) => {
+        impl Udp {
+            $(const fn $name(&mut self, v6: bool) -> &mut u64 {
+                if v6 { &mut self.v6.$name } else { &mut self.v4.$name }
+            })*
+        }
+    };
+}
+
+either!(in_datagrams no_ports in_errors out_datagrams rcvbuf_errors in_csum_errors);

@@ -1,0 +1,172 @@
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::Waker;
+
+use fullsend_buf::Slice;
+use fullsend_units::{Rng, Seed};
+
+use super::{Delivery, EPHEMERAL, RCVBUF, Udp};
+use crate::{StackError, UdpId};
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+struct Rig {
+    udp: Udp,
+    rng: Rng,
+    wakers: Vec<Waker>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            udp: Udp::new(),
+            rng: Rng::new(Seed::from_u64(1)),
+            wakers: Vec::new(),
+        }
+    }
+
+    fn bind(&mut self, local: &str) -> UdpId {
+        self.udp.bind(at(local), &mut self.rng).unwrap()
+    }
+
+    fn input(&mut self, to: &str, data: &[u8]) -> Delivery {
+        let from = if to.starts_with('[') {
+            "[fd00::9]:9"
+        } else {
+            "10.0.0.9:9"
+        };
+        let payload = Slice::copied_from(data).into();
+        self.udp.input(at(from), at(to), payload, &mut self.wakers)
+    }
+
+    fn got(&mut self, id: UdpId) -> Option<Vec<u8>> {
+        let (payload, ..) = self.udp.recv(id).unwrap()?;
+        let mut data = vec![0; payload.len()];
+        payload.copy_to(&mut data);
+        Some(data)
+    }
+}
+
+#[test]
+fn the_most_special_socket_gets_it() {
+    let mut rig = Rig::new();
+    let all = rig.bind("[::]:53");
+    let one = rig.udp.bind(at("10.0.0.1:53"), &mut rig.rng);
+    assert_eq!(one, Err(StackError::AddressInUse(at("10.0.0.1:53"))));
+    rig.udp.close(all, &mut rig.wakers);
+    let one = rig.bind("10.0.0.1:53");
+    let two = rig.bind("10.0.0.2:53");
+    let six = rig.bind("[fd00::1]:53");
+    assert_eq!(rig.input("10.0.0.2:53", b"b"), Delivery::Done);
+    assert_eq!(rig.input("10.0.0.1:53", b"a"), Delivery::Done);
+    assert_eq!(rig.input("[fd00::1]:53", b"c"), Delivery::Done);
+    assert_eq!(rig.input("10.0.0.3:53", b"d"), Delivery::NoPort);
+    assert_eq!(rig.got(one), Some(b"a".to_vec()));
+    assert_eq!(rig.got(two), Some(b"b".to_vec()));
+    assert_eq!(rig.got(six), Some(b"c".to_vec()));
+    assert_eq!((rig.udp.v4.in_datagrams, rig.udp.v4.no_ports), (2, 1));
+    assert_eq!(rig.udp.v6.in_datagrams, 1);
+}
+
+#[test]
+fn any_address_takes_its_family_or_both() {
+    let mut rig = Rig::new();
+    let v4 = rig.bind("0.0.0.0:1");
+    let both = rig.bind("[::]:2");
+    assert_eq!(rig.input("[fd00::1]:1", b"x"), Delivery::NoPort);
+    assert_eq!(rig.input("10.0.0.1:1", b"x"), Delivery::Done);
+    assert_eq!(rig.input("10.0.0.1:2", b"y"), Delivery::Done);
+    assert_eq!(rig.input("[fd00::1]:2", b"z"), Delivery::Done);
+    let (_, from, to) = rig.udp.recv(v4).unwrap().unwrap();
+    assert_eq!((from, to), (at("10.0.0.9:9"), at("10.0.0.1:1")));
+    assert_eq!(rig.got(both), Some(b"y".to_vec()));
+    assert_eq!(rig.got(both), Some(b"z".to_vec()));
+    assert_eq!(rig.got(both), None);
+}
+
+#[test]
+fn ports_are_chosen_until_there_are_none() {
+    let mut rig = Rig::new();
+    for _ in EPHEMERAL {
+        let id = rig.bind("0.0.0.0:0");
+        assert!(EPHEMERAL.contains(&rig.udp.addr(id).unwrap().port()));
+    }
+    let more = rig.udp.bind(at("0.0.0.0:0"), &mut rig.rng);
+    assert_eq!(more, Err(StackError::NoPorts));
+}
+
+#[test]
+fn the_queue_is_bounded_in_bytes() {
+    let mut rig = Rig::new();
+    let id = rig.bind("0.0.0.0:1");
+    let mut taken = 0;
+    while rig.udp.v4.rcvbuf_errors == 0 {
+        rig.input("10.0.0.1:1", &[1; 1000]);
+        taken += 1;
+        assert!(taken < 1000);
+    }
+    assert!((RCVBUF / 2000..=RCVBUF / 1000).contains(&taken), "{taken}");
+    while rig.got(id).is_some() {}
+    assert_eq!(rig.udp.sockets.peek(id.0).unwrap().bytes, 0);
+    assert_eq!(rig.input("10.0.0.1:1", b"again"), Delivery::Done);
+    assert_eq!(rig.got(id), Some(b"again".to_vec()));
+}
+
+struct Count(AtomicUsize);
+
+impl alloc::task::Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn readers_are_woken_once_and_by_close() {
+    let mut rig = Rig::new();
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(count.clone());
+    let id = rig.bind("0.0.0.0:1");
+    assert_eq!(rig.udp.readable(id, &waker), Ok(false));
+    assert_eq!(rig.udp.readable(id, &waker), Ok(false));
+    rig.input("10.0.0.1:1", b"1");
+    rig.input("10.0.0.1:1", b"2");
+    rig.wakers.drain(..).for_each(Waker::wake);
+    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.udp.readable(id, &waker), Ok(true));
+    rig.got(id);
+    rig.got(id);
+    assert_eq!(rig.udp.readable(id, &waker), Ok(false));
+    rig.udp.close(id, &mut rig.wakers);
+    assert_eq!(rig.wakers.len(), 1);
+    assert_eq!(rig.udp.readable(id, &waker), Err(StackError::NoSuchSocket));
+    assert_eq!(rig.input("10.0.0.1:1", b"1"), Delivery::NoPort);
+}
+
+#[test]
+fn a_datagram_is_right_once_its_checksum_is_completed() {
+    let mut udp = Udp::new();
+    for (from, to) in [("10.0.0.1:7", "10.0.0.2:8"), ("[fd00::1]:7", "[fd00::2]:8")] {
+        let data = Slice::copied_from(b"hello");
+        let mut packet = udp.output(at(from), at(to), data).unwrap();
+        packet.layers.protocol = 17;
+        packet.complete_checksum();
+        let bytes = packet.to_bytes();
+        assert_eq!(bytes[..6], [0, 7, 0, 8, 0, 13]);
+        let pseudo = fullsend_wire::checksum::Sum::pseudo(at(from).ip(), at(to).ip(), 17, 13);
+        assert!((pseudo + fullsend_wire::checksum::sum(&bytes)).is_valid());
+    }
+    let long = Slice::copied_from(&vec![0; 65_508]);
+    let error = udp.output(at("10.0.0.1:7"), at("10.0.0.2:8"), long);
+    assert_eq!(
+        error.unwrap_err(),
+        StackError::MessageTooLong {
+            len: 65_508,
+            max: 65_507
+        }
+    );
+}
