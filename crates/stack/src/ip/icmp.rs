@@ -64,6 +64,7 @@ pub(crate) struct Arrival {
 
 /// What a message asks for.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
 pub(crate) enum Received {
     /// Nothing.
     Nothing,

@@ -320,7 +320,7 @@ impl Neighbours {
             self.next = self.next.min(due);
         }
         out.changed |= moved || incomplete;
-        let frames = &self.frames;
+        let frames = self.frames;
         let waiting = entry.waiting.drain(..);
         out.frames
             .extend(waiting.map(|packet| frames.with_link(packet, mac)));
@@ -359,7 +359,7 @@ impl Neighbours {
             return;
         }
         self.next = self.dad.poll(now, out).unwrap_or(Instant::FAR_FUTURE);
-        let (frames, next) = (&self.frames, &mut self.next);
+        let (frames, next) = (self.frames, &mut self.next);
         self.entries.retain(|&neighbour, entry| {
             let keep = entry.advance(now, neighbour, frames, out);
             if let Some(due) = entry.state.due().filter(|_| keep) {
@@ -415,7 +415,7 @@ impl Entry {
         &mut self,
         now: Instant,
         neighbour: IpAddr,
-        frames: &Frames,
+        frames: Frames,
         out: &mut Outcome,
     ) -> bool {
         if self.state.due().is_none_or(|due| now < due) {

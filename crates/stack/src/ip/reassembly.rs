@@ -85,6 +85,7 @@ fullsend_units::counters! {
 
 /// What came of a fragment.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
 pub(crate) enum Reassembled {
     /// It waits for others, or was dropped.
     Nothing,

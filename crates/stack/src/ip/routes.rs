@@ -122,9 +122,9 @@ mod tests {
         }
     }
 
-    fn via(iface: u16, neighbour: &str) -> Option<NextHop> {
+    fn via(iface: u16, neighbour: &str) -> NextHop {
         let neighbour = ip(neighbour);
-        Some(NextHop { iface, neighbour })
+        NextHop { iface, neighbour }
     }
 
     #[test]
@@ -138,10 +138,10 @@ mod tests {
         routes
             .add(cidr("10.1.2.3/32"), Some(ip("10.1.2.9")), 2)
             .unwrap();
-        assert_eq!(routes.lookup(ip("8.8.8.8")), via(1, "10.0.0.1"));
-        assert_eq!(routes.lookup(ip("10.200.0.1")), via(1, "10.200.0.1"));
-        assert_eq!(routes.lookup(ip("10.1.2.4")), via(2, "10.1.2.4"));
-        assert_eq!(routes.lookup(ip("10.1.2.3")), via(2, "10.1.2.9"));
+        assert_eq!(routes.lookup(ip("8.8.8.8")), Some(via(1, "10.0.0.1")));
+        assert_eq!(routes.lookup(ip("10.200.0.1")), Some(via(1, "10.200.0.1")));
+        assert_eq!(routes.lookup(ip("10.1.2.4")), Some(via(2, "10.1.2.4")));
+        assert_eq!(routes.lookup(ip("10.1.2.3")), Some(via(2, "10.1.2.9")));
         assert_eq!(routes.lookup(ip("2001:db8::1")), None);
     }
 
@@ -150,10 +150,10 @@ mod tests {
         let mut routes = Routes::default();
         routes.add(cidr("::/0"), Some(ip("fe80::1")), 0).unwrap();
         assert_eq!(routes.lookup(ip("1.2.3.4")), None);
-        assert_eq!(routes.lookup(ip("::ffff:1.2.3.4")), via(0, "fe80::1"));
+        assert_eq!(routes.lookup(ip("::ffff:1.2.3.4")), Some(via(0, "fe80::1")));
         routes.add(cidr("a00::/8"), None, 3).unwrap();
         assert_eq!(routes.lookup(ip("10.0.0.1")), None);
-        assert_eq!(routes.lookup(ip("a00::1")), via(3, "a00::1"));
+        assert_eq!(routes.lookup(ip("a00::1")), Some(via(3, "a00::1")));
     }
 
     #[test]
@@ -161,14 +161,14 @@ mod tests {
         let mut routes = Routes::default();
         routes.add(cidr("10.0.0.1/24"), None, 0).unwrap();
         routes.add(cidr("10.0.0.2/24"), None, 1).unwrap();
-        assert_eq!(routes.lookup(ip("10.0.0.9")), via(0, "10.0.0.9"));
+        assert_eq!(routes.lookup(ip("10.0.0.9")), Some(via(0, "10.0.0.9")));
         routes
             .add(cidr("10.9.0.0/16"), Some(ip("10.0.0.8")), 0)
             .unwrap();
         routes
             .add(cidr("10.9.0.0/16"), Some(ip("10.0.0.7")), 0)
             .unwrap();
-        assert_eq!(routes.lookup(ip("10.9.1.1")), via(0, "10.0.0.7"));
+        assert_eq!(routes.lookup(ip("10.9.1.1")), Some(via(0, "10.0.0.7")));
     }
 
     #[test]

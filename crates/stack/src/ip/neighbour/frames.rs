@@ -20,7 +20,7 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Puts the link header in front of a packet that begins with its network header.
-    pub(super) fn with_link(&self, mut packet: Packet, dst: Mac) -> Packet {
+    pub(super) fn with_link(self, mut packet: Packet, dst: Mac) -> Packet {
         const LEN: u16 = ethernet::HEADER_LEN as u16;
         let link = EthernetRepr {
             dst,
@@ -35,7 +35,7 @@ impl Frames {
     }
 
     /// Asks who has `target`, everybody or the one at `known`.
-    pub(super) fn solicit(&self, source: IpAddr, target: IpAddr, known: Option<Mac>) -> Packet {
+    pub(super) fn solicit(self, source: IpAddr, target: IpAddr, known: Option<Mac>) -> Packet {
         match (source, target) {
             (IpAddr::V6(source), IpAddr::V6(target)) => self.ndp_solicit(source, target, known),
             (IpAddr::V4(sender), IpAddr::V4(target)) => {
@@ -53,7 +53,7 @@ impl Frames {
     }
 
     /// Answers a request for an address of ours.
-    pub(super) fn arp_reply(&self, request: &ArpRepr) -> Packet {
+    pub(super) fn arp_reply(self, request: &ArpRepr) -> Packet {
         let reply = ArpRepr {
             operation: ArpOperation::Reply,
             sender_mac: self.mac,
@@ -64,14 +64,14 @@ impl Frames {
         self.arp(&reply, request.sender_mac)
     }
 
-    fn arp(&self, message: &ArpRepr, dst: Mac) -> Packet {
+    fn arp(self, message: &ArpRepr, dst: Mac) -> Packet {
         let mut packet = Packet::default();
         message.emit(packet.header.prepend(arp::LEN));
         packet.layers.ethertype = ethertype::ARP;
         self.with_link(packet, dst)
     }
 
-    fn ndp_solicit(&self, source: Ipv6Addr, target: Ipv6Addr, known: Option<Mac>) -> Packet {
+    fn ndp_solicit(self, source: Ipv6Addr, target: Ipv6Addr, known: Option<Mac>) -> Packet {
         let group = solicited_node(target);
         let dst = if known.is_some() { target } else { group };
         let message = NdpRepr::NeighbourSolicit {
@@ -84,7 +84,7 @@ impl Frames {
     }
 
     /// Answers for an address of ours; the link header is still to come.
-    pub(super) fn advertise(&self, target: Ipv6Addr, dst: Ipv6Addr, solicited: bool) -> Packet {
+    pub(super) fn advertise(self, target: Ipv6Addr, dst: Ipv6Addr, solicited: bool) -> Packet {
         let message = NdpRepr::NeighbourAdvert {
             target,
             router: false,
