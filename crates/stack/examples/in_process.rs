@@ -224,7 +224,10 @@ fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
         }
     }
     let s = cpu_seconds() - cpu;
-    println!("rr: {:.0} k transactions per CPU second", done as f64 * 1e-3 / s);
+    println!(
+        "rr: {:.0} k transactions per CPU second",
+        done as f64 * 1e-3 / s
+    );
 }
 
 fn main() {
