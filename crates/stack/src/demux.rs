@@ -52,6 +52,12 @@ impl Addr {
         [self.hi, self.lo]
     }
 
+    /// 127/8 or ::1.
+    #[inline]
+    pub(crate) const fn is_loopback(self) -> bool {
+        self.hi == 0 && (self.lo == 1 || self.lo >> 24 == (MAPPED | 127 << 24) >> 24)
+    }
+
     pub(crate) const fn to_ip(self) -> IpAddr {
         if self.is_v4() {
             IpAddr::V4(Ipv4Addr::from_bits(self.lo as u32))

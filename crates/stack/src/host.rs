@@ -14,6 +14,7 @@ use crate::ip::Ip;
 use crate::mib::HostMib;
 use crate::siphash::SipKey;
 use crate::tcp::Tcp;
+use crate::udp::Udp;
 use crate::{IfaceConfig, IfaceId};
 
 /// How to build a [`Host`].
@@ -65,6 +66,7 @@ pub struct Host {
     pub(crate) loopback: Interface,
     pub(crate) ip: Ip,
     pub(crate) tcp: Tcp,
+    pub(crate) udp: Udp,
     pub(crate) mib: HostMib,
     pub(crate) wakers: Vec<Waker>,
     /// Scratch of `receive`.
@@ -91,8 +93,9 @@ impl Host {
             },
             ifaces: Vec::new(),
             loopback: Interface::new(IfaceConfig::loopback()),
-            ip: Ip::default(),
+            ip: Ip::new(),
             tcp,
+            udp: Udp::new(),
             mib: HostMib::default(),
             wakers: Vec::new(),
             batch: Vec::new(),
@@ -140,6 +143,7 @@ impl Host {
         }
         self.due = due;
         self.expire_time_wait(now);
+        self.poll_ip(now);
         self.run_loopback(now);
     }
 
@@ -148,7 +152,11 @@ impl Host {
         if self.loopback.wants_transmit() {
             return Some(Instant::ZERO);
         }
-        let timers = [self.tcp.wheel.next(), self.tcp.time_wait.next()];
+        let timers = [
+            self.tcp.wheel.next(),
+            self.tcp.time_wait.next(),
+            self.ip_deadline(),
+        ];
         timers.into_iter().flatten().min()
     }
 

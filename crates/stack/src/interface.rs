@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, segment};
 use fullsend_tcp::DeviceCaps;
 
+use crate::ip::Neighbours;
+
 /// An interface's number on its host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IfaceId(pub u16);
@@ -92,6 +94,8 @@ pub(crate) struct Interface {
     pub(crate) config: IfaceConfig,
     pub(crate) caps: DeviceCaps,
     pub(crate) gro: Gro,
+    /// Who has which hardware address; Ethernet only.
+    pub(crate) neighbours: Option<Neighbours>,
     /// Complete packets waiting for `transmit`.
     out: VecDeque<Packet>,
     /// Sockets that have something to send, in turn, each once.
@@ -108,17 +112,13 @@ impl Interface {
         Self {
             caps: config.caps(),
             gro: Gro::new(gro),
+            neighbours: match config.link {
+                Link::Ip => None,
+                Link::Ethernet => Some(Neighbours::new(config.mac)),
+            },
             out: VecDeque::new(),
             ready: VecDeque::new(),
             config,
-        }
-    }
-
-    /// Bytes of the link header.
-    pub(crate) const fn link_len(&self) -> usize {
-        match self.config.link {
-            Link::Ip => 0,
-            Link::Ethernet => 14,
         }
     }
 

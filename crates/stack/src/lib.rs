@@ -18,7 +18,6 @@ mod siphash;
 mod table;
 mod tcp;
 mod timer;
-#[allow(dead_code, reason = "called once the host is wired to it")]
 mod udp;
 mod udp_calls;
 mod waiters;

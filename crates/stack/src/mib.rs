@@ -33,6 +33,7 @@ fullsend_units::counters! {
         out_requests: "Ip6OutRequests",
         out_discards: "Ip6OutDiscards",
         out_no_routes: "Ip6OutNoRoutes",
+        dad_duplicates: "Ip6DadDuplicates",
         in_octets: "Ip6InOctets",
         out_octets: "Ip6OutOctets",
     }
@@ -84,6 +85,19 @@ impl HostMib {
     }
 }
 
+/// Counters that both families have.
+macro_rules! either {
+    ($($name:ident)*) => {
+        impl HostMib {
+            $(pub(crate) const fn $name(&mut self, v4: bool) -> &mut u64 {
+                if v4 { &mut self.ip4.$name } else { &mut self.ip6.$name }
+            })*
+        }
+    };
+}
+
+either!(in_addr_errors in_unknown_protos in_delivers out_discards out_no_routes);
+
 impl Host {
     /// Every counter by its `nstat` name, absolute.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -98,6 +112,11 @@ impl Host {
         let own = self.mib.ip4.iter().chain(self.mib.ip6.iter());
         own.chain(self.env.mib.iter())
             .chain(self.mib.socket.iter())
+            .chain(self.ip.icmp.v4.iter())
+            .chain(self.ip.icmp.v6.iter())
+            .chain(self.ip.reassembly.v4.iter())
+            .chain(self.udp.v4.iter())
+            .chain(self.udp.v6.iter())
             .chain(gro.iter())
             .collect()
     }

@@ -252,6 +252,14 @@ impl Udp {
         })
     }
 
+    /// Somebody is bound to `local`.
+    pub(crate) fn is_bound(&self, local: SocketAddr) -> bool {
+        let bound = self.ports.get(&local.port()).into_iter().flatten();
+        bound
+            .filter_map(|&index| self.sockets.get(index))
+            .any(|socket| covers(socket.local.ip(), local.ip()))
+    }
+
     /// Counts a datagram whose checksum is wrong.
     pub(crate) fn count_bad_checksum(&mut self, v6: bool) {
         *self.in_csum_errors(v6) += 1;

@@ -1,12 +1,16 @@
-#![allow(unused_variables, clippy::unused_self, clippy::needless_pass_by_value)]
-//! What users do with UDP sockets.
+//! UDP sockets between users and IP.
 
 use core::net::SocketAddr;
 use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
+use fullsend_offload::{Checksum, Packet};
 use fullsend_units::Instant;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::udp::UdpRepr;
 
+use crate::ip::{IpMeta, Problem};
+use crate::udp::Delivery;
 use crate::{Host, Interest, StackError};
 
 /// A UDP socket's handle.
@@ -14,14 +18,19 @@ use crate::{Host, Interest, StackError};
 pub struct UdpId(pub u64);
 
 impl Host {
-    /// Binds; port 0 means "choose".
+    /// Binds; port 0 means "choose". An unspecified IPv6 address takes IPv4 too, and shows the
+    /// IPv4 addresses as such.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, StackError> {
-        todo!()
+        let ip = local.ip();
+        if !ip.is_unspecified() && !self.ip.addresses.is_local(ip.into()) {
+            return Err(StackError::AddressNotAvailable(local));
+        }
+        self.udp.bind(local, &mut self.env.rng)
     }
 
     /// The bound address.
     pub fn udp_addr(&self, id: UdpId) -> Result<SocketAddr, StackError> {
-        todo!()
+        self.udp.addr(id)
     }
 
     /// Sends one datagram; `source` overrides the source address (gateways).
@@ -33,7 +42,20 @@ impl Host {
         to: SocketAddr,
         source: Option<SocketAddr>,
     ) -> Result<(), StackError> {
-        todo!()
+        let local = self.udp.addr(id)?;
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        let from = match source {
+            Some(source) if source.is_ipv4() == to.is_ipv4() => source,
+            Some(source) => return Err(StackError::AddressNotAvailable(source)),
+            None if !local.ip().is_unspecified() => local,
+            None => SocketAddr::new(self.source_for(to.ip())?, local.port()),
+        };
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(StackError::AddressNotAvailable(from));
+        }
+        let packet = self.udp.output(from, to, data)?;
+        let ends = (from.ip().into(), to.ip().into());
+        self.ip_output(now, ends, protocol::UDP, packet)
     }
 
     /// The next datagram with where it came from and the address it was sent to.
@@ -41,21 +63,41 @@ impl Host {
         &mut self,
         id: UdpId,
     ) -> Result<Option<(Chain, SocketAddr, SocketAddr)>, StackError> {
-        todo!()
+        self.udp.recv(id)
     }
 
-    /// True if ready now; else wakes `waker` once when it becomes so.
+    /// True if ready now; else wakes `waker` once when it becomes so. Writing is always possible:
+    /// what finds no room in a queue is dropped, as the network might.
     pub fn udp_ready(
         &mut self,
         id: UdpId,
         interest: Interest,
         waker: &Waker,
     ) -> Result<bool, StackError> {
-        todo!()
+        match interest {
+            Interest::Read => self.udp.readable(id, waker),
+            Interest::Write => self.udp.addr(id).map(|_| true),
+        }
     }
 
     /// Closes.
     pub fn udp_close(&mut self, id: UdpId) {
-        todo!()
+        self.udp.close(id, &mut self.wakers);
+    }
+
+    /// A datagram for us or a group.
+    pub(crate) fn udp_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
+        if packet.offload.checksum == Checksum::Unverified {
+            return self.udp.count_bad_checksum(!meta.dst.is_v4());
+        }
+        let Ok(repr) = UdpRepr::parse(packet.transport_header()) else {
+            return self.udp.count_bad_checksum(!meta.dst.is_v4());
+        };
+        let from = SocketAddr::new(meta.src.to_ip(), repr.src_port);
+        let to = SocketAddr::new(meta.dst.to_ip(), repr.dst_port);
+        let payload = packet.payload.clone();
+        if self.udp.input(from, to, payload, &mut self.wakers) == Delivery::NoPort {
+            self.tell(now, Problem::PortUnreachable, packet);
+        }
     }
 }

@@ -8,7 +8,12 @@ use fullsend_stack::{Interest, ListenConfig, StackError};
 use fullsend_tcp::{SocketOption, State, TcpError};
 use fullsend_units::Nanos;
 
-const ALL: [(Link, Nic); 2] = [(Link::Ip, Nic::Tso), (Link::Ip, Nic::Mtu)];
+const ALL: [(Link, Nic); 4] = [
+    (Link::Ip, Nic::Tso),
+    (Link::Ip, Nic::Mtu),
+    (Link::Ethernet, Nic::Tso),
+    (Link::Ethernet, Nic::Mtu),
+];
 
 #[test]
 fn a_megabyte_each_way_and_an_orderly_end() {

@@ -14,6 +14,9 @@ fn addresses_survive_the_word_form() {
         "10.0.0.1",
         "255.255.255.255",
         "fd00::1",
+        "127.0.0.1",
+        "127.255.1.2",
+        "126.0.0.1",
         "::",
         "::1",
         "ffff::ffff:0:1",
@@ -21,6 +24,7 @@ fn addresses_survive_the_word_form() {
         let ip: IpAddr = text.parse().unwrap();
         assert_eq!(Addr::from(ip).to_ip(), ip);
         assert_eq!(Addr::from(ip).is_v4(), ip.is_ipv4());
+        assert_eq!(Addr::from(ip).is_loopback(), ip.is_loopback());
     }
 }
 

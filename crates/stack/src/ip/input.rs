@@ -4,9 +4,14 @@ use alloc::vec::Vec;
 
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
+use fullsend_wire::extension;
+use fullsend_wire::ipv6;
 use fullsend_wire::numbers::{ethertype, protocol};
 
+use super::Problem;
+use super::reassembly::Reassembled;
 use crate::demux::Addr;
+use crate::interface::LOOPBACK;
 use crate::{Host, IfaceId};
 
 /// What transport protocols need to know of a packet's IP header.
@@ -17,6 +22,14 @@ pub(crate) struct IpMeta {
     /// Traffic class, ECN included.
     pub(crate) tos: u8,
     pub(crate) iface: u16,
+}
+
+impl IpMeta {
+    /// Loopback addresses do not come from outside (RFC 1122 3.2.1.3).
+    #[inline]
+    const fn is_martian(&self) -> bool {
+        (self.src.is_loopback() || self.dst.is_loopback()) && self.iface != LOOPBACK
+    }
 }
 
 impl Host {
@@ -39,18 +52,25 @@ impl Host {
     /// A parsed packet; what is needed of it is taken out.
     #[inline]
     pub(crate) fn ip_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
+        let octets = packet.len() - usize::from(packet.layers.network[0]);
         match packet.layers.ethertype {
-            ethertype::IPV4 => self.ipv4_input(now, iface, packet),
-            ethertype::IPV6 => self.ipv6_input(now, iface, packet),
+            ethertype::IPV4 => {
+                self.mib.ip4.in_receives += 1;
+                self.mib.ip4.in_octets += octets as u64;
+                self.ipv4_input(now, iface, packet);
+            }
+            ethertype::IPV6 => {
+                self.mib.ip6.in_receives += 1;
+                self.mib.ip6.in_octets += octets as u64;
+                self.ipv6_input(now, iface, packet);
+            }
+            ethertype::ARP => self.arp_input(now, iface, packet),
             _ => {}
         }
     }
 
     #[inline]
     fn ipv4_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
-        self.mib.ip4.in_receives += 1;
-        let octets = packet.len() - usize::from(packet.layers.network[0]);
-        self.mib.ip4.in_octets += octets as u64;
         let Some(header) = packet.network_header().first_chunk::<20>() else {
             self.mib.ip4.in_hdr_errors += 1;
             return;
@@ -62,23 +82,20 @@ impl Host {
             tos: header[1],
             iface,
         };
-        if packet.layers.fragment {
-            self.mib.ip4.in_discards += 1;
+        if meta.is_martian() {
+            self.mib.ip4.in_addr_errors += 1;
             return;
         }
-        if packet.layers.protocol == protocol::TCP {
+        if packet.layers.protocol == protocol::TCP && !packet.layers.fragment {
             self.mib.ip4.in_delivers += 1;
             self.tcp_input(now, &meta, packet);
         } else {
-            self.upper_input(now, &meta, packet);
+            self.other_input(now, &meta, packet);
         }
     }
 
     #[inline]
     fn ipv6_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
-        self.mib.ip6.in_receives += 1;
-        let octets = packet.len() - usize::from(packet.layers.network[0]);
-        self.mib.ip6.in_octets += octets as u64;
         let Some(header) = packet.network_header().first_chunk::<40>() else {
             self.mib.ip6.in_hdr_errors += 1;
             return;
@@ -91,28 +108,82 @@ impl Host {
             iface,
         };
         // RFC 4291 2.5.5.2: mapped addresses stand for IPv4 inside a host, never on a wire.
-        if meta.src.is_v4() || meta.dst.is_v4() {
+        if meta.src.is_v4() || meta.dst.is_v4() || meta.is_martian() {
             self.mib.ip6.in_addr_errors += 1;
             return;
         }
-        if packet.layers.fragment {
-            self.mib.ip6.in_discards += 1;
+        let plain = header[6] == packet.layers.protocol;
+        if !plain && !self.check_extensions(now, packet) {
             return;
         }
-        if packet.layers.protocol == protocol::TCP {
+        if packet.layers.protocol == protocol::TCP && !packet.layers.fragment {
             self.mib.ip6.in_delivers += 1;
             self.tcp_input(now, &meta, packet);
         } else {
-            self.upper_input(now, &meta, packet);
+            self.other_input(now, &meta, packet);
         }
     }
 
-    /// Everything but TCP.
-    fn upper_input(&mut self, _now: Instant, meta: &IpMeta, _packet: &mut Packet) {
-        if meta.dst.is_v4() {
-            self.mib.ip4.in_unknown_protos += 1;
-        } else {
-            self.mib.ip6.in_unknown_protos += 1;
+    /// RFC 8200 4.2: options that we do not know may forbid to go on.
+    #[cold]
+    fn check_extensions(&mut self, now: Instant, packet: &Packet) -> bool {
+        let header = packet.network_header();
+        let Err(fault) = extension::walk(header[6], &header[ipv6::HEADER_LEN..]) else {
+            return true;
+        };
+        self.mib.ip6.in_hdr_errors += 1;
+        if let Some(problem) = Problem::from_fault(fault) {
+            self.tell(now, problem, packet);
+        }
+        false
+    }
+
+    /// The packet says that it comes from us; looked at where something new would begin.
+    pub(crate) fn is_from_us(&self, meta: &IpMeta) -> bool {
+        meta.iface != LOOPBACK && self.ip.addresses.is_local(meta.src)
+    }
+
+    /// Everything but whole TCP segments.
+    #[inline(never)]
+    fn other_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
+        let dst = meta.dst.to_ip();
+        let ours = self.ip.addresses.is_local(meta.dst);
+        let group = dst.is_multicast() || self.ip.addresses.is_broadcast(dst);
+        let v4 = meta.dst.is_v4();
+        if !ours && !group || self.is_from_us(meta) {
+            return *self.mib.in_addr_errors(v4) += 1;
+        }
+        if packet.layers.fragment {
+            return self.fragment_input(now, meta.iface, packet);
+        }
+        *self.mib.in_delivers(v4) += 1;
+        match (packet.layers.protocol, v4) {
+            (protocol::ICMP, true) | (protocol::ICMPV6, false) => {
+                self.icmp_input(now, meta, packet);
+            }
+            (protocol::UDP, _) => self.udp_input(now, meta, packet),
+            _ => {
+                *self.mib.in_delivers(v4) -= 1;
+                *self.mib.in_unknown_protos(v4) += 1;
+                self.tell(now, Problem::ProtocolUnreachable, packet);
+            }
+        }
+    }
+
+    fn fragment_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
+        let fragment = core::mem::take(packet);
+        let Reassembled::Whole(whole) = self.ip.reassembly.input(now, fragment) else {
+            return;
+        };
+        let mut parsed = Vec::new();
+        self.ip.whole.receive(now, whole, &mut parsed);
+        for mut packet in parsed {
+            match packet.layers.ethertype {
+                // What is whole now and still claims to be a piece is nonsense.
+                _ if packet.layers.fragment => {}
+                ethertype::IPV4 => self.ipv4_input(now, iface, &mut packet),
+                _ => self.ipv6_input(now, iface, &mut packet),
+            }
         }
     }
 }

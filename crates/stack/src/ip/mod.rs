@@ -1,60 +1,80 @@
 //! IPv4 and IPv6: input, output, and what they consult.
 
 mod addresses;
-#[allow(dead_code, reason = "called once the host is wired to it")]
+mod control;
 mod fragment;
-#[allow(dead_code, reason = "called once the host is wired to it")]
 mod icmp;
 mod input;
-#[allow(dead_code, reason = "called once the host is wired to it")]
+mod link;
 mod neighbour;
 mod output;
 mod path;
-#[allow(dead_code, reason = "called once the host is wired to it")]
 mod pmtu;
-#[allow(dead_code, reason = "called once the host is wired to it")]
 mod reassembly;
-#[allow(dead_code, reason = "called once the host is wired to it")]
 mod routes;
 
 use alloc::format;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use fullsend_offload::{Gro, GroConfig, Link, Packet};
 use fullsend_units::Instant;
 
 pub(crate) use addresses::Addresses;
 pub use addresses::Cidr;
+pub(crate) use icmp::{Icmp, Problem};
 pub(crate) use input::IpMeta;
+pub(crate) use neighbour::Neighbours;
 pub(crate) use path::Path;
+use pmtu::PathMtus;
+use reassembly::Reassembly;
 pub(crate) use reassembly::compact;
+use routes::Routes;
 
 use crate::{Host, IfaceId, StackError};
 
-#[derive(Clone, Copy, Debug)]
-struct Route {
-    to: Cidr,
-    iface: u16,
-}
-
 /// The state of the network layer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ip {
     pub(crate) addresses: Addresses,
-    routes: Vec<Route>,
+    routes: Routes,
+    pmtu: PathMtus,
+    pub(crate) icmp: Icmp,
+    pub(crate) reassembly: Reassembly,
+    /// Parses and verifies what was put together.
+    whole: Gro,
     /// Grows with every change that could alter a path.
     pub(crate) version: u32,
     /// IDs of packets outside connections.
     ident: u16,
+    /// Addresses whose duplicate detection runs, with their interface.
+    tentative: Vec<(u16, Cidr)>,
+    /// Scratch of `poll`.
+    expired: Vec<Packet>,
+    /// Scratch of fragmentation.
+    pieces: Vec<Packet>,
 }
 
 impl Ip {
-    fn route(&self, to: IpAddr) -> Option<Route> {
-        self.routes
-            .iter()
-            .filter(|r| r.to.contains(to))
-            .max_by_key(|r| r.to.prefix)
-            .copied()
+    pub(crate) fn new() -> Self {
+        let whole = GroConfig {
+            link: Link::Ip,
+            enabled: false,
+            max_size: 65_536,
+        };
+        Self {
+            addresses: Addresses::default(),
+            routes: Routes::default(),
+            pmtu: PathMtus::default(),
+            icmp: Icmp::default(),
+            reassembly: Reassembly::default(),
+            whole: Gro::new(whole),
+            version: 0,
+            ident: 0,
+            tentative: Vec::new(),
+            expired: Vec::new(),
+            pieces: Vec::new(),
+        }
     }
 }
 
@@ -66,13 +86,24 @@ impl Host {
         iface: IfaceId,
         cidr: Cidr,
     ) -> Result<(), StackError> {
-        let _ = now;
         self.check_iface(iface)?;
         check_cidr(cidr)?;
-        if !self.ip.addresses.add(iface.0, cidr) {
-            return Err(StackError::AddressInUse((cidr.addr, 0).into()));
+        let taken = StackError::AddressInUse((cidr.addr, 0).into());
+        if cidr.addr.is_multicast() || cidr.addr.is_unspecified() {
+            let text = format!("{}: an interface has addresses of one host", cidr.addr);
+            return Err(StackError::Config(text));
         }
-        self.ip.version += 1;
+        if self.ip.tentative.iter().any(|(_, c)| c.addr == cidr.addr) {
+            return Err(taken);
+        }
+        match (cidr.addr, &self.ifaces[usize::from(iface.0)].neighbours) {
+            (IpAddr::V6(addr), Some(_)) if !self.ip.addresses.is_local(cidr.addr.into()) => {
+                self.ip.tentative.push((iface.0, cidr));
+                self.start_dad(now, iface.0, addr);
+            }
+            _ if !self.ip.addresses.add(iface.0, cidr) => return Err(taken),
+            _ => {}
+        }
         self.add_route(cidr, None, iface)
     }
 
@@ -83,13 +114,9 @@ impl Host {
         gateway: Option<IpAddr>,
         iface: IfaceId,
     ) -> Result<(), StackError> {
-        let _ = gateway;
         self.check_iface(iface)?;
         check_cidr(destination)?;
-        self.ip.routes.push(Route {
-            to: destination,
-            iface: iface.0,
-        });
+        self.ip.routes.add(destination, gateway, iface.0)?;
         self.ip.version += 1;
         Ok(())
     }

@@ -26,7 +26,7 @@ const RETRANS: Nanos = Nanos::from_secs(1);
 const MAX_TRIES: u8 = 3;
 /// How long an answer is good for (REACHABLE_TIME).
 const REACHABLE: Nanos = Nanos::from_secs(30);
-/// How long upper layers have to confirm a stale neighbour that is used (DELAY_FIRST_PROBE_TIME).
+/// How long a stale neighbour is used before it is asked again (DELAY_FIRST_PROBE_TIME).
 const DELAY: Nanos = Nanos::from_secs(5);
 /// Most neighbours remembered; Linux's `gc_thresh3`.
 const MAX_ENTRIES: usize = 1024;
@@ -42,7 +42,7 @@ enum State {
     Reachable { until: Instant },
     /// Answered some time ago; nobody has used it since.
     Stale,
-    /// Used since; asked again at this time unless confirmed.
+    /// Used since; asked again at this time unless heard of.
     Delay { until: Instant },
     /// Asked again, directly.
     Probe { tries: u8, due: Instant },
@@ -324,17 +324,6 @@ impl Neighbours {
         let waiting = entry.waiting.drain(..);
         out.frames
             .extend(waiting.map(|packet| frames.with_link(packet, mac)));
-    }
-
-    /// Upper layers know that packets to `neighbour` arrive (an ACK of new data, say).
-    pub(crate) fn confirm(&mut self, now: Instant, neighbour: IpAddr) {
-        if let Some(entry) = self.entries.get_mut(&neighbour)
-            && !matches!(entry.state, State::Incomplete { .. })
-        {
-            let until = now + REACHABLE;
-            entry.state = State::Reachable { until };
-            self.next = self.next.min(until);
-        }
     }
 
     /// Begins to detect whether somebody else has `address` (RFC 4862 5.4); it must not be used

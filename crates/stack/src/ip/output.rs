@@ -1,49 +1,61 @@
-//! IP output: the path of a destination, headers in front, and the queue or the loopback behind.
+//! IP output: the path of a destination, headers in front, and the queue, the neighbours or the
+//! loopback behind.
 
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
+use fullsend_wire::ethernet::Mac;
 
 use super::Path;
+use super::fragment::fragment;
 use crate::demux::Addr;
 use crate::interface::LOOPBACK;
 use crate::{Host, StackError};
 
 impl Host {
-    /// The path from `local` to `remote`.
+    /// The path from `local` to `remote`, for a protocol and with a flow label.
     pub(crate) fn path(
         &mut self,
         now: Instant,
         (local, remote): (Addr, Addr),
         upper: (u8, u32),
     ) -> Result<Path, StackError> {
-        let _ = now;
         let version = self.ip.version;
         if self.ip.addresses.is_local(remote) {
             let loopback = (LOOPBACK, self.loopback.caps, version);
             return Ok(Path::new(loopback, Some(&[]), (local, remote), upper));
         }
         let to = remote.to_ip();
-        let Some(route) = self.ip.route(to) else {
-            self.count_no_route(remote);
+        let Some(hop) = self.ip.routes.lookup(to) else {
+            *self.mib.out_no_routes(remote.is_v4()) += 1;
             return Err(StackError::NoRoute(to));
         };
-        let caps = self.ifaces[usize::from(route.iface)].caps;
-        Ok(Path::new(
-            (route.iface, caps, version),
-            Some(&[]),
-            (local, remote),
-            upper,
-        ))
-    }
-
-    fn count_no_route(&mut self, remote: Addr) {
-        if remote.is_v4() {
-            self.mib.ip4.out_no_routes += 1;
-        } else {
-            self.mib.ip6.out_no_routes += 1;
+        let interface = &mut self.ifaces[usize::from(hop.iface)];
+        let mut caps = interface.caps;
+        if let Some(mtu) = self.ip.pmtu.get(now, to) {
+            caps.mtu = caps.mtu.min(mtu);
         }
+        let broadcast = self.ip.addresses.is_broadcast(to);
+        let mac = match &mut interface.neighbours {
+            None => None,
+            Some(_) if broadcast => Some(Mac::BROADCAST),
+            Some(neighbours) => neighbours.resolve(now, hop.neighbour),
+        };
+        let own = interface.config.mac;
+        let link = mac.map(|mac| {
+            let mut ends = [0; 12];
+            ends[..6].copy_from_slice(&mac.0);
+            ends[6..].copy_from_slice(&own.0);
+            ends
+        });
+        let link: Option<&[u8]> = match &link {
+            Some(link) => Some(link),
+            None if interface.neighbours.is_none() => Some(&[]),
+            None => None,
+        };
+        let from = (hop.iface, caps, version);
+        Ok(Path::new(from, link, (local, remote), upper))
     }
 
     /// The address of ours to use towards `to`.
@@ -52,10 +64,10 @@ impl Host {
         if to_us {
             return Ok(to);
         }
-        let route = self.ip.route(to).ok_or(StackError::NoRoute(to))?;
+        let hop = self.ip.routes.lookup(to).ok_or(StackError::NoRoute(to))?;
         self.ip
             .addresses
-            .source_for(to, route.iface)
+            .source_for(to, hop.iface)
             .ok_or(StackError::NoRoute(to))
     }
 
@@ -72,21 +84,46 @@ impl Host {
         self.ip.ident = self.ip.ident.wrapping_add(1);
         path.prepend(&mut packet.header, len, self.ip.ident, 0);
         packet.layers = path.layers(protocol);
-        self.mib
-            .count_output(path.is_v4(), len + usize::from(path.network_len()));
-        self.queue_packet(path.iface, path.is_v4(), packet);
+        let octets = len + usize::from(path.network_len());
+        self.mib.count_output(path.is_v4(), octets);
+        if len + usize::from(path.network_len()) <= path.caps.mtu as usize {
+            self.send_on(now, &path, (local, remote), packet);
+            return Ok(());
+        }
+        let mut pieces = core::mem::take(&mut self.ip.pieces);
+        fragment(
+            packet,
+            path.caps.mtu as usize,
+            self.ip.ident.into(),
+            &mut pieces,
+        );
+        for piece in pieces.drain(..) {
+            self.send_on(now, &path, (local, remote), piece);
+        }
+        self.ip.pieces = pieces;
         Ok(())
     }
 
-    /// Queues a packet with its headers on an interface.
+    /// Sends a packet with the headers of `path`.
+    pub(crate) fn send_on(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        (local, remote): (Addr, Addr),
+        packet: Packet,
+    ) {
+        if path.resolved {
+            self.queue_packet(path.iface, path.is_v4(), packet);
+        } else {
+            let ends = (local.to_ip(), remote.to_ip());
+            self.send_unresolved(now, path.iface, ends, packet);
+        }
+    }
+
+    /// Queues a frame on an interface.
     pub(crate) fn queue_packet(&mut self, iface: u16, is_v4: bool, packet: Packet) {
         if !self.iface_mut(iface).push(packet) {
-            let discards = if is_v4 {
-                &mut self.mib.ip4.out_discards
-            } else {
-                &mut self.mib.ip6.out_discards
-            };
-            *discards += 1;
+            *self.mib.out_discards(is_v4) += 1;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! TCP's way in: one look-up, then the connection; or a listener, or a RST.
 
 use fullsend_offload::{Checksum, Packet};
-use fullsend_tcp::{SegmentIn, State};
-use fullsend_units::Instant;
+use fullsend_tcp::{IcmpError, SegmentIn, State};
+use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::ListenerId;
@@ -97,6 +97,26 @@ impl Host {
         overflows
     }
 
+    /// An ICMP error about a segment of ours that began at `seq`; true if it is under way.
+    pub(crate) fn tcp_error(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        seq: SeqNum,
+        error: IcmpError,
+    ) -> bool {
+        let Some(Target::Socket(index)) = self.tcp.find(key) else {
+            return false;
+        };
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return false;
+        };
+        let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+        let about_us = socket.conn.handle_icmp(&mut cx, seq, error);
+        self.settle(now, index);
+        about_us
+    }
+
     /// A segment whose four-tuple nobody has.
     #[inline(never)]
     fn new_flow(&mut self, now: Instant, ip: &IpMeta, key: &FlowKey, segment: &SegmentIn) {
@@ -104,7 +124,7 @@ impl Host {
         // RFC 1122 4.2.3.10: neither end of a connection is a group.
         let groups = src.is_multicast() || dst.is_multicast() || src.is_unspecified();
         let broadcast = self.ip.addresses.is_broadcast(src) || self.ip.addresses.is_broadcast(dst);
-        if groups || broadcast {
+        if groups || broadcast || self.is_from_us(ip) {
             self.env.mib.in_errs += 1;
             return;
         }
@@ -117,8 +137,7 @@ impl Host {
             Some(_) if !repr.flags.intersects(TcpFlags::ACK.union(TcpFlags::RST)) => {}
             Some(_) => self.send_reset(now, key, repr, segment.payload.len() as u32),
             None if ours => self.send_reset(now, key, repr, segment.payload.len() as u32),
-            None if ip.dst.is_v4() => self.mib.ip4.in_addr_errors += 1,
-            None => self.mib.ip6.in_addr_errors += 1,
+            None => *self.mib.in_addr_errors(ip.dst.is_v4()) += 1,
         }
     }
 

@@ -50,7 +50,7 @@ fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
             checksum: Checksum::Partial,
             ..Offload::default()
         },
-        tx: if segment.truesize == 0 {
+        tx: if segment.truesize == 0 || socket == 0 {
             TxToken::default()
         } else {
             token
@@ -96,6 +96,9 @@ impl Host {
                 + segment.payload.len();
             let mib = &mut self.mib;
             mib.count_output(socket.path.is_v4(), octets);
+            if !socket.path.resolved {
+                return self.transmit_unresolved(now, index, segment, ident);
+            }
             let packet = build(&socket.path, segment, id, ident);
             let interface = if iface == LOOPBACK {
                 &self.loopback
@@ -118,6 +121,29 @@ impl Host {
             self.settle_state(now, index);
         }
         sent
+    }
+
+    /// The next hop's hardware address is not known yet: its neighbours keep the packet, and it
+    /// counts as completed.
+    #[cold]
+    fn transmit_unresolved(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: SegmentOut,
+        ident: u16,
+    ) -> bool {
+        let Some((socket, _)) = self.tcp.table.queued_socket(index) else {
+            return false;
+        };
+        let (key, path) = (socket.key, socket.path);
+        let mut cx = self.env.cx(now, path.caps, socket.ts_offset);
+        socket.conn.handle_tx_complete(&mut cx, segment.truesize);
+        socket.queued = false;
+        let packet = build(&path, segment, 0, ident);
+        self.send_on(now, &path, (key.local, key.remote), packet);
+        self.settle(now, index);
+        false
     }
 
     /// Routes, neighbours or limits changed: finds the socket's path anew and goes on there.
@@ -158,7 +184,7 @@ impl Host {
             let octets = usize::from(path.network_len()) + segment.repr.header_len();
             self.mib.count_output(path.is_v4(), octets);
             let packet = build(&path, segment, 0, 0);
-            self.queue_packet(path.iface, path.is_v4(), packet);
+            self.send_on(now, &path, (key.local, key.remote), packet);
         }
     }
 

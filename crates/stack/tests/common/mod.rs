@@ -245,9 +245,8 @@ impl Net {
             }
             loop {
                 match net.hosts[to.0].tcp_read(net.now, to.1, &mut buf) {
-                    Ok(0) => break,
+                    Ok(0) | Err(StackError::Tcp(TcpError::WouldBlock)) => break,
                     Ok(n) => got.extend_from_slice(&buf[..n]),
-                    Err(StackError::Tcp(TcpError::WouldBlock)) => break,
                     Err(error) => panic!("read: {error}"),
                 }
             }

@@ -12,12 +12,13 @@ const TCP_HEADER: u32 = 20;
 const TS_OPTION: u32 = 12;
 
 impl Connection {
-    /// An ICMP error quoted a segment of ours that began at `seq`.
-    pub fn handle_icmp(&mut self, cx: &mut Cx<'_>, seq: SeqNum, error: IcmpError) {
+    /// An ICMP error quoted a segment of ours that began at `seq`; true if that is under way, and
+    /// the error so to be believed.
+    pub fn handle_icmp(&mut self, cx: &mut Cx<'_>, seq: SeqNum, error: IcmpError) -> bool {
         // RFC 5927 4: only what is in flight can have provoked it.
         let in_flight = seq.after_eq(self.snd.una) && seq.before(self.snd.nxt);
         if self.state == State::Closed || !in_flight {
-            return;
+            return false;
         }
         match error {
             IcmpError::TooBig { mtu } => self.shrink_mtu(cx, mtu),
@@ -29,6 +30,7 @@ impl Connection {
             IcmpError::Unreachable(TcpError::TimedOut) => {}
             IcmpError::Unreachable(error) => self.user.soft_error = Some(error),
         }
+        true
     }
 
     fn shrink_mtu(&mut self, cx: &mut Cx<'_>, mtu: u32) {

@@ -203,19 +203,6 @@ fn a_used_neighbour_is_asked_again_and_forgotten_when_silent() {
 }
 
 #[test]
-fn upper_layers_save_the_question() {
-    let mut rig = Rig::new();
-    rig.send(1, "10.0.0.2");
-    rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
-    rig.wait();
-    rig.wait();
-    rig.send(2, "10.0.0.2");
-    rig.neighbours.confirm(rig.now, ip("10.0.0.2"));
-    assert_eq!(rig.wait(), (5000, Vec::new()));
-    assert_eq!(rig.wait(), (25_000, ["changed"].map(String::from).into()));
-}
-
-#[test]
 fn requests_for_us_are_answered_and_teach() {
     let mut rig = Rig::new();
     let answer = "02:00:00:00:00:02 10.0.0.1 is here, 10.0.0.2";

@@ -1,0 +1,109 @@
+//! ICMP and the rest of the host: who is pinged, who is told of errors, and whom we tell.
+
+use fullsend_offload::Packet;
+use fullsend_tcp::{IcmpError, TcpError};
+use fullsend_units::Instant;
+use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::tcp::TcpRepr;
+
+use super::icmp::{Arrival, Datagram, Received, TransportError};
+use super::{IpMeta, Problem};
+use crate::Host;
+use crate::demux::{Addr, FlowKey};
+
+/// Source and destination of a parsed IP packet.
+fn ends(packet: &Packet) -> Option<(Addr, Addr)> {
+    let header = packet.network_header();
+    if packet.layers.ethertype == ethertype::IPV4 {
+        let &[.., s0, s1, s2, s3, d0, d1, d2, d3] = header.first_chunk::<20>()?;
+        return Some((Addr::v4([s0, s1, s2, s3]), Addr::v4([d0, d1, d2, d3])));
+    }
+    let (src, dst) = header.get(8..40)?.split_at(16);
+    Some((
+        Addr::v6(src.try_into().ok()?),
+        Addr::v6(dst.try_into().ok()?),
+    ))
+}
+
+impl Host {
+    /// An ICMP message for us or a group.
+    pub(super) fn icmp_input(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) {
+        let (src, dst) = (meta.src.to_ip(), meta.dst.to_ip());
+        let own = if self.ip.addresses.is_local(meta.dst) {
+            dst
+        } else if let Some(own) = self.ip.addresses.source_for(src, meta.iface) {
+            own
+        } else {
+            return;
+        };
+        let arrival = Arrival { src, dst, own };
+        match self.ip.icmp.input(&arrival, &packet.payload) {
+            Received::Nothing => {}
+            Received::Reply(reply) => self.send_datagram(now, reply),
+            Received::Error(error) => self.transport_error(now, &error),
+            Received::Ndp(message) => {
+                let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
+                self.ndp_input(now, meta, hop_limit, &message);
+            }
+        }
+    }
+
+    fn send_datagram(&mut self, now: Instant, datagram: Datagram) {
+        let ends = (datagram.src.into(), datagram.dst.into());
+        // Without a route there is nobody to answer.
+        let _ = self.ip_output(now, ends, datagram.protocol, datagram.packet);
+    }
+
+    /// Somebody met an error with a packet of ours.
+    fn transport_error(&mut self, now: Instant, told: &TransportError) {
+        let (local, remote) = (told.local, told.remote);
+        let key = FlowKey::new(local.into(), remote.into());
+        let about_us = match told.protocol {
+            protocol::TCP => self.tcp_error(now, &key, told.seq, told.error),
+            _ => self.udp.is_bound(told.local.into()),
+        };
+        // RFC 5927 4: believed only if it is about something of ours under way.
+        if let IcmpError::TooBig { mtu } = told.error
+            && about_us
+            && self.ip.pmtu.lower(now, remote.0, mtu).is_some()
+        {
+            self.ip.version += 1;
+        }
+    }
+
+    /// A packet of ours was given up on this host: nobody answered for its next hop.
+    pub(super) fn undeliverable(&mut self, now: Instant, packet: &Packet) {
+        let Some((src, dst)) = ends(packet) else {
+            return;
+        };
+        let error = IcmpError::Unreachable(TcpError::HostUnreachable);
+        if packet.layers.protocol == protocol::TCP
+            && let Ok((repr, _)) = TcpRepr::parse(packet.transport_header())
+        {
+            let key = FlowKey {
+                local: src,
+                remote: dst,
+                local_port: repr.src_port,
+                remote_port: repr.dst_port,
+            };
+            self.tcp_error(now, &key, repr.seq, error);
+        }
+    }
+
+    /// Tells the sender of a packet of a problem with it.
+    pub(crate) fn tell(&mut self, now: Instant, problem: Problem, about: &Packet) {
+        let Some((src, dst)) = ends(about) else {
+            return;
+        };
+        let own = if self.ip.addresses.is_local(dst) {
+            dst.to_ip()
+        } else if let Ok(own) = self.source_for(src.to_ip()) {
+            own
+        } else {
+            return;
+        };
+        if let Some(datagram) = self.ip.icmp.error(now, problem, about, own) {
+            self.send_datagram(now, datagram);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Between IP and an Ethernet link: ARP and Neighbour Discovery messages in, and what follows from
+//! them.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use fullsend_offload::Packet;
+use fullsend_units::Instant;
+use fullsend_wire::arp::{self, ArpRepr};
+use fullsend_wire::icmpv6::Icmpv6Repr;
+
+use super::neighbour::{DadResult, Neighbours, Outcome};
+use super::{IpMeta, Problem};
+use crate::Host;
+use crate::interface::LOOPBACK;
+
+impl Host {
+    /// Runs `call` on an interface's neighbours, if it has any, and sees to what comes of it.
+    fn with_neighbours(
+        &mut self,
+        now: Instant,
+        iface: u16,
+        call: impl FnOnce(&mut Neighbours, &dyn Fn(IpAddr) -> bool, &mut Outcome),
+    ) {
+        if iface == LOOPBACK {
+            return;
+        }
+        let Some(neighbours) = &mut self.ifaces[usize::from(iface)].neighbours else {
+            return;
+        };
+        let mut outcome = Outcome::default();
+        let addresses = &self.ip.addresses;
+        let is_ours = |ip: IpAddr| !ip.is_loopback() && addresses.is_local(ip.into());
+        call(neighbours, &is_ours, &mut outcome);
+        self.apply(now, iface, outcome);
+    }
+
+    fn apply(&mut self, now: Instant, iface: u16, outcome: Outcome) {
+        self.ip.version += u32::from(outcome.changed);
+        for frame in outcome.frames {
+            let v4 = frame.layers.ethertype != fullsend_wire::numbers::ethertype::IPV6;
+            self.queue_packet(iface, v4, frame);
+        }
+        for (addr, result) in outcome.dad {
+            self.dad_ended(iface, addr, result);
+        }
+        for packet in outcome.dropped {
+            self.undeliverable(now, &packet);
+        }
+    }
+
+    fn dad_ended(&mut self, iface: u16, addr: Ipv6Addr, result: DadResult) {
+        let same = |(on, cidr): &(u16, super::Cidr)| *on == iface && cidr.addr == addr;
+        let Some(at) = self.ip.tentative.iter().position(same) else {
+            return;
+        };
+        let (_, cidr) = self.ip.tentative.swap_remove(at);
+        if result == DadResult::Duplicate {
+            self.mib.ip6.dad_duplicates += 1;
+            return;
+        }
+        self.ip.addresses.add(iface, cidr);
+        self.ip.version += 1;
+    }
+
+    pub(super) fn start_dad(&mut self, now: Instant, iface: u16, addr: Ipv6Addr) {
+        self.with_neighbours(now, iface, |neighbours, _, out| {
+            neighbours.start_dad(now, addr, out);
+        });
+    }
+
+    /// Sends a packet that begins with its network header to a neighbour not known yet.
+    pub(crate) fn send_unresolved(
+        &mut self,
+        now: Instant,
+        iface: u16,
+        (source, to): (IpAddr, IpAddr),
+        packet: Packet,
+    ) {
+        let next = self.ip.routes.lookup(to).map_or(to, |hop| hop.neighbour);
+        self.with_neighbours(now, iface, |neighbours, _, out| {
+            neighbours.send(now, (source, next), packet, out);
+        });
+    }
+
+    pub(super) fn arp_input(&mut self, now: Instant, iface: u16, packet: &Packet) {
+        let mut message = [0; arp::LEN];
+        let len = packet.payload.copy_to(&mut message);
+        if let Ok(arp) = ArpRepr::parse(&message[..len]) {
+            self.with_neighbours(now, iface, |neighbours, is_ours, out| {
+                neighbours.on_arp(now, &arp, is_ours, out);
+            });
+        }
+    }
+
+    /// A Neighbour Discovery message, its checksum verified.
+    pub(super) fn ndp_input(&mut self, now: Instant, meta: &IpMeta, hop_limit: u8, message: &[u8]) {
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (meta.src.to_ip(), meta.dst.to_ip()) else {
+            return;
+        };
+        if let Ok(Icmpv6Repr::Ndp(ndp)) = Icmpv6Repr::parse(message) {
+            self.with_neighbours(now, meta.iface, |neighbours, is_ours, out| {
+                neighbours.on_ndp(now, (src, dst, hop_limit), &ndp, is_ours, out);
+            });
+        }
+    }
+
+    /// Neighbours to ask again, fragments to give up.
+    pub(crate) fn poll_ip(&mut self, now: Instant) {
+        for iface in 0..self.ifaces.len() {
+            let neighbours = self.ifaces[iface].neighbours.as_ref();
+            if neighbours
+                .and_then(Neighbours::deadline)
+                .is_some_and(|at| at <= now)
+            {
+                self.with_neighbours(now, iface as u16, |neighbours, _, out| {
+                    neighbours.poll(now, out);
+                });
+            }
+        }
+        let mut expired = core::mem::take(&mut self.ip.expired);
+        self.ip.reassembly.poll(now, &mut expired);
+        for packet in expired.drain(..) {
+            self.tell(now, Problem::ReassemblyTime, &packet);
+        }
+        self.ip.expired = expired;
+    }
+
+    pub(crate) fn ip_deadline(&self) -> Option<Instant> {
+        let neighbours = self.ifaces.iter().filter_map(|i| i.neighbours.as_ref());
+        neighbours
+            .filter_map(Neighbours::deadline)
+            .chain(self.ip.reassembly.deadline())
+            .min()
+    }
+}

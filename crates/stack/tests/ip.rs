@@ -1,0 +1,398 @@
+//! What is not TCP: UDP, ICMP, fragments, neighbours, and everything that is not in order.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::{Count, IFACE, Net, Nic, V4, V6, bytes, config, host, wake_all};
+use fullsend_buf::Slice;
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::{Cidr, Interest, StackError, UdpId};
+use fullsend_tcp::{State, TcpError};
+use fullsend_units::{Instant, Nanos};
+use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::ipv4::Ipv4Repr;
+use fullsend_wire::ipv6::Ipv6Repr;
+use fullsend_wire::numbers::protocol;
+use proptest::prelude::*;
+
+const ALL: [(Link, Nic); 4] = [
+    (Link::Ip, Nic::Tso),
+    (Link::Ip, Nic::Mtu),
+    (Link::Ethernet, Nic::Tso),
+    (Link::Ethernet, Nic::Mtu),
+];
+
+fn recv(net: &mut Net, who: usize, id: UdpId) -> Option<(Vec<u8>, String, String)> {
+    net.run_for(Nanos::from_millis(10));
+    let (payload, from, to) = net.hosts[who].udp_recv(id).unwrap()?;
+    let mut data = vec![0; payload.len()];
+    payload.copy_to(&mut data);
+    Some((data, from.to_string(), to.to_string()))
+}
+
+#[test]
+fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
+    for (link, nic) in ALL {
+        for (a, b) in [
+            (format!("{}:1000", V4[0]), format!("{}:53", V4[1])),
+            (format!("[{}]:1000", V6[0]), format!("[{}]:53", V6[1])),
+        ] {
+            let mut net = Net::new(link, nic);
+            let client = net.hosts[0].udp_bind(a.parse().unwrap()).unwrap();
+            let server = net.hosts[1].udp_bind("[::]:53".parse().unwrap()).unwrap();
+            let (count, waker) = Count::waker();
+            assert_eq!(
+                net.hosts[1].udp_ready(server, Interest::Read, &waker),
+                Ok(false)
+            );
+            for len in [0, 1, 1400, 1473, 20_000, 65_000] {
+                let data = bytes(len);
+                let (now, slice) = (net.now, Slice::copied_from(&data));
+                let to = b.parse().unwrap();
+                net.hosts[0].udp_send(now, client, slice, to, None).unwrap();
+                assert_eq!(
+                    recv(&mut net, 1, server),
+                    Some((data, a.clone(), b.clone())),
+                    "{link:?} {nic:?} {len}"
+                );
+            }
+            wake_all(&mut net.hosts[1]);
+            assert_eq!(count.get(), 1);
+            let (now, to) = (net.now, a.parse().unwrap());
+            let answer = Slice::copied_from(b"answer");
+            net.hosts[1]
+                .udp_send(now, server, answer, to, None)
+                .unwrap();
+            let got = recv(&mut net, 0, client);
+            assert_eq!(got, Some((b"answer".to_vec(), b.clone(), a.clone())));
+        }
+    }
+}
+
+#[test]
+fn a_datagram_nobody_waits_for_is_told_of() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let client = net.hosts[0].udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
+    let (now, to) = (net.now, "10.0.0.2:9".parse().unwrap());
+    net.hosts[0]
+        .udp_send(now, client, Slice::copied_from(b"x"), to, None)
+        .unwrap();
+    net.run_for(Nanos::from_millis(10));
+    assert_eq!(net.counter(1, "UdpNoPorts"), 1);
+    assert_eq!(net.counter(1, "IcmpOutDestUnreachs"), 1);
+    assert_eq!(net.counter(0, "IcmpInDestUnreachs"), 1);
+}
+
+#[test]
+fn a_gateway_answers_from_the_address_that_was_asked() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let client = net.hosts[0]
+        .udp_bind("10.0.0.1:99".parse().unwrap())
+        .unwrap();
+    let server = net.hosts[1]
+        .udp_bind("0.0.0.0:53".parse().unwrap())
+        .unwrap();
+    let (now, to) = (net.now, "10.0.0.1:99".parse().unwrap());
+    let source = "203.0.113.9:53".parse().unwrap();
+    net.hosts[1]
+        .udp_send(now, server, Slice::copied_from(b"x"), to, Some(source))
+        .unwrap();
+    let got = recv(&mut net, 0, client).unwrap();
+    assert_eq!(got.1, "203.0.113.9:53");
+}
+
+#[test]
+fn udp_errors_name_what_is_wrong() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let there = "192.0.2.1:80".parse().unwrap();
+    assert_eq!(
+        host.udp_bind(there),
+        Err(StackError::AddressNotAvailable(there))
+    );
+    let id = host.udp_bind("10.0.0.1:80".parse().unwrap()).unwrap();
+    let again = "0.0.0.0:80".parse().unwrap();
+    assert_eq!(host.udp_bind(again), Err(StackError::AddressInUse(again)));
+    let small = Slice::copied_from(b"x");
+    let error = host.udp_send(now, id, small, there, None).unwrap_err();
+    assert_eq!(error, StackError::NoRoute(there.ip()));
+    let big = Slice::copied_from(&bytes(70_000));
+    let error = host.udp_send(now, id, big, "10.0.0.2:1".parse().unwrap(), None);
+    let (len, max) = (70_000, 65_507);
+    assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
+    host.udp_close(id);
+    assert_eq!(host.udp_addr(id), Err(StackError::NoSuchSocket));
+}
+
+/// An IP packet as a device gives it.
+fn ip_frame(src: &str, dst: &str, protocol: u8, body: &[u8]) -> Packet {
+    let mut bytes = if let (Ok(src), Ok(dst)) = (src.parse(), dst.parse()) {
+        let repr = Ipv4Repr {
+            src,
+            dst,
+            protocol,
+            tos: 0,
+            ident: 1,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: 64,
+            payload_len: body.len() as u16,
+        };
+        let mut bytes = vec![0; 20];
+        repr.emit(&mut bytes);
+        bytes
+    } else {
+        let repr = Ipv6Repr {
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            next_header: protocol,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            payload_len: body.len() as u16,
+        };
+        let mut bytes = vec![0; 40];
+        repr.emit(&mut bytes);
+        bytes
+    };
+    bytes.extend_from_slice(body);
+    Packet::from_frame(Slice::copied_from(&bytes))
+}
+
+#[test]
+fn pings_are_answered() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let request = Icmpv4Repr::EchoRequest {
+        ident: 7,
+        seq: 9,
+        data: b"abcdefgh",
+    };
+    let mut message = vec![0; request.len()];
+    request.emit(&mut message);
+    let now = net.now;
+    let frame = ip_frame(V4[1], V4[0], protocol::ICMP, &message);
+    net.hosts[0].receive(now, IFACE, &mut vec![frame]);
+    let mut out = Vec::new();
+    net.hosts[0].transmit(now, IFACE, &mut out, 8);
+    let reply = out.pop().unwrap().to_bytes();
+    assert_eq!(reply[12..20], [10, 0, 0, 1, 10, 0, 0, 2]);
+    let parsed = Icmpv4Repr::parse(&reply[20..]).unwrap();
+    let expected = Icmpv4Repr::EchoReply {
+        ident: 7,
+        seq: 9,
+        data: b"abcdefgh",
+    };
+    assert_eq!(parsed, expected);
+    assert!(out.is_empty());
+    assert_eq!(net.counter(0, "IcmpInEchos"), 1);
+}
+
+/// Keeps copies of what host 0 sends.
+fn spy(net: &mut Net) -> Rc<RefCell<Vec<Vec<u8>>>> {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let copy = seen.clone();
+    net.filter = Some(Box::new(move |from, packet| {
+        if from == 0 {
+            copy.borrow_mut().push(packet.to_bytes());
+        }
+        true
+    }));
+    seen
+}
+
+#[test]
+fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
+    for v6 in [false, true] {
+        let mut net = Net::new(Link::Ip, Nic::Mtu);
+        let to = if v6 {
+            format!("[{}]:80", V6[1])
+        } else {
+            format!("{}:80", V4[1])
+        };
+        let (client, server, _) = net.connect(&to);
+        // A router in between takes 1300 bytes at most.
+        let seen: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
+        let dropped = seen.clone();
+        net.filter = Some(Box::new(move |from, packet| {
+            let fits = from != 0 || packet.len() <= 1300;
+            if !fits {
+                dropped.borrow_mut().get_or_insert(packet.to_bytes());
+            }
+            fits
+        }));
+        let data = bytes(200_000);
+        let now = net.now;
+        let written = net.hosts[0].tcp_write(now, client, &data, false).unwrap();
+        net.run_for(Nanos::from_millis(1));
+        let quote = seen.borrow().clone().expect("a packet over 1300 bytes");
+        let too_big = |mtu: u16| {
+            let quote = &quote[..100];
+            if v6 {
+                let repr = Icmpv6Repr::PacketTooBig {
+                    mtu: mtu.into(),
+                    quote,
+                };
+                let mut message = vec![0; repr.len()];
+                repr.emit(V6[1].parse().unwrap(), V6[0].parse().unwrap(), &mut message);
+                return ip_frame(V6[1], V6[0], protocol::ICMPV6, &message);
+            }
+            let code = unreachable::FRAGMENTATION_NEEDED;
+            let repr = Icmpv4Repr::Unreachable { code, mtu, quote };
+            let mut message = vec![0; repr.len()];
+            repr.emit(&mut message);
+            ip_frame(V4[1], V4[0], protocol::ICMP, &message)
+        };
+        let now = net.now;
+        net.hosts[0].receive(now, IFACE, &mut vec![too_big(1300)]);
+        let mut got = Vec::new();
+        let mut buf = vec![0; 65_536];
+        net.run_until(Nanos::from_secs(5), |net| {
+            while let Ok(n @ 1..) = net.hosts[1].tcp_read(net.now, server, &mut buf) {
+                got.extend_from_slice(&buf[..n]);
+            }
+            got.len() >= written
+        });
+        assert!(got == data[..written], "{} of {written} bytes", got.len());
+        // The next connection knows.
+        net.filter = None;
+        let seen = spy(&mut net);
+        let listener = net.listen(1, &to.replace(":80", ":81"));
+        let (client, server) = net.connect_to(listener, &to.replace(":80", ":81"));
+        net.transfer((0, client), (1, server), &data);
+        let longest = seen.borrow().iter().map(Vec::len).max();
+        assert_eq!(longest, Some(1300));
+    }
+}
+
+#[test]
+fn a_made_up_too_big_is_not_believed() {
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
+    let (local, _) = net.hosts[0].tcp_addrs(client).unwrap();
+    let mut tcp = [0; 20];
+    tcp[..2].copy_from_slice(&local.port().to_be_bytes());
+    tcp[2..4].copy_from_slice(&80u16.to_be_bytes());
+    let quote = ip_frame(V4[0], V4[1], protocol::TCP, &tcp).to_bytes();
+    let code = unreachable::FRAGMENTATION_NEEDED;
+    let repr = Icmpv4Repr::Unreachable {
+        code,
+        mtu: 600,
+        quote: &quote,
+    };
+    let mut message = vec![0; repr.len()];
+    repr.emit(&mut message);
+    let frame = ip_frame(V4[1], V4[0], protocol::ICMP, &message);
+    let now = net.now;
+    net.hosts[0].receive(now, IFACE, &mut vec![frame]);
+    let seen = spy(&mut net);
+    net.transfer((0, client), (1, server), &bytes(100_000));
+    let longest = seen.borrow().iter().map(Vec::len).max();
+    assert_eq!(longest, Some(1500));
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_a_host_unreachable() {
+    for to in ["10.0.0.77:80", "[fd00::77]:80"] {
+        let mut net = Net::new(Link::Ethernet, Nic::Tso);
+        let now = net.now;
+        let id = net.hosts[0]
+            .tcp_connect(now, None, to.parse().unwrap())
+            .unwrap();
+        net.run_for(Nanos::from_secs(4));
+        assert_eq!(net.hosts[0].tcp_state(id), Ok(State::Closed), "{to}");
+        assert_eq!(
+            net.hosts[0].tcp_take_error(id),
+            Ok(Some(TcpError::HostUnreachable))
+        );
+    }
+}
+
+#[test]
+fn an_address_that_somebody_has_is_not_taken() {
+    let mut net = Net::new(Link::Ethernet, Nic::Tso);
+    let addr = Cidr {
+        addr: V6[1].parse().unwrap(),
+        prefix: 64,
+    };
+    let now = net.now;
+    net.hosts[0].add_address(now, IFACE, addr).unwrap();
+    net.run_for(Nanos::from_secs(3));
+    assert_eq!(net.counter(0, "Ip6DadDuplicates"), 1);
+    let bound = net.hosts[0].udp_bind((addr.addr, 5).into());
+    assert_eq!(
+        bound,
+        Err(StackError::AddressNotAvailable((addr.addr, 5).into()))
+    );
+}
+
+/// Bytes that look like packets more often than chance would have it.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let body = prop::collection::vec(any::<u8>(), 0..120);
+    let proto = prop::sample::select(vec![0u8, 1, 6, 17, 43, 44, 58, 59, 60, 99]);
+    let v4 = (body.clone(), proto.clone(), any::<u8>()).prop_map(|(body, proto, last)| {
+        let dst = if last % 4 == 0 { "10.0.0.255" } else { V4[0] };
+        ip_frame(&format!("10.0.0.{last}"), dst, proto, &body).to_bytes()
+    });
+    let v6 = (body.clone(), proto, any::<u8>()).prop_map(|(body, proto, last)| {
+        let dst = if last % 4 == 0 { "ff02::1" } else { V6[0] };
+        ip_frame(&format!("fd00::{last:x}"), dst, proto, &body).to_bytes()
+    });
+    let flipped = (v4, any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut f, at, to)| {
+        let at = at.index(f.len());
+        f[at] = to;
+        f
+    });
+    prop_oneof![body, flipped, v6]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever comes, it is counted and the host goes on.
+    #[test]
+    fn garbage_is_survived(
+        ethernet in any::<bool>(),
+        frames in prop::collection::vec(frames(), 1..40),
+    ) {
+        let mut host = host(1);
+        let link = if ethernet { Link::Ethernet } else { Link::Ip };
+        let iface = host.add_interface(config(link, Nic::Mtu, 1));
+        for (addr, prefix) in [(V4[0], 24), (V6[0], 64)] {
+            let addr = Cidr { addr: addr.parse().unwrap(), prefix };
+            host.add_address(Instant::ZERO, iface, addr).unwrap();
+        }
+        let mut now = Instant::from_nanos(5_000_000_000);
+        host.poll(now);
+        let count = frames.len() as u64;
+        let mut packets: Vec<Packet> = frames
+            .into_iter()
+            .map(|bytes| {
+                let mut frame = Vec::new();
+                if ethernet {
+                    let v6 = bytes.first().is_some_and(|b| b >> 4 == 6);
+                    frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9]);
+                    frame.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
+                }
+                frame.extend(bytes);
+                Packet::from_frame(Slice::copied_from(&frame))
+            })
+            .collect();
+        host.receive(now, iface, &mut packets);
+        let mut out = Vec::new();
+        for _ in 0..100 {
+            host.transmit(now, iface, &mut out, 100);
+            now += Nanos::from_secs(1);
+            host.poll(now);
+        }
+        let counter = |name| host.counters().into_iter().find(|(n, _)| *n == name).unwrap().1;
+        let seen = counter("IpInReceives") + counter("Ip6InReceives") + counter("GroMalformed");
+        prop_assert_eq!(seen, count);
+        // Answers are bounded by what provoked them (neighbours are asked three times).
+        prop_assert!(out.len() as u64 <= 4 * count + 4);
+    }
+}
