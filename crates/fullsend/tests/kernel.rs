@@ -17,6 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 const OURS: [&str; 2] = ["10.9.0.2/24", "fd09::2/64"];
+/// What a socket of the kernel takes that nobody has accepted yet.
+const SENT: usize = 50_000;
 const KERNELS: [&str; 2] = ["10.9.0.1/24", "fd09::1/64"];
 
 /// Runs `test` in a thread with a network of its own; threads that it starts are in there too.
@@ -80,14 +82,14 @@ fn with_limits(stream: Kernel) -> Kernel {
 }
 
 /// Sends `data` and a FIN, and returns all that comes meanwhile.
-fn exchange(mut stream: Kernel, data: Vec<u8>) -> Vec<u8> {
+fn exchange(mut stream: Kernel, data: &[u8]) -> Vec<u8> {
     let mut read = stream.try_clone().unwrap();
     let reader = thread::spawn(move || {
         let mut got = Vec::new();
         read.read_to_end(&mut got).unwrap();
         got
     });
-    stream.write_all(&data).unwrap();
+    stream.write_all(data).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     reader.join().unwrap()
 }
@@ -118,7 +120,7 @@ fn the_kernel_connects_to_us_and_both_send_at_once() {
                 let (stream, _) = listener.accept().await.unwrap();
                 exchange_ours(stream, send).await
             });
-            let got = exchange(kernel_connect(to), there.clone());
+            let got = exchange(kernel_connect(to), &there);
             assert!(got == back, "{cidr}: us to kernel");
             let got = runtime.block_on(ours).unwrap();
             assert!(got == there, "{cidr}: kernel to us");
@@ -135,7 +137,7 @@ fn we_connect_to_the_kernel_and_both_send_at_once() {
             let send = back.clone();
             let kernel = thread::spawn(move || {
                 let (stream, _) = listener.accept().unwrap();
-                exchange(with_limits(stream), send)
+                exchange(with_limits(stream), &send)
             });
             let got = runtime.block_on(async {
                 let stream = TcpStream::connect(&stack, addr(cidr, 80)).await.unwrap();
@@ -165,12 +167,14 @@ fn two_hundred_connections_at_once() {
             .map(|i: usize| {
                 thread::spawn(move || {
                     let data = pattern(1 + i * 1500, i as u64);
-                    let got = exchange(kernel_connect(addr(OURS[i % 2], 7)), data.clone());
+                    let got = exchange(kernel_connect(addr(OURS[i % 2], 7)), &data);
                     assert!(got == data);
                 })
             })
             .collect();
-        clients.into_iter().for_each(|c| c.join().unwrap());
+        for client in clients {
+            client.join().unwrap();
+        }
     });
 }
 
@@ -255,7 +259,7 @@ fn what_shutdown_reported_survives_the_stack() {
                     .unwrap()
             };
             let listener = KernelListener::bind(addr(KERNELS[0], 80)).unwrap();
-            let data = pattern(300_000, 3);
+            let data = pattern(SENT, 3);
             runtime.block_on(async {
                 let mut stream = TcpStream::connect(&stack, addr(KERNELS[0], 80))
                     .await
@@ -270,7 +274,7 @@ fn what_shutdown_reported_survives_the_stack() {
         let (mut kernel, _) = listener.accept().unwrap();
         let mut got = Vec::new();
         kernel.read_to_end(&mut got).unwrap();
-        assert!(got == pattern(300_000, 3));
+        assert!(got == pattern(SENT, 3));
     });
 }
 

@@ -357,13 +357,13 @@ fn flushed_waits_for_the_acknowledgement() {
             tokio::time::sleep(Duration::from_secs(5)).await;
             let mut got = Vec::new();
             server.read_to_end(&mut got).await.unwrap();
-            got
+            (got, server)
         });
         client.write_all(&data).await.unwrap();
         client.shutdown().await.unwrap();
         client.flushed().await.unwrap();
         assert_eq!(client.state().unwrap(), State::FinWait2);
-        assert!(got.await.unwrap() == data);
+        assert!(got.await.unwrap().0 == data);
     });
 }
 

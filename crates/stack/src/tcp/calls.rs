@@ -151,14 +151,11 @@ impl Host {
         max: usize,
     ) -> Result<Slice, StackError> {
         let (index, socket, mut cx) = self.user_socket(now, id)?;
-        let mut room = cx.pool.room(max);
-        let most = room.remaining().min(max);
-        let read = socket.conn.read(&mut cx, &mut room.spare_mut()[..most])?;
-        room.advance(read);
+        let slice = socket.conn.read_slice(&mut cx, max)?;
         if !socket.queued {
             self.after_write(index);
         }
-        Ok(room.freeze())
+        Ok(slice)
     }
 
     /// Reads and leaves.

@@ -105,6 +105,15 @@ impl Connection {
         Ok(chain)
     }
 
+    /// Takes the first piece of received memory without copying, at most `max` bytes of it; empty
+    /// is the end of the stream.
+    pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
+        self.check_readable()?;
+        let slice = self.rcv.queue.read_slice(max);
+        self.after_read(cx, slice.len());
+        Ok(slice)
+    }
+
     /// Copies received bytes, leaving them.
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;

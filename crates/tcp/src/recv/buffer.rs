@@ -200,6 +200,16 @@ impl Text {
         out
     }
 
+    /// Takes the first piece of memory out, or its first `max` bytes.
+    pub(super) fn read_slice(&mut self, max: usize) -> Slice {
+        if self.pieces.is_empty() {
+            self.close_room();
+        }
+        let first = self.pieces.front().map_or(0, Slice::len);
+        let mut chain = self.read_chain(first.min(max));
+        chain.pop_front().unwrap_or_default()
+    }
+
     /// Copies bytes, leaving them; how many.
     pub(super) fn peek(&self, out: &mut [u8]) -> usize {
         let mut done = 0;

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_buf::{Chain, Pool};
+use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
@@ -206,6 +206,11 @@ impl RecvQueue {
     /// Takes up to `max` bytes out without copying.
     pub(crate) fn read_chain(&mut self, max: usize) -> Chain {
         self.text.read_chain(max)
+    }
+
+    /// Takes the first piece of memory out, or its first `max` bytes.
+    pub(crate) fn read_slice(&mut self, max: usize) -> Slice {
+        self.text.read_slice(max)
     }
 
     /// Copies bytes, leaving them.
