@@ -44,7 +44,9 @@ impl Connection {
         self.timers.probes = 0;
         let window_changed = self.update_window(cx, repr);
         let advanced = ack.after(self.snd.una);
-        if advanced || !self.snd.rtx.is_empty() {
+        // With nothing in flight a DSACK may still tell of what was.
+        let tells_more = !repr.options.sack.as_slice().is_empty();
+        if advanced || tells_more || !self.snd.rtx.is_empty() {
             let duplicate = !advanced && !has_text && !window_changed;
             self.update_scoreboard(cx, repr, duplicate);
         }

@@ -490,6 +490,12 @@ impl Bench {
                     let ts = repr.options.timestamps.as_mut().expect("timestamps");
                     ts.val = PEER_CLOCK.wrapping_add(ms);
                 }
+                // Our clock as the peer echoes it, in ms since the bench began.
+                "echo" => {
+                    let ms: u32 = value.parse().expect("milliseconds");
+                    let ts = repr.options.timestamps.as_mut().expect("timestamps");
+                    ts.ecr = TS_OFFSET.wrapping_add(100_000 + ms);
+                }
                 "none" => repr.options = TcpOptions::default(),
                 _ => panic!("what is {option:?}?"),
             }

@@ -7,4 +7,5 @@ mod receiving;
 mod recovery;
 mod sending;
 mod timers;
+mod undo;
 mod validity;

@@ -117,3 +117,105 @@ fn what_was_sacked_is_not_sent_again_after_a_timeout() {
          > P. 2921:5841(2920) ack 1",
     );
 }
+
+#[test]
+fn reordering_by_two_segments_costs_nothing() {
+    let mut bench = open();
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 1461:2921>
+         < . 1:1(0) ack 1 <sack 1461:4381>
+         < . 1:1(0) ack 4381
+         < . 1:1(0) ack 14601",
+    );
+    assert_eq!((bench.mib.retrans_segs, bench.mib.sack_recovery), (0, 0));
+}
+
+/// Once the path has shown how much it reorders, as much is waited for.
+#[test]
+fn reordering_seen_raises_the_threshold() {
+    let mut bench = open();
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 7301:8761>
+         < . 1:1(0) ack 1 <sack 1461:2921,sack 7301:8761>
+         < . 1:1(0) ack 14601
+         write 14600
+         > P. 14601:27741(13140) ack 1
+         > P. 27741:29201(1460) ack 1
+         < . 1:1(0) ack 14601 <sack 16061:23361>
+         < . 1:1(0) ack 14601 <sack 16061:24821>
+         > P. 14601:16061(1460) ack 1",
+    );
+    assert_eq!(bench.mib.retrans_segs, 1);
+}
+
+#[test]
+fn a_receiver_that_reneges_gets_everything_again() {
+    let mut bench = open();
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 1461:14601>
+         > P. 1:1461(1460) ack 1
+         # The hole is closed, and what was SACKed is gone.
+         < . 1:1(0) ack 1461
+         +200ms
+         > P. 1461:2921(1460) ack 1
+         < . 1:1(0) ack 2921
+         > P. 2921:5841(2920) ack 1
+         < . 1:1(0) ack 5841
+         > P. 5841:11681(5840) ack 1
+         < . 1:1(0) ack 11681
+         > P. 11681:14601(2920) ack 1
+         < . 1:1(0) ack 14601
+         +100s",
+    );
+}
+
+#[test]
+fn a_lost_retransmission_is_found_by_the_timer() {
+    open().play(
+        "< . 1:1(0) ack 1 <sack 1461:14601>
+         > P. 1:1461(1460) ack 1
+         +200ms
+         > P. 1:1461(1460) ack 1
+         +400ms
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 14601
+         +100s",
+    );
+}
+
+/// On a path longer than the least timeout the repair has a round trip's time to arrive.
+#[test]
+fn the_timer_waits_for_the_repair() {
+    let mut bench = Bench::accepting(&Setup::default());
+    bench.play(
+        "> S. 0:0(0) ack 1
+         +900ms
+         < . 1:1(0) ack 1
+         write 14600
+         > P. 1:2921(2920) ack 1
+         > P. 2921:5841(2920) ack 1
+         > P. 5841:8761(2920) ack 1
+         > P. 8761:11681(2920) ack 1
+         > P. 11681:14601(2920) ack 1
+         +900ms
+         < . 1:1(0) ack 1 <sack 1461:14601>
+         > P. 1:1461(1460) ack 1
+         +900ms
+         < . 1:1(0) ack 14601
+         +100s",
+    );
+    assert_eq!(bench.mib.timeouts, 0);
+}
+
+/// One reduction for one window, though the timer has to help.
+#[test]
+fn a_timeout_during_recovery_reduces_no_further() {
+    let mut bench = open();
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 1461:7301>
+         > P. 1:1461(1460) ack 1
+         +200ms
+         > P. 1:1461(1460) ack 1",
+    );
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+}

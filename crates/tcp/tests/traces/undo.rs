@@ -1,0 +1,101 @@
+//! Reductions that prove unnecessary: RFC 3522, RFC 4015, RFC 3708.
+
+use crate::harness::{Bench, Setup};
+
+/// Ten segments out, ten milliseconds after the beginning.
+fn open(timestamps: bool) -> Bench {
+    let setup = Setup {
+        timestamps,
+        peer_mss: if timestamps { 1472 } else { 1460 },
+        device: fullsend_tcp::DeviceCaps {
+            mtu: 1512,
+            ..Setup::default().device
+        },
+        ..Setup::default()
+    };
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "set nodelay 1
+         +10ms
+         write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1",
+    );
+    bench
+}
+
+#[test]
+fn an_old_echo_shows_that_the_original_was_only_late() {
+    let mut bench = open(true);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > P. 1:1461(1460) ack 1
+         cwnd = 7
+         +5ms
+         # It is the segment sent at 10 ms that fills the hole.
+         < . 1:1(0) ack 7301 <echo 10>
+         cwnd = 11",
+    );
+    assert_eq!((bench.mib.full_undo, bench.mib.loss_undo), (1, 0));
+    assert!(bench.info().tcpi_snd_ssthresh > 1_000_000);
+}
+
+#[test]
+fn an_echo_of_the_retransmission_confirms_the_loss() {
+    let mut bench = open(true);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > P. 1:1461(1460) ack 1
+         +20ms
+         < . 1:1(0) ack 7301 <echo 30>
+         < . 1:1(0) ack 14601 <echo 30>",
+    );
+    assert_eq!(bench.mib.full_undo, 0);
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+}
+
+#[test]
+fn a_delay_longer_than_the_timeout_is_forgiven() {
+    let mut bench = open(true);
+    bench.play(
+        "+200ms
+         > P. 1:1461(1460) ack 1
+         cwnd = 1
+         +5ms
+         < . 1:1(0) ack 7301 <echo 10>
+         # Nothing that is still under way is sent again.
+         < . 1:1(0) ack 14601 <echo 10>",
+    );
+    assert_eq!((bench.mib.loss_undo, bench.mib.retrans_segs), (1, 1));
+    assert!(bench.info().tcpi_snd_cwnd >= 10);
+}
+
+#[test]
+fn duplicates_reported_for_every_retransmission_undo_it() {
+    let mut bench = open(false);
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 1461:7301>
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 14601
+         cwnd = 7
+         # Both copies arrived.
+         < . 1:1(0) ack 14601 <sack 1:1461>
+         cwnd = 10",
+    );
+    assert_eq!(bench.mib.dsack_undo, 1);
+}
+
+#[test]
+fn a_duplicate_from_before_proves_nothing() {
+    let mut bench = open(false);
+    bench.play(
+        "< . 1:1(0) ack 7301
+         < . 1:1(0) ack 7301 <sack 8761:14601>
+         > P. 7301:8761(1460) ack 1
+         < . 1:1(0) ack 7301 <sack 1:1461,sack 8761:14601>
+         < . 1:1(0) ack 14601",
+    );
+    assert_eq!(bench.mib.dsack_undo, 0);
+}
