@@ -1,7 +1,8 @@
-//! CUBIC (RFC 9438).
+//! CUBIC (RFC 9438), with HyStart++ (RFC 9406) for its first slow start.
 
 use fullsend_units::{Instant, Nanos};
 
+use super::hystart::HyStart;
 use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub struct Cubic {
     fraction: f32,
     /// cwnd as the last reduction began (cwnd_prior).
     cwnd_prior: u32,
+    hystart: HyStart,
 }
 
 /// One stage of congestion avoidance.
@@ -34,9 +36,9 @@ struct Epoch {
     /// When it began; `FAR_FUTURE` before its first ACK.
     start: Instant,
     /// The plateau, in segments; 0 to take the window of the first ACK (RFC 9438 4.8).
-    w_max: f64,
+    w_max: f32,
     /// Seconds from the start to the plateau.
-    k: f64,
+    k: f32,
     /// What Reno's window would be.
     w_est: f64,
 }
@@ -50,7 +52,7 @@ impl Epoch {
     };
 
     /// Not begun, with this plateau ahead.
-    const fn ahead(w_max: f64) -> Self {
+    const fn ahead(w_max: f32) -> Self {
         Self {
             w_max,
             ..Self::NONE
@@ -60,19 +62,20 @@ impl Epoch {
     fn begin(&mut self, now: Instant, cwnd: f64) {
         self.start = now;
         self.w_est = cwnd;
-        if cwnd < self.w_max {
+        let w_max = f64::from(self.w_max);
+        if cwnd < w_max {
             // RFC 9438 4.2, figure 2.
-            self.k = cbrt((self.w_max - cwnd) / C);
+            self.k = cbrt((w_max - cwnd) / C) as f32;
         } else {
             self.k = 0.0;
-            self.w_max = cwnd;
+            self.w_max = cwnd as f32;
         }
     }
 
     /// RFC 9438 4.2, figure 1; `t` in seconds since the start.
     fn w_cubic(&self, t: f64) -> f64 {
-        let d = t - self.k;
-        C * d * d * d + self.w_max
+        let d = t - f64::from(self.k);
+        C * d * d * d + f64::from(self.w_max)
     }
 }
 
@@ -91,6 +94,7 @@ impl Cubic {
             last_ack: Instant::ZERO,
             fraction: 0.0,
             cwnd_prior: 0,
+            hystart: HyStart::new(),
         }
     }
 
@@ -145,6 +149,10 @@ impl CongestionControl for Cubic {
         }
         let mut acked_segs = ack.acked_segs;
         if window.in_slow_start() {
+            // RFC 9406 4.3: for the first slow start only; later ones know their end.
+            if window.ssthresh == u32::MAX {
+                acked_segs = self.hystart.on_ack(window, ack);
+            }
             acked_segs = window.slow_start(acked_segs);
         }
         if acked_segs > 0 {
@@ -162,8 +170,10 @@ impl CongestionControl for Cubic {
             CongestionEvent::Rto => Epoch::NONE,
             // RFC 9438 4.7, fast convergence: we got less than last time, so somebody new wants
             // a share.
-            _ if cwnd < self.epoch.w_max => Epoch::ahead(cwnd * (1.0 + BETA) / 2.0),
-            _ => Epoch::ahead(cwnd),
+            _ if cwnd < f64::from(self.epoch.w_max) => {
+                Epoch::ahead((cwnd * (1.0 + BETA) / 2.0) as f32)
+            }
+            _ => Epoch::ahead(cwnd as f32),
         };
         ((cwnd * BETA) as u32).max(2)
     }

@@ -10,6 +10,7 @@ use fullsend_units::{Instant, Mss, Nanos, Rate, SeqNum};
 
 mod cubic;
 mod cwnd;
+mod hystart;
 mod reno;
 
 pub use cubic::Cubic;
