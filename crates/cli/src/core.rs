@@ -43,7 +43,9 @@ pub(crate) struct Wire {
     pub(crate) server: Side,
     nic: Nic,
     epoch: Clock,
-    frames: Vec<Packet>,
+    /// What the network cards hold, by direction.
+    forth: Vec<Packet>,
+    back: Vec<Packet>,
     tokens: Vec<TxToken>,
 }
 
@@ -98,7 +100,8 @@ impl Wire {
             server: Side::new(2, sysctl, nic, mtu, ipv6)?,
             nic,
             epoch: Clock::now(),
-            frames: Vec::new(),
+            forth: Vec::new(),
+            back: Vec::new(),
             tokens: Vec::new(),
         })
     }
@@ -108,36 +111,32 @@ impl Wire {
         Instant::from_nanos(self.epoch.elapsed().as_nanos() as u64)
     }
 
-    /// Carries what the client wants to send; whether there was anything.
-    pub(crate) fn forth(&mut self, now: Instant) -> bool {
-        if !self.client.host.wants_transmit(self.client.iface) {
-            return false;
+    /// Hands what the client wants to send now to its network card.
+    #[inline]
+    pub(crate) fn transmit(&mut self, now: Instant) {
+        let Side { host, iface, .. } = &mut self.client;
+        if host.wants_transmit(*iface) {
+            host.transmit(now, *iface, &mut self.forth, BATCH);
         }
-        let (frames, tokens) = (&mut self.frames, &mut self.tokens);
-        carry(
-            &mut self.client,
-            &mut self.server,
-            self.nic,
-            frames,
-            tokens,
-            now,
-        )
     }
 
-    /// Carries what the server wants to send; whether there was anything.
-    pub(crate) fn back(&mut self, now: Instant) -> bool {
-        if !self.server.host.wants_transmit(self.server.iface) {
-            return false;
+    /// Carries what the client wants to send, and what its network card holds, to the server.
+    pub(crate) fn forth(&mut self, now: Instant) {
+        self.transmit(now);
+        if !self.forth.is_empty() {
+            let (from, to) = (&mut self.client, &mut self.server);
+            deliver(from, to, self.nic, &mut self.forth, &mut self.tokens, now);
         }
-        let (frames, tokens) = (&mut self.frames, &mut self.tokens);
-        carry(
-            &mut self.server,
-            &mut self.client,
-            self.nic,
-            frames,
-            tokens,
-            now,
-        )
+    }
+
+    /// Carries what the server wants to send.
+    pub(crate) fn back(&mut self, now: Instant) {
+        let Side { host, iface, .. } = &mut self.server;
+        if host.wants_transmit(*iface) {
+            host.transmit(now, *iface, &mut self.back, BATCH);
+            let (from, to) = (&mut self.server, &mut self.client);
+            deliver(from, to, self.nic, &mut self.back, &mut self.tokens, now);
+        }
     }
 
     /// Runs timers that are due.
@@ -224,18 +223,15 @@ impl Wire {
     }
 }
 
-fn carry(
+/// The receiver's network card hands frames over, and the sender's completes them.
+fn deliver(
     from: &mut Side,
     to: &mut Side,
     nic: Nic,
     frames: &mut Vec<Packet>,
     tokens: &mut Vec<TxToken>,
     now: Instant,
-) -> bool {
-    from.host.transmit(now, from.iface, frames, BATCH);
-    if frames.is_empty() {
-        return false;
-    }
+) {
     for frame in &mut *frames {
         if frame.tx.socket != 0 {
             tokens.push(frame.tx);
@@ -246,11 +242,9 @@ fn carry(
         }
     }
     to.host.receive(now, to.iface, frames);
-    frames.clear();
     for token in tokens.drain(..) {
         from.host.complete(now, token);
     }
-    true
 }
 
 pub(crate) fn stack_error(error: StackError) -> anyhow::Error {

@@ -95,6 +95,8 @@ pub(crate) struct Shard {
     /// Left the host, not yet taken by the device; `tokens` goes with it.
     tx: VecDeque<Packet>,
     tokens: VecDeque<TxToken>,
+    /// When `send` was called last.
+    now: Instant,
     out: Vec<Packet>,
     rx: Vec<Packet>,
     /// The device was full, and the driver knows.
@@ -136,6 +138,7 @@ impl Engine {
             device,
             tx: VecDeque::new(),
             tokens: VecDeque::new(),
+            now: Instant::ZERO,
             out: Vec::new(),
             rx: Vec::new(),
             blocked: false,
@@ -179,6 +182,29 @@ impl Engine {
         let mut shard = self.shard.lock();
         shard.alive()?;
         let result = call(&mut shard.host, now);
+        let after = shard.send(now);
+        self.finish(shard, after, prompt);
+        result
+    }
+
+    /// The same for a write. Appending to a queue takes no time into account, so the clock is read
+    /// only when something can be sent: most small writes send nothing, and a look at the clock
+    /// costs as much as the rest of such a write.
+    #[inline]
+    pub(crate) fn write<R>(
+        &self,
+        prompt: bool,
+        call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut shard = self.shard.lock();
+        shard.alive()?;
+        let then = shard.now;
+        let result = call(&mut shard.host, then);
+        let now = if shard.has_to_send() {
+            self.clock.now()
+        } else {
+            then
+        };
         let after = shard.send(now);
         self.finish(shard, after, prompt);
         result
@@ -366,11 +392,17 @@ impl Shard {
         Ok(received)
     }
 
+    #[inline]
+    fn has_to_send(&self) -> bool {
+        !self.tx.is_empty() || self.host.wants_transmit(self.iface)
+    }
+
     /// Moves what the host lets go to the device, until one of them has enough.
     #[inline]
     fn send(&mut self, now: Instant) -> After {
         let mut after = After::default();
-        if !self.tx.is_empty() || self.host.wants_transmit(self.iface) {
+        self.now = now;
+        if self.has_to_send() {
             after.more = self.push(now);
             let blocked = !self.tx.is_empty();
             after.kick = after.more || (blocked && !self.blocked);

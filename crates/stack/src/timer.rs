@@ -52,6 +52,9 @@ pub(crate) struct Wheel {
     current: u64,
     /// Bit per level that holds anything.
     occupied: u8,
+    /// What `next` says, as a tick; `UNARMED` for nothing. May lie before the first timer once
+    /// that one was taken out.
+    first: u64,
     levels: [Level; LEVELS],
     nodes: Vec<Node>,
 }
@@ -75,6 +78,7 @@ impl Wheel {
         Self {
             current: 0,
             occupied: 0,
+            first: UNARMED,
             levels: core::array::from_fn(|_| Level {
                 occupied: 0,
                 heads: [NIL; SLOTS],
@@ -123,6 +127,9 @@ impl Wheel {
             self.nodes[node.prev as usize].next = node.next;
         }
         self.nodes[index as usize] = Node::IDLE;
+        if self.occupied == 0 {
+            self.first = UNARMED;
+        }
     }
 
     /// Forgets the room of timers at and beyond `len`, none of which may be armed.
@@ -160,6 +167,8 @@ impl Wheel {
             self.nodes[head as usize].prev = index;
         }
         self.set_head(level as u8, slot as u8, index);
+        let shift = LEVEL_BITS * level as u32;
+        self.first = self.first.min(tick >> shift << shift);
     }
 
     /// The earliest occupied slot: its level, number and first tick.
@@ -175,11 +184,12 @@ impl Wheel {
     }
 
     /// When [`expire`](Self::expire) has something to do: never later than the next timer, earlier
-    /// when timers must move down a level.
+    /// when timers must move down a level or the next one was taken out. Asked after every call of
+    /// a user, so it is only looked up here.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.first_slot()
-            .map(|(_, _, tick)| Instant::from_nanos(tick.max(self.current) << TICK_SHIFT))
+        (self.first != UNARMED)
+            .then(|| Instant::from_nanos(self.first.max(self.current) << TICK_SHIFT))
     }
 
     /// Appends the timers that are due to `due`, disarmed.
@@ -203,6 +213,7 @@ impl Wheel {
             }
         }
         self.current = self.current.max(target);
+        self.first = self.first_slot().map_or(UNARMED, |(_, _, tick)| tick);
     }
 }
 
