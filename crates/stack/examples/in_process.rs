@@ -225,7 +225,7 @@ fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
     }
     let s = cpu_seconds() - cpu;
     println!(
-        "rr: {:.0} k transactions per CPU second",
+        "rr: {:.0} k transactions per CPU second, {done} done",
         done as f64 * 1e-3 / s
     );
 }

@@ -36,12 +36,23 @@ struct Draft {
 impl Connection {
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         let segment = self.next_segment(cx);
-        if segment.is_none() {
+        if segment.is_none() || self.is_all_out() {
             self.out.any = false;
             // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
             self.wake_writer_if_room(cx);
         }
         segment
+    }
+
+    /// Surely nothing is left to send: saves the host the call that would find out.
+    #[inline]
+    fn is_all_out(&self) -> bool {
+        self.state == State::Established
+            && !self.snd.has_unsent()
+            && !self.snd.rtx.has_lost()
+            && !self.out.probe
+            && !self.rcv.ack.is_due()
+            && self.out.reset.is_none()
     }
 
     /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
