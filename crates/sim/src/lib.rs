@@ -1,1 +1,47 @@
-//! x
+//! Hosts and links in virtual time, repeatable to the byte from a seed.
+//!
+//! A [`Sim`] owns [`Host`](fullsend_stack::Host)s and the links between them, and moves time from
+//! one event to the next. Links are described in the words of `tc netem` ([`Netem`]); a network
+//! card ([`NicConfig`]) takes super-segments whole or packets of the MTU, at its own rate, and
+//! completes them. Two runs from one seed, with the same calls, are the same packets at the same
+//! nanoseconds: [`Sim::trace_hash`] tells.
+//!
+//! ```
+//! use fullsend_sim::{NicConfig, Sim};
+//! use fullsend_stack::{Cidr, IfaceId, ListenConfig};
+//! use fullsend_units::{Instant, Nanos, Seed};
+//!
+//! let mut sim = Sim::new(Seed::from_u64(1));
+//! let (a, b) = (sim.add_host(), sim.add_host());
+//! let netem = "delay 10ms rate 100mbit loss 1%".parse().unwrap();
+//! sim.connect([a, b], NicConfig::default(), [netem, netem]);
+//! for (host, addr) in [(a, "10.0.0.1"), (b, "10.0.0.2")] {
+//!     let cidr = Cidr { addr: addr.parse().unwrap(), prefix: 24 };
+//!     sim.host(host).add_address(Instant::ZERO, IfaceId(0), cidr).unwrap();
+//! }
+//! let to = "10.0.0.2:80".parse().unwrap();
+//! let config = ListenConfig { backlog: 8, hold: false, any_destination: false };
+//! let listener = sim.host(b).tcp_listen(to, config).unwrap();
+//! let now = sim.now();
+//! sim.host(a).tcp_connect(now, None, to).unwrap();
+//! let accepted = sim.run_until(Instant::ZERO + Nanos::from_secs(10), |sim| {
+//!     sim.host(b).tcp_accept(listener).unwrap().is_some()
+//! });
+//! assert!(accepted);
+//! ```
+#![forbid(unsafe_code)]
+
+mod events;
+mod lane;
+mod netem;
+mod nic;
+mod sim;
+mod text;
+mod trace;
+
+pub use lane::Loss;
+pub use netem::{Netem, NetemError, RandomLoss};
+pub use nic::{NicConfig, NicMode};
+pub use sim::{HostId, LinkId, Sim};
+pub use text::line;
+pub use trace::{Point, Tap};

@@ -1,0 +1,184 @@
+//! One direction of a link: what becomes of each packet, and when.
+
+use std::collections::VecDeque;
+
+use fullsend_buf::Slice;
+use fullsend_offload::{Packet, segment};
+use fullsend_units::{Instant, Nanos, Rng, Seed};
+use fullsend_wire::checksum;
+use fullsend_wire::numbers::ethertype;
+
+use crate::{Netem, RandomLoss};
+
+#[cfg(test)]
+mod tests;
+
+/// Why a packet did not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// By chance.
+    Random,
+    /// The bottleneck's queue was full.
+    QueueFull,
+}
+
+/// What becomes of a packet, or of one copy or piece of it.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// It arrives.
+    Arrives(Instant, Packet),
+    Lost(Loss, Packet),
+}
+
+/// One direction.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    netem: Netem,
+    rng: Rng,
+    /// When the bottleneck will have sent all that waits, and what waits: when each is sent, and
+    /// how many packets it counts.
+    busy_until: Instant,
+    waiting: VecDeque<(Instant, u32)>,
+    waiting_packets: u32,
+    /// Of bursty loss.
+    bad: bool,
+    /// Packets since the last one that was reordered.
+    since_reorder: u32,
+}
+
+impl Lane {
+    pub(crate) fn new(netem: Netem, seed: Seed) -> Self {
+        Self {
+            netem,
+            rng: Rng::new(seed),
+            busy_until: Instant::ZERO,
+            waiting: VecDeque::new(),
+            waiting_packets: 0,
+            bad: false,
+            since_reorder: 0,
+        }
+    }
+
+    pub(crate) fn set_netem(&mut self, netem: Netem) {
+        self.netem = netem;
+    }
+
+    /// Sends a packet on its way; its fate, or fates, go to `out`.
+    pub(crate) fn send(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Fate>) {
+        if self.loses() && !(self.netem.ecn && mark_ce(&mut packet)) {
+            out.push(Fate::Lost(Loss::Random, packet));
+            return;
+        }
+        if self.rng.chance(self.netem.duplicate) {
+            let again = packet.clone();
+            self.maybe_corrupt(now, again, out);
+        }
+        self.maybe_corrupt(now, packet, out);
+    }
+
+    fn loses(&mut self) -> bool {
+        match self.netem.loss {
+            RandomLoss::Even(p) => self.rng.chance(p),
+            RandomLoss::Bursty { p, r, bad, good } => {
+                let turn = if self.bad { r } else { p };
+                self.bad ^= self.rng.chance(turn);
+                self.rng.chance(if self.bad { bad } else { good })
+            }
+        }
+    }
+
+    /// A bit of one packet on the wire is flipped: a super-segment is cut for it.
+    fn maybe_corrupt(&mut self, now: Instant, packet: Packet, out: &mut Vec<Fate>) {
+        if !self.rng.chance(self.netem.corrupt) {
+            return self.enqueue(now, packet, out);
+        }
+        let mut pieces = Vec::new();
+        segment(packet, &mut pieces);
+        let hit = self.rng.below(pieces.len().max(1) as u64) as usize;
+        for (i, piece) in pieces.into_iter().enumerate() {
+            let piece = if i == hit {
+                self.flip_bit(&piece)
+            } else {
+                piece
+            };
+            self.enqueue(now, piece, out);
+        }
+    }
+
+    fn flip_bit(&mut self, packet: &Packet) -> Packet {
+        let mut bytes = packet.to_bytes();
+        let bit = self.rng.below(bytes.len().max(1) as u64 * 8) as usize;
+        if let Some(byte) = bytes.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        Packet::from_frame(Slice::copied_from(&bytes))
+    }
+
+    /// Through the bottleneck and down the line.
+    fn enqueue(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Fate>) {
+        while let Some((sent, packets)) = self.waiting.front().copied()
+            && sent <= now
+        {
+            self.waiting.pop_front();
+            self.waiting_packets -= packets;
+        }
+        let packets = packet.segments();
+        if self.waiting_packets + packets > self.netem.limit && !self.waiting.is_empty() {
+            out.push(Fate::Lost(Loss::QueueFull, packet));
+            return;
+        }
+        let wire = packet.wire_len() as u64 + u64::from(self.netem.overhead * packets);
+        let start = self.busy_until.max(now);
+        if start.since(now) > self.netem.ce_threshold {
+            mark_ce(&mut packet);
+        }
+        let sent = start + self.netem.rate.time_for(wire);
+        if sent > now {
+            self.busy_until = sent;
+            self.waiting.push_back((sent, packets));
+            self.waiting_packets += packets;
+        }
+        let arrival = sent + self.delay();
+        out.push(Fate::Arrives(arrival, packet));
+    }
+
+    fn delay(&mut self) -> Nanos {
+        self.since_reorder += 1;
+        if self.since_reorder >= self.netem.gap && self.rng.chance(self.netem.reorder) {
+            self.since_reorder = 0;
+            return Nanos::ZERO;
+        }
+        let jitter = self.netem.jitter.as_nanos();
+        if jitter == 0 {
+            return self.netem.delay;
+        }
+        let early = self.netem.delay.saturating_sub(self.netem.jitter);
+        early + Nanos::from_nanos(self.rng.below(2 * jitter + 1))
+    }
+}
+
+/// Sets Congestion Experienced (RFC 3168 5) if the packet is ECN-capable.
+fn mark_ce(packet: &mut Packet) -> bool {
+    let at = usize::from(packet.layers.network[0]);
+    let ethertype = packet.layers.ethertype;
+    let Some(ip) = packet.header.get_mut(at..).filter(|ip| ip.len() >= 20) else {
+        return false;
+    };
+    // The two bits end IPv4's second byte; in IPv6 they stand in the middle of it.
+    let shift = match ethertype {
+        ethertype::IPV4 => 0,
+        ethertype::IPV6 => 4,
+        _ => return false,
+    };
+    if (ip[1] >> shift) & 0b11 == 0 {
+        return false;
+    }
+    let old = u16::from_be_bytes([ip[0], ip[1]]);
+    ip[1] |= 0b11 << shift;
+    if shift == 0 {
+        let sum = u16::from_be_bytes([ip[10], ip[11]]);
+        let new = checksum::update(sum, old, u16::from_be_bytes([ip[0], ip[1]]));
+        ip[10..12].copy_from_slice(&new.to_be_bytes());
+    }
+    true
+}

@@ -1,0 +1,306 @@
+//! What a link does to packets, in the words of `tc netem`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fullsend_units::{Nanos, Rate};
+
+#[cfg(test)]
+mod tests;
+
+/// Which packets are lost on the way, apart from full queues.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum RandomLoss {
+    /// Each with this probability (0.0 to 1.0).
+    Even(f64),
+    /// Gilbert and Elliott's: a good and a bad state, looked at once a packet.
+    Bursty {
+        /// Probability to go from good to bad.
+        p: f64,
+        /// Probability to go from bad to good.
+        r: f64,
+        /// Probability to lose a packet in the bad state.
+        bad: f64,
+        /// Probability to lose a packet in the good state.
+        good: f64,
+    },
+}
+
+/// One direction of a link. The default is a wire without length: no delay, no limit, no fault.
+///
+/// It parses from netem's words, in any order:
+///
+/// | words | meaning |
+/// |---|---|
+/// | `delay TIME [JITTER]` | each packet arrives later, evenly spread over ± jitter (so packets overtake) |
+/// | `rate RATE [OVERHEAD]` | bit/s of the bottleneck; bytes added to each packet on the wire |
+/// | `limit PACKETS` | most packets waiting for the bottleneck; more are dropped. Default 1000 |
+/// | `loss [random] P%` | lost with this probability |
+/// | `loss gemodel P% [R% [1-H% [1-K%]]]` | bursty loss (Gilbert-Elliott) |
+/// | `duplicate P%`, `corrupt P%` | sent twice; a bit flipped |
+/// | `reorder P% [gap N]` | goes without delay and overtakes; needs a delay |
+/// | `ecn` | random loss marks ECN-capable packets instead |
+/// | `ce_threshold TIME` | marks ECN-capable packets that waited longer for the bottleneck |
+///
+/// ```
+/// use fullsend_sim::Netem;
+/// let netem: Netem = "delay 20ms 2ms loss 0.1% rate 100mbit limit 1000".parse().unwrap();
+/// assert_eq!(netem.rate.0, 12_500_000);
+/// let error = "delay 20 parsecs".parse::<Netem>().unwrap_err();
+/// assert!(error.to_string().contains("parsecs"));
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Netem {
+    /// Time on the way.
+    pub delay: Nanos,
+    /// Spread of the delay, to either side.
+    pub jitter: Nanos,
+    /// Bytes per second of the bottleneck.
+    pub rate: Rate,
+    /// Bytes that each packet takes on the wire beyond its own.
+    pub overhead: u32,
+    /// Most packets waiting for the bottleneck.
+    pub limit: u32,
+    /// Loss.
+    pub loss: RandomLoss,
+    /// Probability that a packet arrives twice.
+    pub duplicate: f64,
+    /// Probability that a bit of a packet is flipped.
+    pub corrupt: f64,
+    /// Probability that a packet goes without delay.
+    pub reorder: f64,
+    /// Only every so manieth packet may be reordered.
+    pub gap: u32,
+    /// Random loss marks instead, where the packet is ECN-capable (RFC 3168).
+    pub ecn: bool,
+    /// ECN-capable packets that wait longer than this for the bottleneck are marked.
+    pub ce_threshold: Nanos,
+}
+
+impl Default for Netem {
+    fn default() -> Self {
+        Self {
+            delay: Nanos::ZERO,
+            jitter: Nanos::ZERO,
+            rate: Rate::UNLIMITED,
+            overhead: 0,
+            limit: 1000,
+            loss: RandomLoss::Even(0.0),
+            duplicate: 0.0,
+            corrupt: 0.0,
+            reorder: 0.0,
+            gap: 1,
+            ecn: false,
+            ce_threshold: Nanos::MAX,
+        }
+    }
+}
+
+/// Which word of a link's description is wrong, and what would be right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NetemError {
+    word: String,
+    mend: &'static str,
+}
+
+impl NetemError {
+    fn new(word: &str, mend: &'static str) -> Self {
+        Self {
+            word: word.to_owned(),
+            mend,
+        }
+    }
+}
+
+impl fmt::Display for NetemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "netem: \"{}\": {}", self.word, self.mend)
+    }
+}
+
+impl std::error::Error for NetemError {}
+
+/// The words not read yet.
+struct Words<'a> {
+    left: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
+}
+
+const TIME: &str = "is not a time; write it like 20ms, 150us or 1s";
+const RATE: &str = "is not a rate; write it like 100mbit, 2.5gbit or 10mbps (bytes)";
+const PERCENT: &str = "is not a percentage from 0 to 100; write it like 0.1%";
+const COUNT: &str = "is not a whole number above zero";
+
+impl<'a> Words<'a> {
+    /// The value after `word`, which must be there.
+    fn value<T>(
+        &mut self,
+        word: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        mend: &'static str,
+    ) -> Result<T, NetemError> {
+        let text = self
+            .left
+            .next()
+            .ok_or_else(|| NetemError::new(word, "needs a value behind it"))?;
+        parse(text).ok_or_else(|| NetemError::new(text, mend))
+    }
+
+    /// The next word if it looks like a value (keywords do not begin with a digit).
+    fn maybe<T>(
+        &mut self,
+        parse: impl Fn(&str) -> Option<T>,
+        mend: &'static str,
+    ) -> Result<Option<T>, NetemError> {
+        let is_value = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+        match self.left.next_if(is_value) {
+            Some(text) => parse(text)
+                .map(Some)
+                .ok_or_else(|| NetemError::new(text, mend)),
+            None => Ok(None),
+        }
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        self.left.next_if_eq(&word).is_some()
+    }
+
+    fn next(&mut self) -> Option<&'a str> {
+        self.left.next()
+    }
+}
+
+/// Splits `20.5ms` into number and unit.
+fn number(text: &str) -> Option<(f64, &str)> {
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let value: f64 = text[..end].parse().ok()?;
+    Some((value, &text[end..]))
+}
+
+fn time(text: &str) -> Option<Nanos> {
+    let (value, unit) = number(text)?;
+    let ns = match unit {
+        "s" | "sec" | "secs" => 1e9,
+        "ms" | "msec" | "msecs" => 1e6,
+        // tc takes a bare number as microseconds.
+        "us" | "usec" | "usecs" | "" => 1e3,
+        "ns" | "nsec" | "nsecs" => 1.0,
+        _ => return None,
+    };
+    Some(Nanos::from_nanos((value * ns).round() as u64))
+}
+
+fn rate(text: &str) -> Option<Rate> {
+    let (value, unit) = number(text)?;
+    let unit = unit.to_ascii_lowercase();
+    // "bps" and its multiples are bytes a second, as tc has it.
+    let (prefix, bytes) = if let Some(prefix) = unit.strip_suffix("bps") {
+        (prefix, 1.0)
+    } else {
+        (unit.strip_suffix("bit").unwrap_or(&unit), 1.0 / 8.0)
+    };
+    let factor = match prefix {
+        "" => 1.0,
+        "k" => 1e3,
+        "m" => 1e6,
+        "g" => 1e9,
+        "t" => 1e12,
+        "ki" => 1024.0,
+        "mi" => 1024.0 * 1024.0,
+        "gi" => 1024.0 * 1024.0 * 1024.0,
+        _ => return None,
+    };
+    let per_second = (value * factor * bytes).round() as u64;
+    (per_second > 0).then_some(Rate(per_second))
+}
+
+fn percent(text: &str) -> Option<f64> {
+    let (value, unit) = number(text)?;
+    (matches!(unit, "%" | "") && value <= 100.0).then_some(value / 100.0)
+}
+
+fn count(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|n| *n > 0)
+}
+
+fn bytes(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|n| *n <= 65_535)
+}
+
+fn loss(words: &mut Words<'_>) -> Result<RandomLoss, NetemError> {
+    if !words.take("gemodel") {
+        words.take("random");
+        return Ok(RandomLoss::Even(words.value("loss", percent, PERCENT)?));
+    }
+    let p = words.value("gemodel", percent, PERCENT)?;
+    let r = words.maybe(percent, PERCENT)?.unwrap_or(1.0 - p);
+    let bad = words.maybe(percent, PERCENT)?.unwrap_or(1.0);
+    let good = words.maybe(percent, PERCENT)?.unwrap_or(0.0);
+    Ok(RandomLoss::Bursty { p, r, bad, good })
+}
+
+impl Netem {
+    /// Reads what belongs to `word`; false if it is not one of ours.
+    fn read(&mut self, word: &str, words: &mut Words<'_>) -> Result<bool, NetemError> {
+        match word {
+            "delay" => {
+                self.delay = words.value(word, time, TIME)?;
+                self.jitter = words.maybe(time, TIME)?.unwrap_or(Nanos::ZERO);
+            }
+            "rate" => {
+                self.rate = words.value(word, rate, RATE)?;
+                self.overhead = words
+                    .maybe(bytes, "is not a number of bytes up to 65535")?
+                    .unwrap_or(0);
+            }
+            "limit" => self.limit = words.value(word, count, COUNT)?,
+            "loss" => self.loss = loss(words)?,
+            "duplicate" => self.duplicate = words.value(word, percent, PERCENT)?,
+            "corrupt" => self.corrupt = words.value(word, percent, PERCENT)?,
+            "reorder" => {
+                self.reorder = words.value(word, percent, PERCENT)?;
+                if words.take("gap") {
+                    self.gap = words.value("gap", count, COUNT)?;
+                }
+            }
+            "ecn" => self.ecn = true,
+            "ce_threshold" => self.ce_threshold = words.value(word, time, TIME)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl FromStr for Netem {
+    type Err = NetemError;
+
+    fn from_str(text: &str) -> Result<Self, NetemError> {
+        let mut words = Words {
+            left: text.split_whitespace().peekable(),
+        };
+        let mut netem = Self::default();
+        while let Some(word) = words.next() {
+            if netem.read(word, &mut words)? {
+                continue;
+            }
+            let mend = if number(word).is_some() {
+                "is one value too many here; correlations are not offered, loss gemodel makes bursts"
+            } else {
+                "is not one of delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, \
+                 ce_threshold"
+            };
+            return Err(NetemError::new(word, mend));
+        }
+        if netem.reorder > 0.0 && netem.delay == Nanos::ZERO {
+            return Err(NetemError::new(
+                "reorder",
+                "needs a delay to skip, as in delay 10ms",
+            ));
+        }
+        if netem.jitter > netem.delay {
+            return Err(NetemError::new("delay", "has a jitter larger than itself"));
+        }
+        Ok(netem)
+    }
+}

@@ -1,0 +1,82 @@
+//! What a watcher sees, and the hash over all of it.
+
+use fullsend_offload::Packet;
+use fullsend_units::Instant;
+
+use crate::{HostId, Loss};
+
+/// Where a packet is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// A card sends it: what leaves the host.
+    Sent,
+    /// It reaches a card: what the host will get, before GRO.
+    Arrived,
+    /// The link lost it.
+    Lost(Loss),
+}
+
+/// A packet seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Tap<'a> {
+    /// When.
+    pub at: Instant,
+    /// Whose card, or which host's packet, this is.
+    pub host: HostId,
+    /// Where.
+    pub point: Point,
+    /// The packet; a super-segment where the card takes them.
+    pub packet: &'a Packet,
+}
+
+/// A running hash: same bytes at the same times, same value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TraceHash(u64);
+
+impl TraceHash {
+    pub(crate) const fn new() -> Self {
+        Self(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) const fn value(self) -> u64 {
+        self.0
+    }
+
+    fn word(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (words, tail) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..tail.len()].copy_from_slice(tail);
+        self.word(u64::from_le_bytes(last));
+        self.word(bytes.len() as u64);
+    }
+
+    pub(crate) fn see(&mut self, tap: &Tap<'_>) {
+        let point = match tap.point {
+            Point::Sent => 0,
+            Point::Arrived => 1,
+            Point::Lost(Loss::Random) => 2,
+            Point::Lost(Loss::QueueFull) => 3,
+        };
+        self.word(tap.at.as_nanos());
+        self.word((tap.host.0 as u64) << 8 | point);
+        self.word(u64::from(tap.packet.offload.gso_size));
+        // How the payload is cut into slices is nothing that a wire could show.
+        self.bytes(&tap.packet.header);
+        let mut carry = Vec::new();
+        match tap.packet.payload.slices() {
+            [one] => self.bytes(one),
+            many => {
+                many.iter().for_each(|slice| carry.extend_from_slice(slice));
+                self.bytes(&carry);
+            }
+        }
+    }
+}

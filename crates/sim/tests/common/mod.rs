@@ -1,0 +1,279 @@
+//! Two hosts that send each other known bytes.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Sim, line};
+use fullsend_stack::{Cidr, IfaceId, ListenConfig, StackError, TcpId};
+use fullsend_tcp::TcpError;
+use fullsend_units::{Instant, Nanos, Rng, Seed};
+
+pub const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+pub const V6: [&str; 2] = ["fd00::1", "fd00::2"];
+pub const IFACE: IfaceId = IfaceId(0);
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub v6: bool,
+    pub nic: NicConfig,
+    /// For both ways.
+    pub netem: Netem,
+    /// Bytes from the client, and from the server.
+    pub bytes: [u64; 2],
+    pub congestion: &'static str,
+}
+
+/// How it went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    pub trace_hash: u64,
+    /// When both had everything.
+    pub took: Nanos,
+    /// Of the client and the server.
+    pub retransmitted: [u64; 2],
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            v6: false,
+            nic: NicConfig::default(),
+            netem: netem("delay 5ms rate 1gbit"),
+            bytes: [1 << 20, 1 << 20],
+            congestion: "cubic",
+        }
+    }
+}
+
+pub fn netem(words: &str) -> Netem {
+    words.parse().unwrap()
+}
+
+pub const MODES: [(NicMode, bool); 4] = [
+    (NicMode::Tso, false),
+    (NicMode::Tso, true),
+    (NicMode::Mtu, false),
+    (NicMode::Mtu, true),
+];
+
+/// Bytes that a stream repeats. A prime number, so that a shift by any buffer's or segment's
+/// length shows.
+const PERIOD: usize = 65_521;
+
+/// A stream's bytes, twice, so that any piece up to a period long is in one piece.
+fn pattern(stream: u64) -> Vec<u8> {
+    let mut rng = Rng::new(Seed::from_u64(stream));
+    let once: Vec<u8> = (0..PERIOD).map(|_| rng.next_u32() as u8).collect();
+    once.repeat(2)
+}
+
+fn piece(pattern: &[u8], offset: u64, len: usize) -> &[u8] {
+    &pattern[(offset % PERIOD as u64) as usize..][..len]
+}
+
+/// One end of the conversation.
+pub struct Endpoint {
+    host: HostId,
+    pub id: Option<TcpId>,
+    /// What it sends, and what it should get.
+    patterns: [Vec<u8>; 2],
+    to_send: u64,
+    sent: u64,
+    to_get: u64,
+    got: u64,
+    eof: bool,
+    shut: bool,
+}
+
+impl Endpoint {
+    /// Writes and reads what it can; true when it has sent and got everything.
+    pub fn turn(&mut self, sim: &mut Sim) -> bool {
+        let Some(id) = self.id else { return false };
+        let now = sim.now();
+        let host = sim.host(self.host);
+        let mut buf = [0; 16 << 10];
+        while self.sent < self.to_send {
+            let n = (self.to_send - self.sent).min(buf.len() as u64) as usize;
+            let data = piece(&self.patterns[0], self.sent, n);
+            match host.tcp_write(now, id, data, false) {
+                Ok(n) => self.sent += n as u64,
+                Err(StackError::Tcp(TcpError::WouldBlock)) => break,
+                Err(error) => panic!("write at {} of {}: {error}", self.sent, self.to_send),
+            }
+        }
+        if self.sent == self.to_send && !self.shut {
+            host.tcp_shutdown_write(now, id).unwrap();
+            self.shut = true;
+        }
+        while !self.eof {
+            match host.tcp_read(now, id, &mut buf) {
+                Ok(0) => {
+                    assert_eq!(self.got, self.to_get, "the stream ended early");
+                    self.eof = true;
+                }
+                Ok(n) => self.check(&buf[..n]),
+                Err(StackError::Tcp(TcpError::WouldBlock)) => break,
+                Err(error) => panic!("read at {} of {}: {error}", self.got, self.to_get),
+            }
+        }
+        self.shut && self.eof
+    }
+
+    fn check(&mut self, bytes: &[u8]) {
+        let expected = piece(&self.patterns[1], self.got, bytes.len());
+        if let Some(at) = bytes.iter().zip(expected).position(|(a, b)| a != b) {
+            panic!("byte {} of {} is wrong", self.got + at as u64, self.to_get);
+        }
+        self.got += bytes.len() as u64;
+    }
+}
+
+/// Runs a scenario; if it fails, says how to see it again and shows the end of its packets.
+pub fn run(scenario: &Scenario) -> Outcome {
+    let result = catch_unwind(AssertUnwindSafe(|| attempt(scenario, None)));
+    result.unwrap_or_else(|panic| {
+        let lines = Rc::new(RefCell::new(VecDeque::new()));
+        let again = catch_unwind(AssertUnwindSafe(|| attempt(scenario, Some(lines.clone()))));
+        eprintln!("failed with {scenario:?}; its last packets:");
+        lines.borrow().iter().for_each(|line| eprintln!("{line}"));
+        if again.is_ok() {
+            eprintln!("and it did NOT fail again: the run is not repeatable");
+        }
+        resume_unwind(panic)
+    })
+}
+
+type Lines = Rc<RefCell<VecDeque<String>>>;
+
+/// Two hosts with addresses on a cable.
+pub fn pair(scenario: &Scenario) -> (Sim, [HostId; 2]) {
+    let mut sim = Sim::new(Seed::from_u64(scenario.seed));
+    let hosts = [sim.add_host(), sim.add_host()];
+    sim.connect(hosts, scenario.nic, [scenario.netem; 2]);
+    for (i, host) in hosts.into_iter().enumerate() {
+        for (addr, prefix) in [(V4[i], 24), (V6[i], 64)] {
+            let addr = addr.parse().unwrap();
+            let cidr = Cidr { addr, prefix };
+            sim.host(host)
+                .add_address(Instant::ZERO, IFACE, cidr)
+                .unwrap();
+        }
+    }
+    (sim, hosts)
+}
+
+fn keep_lines(sim: &mut Sim, scenario: &Scenario, lines: Lines) {
+    const KEPT: usize = 80;
+    let link = scenario.nic.link;
+    sim.watch(move |tap| {
+        let mut lines = lines.borrow_mut();
+        if lines.len() == KEPT {
+            lines.pop_front();
+        }
+        lines.push_back(line(tap, link));
+    });
+}
+
+fn attempt(scenario: &Scenario, lines: Option<Lines>) -> Outcome {
+    let (mut sim, hosts) = pair(scenario);
+    if let Some(lines) = lines {
+        keep_lines(&mut sim, scenario, lines);
+    }
+    let addr = if scenario.v6 { V6[1] } else { V4[1] };
+    let to = SocketAddr::new(addr.parse().unwrap(), 80);
+    let config = ListenConfig {
+        backlog: 8,
+        hold: false,
+        any_destination: false,
+    };
+    let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
+    // Duplicate address detection takes its time on Ethernet.
+    sim.run_to(Instant::ZERO + Nanos::from_secs(3));
+    let start = sim.now();
+    let client = sim.host(hosts[0]).tcp_connect(start, None, to).unwrap();
+    for host in hosts {
+        let name = scenario.congestion;
+        if host == hosts[0] {
+            sim.host(host)
+                .tcp_set_congestion(start, client, name)
+                .unwrap();
+        }
+    }
+    let mut ends = [0, 1].map(|i| Endpoint {
+        host: hosts[i],
+        id: (i == 0).then_some(client),
+        patterns: [pattern(i as u64), pattern(1 - i as u64)],
+        to_send: scenario.bytes[i],
+        sent: 0,
+        to_get: scenario.bytes[1 - i],
+        got: 0,
+        eof: false,
+        shut: false,
+    });
+    let deadline = start + Nanos::from_secs(3600);
+    let done = sim.run_until(deadline, |sim| {
+        if ends[1].id.is_none() {
+            ends[1].id = sim
+                .host(hosts[1])
+                .tcp_accept(listener)
+                .unwrap()
+                .map(|incoming| incoming.id);
+        }
+        let turns = [0, 1].map(|i| ends[i].turn(sim));
+        turns[0] && turns[1]
+    });
+    let state = |i: usize| {
+        format!(
+            "{} of {} sent, {} of {} got",
+            ends[i].sent, ends[i].to_send, ends[i].got, ends[i].to_get
+        )
+    };
+    assert!(
+        done,
+        "stuck at {:?}: client {}; server {}",
+        sim.now(),
+        state(0),
+        state(1)
+    );
+    let took = sim.now().since(start);
+    finish(&mut sim, hosts, &ends);
+    Outcome {
+        trace_hash: sim.trace_hash(),
+        took,
+        retransmitted: hosts.map(|host| counter(&mut sim, host, "TcpRetransSegs")),
+    }
+}
+
+/// Both close; in the end nothing of the connection is left on either host.
+fn finish(sim: &mut Sim, hosts: [HostId; 2], ends: &[Endpoint; 2]) {
+    let now = sim.now();
+    for end in ends {
+        if let Some(id) = end.id {
+            sim.host(end.host).tcp_close(now, id);
+        }
+    }
+    let gone = sim.run_until(now + Nanos::from_secs(1200), |sim| {
+        hosts.iter().all(|host| {
+            let host = sim.host(*host);
+            host.tcp_connections() == 0 && host.tcp_time_waits() == 0
+        })
+    });
+    let left = hosts.map(|host| {
+        let host = sim.host(host);
+        (host.tcp_connections(), host.tcp_time_waits())
+    });
+    assert!(gone, "connections and TIME-WAITs left: {left:?}");
+}
+
+pub fn counter(sim: &mut Sim, host: HostId, name: &str) -> u64 {
+    let all = sim.host(host).counters();
+    let found = all.iter().find(|(n, _)| *n == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).1
+}

@@ -1,0 +1,134 @@
+//! Bulk transfers over good and bad links: every byte arrives, in order.
+
+mod common;
+
+use common::{MODES, Scenario, netem, run};
+use fullsend_offload::Link;
+use fullsend_sim::NicConfig;
+use fullsend_units::{Nanos, Rate, Rng, Seed};
+
+fn with(nic: (fullsend_sim::NicMode, bool), words: &str) -> Scenario {
+    Scenario {
+        nic: NicConfig {
+            mode: nic.0,
+            rx_wait: Nanos::from_micros(20),
+            ..NicConfig::default()
+        },
+        v6: nic.1,
+        netem: netem(words),
+        ..Scenario::default()
+    }
+}
+
+#[test]
+fn a_clean_link_carries_both_ways_without_retransmission() {
+    for nic in MODES {
+        let scenario = Scenario {
+            bytes: [8 << 20, 4 << 20],
+            ..with(nic, "delay 5ms rate 1gbit limit 100000")
+        };
+        let outcome = run(&scenario);
+        assert_eq!(outcome.retransmitted, [0, 0], "{nic:?}");
+        // 8 MiB take 67 ms at the link's rate; slow start and its round trips take the rest.
+        assert!(outcome.took < Nanos::from_millis(400), "{:?}", outcome.took);
+    }
+}
+
+#[test]
+fn a_bad_link_loses_no_byte() {
+    for nic in MODES {
+        for words in [
+            "delay 10ms 3ms rate 200mbit loss 2% duplicate 1%",
+            "delay 10ms rate 200mbit loss 2% reorder 5% duplicate 1%",
+            "delay 5ms rate 200mbit loss gemodel 0.5% 20%",
+            "delay 10ms 1ms rate 200mbit loss 2% corrupt 1%",
+        ] {
+            run(&with(nic, words));
+        }
+    }
+}
+
+#[test]
+fn ethernet_hosts_find_each_other() {
+    for nic in MODES {
+        let mut scenario = with(nic, "delay 10ms rate 200mbit loss 2% duplicate 1%");
+        scenario.nic.link = Link::Ethernet;
+        run(&scenario);
+    }
+}
+
+#[test]
+fn a_card_with_a_rate_completes_as_it_sends() {
+    for nic in MODES {
+        let mut scenario = with(nic, "delay 5ms loss 1%");
+        scenario.nic.rate = Rate(25_000_000);
+        run(&scenario);
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_to_the_byte() {
+    for nic in MODES {
+        let words = "delay 10ms 3ms rate 50mbit loss 2% duplicate 1% corrupt 1%";
+        let scenario = with(nic, words);
+        let (first, again) = (run(&scenario), run(&scenario));
+        assert_eq!(first, again);
+        let other = run(&Scenario {
+            seed: 2,
+            ..scenario
+        });
+        assert_ne!(first.trace_hash, other.trace_hash);
+    }
+}
+
+/// `FULLSEND_SEEDS=first..last` runs others.
+#[test]
+fn a_thousand_seeds() {
+    let seeds = std::env::var("FULLSEND_SEEDS").unwrap_or_else(|_| "0..1000".to_owned());
+    let bounds = seeds.split_once("..").map(|(a, b)| (a.parse(), b.parse()));
+    let Some((Ok(first), Ok(last))) = bounds else {
+        panic!("FULLSEND_SEEDS={seeds} is not a range like 0..1000");
+    };
+    for seed in first..last {
+        run(&draw(seed));
+    }
+}
+
+/// A scenario from a seed: sizes, link and faults all vary.
+fn draw(seed: u64) -> Scenario {
+    let mut rng = Rng::new(Seed::from_u64(seed ^ 0xface));
+    let nic = MODES[rng.below(4) as usize];
+    let delay_us = 10 << rng.below(12);
+    let mut words = format!("delay {delay_us}us");
+    if rng.chance(0.5) {
+        words += &format!(" {}us", delay_us / 4);
+    }
+    words += &format!(" rate {}mbit", 1 << rng.below(11));
+    words += &format!(" limit {}", 20 << rng.below(7));
+    for (fault, percent) in [
+        ("loss", 2),
+        ("duplicate", 2),
+        ("corrupt", 2),
+        ("reorder", 5),
+    ] {
+        if rng.chance(0.6) {
+            words += &format!(" {fault} {percent}%");
+        }
+    }
+    let mut scenario = with(nic, &words);
+    scenario.seed = seed;
+    scenario.bytes = [rng.below(200_000), rng.below(50_000)];
+    if rng.chance(0.0) {
+        scenario.nic.link = Link::Ethernet;
+    }
+    if rng.chance(0.3) {
+        scenario.nic.rx_wait = Nanos::ZERO;
+    }
+    if rng.chance(0.3) {
+        scenario.nic.mtu = 1280 + rng.below(8000) as u32;
+    }
+    if rng.chance(0.3) {
+        scenario.congestion = "reno";
+    }
+    scenario
+}
