@@ -91,12 +91,9 @@ impl Host {
             return Ok(());
         }
         let mut pieces = core::mem::take(&mut self.ip.pieces);
-        fragment(
-            packet,
-            path.caps.mtu as usize,
-            self.ip.ident.into(),
-            &mut pieces,
-        );
+        // RFC 7739: strangers must not guess it.
+        let ident = self.env.rng.next_u32();
+        fragment(packet, path.caps.mtu as usize, ident, &mut pieces);
         for piece in pieces.drain(..) {
             self.send_on(now, &path, (local, remote), piece);
         }
