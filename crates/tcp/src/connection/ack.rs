@@ -1,8 +1,8 @@
 //! The acknowledgement field (RFC 9293 3.10.7.4, fifth): what has arrived, the send window, and
 //! what both allow.
 
-use fullsend_units::{Nanos, Window};
-use fullsend_wire::tcp::TcpRepr;
+use fullsend_units::{Nanos, Window, WindowScale};
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::input::Complaint;
 use super::{Connection, Reset, State};
@@ -20,7 +20,13 @@ impl Connection {
             return false;
         }
         self.out.syn = false;
-        self.establish(cx, repr, repr.window.scaled(self.snd.scale));
+        // RFC 7323 2.2: the window of a SYN is never scaled (simultaneous open).
+        let scale = if repr.flags.contains(TcpFlags::SYN) {
+            WindowScale::ZERO
+        } else {
+            self.snd.scale
+        };
+        self.establish(cx, repr, repr.window.scaled(scale));
         self.out.any |= self.snd.has_unsent();
         true
     }
@@ -73,6 +79,9 @@ impl Connection {
     /// RFC 9293: a window is news if the segment is not older than the last that told one. True
     /// if it differs from what we knew, so that the ACK is no duplicate (RFC 5681 2).
     fn update_window(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
+        if repr.flags.contains(TcpFlags::SYN) {
+            return false;
+        }
         let Window(window) = repr.window.scaled(self.snd.scale);
         let news = repr.ack.after(self.snd.una)
             || repr.seq.after(self.snd.wl1)

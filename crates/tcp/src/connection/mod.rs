@@ -7,6 +7,8 @@ mod icmp;
 mod input;
 mod settings;
 mod state;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod user;
 
@@ -190,6 +192,13 @@ impl Sender {
     #[inline]
     pub(crate) fn usable_window(&self) -> u32 {
         (self.una + self.wnd).distance(self.nxt).max(0) as u32
+    }
+
+    /// Sequence number for a segment without text. Where the peer took window back, `nxt` lies
+    /// outside of it, and two peers who both did would never hear each other again.
+    #[inline]
+    pub(crate) fn acceptable_seq(&self) -> SeqNum {
+        self.nxt.earliest(self.una + self.wnd)
     }
 
     /// The sequence number behind the last byte written.

@@ -340,7 +340,7 @@ impl Connection {
             return None;
         }
         cx.mib.out_segs += 1;
-        Some(self.build_empty(cx, self.snd.nxt))
+        Some(self.build_empty(cx, self.snd.acceptable_seq()))
     }
 
     fn build_empty(&mut self, cx: &Cx<'_>, seq: SeqNum) -> SegmentOut {

@@ -64,9 +64,11 @@ fn simultaneous_open() {
          < S 0:0(0) win 65535
          > S. 0:0(0) ack 1
          state = SynReceived
-         < S. 0:0(0) ack 1
+         < S. 0:0(0) ack 1 win 5000
          state = Established",
     );
+    // The window of a SYN is not scaled, of whichever.
+    assert_eq!(bench.info().tcpi_snd_wnd, 5000);
 }
 
 #[test]
