@@ -7,8 +7,6 @@ mod icmp;
 mod input;
 mod settings;
 mod state;
-#[cfg(test)]
-mod tests;
 mod timers;
 mod user;
 

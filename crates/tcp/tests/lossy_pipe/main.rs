@@ -24,6 +24,9 @@ const CALM: Path = Path {
     timestamps: true,
     window_scale: true,
     congestion: "cubic",
+    nodelay: false,
+    rcvbuf: None,
+    simultaneous: false,
 };
 
 #[test]
@@ -121,10 +124,15 @@ fn path() -> impl Strategy<Value = Path> {
         prop_oneof![Just(usize::MAX), 3_000..100_000usize],
         prop_oneof![Just(0u64), 100_000..100_000_000u64],
     );
-    let options = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let options = (
+        any::<[bool; 4]>(),
+        any::<bool>(),
+        prop_oneof![3 => Just(None), 1 => (1_000..40_000u32).prop_map(Some)],
+        prop_oneof![3 => Just(false), 1 => Just(true)],
+    );
     (network, options).prop_map(|(network, options)| {
         let (delay_us, jitter_us, loss, repeat, cut, queue_bytes, rate) = network;
-        let (sack, timestamps, window_scale, cubic) = options;
+        let ([sack, timestamps, window_scale, cubic], nodelay, rcvbuf, simultaneous) = options;
         Path {
             delay_us,
             jitter_us,
@@ -137,12 +145,15 @@ fn path() -> impl Strategy<Value = Path> {
             timestamps,
             window_scale,
             congestion: if cubic { "cubic" } else { "reno" },
+            nodelay,
+            rcvbuf,
+            simultaneous,
         }
     })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn every_byte_arrives_over_any_path(
         seed: u64,

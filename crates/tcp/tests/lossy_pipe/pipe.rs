@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fullsend_buf::Pool;
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, State, Sysctl, TcpError, TcpMib, TimeWait,
-    TimeWaitVerdict,
+    Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, SocketOption, State, Sysctl, TcpError,
+    TcpMib, TimeWait, TimeWaitVerdict,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
@@ -28,6 +28,11 @@ pub(crate) struct Path {
     pub(crate) timestamps: bool,
     pub(crate) window_scale: bool,
     pub(crate) congestion: &'static str,
+    pub(crate) nodelay: bool,
+    /// Both sides' `SO_RCVBUF`.
+    pub(crate) rcvbuf: Option<u32>,
+    /// Both sides connect to each other at once.
+    pub(crate) simultaneous: bool,
 }
 
 /// Of an Ethernet's segments, without options.
@@ -51,6 +56,7 @@ fn byte(side: usize, n: usize) -> u8 {
 struct Host {
     connection: Option<Connection>,
     time_wait: Option<TimeWait>,
+    path: Path,
     sysctl: Sysctl,
     pool: Pool,
     mib: TcpMib,
@@ -79,6 +85,7 @@ impl Host {
         Self {
             connection: None,
             time_wait: None,
+            path: *path,
             sysctl,
             pool: Pool::new(1 << 22),
             mib: TcpMib::default(),
@@ -123,9 +130,31 @@ impl Host {
         self.enter(now, |c, _, cx| c.as_mut().map(|c| call(c, cx)))
     }
 
+    fn connect(&mut self, now: Instant) {
+        let iss = SeqNum::new(self.rng.next_u32());
+        let (local, remote) = (1 + self.side as u16, 2 - self.side as u16);
+        self.enter(now, |connection, _, cx| {
+            *connection = Some(Connection::connect(cx, local, remote, iss, MSS, 20));
+        });
+        self.set_options(now);
+    }
+
+    fn set_options(&mut self, now: Instant) {
+        let path = self.path;
+        self.with(now, |c, cx| {
+            let nodelay = SocketOption::TcpNodelay(path.nodelay);
+            c.set_option(cx, nodelay).expect("a valid option");
+            if let Some(bytes) = path.rcvbuf {
+                let rcvbuf = SocketOption::SoRcvbuf(bytes);
+                c.set_option(cx, rcvbuf).expect("a valid option");
+            }
+        });
+    }
+
     fn take_in(&mut self, now: Instant, segment: SegmentIn) -> Option<SegmentOut> {
         let iss = SeqNum::new(self.rng.next_u32());
-        self.enter(now, |connection, time_wait, cx| {
+        let is_new = self.connection.is_none();
+        let reply = self.enter(now, |connection, time_wait, cx| {
             if let Some(tw) = time_wait {
                 return match tw.handle_segment(cx, &segment) {
                     TimeWaitVerdict::Reply(reply) => Some(reply),
@@ -143,7 +172,11 @@ impl Host {
                 None => {}
             }
             None
-        })
+        });
+        if is_new {
+            self.set_options(now);
+        }
+        reply
     }
 
     /// The user's side: writes all there is to write, then shuts; reads until the end.
@@ -339,10 +372,10 @@ pub(crate) fn run(seed: u64, path: Path, there: usize, back: usize) -> Outcome {
         lost: 0,
     };
     let started = Instant::from_nanos(1_000_000_000);
-    let iss = SeqNum::new(rng.next_u32());
-    hosts[0].enter(started, |connection, _, cx| {
-        *connection = Some(Connection::connect(cx, 1, 2, iss, MSS, 20));
-    });
+    hosts[0].connect(started);
+    if path.simultaneous {
+        hosts[1].connect(started);
+    }
     let mut now = started;
     let mut idle_rounds = 0;
     loop {

@@ -1,0 +1,154 @@
+//! What an idle established connection costs, heap and all: before it ever carried anything, and
+//! after it carried a lot.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use fullsend_buf::Pool;
+use fullsend_tcp::{Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, State, Sysctl, TcpMib};
+use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
+
+/// Bytes on the heap now.
+static HELD: AtomicIsize = AtomicIsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that the system asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Lab {
+    now: Instant,
+    sysctl: Sysctl,
+    pool: Pool,
+    mib: TcpMib,
+    rng: Rng,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self {
+            now: Instant::ZERO + Nanos::from_secs(1),
+            sysctl: Sysctl::default(),
+            // Keeps nothing: what a connection does not hold is freed.
+            pool: Pool::new(0),
+            mib: TcpMib::default(),
+            rng: Rng::new(Seed::from_u64(1)),
+        }
+    }
+
+    fn cx(&mut self) -> Cx<'_> {
+        Cx {
+            now: self.now,
+            sysctl: &self.sysctl,
+            pool: &self.pool,
+            mib: &mut self.mib,
+            rng: &mut self.rng,
+            device: DeviceCaps {
+                mtu: 1500,
+                gso_max_size: 65_536,
+                gso_max_segs: 65_535,
+            },
+            ts_offset: 0,
+        }
+    }
+
+    fn pair(&mut self) -> (Connection, Connection) {
+        let mss = Mss::clamped(1460);
+        let mut cx = self.cx();
+        let mut a = Connection::connect(&mut cx, 1, 2, SeqNum::new(5), mss, 20);
+        let syn = a.poll_transmit(&mut cx).expect("a SYN");
+        let mut b = Connection::accept(&mut cx, &syn.repr, SeqNum::new(9), mss, 20);
+        self.exchange(&mut a, &mut b);
+        assert_eq!((a.state(), b.state()), (State::Established, State::Established));
+        (a, b)
+    }
+
+    /// Until nothing moves any more, delayed ACKs included.
+    fn exchange(&mut self, a: &mut Connection, b: &mut Connection) {
+        loop {
+            let moved = self.send(a, b) + self.send(b, a);
+            let due = [&mut *a, &mut *b].map(|c| c.poll_deadline());
+            if moved == 0 {
+                let Some(at) = due.into_iter().flatten().min() else {
+                    return;
+                };
+                self.now = at;
+                a.handle_timeout(&mut self.cx());
+                b.handle_timeout(&mut self.cx());
+            }
+        }
+    }
+
+    fn send(&mut self, from: &mut Connection, to: &mut Connection) -> usize {
+        let mut cx = self.cx();
+        let mut sent = 0;
+        while let Some(out) = from.poll_transmit(&mut cx) {
+            sent += 1;
+            from.handle_tx_complete(&mut cx, out.truesize);
+            to.handle_segment(&mut cx, arrive(out));
+        }
+        sent
+    }
+
+    fn carry(&mut self, from: &mut Connection, to: &mut Connection, mut bytes: usize, each: usize) {
+        let text = vec![7; each];
+        let mut out = vec![0; 100_000];
+        while bytes > 0 {
+            while let Ok(n) = from.write(&mut self.cx(), &text[..each.min(bytes)], false) {
+                bytes -= n;
+                if bytes == 0 {
+                    break;
+                }
+            }
+            while self.send(from, to) + self.send(to, from) > 0 {
+                while to.read(&mut self.cx(), &mut out).is_ok() {}
+            }
+            self.exchange(from, to);
+        }
+        println!("{:?} {:?}", from.info(&self.cx()), to.info(&self.cx()));
+    }
+}
+
+fn arrive(out: SegmentOut) -> SegmentIn {
+    SegmentIn {
+        repr: out.repr,
+        payload: out.payload,
+        gso_size: out.gso_size,
+        gso_segs: out.gso_segs,
+        ce: false,
+    }
+}
+
+#[test]
+fn an_idle_connection_stays_below_800_bytes() {
+    let mut lab = Lab::new();
+    // The first connection pays for what the laboratory itself allocates.
+    drop(lab.pair());
+    let before = HELD.load(Ordering::Relaxed);
+    let (mut a, mut b) = lab.pair();
+    let heap = |before| (HELD.load(Ordering::Relaxed) - before) as usize / 2;
+    let fresh = heap(before);
+    lab.carry(&mut a, &mut b, 5_000_000, 50_000);
+    lab.carry(&mut b, &mut a, 100_000, 4096);
+    lab.carry(&mut a, &mut b, 10_000, 128);
+    let used = heap(before);
+    let size = size_of::<Connection>();
+    println!("{size} + {fresh} bytes when new, {size} + {used} after use");
+    assert!(size + fresh <= 800, "{size} + {fresh}");
+    assert!(size + used <= 800, "{size} + {used}");
+}
