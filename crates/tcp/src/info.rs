@@ -115,7 +115,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_min_rtt: us(c.rtt.min_rtt().unwrap_or(Nanos::ZERO)),
         tcpi_data_segs_in: stats.data_segs_in,
         tcpi_data_segs_out: stats.data_segs_out,
-        tcpi_bytes_sent: stats.bytes_sent,
+        tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
         tcpi_snd_wnd: snd.wnd,
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,

@@ -74,7 +74,10 @@ impl Lab {
         let syn = a.poll_transmit(&mut cx).expect("a SYN");
         let mut b = Connection::accept(&mut cx, &syn.repr, SeqNum::new(9), mss, 20);
         self.exchange(&mut a, &mut b);
-        assert_eq!((a.state(), b.state()), (State::Established, State::Established));
+        assert_eq!(
+            (a.state(), b.state()),
+            (State::Established, State::Established)
+        );
         (a, b)
     }
 

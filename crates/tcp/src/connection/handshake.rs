@@ -253,6 +253,8 @@ impl Connection {
         if let Some(rtt) = outcome.rtt {
             self.take_rtt(cx, rtt);
         }
+        // The SYN's unit goes, so that a connection that never sends holds no memory for it.
+        self.snd.rtx.clear();
         self.timers.rtx_off();
         self.timers.progress_at = cx.now;
         self.timers.heard_at = cx.now;

@@ -93,6 +93,13 @@ pub(crate) struct Pending {
     pub(crate) reset: Option<Reset>,
 }
 
+impl Pending {
+    /// Something other than text and acknowledgements.
+    pub(crate) fn has_extras(&self) -> bool {
+        self.syn || self.probe || self.reset.is_some()
+    }
+}
+
 /// A RST to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reset {
@@ -175,7 +182,6 @@ pub(crate) struct TsState {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) bytes_acked: u64,
-    pub(crate) bytes_sent: u64,
     pub(crate) bytes_retrans: u64,
     pub(crate) segs_out: u32,
     pub(crate) segs_in: u32,
@@ -197,6 +203,12 @@ impl Sender {
     #[inline]
     pub(crate) fn acceptable_seq(&self) -> SeqNum {
         self.nxt.earliest(self.una + self.wnd)
+    }
+
+    /// Bytes of text sent and not acknowledged.
+    pub(crate) fn text_in_flight(&self) -> u32 {
+        let fin = u32::from(self.fin == Fin::Sent && self.una != self.nxt);
+        self.nxt.since(self.una).saturating_sub(fin)
     }
 
     /// The sequence number behind the last byte written.

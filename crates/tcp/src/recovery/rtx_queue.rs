@@ -16,7 +16,7 @@ pub(crate) use ack::AckOutcome;
 pub(crate) use sack::SackOutcome;
 
 /// Entries that an empty queue keeps.
-const KEPT_UNITS: usize = 4;
+const KEPT_UNITS: usize = 1;
 
 /// What was handed to IP at once: a SYN, text of one or more segments, a FIN.
 #[derive(Debug)]

@@ -36,23 +36,21 @@ struct Draft {
 impl Connection {
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         let segment = self.next_segment(cx);
-        if segment.is_none() || self.is_all_out() {
-            self.out.any = false;
+        self.out.any = segment.is_some() && self.has_more();
+        if !self.out.any {
             // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
             self.wake_writer_if_room(cx);
         }
         segment
     }
 
-    /// Surely nothing is left to send: saves the host the call that would find out.
+    /// Behind the segment that has just been built another one might follow.
     #[inline]
-    fn is_all_out(&self) -> bool {
-        self.state == State::Established
-            && !self.snd.has_unsent()
-            && !self.snd.rtx.has_lost()
-            && !self.out.probe
-            && !self.rcv.ack.is_due()
-            && self.out.reset.is_none()
+    fn has_more(&self) -> bool {
+        self.snd.has_unsent()
+            || self.rcv.ack.is_due()
+            || self.snd.rtx.has_lost()
+            || self.out.has_extras()
     }
 
     /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
@@ -303,7 +301,6 @@ impl Connection {
 
     fn after_text_sent(&mut self, cx: &mut Cx<'_>, len: u32, segs: u32, was_idle: bool) {
         cx.mib.out_segs += u64::from(segs);
-        self.stats.bytes_sent += u64::from(len);
         self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
         self.recovery.on_sent_in_recovery(segs);
         let (packets_out, in_flight) = (self.snd.rtx.packets_out(), self.snd.rtx.in_flight());

@@ -80,7 +80,7 @@ impl RtxQueue {
             out.rtt_newest = Some(now.since(newest));
         }
         if self.units.is_empty() && self.units.capacity() > KEPT_UNITS {
-            self.units.shrink_to(1);
+            self.units.shrink_to(KEPT_UNITS);
         }
         out
     }
