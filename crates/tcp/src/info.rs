@@ -101,7 +101,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_rttvar: us(c.rtt.rttvar()),
         tcpi_snd_ssthresh: c.cwnd.ssthresh,
         tcpi_snd_cwnd: c.cwnd.cwnd,
-        tcpi_advmss: c.rcv.adv_mss.bytes(),
+        tcpi_advmss: c.adv_mss.bytes(),
         tcpi_reordering: c.recovery.reordering_segs(),
         tcpi_rcv_space: c.rcv.window.rcvbuf(),
         tcpi_total_retrans: stats.total_retrans,

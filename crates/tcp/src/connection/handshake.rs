@@ -77,8 +77,8 @@ impl Connection {
                 queue: RecvQueue::new(SeqNum::new(0)),
                 window: RecvWindow::new(cx.sysctl.tcp_rmem),
                 ack: AckPolicy::new(),
-                adv_mss: mss,
             },
+            adv_mss: mss,
             ts: TsState {
                 offset: cx.ts_offset,
                 ..TsState::default()
@@ -132,7 +132,7 @@ impl Connection {
             (TcpFlags::SYN, SeqNum::new(0))
         };
         let options = TcpOptions {
-            mss: Some(self.rcv.adv_mss.get()),
+            mss: Some(self.adv_mss.get()),
             window_scale: self
                 .agreed
                 .window_scale
@@ -191,7 +191,7 @@ impl Connection {
         self.rcv.queue = RecvQueue::new(rcv_nxt);
         let scaled = self.agreed.window_scale;
         self.rcv.window.establish(cx.now, rcv_nxt, scaled);
-        let mss = self.rcv.adv_mss;
+        let mss = self.adv_mss;
         let window = self.rcv.window.current(rcv_nxt);
         self.rcv.ack.start(rcv_nxt, mss, window);
         self.sync_mss(cx);

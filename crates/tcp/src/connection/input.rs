@@ -1,7 +1,7 @@
 //! A segment arrives (RFC 9293 3.10.7): the checks that precede everything, text, FIN.
 
 use fullsend_buf::Chain;
-use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
 
 use super::{Connection, Reset, State, TsState};
@@ -180,9 +180,9 @@ impl Connection {
     }
 
     pub(crate) fn may_complain(&mut self, cx: &mut Cx<'_>, why: Complaint) -> bool {
-        let interval = Nanos::from_millis(cx.sysctl.tcp_invalid_ratelimit.into());
-        let last = self.timers.complained_at;
-        if last != Instant::FAR_FUTURE && cx.now.since(last) < interval {
+        let now_ms = cx.now.as_millis() as u32;
+        let last_ms = self.timers.complained_at_ms;
+        if last_ms != 0 && now_ms.wrapping_sub(last_ms) < cx.sysctl.tcp_invalid_ratelimit {
             let skipped = match why {
                 Complaint::Sequence => &mut cx.mib.ack_skipped_seq,
                 Complaint::Paws => &mut cx.mib.ack_skipped_paws,
@@ -191,7 +191,7 @@ impl Connection {
             *skipped += 1;
             return false;
         }
-        self.timers.complained_at = cx.now;
+        self.timers.complained_at_ms = now_ms.max(1);
         true
     }
 

@@ -37,6 +37,8 @@ pub struct Connection {
     pub(crate) state: State,
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
+    /// The most we take in one segment (sent as MSS option).
+    pub(crate) adv_mss: Mss,
     pub(crate) agreed: Agreed,
     pub(crate) user: UserSide,
     pub(crate) out: Pending,
@@ -164,8 +166,6 @@ pub(crate) struct Receiver {
     pub(crate) queue: RecvQueue,
     pub(crate) window: RecvWindow,
     pub(crate) ack: AckPolicy,
-    /// The most we take in one segment (sent as MSS option).
-    pub(crate) adv_mss: Mss,
 }
 
 /// Timestamps (RFC 7323 3).

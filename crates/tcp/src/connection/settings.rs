@@ -162,8 +162,8 @@ impl Connection {
         let mss = in_range(mss, 88..=32_767)?;
         self.snd.mss_clamp = self.snd.mss_clamp.min(mss);
         if !self.state.is_synchronized() {
-            let bound = mss.min(self.rcv.adv_mss.get());
-            self.rcv.adv_mss = fullsend_units::Mss::clamped(bound);
+            let bound = mss.min(self.adv_mss.get());
+            self.adv_mss = fullsend_units::Mss::clamped(bound);
         }
         self.sync_mss(cx);
         Ok(())

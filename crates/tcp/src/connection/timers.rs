@@ -29,8 +29,8 @@ pub(crate) struct Timers {
     pub(crate) heard_at: Instant,
     /// Since when what is in flight (or waits for window) has made no progress.
     pub(crate) progress_at: Instant,
-    /// When a bad segment was last answered (RFC 5961 10); `FAR_FUTURE`: never.
-    pub(crate) complained_at: Instant,
+    /// When a bad segment was last answered (RFC 5961 10), in milliseconds; 0: never.
+    pub(crate) complained_at_ms: u32,
 }
 
 impl Timers {
@@ -42,7 +42,7 @@ impl Timers {
             probes: 0,
             heard_at: now,
             progress_at: now,
-            complained_at: Instant::FAR_FUTURE,
+            complained_at_ms: 0,
         }
     }
 

@@ -142,7 +142,7 @@ impl Connection {
             return;
         }
         let rcv = &mut self.rcv;
-        let mss = rcv.adv_mss;
+        let mss = self.adv_mss;
         rcv.window.on_read(cx.now, n, mss, cx.sysctl.tcp_rmem);
         if rcv.queue.fin_received() {
             return;

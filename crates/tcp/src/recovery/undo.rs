@@ -10,10 +10,12 @@ use crate::{Connection, Cx};
 /// What is remembered of a reduction for as long as it may be undone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Undo {
-    /// `snd_una` as the reduction began; `None` when there is nothing to undo.
-    marker: Option<SeqNum>,
+    /// There is something to undo.
+    armed: bool,
+    /// `snd_una` as the reduction began.
+    marker: SeqNum,
     /// TSval of the first retransmission since.
-    first_stamp: Option<u32>,
+    first_stamp: u32,
     /// Segments retransmitted since that no DSACK has reported as duplicates.
     unconfirmed_segs: u32,
     /// Something was retransmitted.
@@ -23,21 +25,24 @@ pub(crate) struct Undo {
 impl Undo {
     pub(super) fn begin(una: SeqNum) -> Self {
         Self {
-            marker: Some(una),
+            armed: true,
+            marker: una,
             ..Self::default()
         }
     }
 
     /// `segs` segments go out again, with this TSval.
     pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
-        self.first_stamp.get_or_insert(stamp);
+        if !self.retransmitted {
+            self.first_stamp = stamp;
+        }
         self.unconfirmed_segs = self.unconfirmed_segs.saturating_add(segs);
         self.retransmitted = true;
     }
 
     /// The peer got this range twice.
     fn on_dsack(&mut self, range: SackBlock, mss: u32) {
-        if self.marker.is_some_and(|m| range.left.after_eq(m)) {
+        if self.armed && range.left.after_eq(self.marker) {
             let segs = range.right.since(range.left).div_ceil(mss);
             self.unconfirmed_segs = self.unconfirmed_segs.saturating_sub(segs);
         }
@@ -46,13 +51,13 @@ impl Undo {
     /// RFC 3522 3.2 (4): the ACK echoes a timestamp older than the first retransmission's, so it
     /// is the original that arrived.
     fn original_arrived(&self, ecr: u32) -> bool {
-        let older = |stamp: u32| (ecr.wrapping_sub(stamp) as i32) < 0;
-        self.marker.is_some() && self.first_stamp.is_some_and(older)
+        let older = (ecr.wrapping_sub(self.first_stamp) as i32) < 0;
+        self.armed && self.retransmitted && older
     }
 
     /// Every retransmission arrived beside its original.
     fn all_were_duplicates(&self) -> bool {
-        self.marker.is_some() && self.retransmitted && self.unconfirmed_segs == 0
+        self.armed && self.retransmitted && self.unconfirmed_segs == 0
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Text {
     room: Option<Room>,
     len: u32,
     /// Capacity of the blocks that `pieces` pin; one that several pieces share counts for each.
-    pinned: usize,
+    pinned: u32,
 }
 
 impl Text {
@@ -44,7 +44,7 @@ impl Text {
 
     /// Bytes of memory held.
     pub(super) fn truesize(&self) -> usize {
-        self.pinned + self.room.as_ref().map_or(0, Room::capacity)
+        self.pinned as usize + self.room.as_ref().map_or(0, Room::capacity)
     }
 
     /// Appends text. `frugal`: nothing may be pinned beyond the ratio, however little there is.
@@ -69,14 +69,14 @@ impl Text {
             None => slice,
         };
         let freely = if frugal { 0 } else { PIN_FREELY };
-        if is_wasteful(&slice) && self.pinned + slice.pinned() > freely {
+        if is_wasteful(&slice) && self.pinned as usize + slice.pinned() > freely {
             return self.copy_in(pool, &slice);
         }
         self.keep(slice);
     }
 
     fn keep(&mut self, slice: Slice) {
-        self.pinned += slice.pinned();
+        self.pinned += slice.pinned() as u32;
         self.pieces.push_back(slice);
     }
 
@@ -171,7 +171,7 @@ impl Text {
     #[inline]
     fn pop(&mut self) -> Option<Slice> {
         let first = self.pieces.pop_front()?;
-        self.pinned -= first.pinned();
+        self.pinned -= first.pinned() as u32;
         if self.pieces.is_empty() && self.pieces.capacity() > 2 * KEPT_PIECES {
             self.pieces.shrink_to(KEPT_PIECES);
         }

@@ -19,8 +19,8 @@ pub(crate) struct RecvWindow {
     /// Bytes the user took since `round_started`.
     read_this_rtt: u32,
     round_started: Instant,
-    /// Round trip as the receiver sees it.
-    rtt: Option<Nanos>,
+    /// Round trip as the receiver sees it; `MAX` before the first is known.
+    rtt: Nanos,
     /// The window-filling run of text that is being timed ends here.
     timed_until: SeqNum,
     timed_since: Instant,
@@ -41,7 +41,7 @@ impl RecvWindow {
             read_per_rtt: 0,
             read_this_rtt: 0,
             round_started: Instant::ZERO,
-            rtt: None,
+            rtt: Nanos::MAX,
             timed_until: SeqNum::new(0),
             timed_since: Instant::ZERO,
             offered_scale: WindowScale::for_window(Window(rmem[2])),
@@ -153,7 +153,7 @@ impl RecvWindow {
             return;
         }
         let took = now.since(self.timed_since);
-        self.rtt = Some(self.rtt.map_or(took, |rtt| rtt.min(took)));
+        self.rtt = self.rtt.min(took);
         self.timed_since = now;
         self.timed_until = rcv_nxt + self.current(rcv_nxt).0.max(1);
     }
@@ -162,7 +162,7 @@ impl RecvWindow {
     /// sending).
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: Nanos) {
-        self.rtt = Some(rtt);
+        self.rtt = rtt;
     }
 
     /// The user took `bytes` out: grows the buffer to twice what is read per round trip, up to
@@ -171,11 +171,8 @@ impl RecvWindow {
     pub(crate) fn on_read(&mut self, now: Instant, bytes: usize, mss: Mss, rmem: [u32; 3]) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
-        let Some(rtt) = self.rtt else {
-            return;
-        };
         let passed = now.since(self.round_started);
-        if passed < rtt || passed == Nanos::ZERO {
+        if passed < self.rtt || passed == Nanos::ZERO {
             return;
         }
         if self.read_this_rtt > self.read_per_rtt {

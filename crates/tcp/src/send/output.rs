@@ -355,7 +355,7 @@ impl Connection {
     fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let held = self.rcv.queue.readable();
-        let window = self.rcv.window.advertise(rcv_nxt, held, self.rcv.adv_mss);
+        let window = self.rcv.window.advertise(rcv_nxt, held, self.adv_mss);
         let sack = self.sack_blocks(draft.payload.len());
         // Holes that did not fit are told by an ACK of their own.
         if sack.is_some() || !self.rcv.ack.is_due() {
@@ -413,7 +413,7 @@ impl Connection {
     pub(crate) fn window_field(&mut self) -> WireWindow {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let held = self.rcv.queue.readable();
-        self.rcv.window.advertise(rcv_nxt, held, self.rcv.adv_mss)
+        self.rcv.window.advertise(rcv_nxt, held, self.adv_mss)
     }
 
     /// RFC 9293 3.10.7.1, 3.10.5.

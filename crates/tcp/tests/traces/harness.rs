@@ -163,10 +163,10 @@ impl Bench {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            self.line = line.to_owned();
+            line.clone_into(&mut self.line);
             self.step(line);
         }
-        self.line = "the end of the script".to_owned();
+        "the end of the script".clone_into(&mut self.line);
         self.silence();
         self
     }
@@ -249,11 +249,11 @@ impl Bench {
             "set" => self.set(args),
             _ => panic!("what is {word:?}?"),
         };
-        if !(matches!(word, "write" | "read") && expected.is_empty()) {
-            assert_eq!(result, expected, "at {:?}", self.line);
-        } else {
-            assert_eq!(result, number().to_string(), "at {:?}", self.line);
-        }
+        // What is written or read without a word about it is all of it.
+        let all = number().to_string();
+        let quiet = matches!(word, "write" | "read") && expected.is_empty();
+        let expected = if quiet { &all } else { expected };
+        assert_eq!(result, expected, "at {:?}", self.line);
     }
 
     fn write(&mut self, len: usize, more: bool) -> String {
@@ -319,6 +319,10 @@ impl Bench {
         }
     }
 
+    #[expect(
+        clippy::unnecessary_mut_passed,
+        reason = "one macro makes the context for all calls"
+    )]
     pub(crate) fn info(&mut self) -> fullsend_tcp::TcpInfo {
         self.conn.info(cx!(self))
     }
@@ -335,7 +339,7 @@ impl Bench {
     }
 
     /// Our sequence number as scripts count.
-    pub(crate) fn relative(&self, seq: SeqNum) -> u32 {
+    pub(crate) fn relative(seq: SeqNum) -> u32 {
         seq.since(ISS)
     }
 
@@ -400,7 +404,7 @@ impl Bench {
 
     fn silence(&mut self) {
         if let Some(segment) = self.conn.poll_transmit(cx!(self)) {
-            panic!("before {:?}: {} leaves", self.line, self.show(&segment));
+            panic!("before {:?}: {} leaves", self.line, Self::show(&segment));
         }
         assert!(!self.conn.wants_transmit());
     }
@@ -503,7 +507,7 @@ impl Bench {
     }
 
     fn compare(&mut self, segment: &SegmentOut, expected: &str) {
-        let shown = self.show(segment);
+        let shown = Self::show(segment);
         let mut parts = shown.splitn(3, " | ");
         let (head, window, options) = (parts.next(), parts.next(), parts.next());
         let (expected_head, expected_options) = match expected.split_once('<') {
@@ -542,20 +546,21 @@ impl Bench {
         }
     }
 
-    fn show(&self, segment: &SegmentOut) -> String {
+    fn show(segment: &SegmentOut) -> String {
         let repr = &segment.repr;
-        let (from, len) = (repr.seq.since(ISS), segment.payload.len() as u32);
-        let from_shown = from as i32;
-        let mut text = format!(
-            "{} {from_shown}:{}({len})",
+        let (from, len) = (repr.seq.since(ISS) as i32, segment.payload.len());
+        let ack = if repr.flags.contains(TcpFlags::ACK) {
+            format!(" ack {}", repr.ack.since(IRS))
+        } else {
+            String::new()
+        };
+        format!(
+            "{} {from}:{}({len}){ack} | {} | {}",
             show_flags(repr.flags),
-            from_shown + len as i32
-        );
-        if repr.flags.contains(TcpFlags::ACK) {
-            text += &format!(" ack {}", repr.ack.since(IRS));
-        }
-        text += &format!(" | {} | {}", repr.window.0, show_options(&repr.options));
-        text
+            from + len as i32,
+            repr.window.0,
+            show_options(&repr.options)
+        )
     }
 }
 

@@ -243,15 +243,15 @@ fn a_retransmission_does_not_shrink_what_follows() {
     bench.fill();
     let first = bench.next_out().expect("a unit");
     let rest: Vec<_> = std::iter::from_fn(|| bench.next_out()).collect();
-    let start = bench.relative(first.repr.seq);
+    let start = Bench::relative(first.repr.seq);
     let end = rest.last().map_or(start, |s| {
-        bench.relative(s.repr.seq) + s.payload.len() as u32
+        Bench::relative(s.repr.seq) + s.payload.len() as u32
     });
     // The first segment is lost; the rest is SACKed.
     bench.acknowledge_with_sack(start, start + 1448, end);
     let again = bench.next_out().expect("a retransmission");
     assert_eq!(
-        (bench.relative(again.repr.seq), again.payload.len()),
+        (Bench::relative(again.repr.seq), again.payload.len()),
         (start, 1448)
     );
     while bench.next_out().is_some() {}

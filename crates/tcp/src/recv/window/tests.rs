@@ -123,12 +123,12 @@ fn the_buffer_grows_ahead_of_slow_start() {
 fn the_path_is_timed_by_windows_of_text() {
     let mut window = established(true);
     window.on_data(at(5), seq(1000));
-    assert_eq!(window.rtt, None);
+    assert_eq!(window.rtt, Nanos::MAX);
     window.on_data(at(30), seq(65_535));
-    assert_eq!(window.rtt, Some(Nanos::from_millis(30)));
+    assert_eq!(window.rtt, Nanos::from_millis(30));
     window.advertise(seq(65_535), 0, mss());
     window.on_data(at(80), seq(140_000));
-    assert_eq!(window.rtt, Some(Nanos::from_millis(30)));
+    assert_eq!(window.rtt, Nanos::from_millis(30));
 }
 
 #[test]
