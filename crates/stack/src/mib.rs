@@ -115,6 +115,7 @@ impl Host {
             .chain(self.ip.icmp.v4.iter())
             .chain(self.ip.icmp.v6.iter())
             .chain(self.ip.reassembly.v4.iter())
+            .chain(self.ip.reassembly.v6.iter())
             .chain(self.udp.v4.iter())
             .chain(self.udp.v6.iter())
             .chain(gro.iter())

@@ -54,7 +54,7 @@ pub enum Icmpv4Repr<'a> {
     },
     /// Destination unreachable.
     Unreachable {
-        /// Why; see [`unreachable`].
+        /// Why; see [`mod@unreachable`].
         code: u8,
         /// Next hop's MTU with `FRAGMENTATION_NEEDED` (RFC 1191), from old routers 0.
         mtu: u16,

@@ -1,4 +1,4 @@
-//! ICMP for IPv6 (RFC 4443), with Neighbour Discovery in [`ndp`](crate::ndp).
+//! ICMP for IPv6 (RFC 4443), with Neighbour Discovery in [`ndp`].
 
 use core::net::Ipv6Addr;
 
@@ -65,7 +65,7 @@ pub enum Icmpv6Repr<'a> {
     },
     /// Destination unreachable.
     Unreachable {
-        /// Why; see [`unreachable`].
+        /// Why; see [`mod@unreachable`].
         code: u8,
         /// The packet.
         quote: &'a [u8],

@@ -181,8 +181,8 @@ impl Icmp {
                 mib.in_parm_problems += 1;
                 (quote::PARAMETER_PROBLEM, quote)
             }
-            Icmpv6Repr::Ndp(_) => {
-                mib.in_neighbor_discovery += 1;
+            Icmpv6Repr::Ndp(ndp) => {
+                mib.count_ndp_in(&ndp);
                 return Ok(Received::Ndp(head.to_vec()));
             }
             Icmpv6Repr::Other { .. } => return Ok(Received::Nothing),

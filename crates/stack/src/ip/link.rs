@@ -7,6 +7,7 @@ use fullsend_offload::Packet;
 use fullsend_units::Instant;
 use fullsend_wire::arp::{self, ArpRepr};
 use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::numbers::{ethertype, protocol};
 
 use super::neighbour::{DadResult, Neighbours, Outcome};
 use super::{IpMeta, Problem};
@@ -37,7 +38,15 @@ impl Host {
     fn apply(&mut self, now: Instant, iface: u16, outcome: Outcome) {
         self.ip.version += u32::from(outcome.changed);
         for frame in outcome.frames {
-            let v4 = frame.layers.ethertype != fullsend_wire::numbers::ethertype::IPV6;
+            let v4 = frame.layers.ethertype != ethertype::IPV6;
+            let octets = frame.len() - usize::from(frame.layers.network[0]);
+            // Packets that waited here were counted when IP was given them.
+            if frame.layers.protocol == protocol::ICMPV6
+                && let Some(&kind) = frame.transport_header().first()
+                && self.ip.icmp.v6.count_ndp_out(kind)
+            {
+                self.mib.count_output(v4, octets);
+            }
             self.queue_packet(iface, v4, frame);
         }
         for (addr, result) in outcome.dad {

@@ -68,7 +68,7 @@ struct Partial {
 }
 
 fullsend_units::counters! {
-    /// What reassembly of one family counts; the names are IPv4's.
+    /// What reassembly counts over IPv4.
     pub(crate) struct ReassemblyMib {
         /// Fragments received.
         reqds: "IpReasmReqds",
@@ -78,8 +78,24 @@ fullsend_units::counters! {
         fails: "IpReasmFails",
         /// Those of them that were too slow.
         timeouts: "IpReasmTimeout",
-        /// Fragments that overlapped others.
+        /// Packets given up because fragments overlapped.
         overlaps: "IpExtReasmOverlaps",
+    }
+}
+
+fullsend_units::counters! {
+    /// The same over IPv6.
+    pub(crate) struct Reassembly6Mib {
+        /// Fragments received.
+        reqds: "Ip6ReasmReqds",
+        /// Packets put together.
+        oks: "Ip6ReasmOKs",
+        /// Packets given up: too slow, too much, overlapping or absurd.
+        fails: "Ip6ReasmFails",
+        /// Those of them that were too slow.
+        timeouts: "Ip6ReasmTimeout",
+        /// Packets given up because fragments overlapped.
+        overlaps: "Ip6ReasmOverlaps",
     }
 }
 
@@ -102,16 +118,16 @@ pub(crate) struct Reassembly {
     order: VecDeque<(Instant, Key)>,
     bytes: usize,
     pub(crate) v4: ReassemblyMib,
-    pub(crate) v6: ReassemblyMib,
+    pub(crate) v6: Reassembly6Mib,
 }
 
 impl Reassembly {
     /// Takes in a parsed packet whose `layers.fragment` is set.
     pub(crate) fn input(&mut self, now: Instant, packet: Packet) -> Reassembled {
         let v6 = packet.layers.ethertype == ethertype::IPV6;
-        self.mib(v6).reqds += 1;
+        *self.reqds(v6) += 1;
         let Some(piece) = Piece::read(&packet) else {
-            self.mib(v6).fails += 1;
+            *self.fails(v6) += 1;
             return Reassembled::Nothing;
         };
         // RFC 791, RFC 8200 4.5: all but the last are multiples of 8 bytes; none is empty, and
@@ -121,7 +137,7 @@ impl Reassembly {
             || (piece.more && !packet.payload.len().is_multiple_of(8))
             || end > usize::from(u16::MAX) - piece.header_len
         {
-            self.mib(v6).fails += 1;
+            *self.fails(v6) += 1;
             return Reassembled::Nothing;
         }
         if !self.partials.contains_key(&piece.key) {
@@ -137,7 +153,7 @@ impl Reassembly {
             Placed::Waits => self.trim(),
             Placed::Complete => return self.finish(piece.key),
             Placed::Conflict => {
-                self.mib(v6).overlaps += 1;
+                *self.overlaps(v6) += 1;
                 self.give_up(&piece.key);
             }
         }
@@ -159,15 +175,11 @@ impl Reassembly {
                 .is_some_and(|p| p.expires == expires)
                 && let Some(partial) = self.give_up(&key)
             {
-                self.mib(key.src.is_ipv6()).timeouts += 1;
+                *self.timeouts(key.src.is_ipv6()) += 1;
                 // RFC 792, RFC 8200 4.5: only if the first piece is here.
                 expired.extend(partial.into_first_piece());
             }
         }
-    }
-
-    fn mib(&mut self, v6: bool) -> &mut ReassemblyMib {
-        if v6 { &mut self.v6 } else { &mut self.v4 }
     }
 
     fn begin(&mut self, now: Instant, key: Key) {
@@ -218,7 +230,7 @@ impl Reassembly {
     fn give_up(&mut self, key: &Key) -> Option<Partial> {
         let partial = self.partials.remove(key)?;
         self.bytes -= partial.bytes;
-        self.mib(key.src.is_ipv6()).fails += 1;
+        *self.fails(key.src.is_ipv6()) += 1;
         Some(partial)
     }
 
@@ -230,10 +242,22 @@ impl Reassembly {
         let Some(packet) = partial.into_packet() else {
             return Reassembled::Nothing;
         };
-        self.mib(key.src.is_ipv6()).oks += 1;
+        *self.oks(key.src.is_ipv6()) += 1;
         Reassembled::Whole(packet)
     }
 }
+
+macro_rules! either {
+    ($($name:ident)*) => {
+        impl Reassembly {
+            $(const fn $name(&mut self, v6: bool) -> &mut u64 {
+                if v6 { &mut self.v6.$name } else { &mut self.v4.$name }
+            })*
+        }
+    };
+}
+
+either!(reqds oks fails timeouts overlaps);
 
 /// How a piece fitted in.
 enum Placed {

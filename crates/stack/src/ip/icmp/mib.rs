@@ -1,5 +1,7 @@
 //! What ICMP counts.
 
+use fullsend_wire::ndp::NdpRepr;
+
 use super::{Icmp, Problem};
 
 fullsend_units::counters! {
@@ -34,13 +36,18 @@ fullsend_units::counters! {
         in_parm_problems: "Icmp6InParmProblems",
         in_echos: "Icmp6InEchos",
         in_echo_replies: "Icmp6InEchoReplies",
-        in_neighbor_discovery: "Icmp6InNeighborDiscovery",
+        in_router_solicits: "Icmp6InRouterSolicits",
+        in_router_advertisements: "Icmp6InRouterAdvertisements",
+        in_neighbor_solicits: "Icmp6InNeighborSolicits",
+        in_neighbor_advertisements: "Icmp6InNeighborAdvertisements",
         out_msgs: "Icmp6OutMsgs",
         out_rate_limit_host: "Icmp6OutRateLimitHost",
         out_dest_unreachs: "Icmp6OutDestUnreachs",
         out_time_excds: "Icmp6OutTimeExcds",
         out_parm_problems: "Icmp6OutParmProblems",
         out_echo_replies: "Icmp6OutEchoReplies",
+        out_neighbor_solicits: "Icmp6OutNeighborSolicits",
+        out_neighbor_advertisements: "Icmp6OutNeighborAdvertisements",
     }
 }
 
@@ -75,5 +82,27 @@ impl Icmp {
             Problem::ProtocolUnreachable | Problem::Header { .. } => self.out_parm_problems(v6),
         };
         *counter += 1;
+    }
+}
+
+impl Icmp6Mib {
+    pub(super) const fn count_ndp_in(&mut self, message: &NdpRepr<'_>) {
+        *match message {
+            NdpRepr::RouterSolicit { .. } => &mut self.in_router_solicits,
+            NdpRepr::RouterAdvert { .. } => &mut self.in_router_advertisements,
+            NdpRepr::NeighbourSolicit { .. } => &mut self.in_neighbor_solicits,
+            NdpRepr::NeighbourAdvert { .. } => &mut self.in_neighbor_advertisements,
+        } += 1;
+    }
+
+    /// Counts what Neighbour Discovery sends, by ICMPv6 type; false for what others send.
+    pub(crate) const fn count_ndp_out(&mut self, kind: u8) -> bool {
+        *match kind {
+            135 => &mut self.out_neighbor_solicits,
+            136 => &mut self.out_neighbor_advertisements,
+            _ => return false,
+        } += 1;
+        self.out_msgs += 1;
+        true
     }
 }
