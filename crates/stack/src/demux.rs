@@ -106,8 +106,8 @@ impl FlowKey {
     }
 
     #[inline]
-    const fn ports(&self) -> u64 {
-        (self.local_port as u64) << 16 | self.remote_port as u64
+    const fn ports(&self) -> u32 {
+        (self.local_port as u32) << 16 | self.remote_port as u32
     }
 
     /// A keyed hash of the four-tuple.
@@ -115,18 +115,11 @@ impl FlowKey {
     pub(crate) fn hash(&self, key: SipKey) -> u64 {
         if self.remote.is_v4() {
             // The low words hold the addresses.
-            key.hash([
-                self.local.lo << 32 | self.remote.lo & 0xffff_ffff,
-                self.ports(),
-            ])
+            let both = self.local.lo << 32 | self.remote.lo & 0xffff_ffff;
+            key.hash([both], self.ports())
         } else {
-            key.hash([
-                self.local.hi,
-                self.local.lo,
-                self.remote.hi,
-                self.remote.lo,
-                self.ports(),
-            ])
+            let ([a, b], [c, d]) = (self.local.words(), self.remote.words());
+            key.hash([a, b, c, d], self.ports())
         }
     }
 }

@@ -175,23 +175,8 @@ impl Host {
         if usize::from(iface.0) >= self.ifaces.len() {
             return;
         }
-        for _ in 0..max {
-            if !self.next_packet(now, iface.0, out) {
-                return;
-            }
-        }
-    }
-
-    #[inline]
-    fn next_packet(&mut self, now: Instant, iface: u16, out: &mut Vec<Packet>) -> bool {
-        let interface = self.iface_mut(iface);
-        match interface.pop() {
-            Some(packet) => {
-                interface.emit(packet, out);
-                true
-            }
-            None => self.tcp_transmit(now, iface, out),
-        }
+        let sent = self.ifaces[usize::from(iface.0)].drain(out, max);
+        self.tcp_transmit(now, iface.0, out, max - sent);
     }
 
     /// Carries packets from us to us.
@@ -201,7 +186,10 @@ impl Host {
         }
         let mut batch = Vec::new();
         for _ in 0..LOOPBACK_BUDGET {
-            if !self.next_packet(now, LOOPBACK, &mut batch) {
+            if self.loopback.drain(&mut batch, 1) == 0 {
+                self.tcp_transmit(now, LOOPBACK, &mut batch, 1);
+            }
+            if batch.is_empty() {
                 return;
             }
             for mut packet in batch.drain(..) {

@@ -75,16 +75,16 @@ impl IfaceConfig {
         }
     }
 
-    /// Something must be done to the packet before the device can take it.
+    /// Something must be done to a packet of this kind before the device can take it.
     #[inline]
-    fn needs_software(&self, packet: &Packet) -> bool {
-        let able = match packet.offload.kind {
+    pub(crate) const fn needs_software(&self, kind: GsoKind, partial: bool) -> bool {
+        let able = match kind {
             GsoKind::None => true,
             GsoKind::TcpV4 => self.tso4,
             GsoKind::TcpV6 => self.tso6,
             GsoKind::Udp => self.uso,
         };
-        !able || packet.offload.checksum == Checksum::Partial && !self.tx_checksum
+        !able || partial && !self.tx_checksum
     }
 }
 
@@ -131,22 +131,23 @@ impl Interface {
         true
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Packet> {
-        self.out.pop_front()
-    }
-
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         !self.ready.is_empty() || !self.out.is_empty()
     }
 
-    /// Appends `packet` to what the device gets, cut and summed if the device cannot.
-    #[inline]
-    pub(crate) fn emit(&self, packet: Packet, out: &mut Vec<Packet>) {
-        if self.config.needs_software(&packet) {
-            segment(packet, out);
-        } else {
-            out.push(packet);
+    /// Appends the queued packets to what the device gets, cut and summed if the device cannot;
+    /// `max` at most, and how many.
+    pub(crate) fn drain(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        let count = self.out.len().min(max);
+        for packet in self.out.drain(..count) {
+            let partial = packet.offload.checksum == Checksum::Partial;
+            if self.config.needs_software(packet.offload.kind, partial) {
+                segment(packet, out);
+            } else {
+                out.push(packet);
+            }
         }
+        count
     }
 }

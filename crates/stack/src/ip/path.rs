@@ -34,6 +34,13 @@ pub(crate) struct Path {
     pub(crate) caps: DeviceCaps,
 }
 
+/// The one's complement sum of a few words (RFC 1071), of which `sum` is the plain one.
+#[inline]
+const fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
 const fn ethertype_of(addr: Addr) -> u16 {
     if addr.is_v4() {
         ethertype::IPV4
@@ -110,8 +117,9 @@ impl Path {
 
     /// What a `Partial` checksum field holds for `len` bytes of transport header and payload.
     #[inline]
-    pub(crate) fn partial_checksum(&self, len: usize) -> u16 {
-        (Sum::folded(self.pseudo_sum) + Sum::dword(len as u32)).fold()
+    pub(crate) const fn partial_checksum(&self, len: usize) -> u16 {
+        let len = len as u32;
+        fold(self.pseudo_sum as u32 + (len >> 16) + (len & 0xffff))
     }
 
     /// Prepends network and link header to a packet of `len` bytes of transport header and
@@ -124,12 +132,12 @@ impl Path {
         if self.is_v4() {
             // RFC 2675's rule for what the field cannot hold: zero.
             let total = u16::try_from(len + ipv4::HEADER_LEN).unwrap_or(0);
-            let all = Sum::folded(self.header_sum) + Sum::word(total);
-            let all = all + Sum::word(ident) + Sum::word(ecn.into());
+            let words = u32::from(total) + u32::from(ident) + u32::from(ecn);
+            let checksum = !fold(u32::from(self.header_sum) + words);
             network[1] |= ecn;
             network[2..4].copy_from_slice(&total.to_be_bytes());
             network[4..6].copy_from_slice(&ident.to_be_bytes());
-            network[10..12].copy_from_slice(&all.checksum().to_be_bytes());
+            network[10..12].copy_from_slice(&checksum.to_be_bytes());
         } else {
             let len = u16::try_from(len).unwrap_or(0);
             network[1] |= ecn << 4;

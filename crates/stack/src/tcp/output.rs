@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Offload, Packet, TxToken};
+use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Offload, Packet, TxToken, segment as cut_up};
 use fullsend_tcp::SegmentOut;
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
@@ -18,8 +18,17 @@ use crate::{Host, StackError};
 /// ECT(0) of RFC 3168 5.
 const ECT_0: u8 = 0b10;
 
-/// The packet of a segment on a path.
 #[inline]
+const fn gso_kind(path: &Path, segment: &SegmentOut) -> GsoKind {
+    match (segment.gso_segs > 1, path.is_v4()) {
+        (false, _) => GsoKind::None,
+        (true, true) => GsoKind::TcpV4,
+        (true, false) => GsoKind::TcpV6,
+    }
+}
+
+/// The packet of a segment on a path.
+#[inline(always)]
 fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
     let mut header = HeaderBuf::new();
     let header_len = segment.repr.header_len();
@@ -29,7 +38,8 @@ fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
     let len = header_len + segment.payload.len();
     tcp[CHECKSUM_OFFSET..][..2].copy_from_slice(&path.partial_checksum(len).to_be_bytes());
     path.prepend(&mut header, len, ident, if segment.ect { ECT_0 } else { 0 });
-    let cut = segment.gso_segs > 1;
+    let kind = gso_kind(path, &segment);
+    let cut = kind != GsoKind::None;
     let token = TxToken {
         socket,
         truesize: segment.truesize,
@@ -42,11 +52,7 @@ fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
         offload: Offload {
             gso_size: if cut { segment.gso_size } else { 0 },
             gso_segs: segment.gso_segs,
-            kind: match (cut, path.is_v4()) {
-                (false, _) => GsoKind::None,
-                (true, true) => GsoKind::TcpV4,
-                (true, false) => GsoKind::TcpV6,
-            },
+            kind,
             checksum: Checksum::Partial,
             ..Offload::default()
         },
@@ -59,15 +65,20 @@ fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
 }
 
 impl Host {
-    /// Appends the next TCP packet of an interface to `out`; false when there is none.
-    #[inline]
-    pub(crate) fn tcp_transmit(&mut self, now: Instant, iface: u16, out: &mut Vec<Packet>) -> bool {
-        while let Some(index) = self.iface_mut(iface).ready.pop_front() {
-            if self.socket_transmit(now, iface, index, out) {
-                return true;
-            }
+    /// Appends TCP packets of an interface to `out`, `max` at most before they are cut.
+    pub(crate) fn tcp_transmit(
+        &mut self,
+        now: Instant,
+        iface: u16,
+        out: &mut Vec<Packet>,
+        max: usize,
+    ) {
+        let mut left = max;
+        while left > 0
+            && let Some(index) = self.iface_mut(iface).ready.pop_front()
+        {
+            left -= usize::from(self.socket_transmit(now, iface, index, out));
         }
-        false
     }
 
     /// One turn of one socket.
@@ -99,13 +110,17 @@ impl Host {
             if !socket.path.resolved {
                 return self.transmit_unresolved(now, index, segment, ident);
             }
-            let packet = build(&socket.path, segment, id, ident);
             let interface = if iface == LOOPBACK {
                 &self.loopback
             } else {
                 &self.ifaces[usize::from(iface)]
             };
-            interface.emit(packet, out);
+            let kind = gso_kind(&socket.path, &segment);
+            if interface.config.needs_software(kind, true) {
+                cut_up(build(&socket.path, segment, id, ident), out);
+            } else {
+                out.push(build(&socket.path, segment, id, ident));
+            }
         }
         socket.queued = sent && socket.conn.wants_transmit();
         let wakes = socket.conn.take_wakes();

@@ -20,11 +20,6 @@ pub(crate) struct EphemeralPorts {
     table: [u16; TABLE],
 }
 
-fn words(local: Addr, remote: Addr, remote_port: u16) -> [u64; 5] {
-    let ([a, b], [c, d]) = (local.words(), remote.words());
-    [a, b, c, d, u64::from(remote_port)]
-}
-
 impl EphemeralPorts {
     pub(crate) const fn new(offset_key: SipKey, index_key: SipKey) -> Self {
         Self {
@@ -41,10 +36,11 @@ impl EphemeralPorts {
         (local, remote, remote_port): (Addr, Addr, u16),
         mut free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let words = words(local, remote, remote_port);
+        let ([a, b], [c, d]) = (local.words(), remote.words());
+        let hash = |key: SipKey| key.hash([a, b, c, d], remote_port.into());
         let count = u64::from(*range.end()).checked_sub(u64::from(*range.start()))? + 1;
-        let offset = self.offset_key.hash(words) % count;
-        let next = &mut self.table[self.index_key.hash(words) as usize % TABLE];
+        let offset = hash(self.offset_key) % count;
+        let next = &mut self.table[hash(self.index_key) as usize % TABLE];
         for _ in 0..count {
             let port = range.start() + ((offset + u64::from(*next)) % count) as u16;
             *next = next.wrapping_add(1);
