@@ -61,8 +61,6 @@ fullsend_units::counters! {
         ofo_queue: "TcpExtTCPOFOQueue",
         /// Out-of-order segments dropped for want of memory.
         ofo_drop: "TcpExtTCPOFODrop",
-        /// In-order segments dropped for want of memory or window.
-        rcvq_drop: "TcpExtTCPRcvQDrop",
         /// Zero-window probes sent.
         win_probe: "TcpExtTCPWinProbe",
         /// Keepalive probes sent.
@@ -79,7 +77,5 @@ fullsend_units::counters! {
         dsack_old_sent: "TcpExtTCPDSACKOldSent",
         /// DSACKs received.
         dsack_recv: "TcpExtTCPDSACKRecv",
-        /// Segments whose data was received in order without thought (header prediction).
-        hp_hits: "TcpExtTCPHPHits",
     }
 }

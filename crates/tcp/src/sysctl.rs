@@ -118,8 +118,6 @@ sysctls! {
     "net.ipv4." tcp_keepalive_probes: u32 = 9, 1..=127;
     /// Least path MSS in bytes that a peer or an ICMP message can make us use.
     "net.ipv4." tcp_min_snd_mss: u32 = 48, 48..=65_535;
-    /// Seconds over which the least round-trip time is the least.
-    "net.ipv4." tcp_min_rtt_wlen: u32 = 300, 0..=86_400;
     /// Milliseconds between answers to out-of-window segments of one connection (RFC 5961 10).
     "net.ipv4." tcp_invalid_ratelimit: u32 = 500, 0..=2_147_483;
     /// Connections in TIME-WAIT ignore RST (RFC 1337).

@@ -10,7 +10,7 @@ use crate::{Cx, Linger, TcpError, TimeWait};
 
 impl Connection {
     /// `shutdown(SHUT_WR)`: FIN after what is queued.
-    pub fn shutdown_write(&mut self, cx: &mut Cx<'_>) {
+    pub fn shutdown_write(&mut self, _cx: &mut Cx<'_>) {
         if self.user.write_shut {
             return;
         }
@@ -26,7 +26,6 @@ impl Connection {
         self.snd.more = false;
         self.rcv.ack.expect_no_answers();
         self.out.any = true;
-        let _ = cx;
     }
 
     /// `shutdown(SHUT_RD)`: reads give end of stream.
@@ -68,8 +67,7 @@ impl Connection {
     }
 
     /// RST at once (RFC 9293 3.10.5).
-    pub fn abort(&mut self, cx: &mut Cx<'_>) {
-        let _ = cx;
+    pub fn abort(&mut self, _cx: &mut Cx<'_>) {
         if self.state == State::Closed {
             return;
         }

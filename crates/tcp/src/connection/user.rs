@@ -143,7 +143,9 @@ impl Connection {
         }
         let rcv = &mut self.rcv;
         let mss = self.adv_mss;
-        rcv.window.on_read(cx.now, n, mss, cx.sysctl.tcp_rmem);
+        if cx.sysctl.tcp_moderate_rcvbuf {
+            rcv.window.on_read(cx.now, n, mss, cx.sysctl.tcp_rmem);
+        }
         if rcv.queue.fin_received() {
             return;
         }

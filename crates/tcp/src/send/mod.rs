@@ -1,6 +1,7 @@
 //! The sending side: what is not yet sent, when it may leave, and in what pieces.
 
 mod autosize;
+mod build;
 mod nagle;
 mod output;
 mod pacing;

@@ -1,12 +1,12 @@
 //! The transmit loop: what leaves next, and what holds it back.
 
-use fullsend_buf::Chain;
-use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
-use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_units::Nanos;
+use fullsend_wire::tcp::TcpFlags;
 
+use super::build::Draft;
 use super::nagle::{Nagle, small_outstanding};
 use super::split::{DeferInput, defers, split_point};
-use crate::connection::{Connection, Fin, Reset, State};
+use crate::connection::{Connection, Fin, State};
 use crate::recovery::{Phase, TransmitUnit};
 use crate::{Cx, SegmentOut};
 
@@ -22,15 +22,6 @@ pub(crate) enum Blocked {
     Pacing,
     /// A larger unit will be possible soon.
     Defer,
-}
-
-/// A segment about to be built.
-struct Draft {
-    seq: SeqNum,
-    flags: TcpFlags,
-    payload: Chain,
-    segs: u32,
-    truesize: u32,
 }
 
 impl Connection {
@@ -338,111 +329,5 @@ impl Connection {
         }
         cx.mib.out_segs += 1;
         Some(self.build_empty(cx, self.snd.acceptable_seq()))
-    }
-
-    fn build_empty(&mut self, cx: &Cx<'_>, seq: SeqNum) -> SegmentOut {
-        let draft = Draft {
-            seq,
-            flags: TcpFlags::ACK,
-            payload: Chain::new(),
-            segs: 1,
-            truesize: 0,
-        };
-        self.build(cx, draft)
-    }
-
-    /// Puts the header on, and with it everything the peer is to know.
-    fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let held = self.rcv.queue.readable();
-        let window = self.rcv.window.advertise(rcv_nxt, held, self.adv_mss);
-        let sack = self.sack_blocks(draft.payload.len());
-        // Holes that did not fit are told by an ACK of their own.
-        if sack.is_some() || !self.rcv.ack.is_due() {
-            self.rcv.ack.on_sent(rcv_nxt);
-        }
-        self.stats.segs_out = self.stats.segs_out.wrapping_add(draft.segs);
-        let options = TcpOptions {
-            timestamps: self.agreed.timestamps.then(|| Timestamps {
-                val: self.ts.value(cx.now),
-                ecr: self.ts.recent,
-            }),
-            sack: sack.unwrap_or_default(),
-            ..TcpOptions::default()
-        };
-        SegmentOut {
-            repr: TcpRepr {
-                src_port: self.local_port,
-                dst_port: self.remote_port,
-                seq: draft.seq,
-                ack: rcv_nxt,
-                flags: draft.flags,
-                window,
-                urgent: 0,
-                options,
-            },
-            gso_size: if draft.segs > 1 {
-                self.snd.mss.get()
-            } else {
-                0
-            },
-            gso_segs: draft.segs as u16,
-            payload: draft.payload,
-            ect: false,
-            departure: Instant::ZERO,
-            truesize: draft.truesize,
-        }
-    }
-
-    /// The SACK option for a segment with `len` bytes of text; `None` if there is something to
-    /// tell and no room for it.
-    fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
-        if !self.agreed.sack {
-            return Some(SackBlocks::default());
-        }
-        // Beside timestamps three blocks fit into the header's 40 bytes of options.
-        let max = if self.agreed.timestamps { 3 } else { 4 };
-        if len > 0 && len + 4 + 8 * max > self.snd.mss.bytes() as usize {
-            let nothing_to_tell = self.rcv.queue.out_of_order() == 0;
-            return nothing_to_tell.then(SackBlocks::default);
-        }
-        Some(self.rcv.queue.take_sack_blocks(max))
-    }
-
-    /// The window field as it was last told.
-    pub(crate) fn window_field(&mut self) -> WireWindow {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let held = self.rcv.queue.readable();
-        self.rcv.window.advertise(rcv_nxt, held, self.adv_mss)
-    }
-
-    /// RFC 9293 3.10.7.1, 3.10.5.
-    fn build_reset(&mut self, cx: &mut Cx<'_>, reset: Reset) -> SegmentOut {
-        cx.mib.out_rsts += 1;
-        cx.mib.out_segs += 1;
-        let (seq, ack, flags) = match reset {
-            Reset::At(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
-            Reset::Abort => (
-                self.snd.nxt,
-                self.rcv.queue.rcv_nxt(),
-                TcpFlags::RST.union(TcpFlags::ACK),
-            ),
-        };
-        SegmentOut {
-            repr: TcpRepr {
-                src_port: self.local_port,
-                dst_port: self.remote_port,
-                seq,
-                ack,
-                flags,
-                ..TcpRepr::default()
-            },
-            payload: Chain::new(),
-            gso_size: 0,
-            gso_segs: 1,
-            ect: false,
-            departure: Instant::ZERO,
-            truesize: 0,
-        }
     }
 }

@@ -14,7 +14,7 @@
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
-    Sysctl, TcpError, TcpMib, Wakes,
+    Sysctl, TcpError, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -72,6 +72,7 @@ pub(crate) struct Bench {
     /// Our last TSval, for the peer to echo.
     echo: u32,
     line: String,
+    time_wait: Option<TimeWait>,
 }
 
 macro_rules! cx {
@@ -138,6 +139,7 @@ impl Bench {
             read: 0,
             echo: 0,
             line: String::new(),
+            time_wait: None,
         }
     }
 
@@ -329,6 +331,35 @@ impl Bench {
 
     pub(crate) fn setup_mut(&mut self) -> &mut Setup {
         &mut self.setup
+    }
+
+    /// What leaves in answer to a segment.
+    pub(crate) fn answers(&mut self, segment: &str) -> Vec<String> {
+        self.step_in(segment);
+        let all = std::iter::from_fn(|| self.next_out());
+        let shown = all.map(|s| Self::show(&s).split(" | ").next().map(str::to_owned));
+        shown.flatten().collect()
+    }
+
+    /// Takes TIME-WAIT from the connection, for the calls below.
+    pub(crate) fn keep_time_wait(&mut self) {
+        self.time_wait = self.conn.take_time_wait();
+    }
+
+    pub(crate) fn time_wait(&self) -> &TimeWait {
+        self.time_wait.as_ref().expect("TIME-WAIT")
+    }
+
+    pub(crate) fn ask_time_wait(&mut self, segment: &str) -> TimeWaitVerdict {
+        let segment = self.parse(segment);
+        let mut time_wait = self.time_wait.take().expect("TIME-WAIT");
+        let verdict = time_wait.handle_segment(cx!(self), &segment);
+        self.time_wait = Some(time_wait);
+        verdict
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.now
     }
 
     /// The next segment, whatever it is.
@@ -546,7 +577,7 @@ impl Bench {
         }
     }
 
-    fn show(segment: &SegmentOut) -> String {
+    pub(crate) fn show(segment: &SegmentOut) -> String {
         let repr = &segment.repr;
         let (from, len) = (repr.seq.since(ISS) as i32, segment.payload.len());
         let ack = if repr.flags.contains(TcpFlags::ACK) {

@@ -6,6 +6,8 @@ mod harness;
 mod receiving;
 mod recovery;
 mod sending;
+mod table;
+mod time_wait;
 mod timers;
 mod undo;
 mod validity;

@@ -1,0 +1,93 @@
+//! TIME-WAIT by itself (RFC 9293 3.10.7.4, RFC 6191, RFC 1337).
+
+use fullsend_tcp::TimeWaitVerdict;
+use fullsend_units::Nanos;
+
+use crate::harness::{Bench, Setup};
+
+fn waiting(timestamps: bool) -> Bench {
+    let setup = Setup {
+        timestamps,
+        ..Setup::default()
+    };
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "close
+         > F. 1:1(0) ack 1
+         < F. 1:1(0) ack 2
+         > . 2:2(0) ack 2",
+    );
+    bench.keep_time_wait();
+    bench
+}
+
+fn verdict(bench: &mut Bench, segment: &str) -> &'static str {
+    match bench.ask_time_wait(segment) {
+        TimeWaitVerdict::Drop => "drop",
+        TimeWaitVerdict::Reply(reply) => {
+            assert_eq!(
+                Bench::show(&reply).split(" | ").next(),
+                Some(". 2:2(0) ack 2")
+            );
+            "reply"
+        }
+        TimeWaitVerdict::Reuse => "reuse",
+        TimeWaitVerdict::Forget => "forget",
+    }
+}
+
+#[test]
+fn it_answers_the_fin_sent_again_and_waits_anew() {
+    let mut bench = waiting(true);
+    bench.pass(Nanos::from_secs(50));
+    assert_eq!(verdict(&mut bench, "F. 1:1(0) ack 2"), "reply");
+    let expires = bench.time_wait().expires;
+    bench.pass(Nanos::from_secs(60));
+    assert_eq!(bench.now(), expires);
+}
+
+#[test]
+fn it_answers_only_so_often() {
+    let mut bench = waiting(false);
+    assert_eq!(verdict(&mut bench, "P. 500:600(100) ack 2"), "reply");
+    assert_eq!(verdict(&mut bench, "P. 500:600(100) ack 2"), "drop");
+    bench.pass(Nanos::from_millis(500));
+    assert_eq!(verdict(&mut bench, "P. 500:600(100) ack 2"), "reply");
+}
+
+#[test]
+fn an_ack_that_fits_needs_no_answer() {
+    assert_eq!(verdict(&mut waiting(true), ". 2:2(0) ack 2"), "drop");
+}
+
+#[test]
+fn a_later_syn_may_have_the_ports() {
+    let mut bench = waiting(false);
+    assert_eq!(verdict(&mut bench, "S 1:1(0)"), "drop");
+    assert_eq!(verdict(&mut bench, "S 3:3(0)"), "reuse");
+    // By its timestamp, whatever its sequence number.
+    let mut bench = waiting(true);
+    bench.pass(Nanos::from_millis(5));
+    assert_eq!(verdict(&mut bench, "S 1:1(0)"), "reuse");
+    assert_eq!(verdict(&mut bench, "S. 3:3(0) ack 2"), "reply");
+    let isn = bench.time_wait().reuse_isn();
+    assert!(isn.since(fullsend_units::SeqNum::new(0)) > 0 && Bench::relative(isn) > 65_535);
+}
+
+#[test]
+fn an_old_duplicate_syn_is_answered_as_any_old_segment() {
+    let mut bench = waiting(true);
+    bench.pass(Nanos::from_millis(500));
+    bench.ask_time_wait(". 2:2(0) ack 2");
+    assert_eq!(verdict(&mut bench, "S 3:3(0) <ts 100>"), "reply");
+    assert_eq!(bench.mib.paws_estab, 1);
+}
+
+#[test]
+fn only_a_reset_that_fits_ends_it_unless_rfc_1337_is_asked_for() {
+    let mut bench = waiting(false);
+    assert_eq!(verdict(&mut bench, "R 3:3(0)"), "drop");
+    assert_eq!(verdict(&mut bench, "R 2:2(0)"), "forget");
+    bench.setup_mut().sysctl.tcp_rfc1337 = true;
+    assert_eq!(verdict(&mut bench, "R 2:2(0)"), "drop");
+}
