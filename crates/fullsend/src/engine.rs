@@ -161,6 +161,16 @@ impl Engine {
         let _ = b.peer.set((a.kick.clone(), Arc::downgrade(a)));
     }
 
+    /// The lock, and the time at which it was had. A time read before waiting for the lock may be
+    /// earlier than that of a packet which was sent meanwhile: timestamps would run backwards along
+    /// the sequence space, and the peer's PAWS (RFC 7323 5) would drop the later packet.
+    #[inline]
+    fn lock(&self) -> (MutexGuard<'_, Shard>, Instant) {
+        let shard = self.shard.lock();
+        let now = self.clock.now();
+        (shard, now)
+    }
+
     /// A user's call on the host: what it lets go is sent before this returns.
     #[inline]
     pub(crate) fn op<R>(
@@ -178,8 +188,7 @@ impl Engine {
         prompt: bool,
         call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
     ) -> io::Result<R> {
-        let now = self.clock.now();
-        let mut shard = self.shard.lock();
+        let (mut shard, now) = self.lock();
         shard.alive()?;
         let result = call(&mut shard.host, now);
         let after = shard.send(now);
@@ -240,10 +249,10 @@ impl Engine {
 
     /// Does the driver's work for one batch in the caller's place, if the lock is free.
     fn try_deliver(&self) -> bool {
-        let now = self.clock.now();
         let Some(mut shard) = self.shard.try_lock() else {
             return false;
         };
+        let now = self.clock.now();
         let Ok(received) = shard.receive(now, RX_BATCH) else {
             return false;
         };
@@ -255,8 +264,7 @@ impl Engine {
 
     /// One batch of the driver's work: timers, what came in, what may go out.
     pub(crate) fn turn(&self, receive: bool) -> io::Result<Turn> {
-        let now = self.clock.now();
-        let mut shard = self.shard.lock();
+        let (mut shard, now) = self.lock();
         shard.alive()?;
         if shard.host.poll_deadline().is_some_and(|at| at <= now) {
             shard.host.poll(now);
@@ -311,8 +319,7 @@ impl Engine {
 
     /// Ends it: every later call fails with this text.
     pub(crate) fn kill(&self, kind: io::ErrorKind, why: &str) {
-        let now = self.clock.now();
-        let mut shard = self.shard.lock();
+        let (mut shard, now) = self.lock();
         if shard.dead.is_none() {
             shard.dead = Some((kind, why.to_owned()));
             shard.host.abort_all(now);
