@@ -16,6 +16,8 @@ fullsend_units::counters! {
         out_requests: "IpOutRequests",
         out_discards: "IpOutDiscards",
         out_no_routes: "IpOutNoRoutes",
+        frag_oks: "IpFragOKs",
+        frag_creates: "IpFragCreates",
         in_octets: "IpExtInOctets",
         out_octets: "IpExtOutOctets",
     }
@@ -33,6 +35,8 @@ fullsend_units::counters! {
         out_requests: "Ip6OutRequests",
         out_discards: "Ip6OutDiscards",
         out_no_routes: "Ip6OutNoRoutes",
+        frag_oks: "Ip6FragOKs",
+        frag_creates: "Ip6FragCreates",
         dad_duplicates: "Ip6DadDuplicates",
         in_octets: "Ip6InOctets",
         out_octets: "Ip6OutOctets",
@@ -96,7 +100,7 @@ macro_rules! either {
     };
 }
 
-either!(in_addr_errors in_unknown_protos in_delivers out_discards out_no_routes);
+either!(in_addr_errors in_unknown_protos in_delivers out_discards out_no_routes frag_oks frag_creates);
 
 impl Host {
     /// Every counter by its `nstat` name, absolute.

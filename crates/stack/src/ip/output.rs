@@ -94,6 +94,8 @@ impl Host {
         // RFC 7739: strangers must not guess it.
         let ident = self.env.rng.next_u32();
         fragment(packet, path.caps.mtu as usize, ident, &mut pieces);
+        *self.mib.frag_oks(path.is_v4()) += 1;
+        *self.mib.frag_creates(path.is_v4()) += pieces.len() as u64;
         for piece in pieces.drain(..) {
             self.send_on(now, &path, (local, remote), piece);
         }
