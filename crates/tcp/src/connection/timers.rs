@@ -200,7 +200,14 @@ impl Connection {
         let user_timeout = self.settings.user_timeout();
         let stalled = cx.now.since(self.timers.progress_at);
         let too_long = user_timeout != Nanos::ZERO && stalled >= user_timeout;
-        if too_long || u32::from(self.timers.probes) >= self.retries(cx) {
+        // A peer that answers may keep its window closed for ever, but not that of an orphan,
+        // whose memory nobody else would free.
+        let tries = if self.user.orphan {
+            self.rtt.backoff()
+        } else {
+            self.timers.probes
+        };
+        if too_long || u32::from(tries) >= self.retries(cx) {
             self.time_out(cx);
             return;
         }

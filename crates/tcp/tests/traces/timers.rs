@@ -120,6 +120,27 @@ fn a_peer_that_keeps_its_window_closed_lives_but_one_that_is_silent_dies() {
 }
 
 #[test]
+fn an_orphan_does_not_wait_for_ever_for_a_closed_window() {
+    let mut bench = open();
+    bench.play(
+        "write 1460
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461 win 0
+         write 100
+         close",
+    );
+    let mut probes = 0;
+    while bench.next_timeout() {
+        if bench.next_out().is_some() {
+            probes += 1;
+            bench.play("< . 1:1(0) ack 1461 win 0");
+        }
+    }
+    assert_eq!(probes, 8);
+    bench.play("state = Closed");
+}
+
+#[test]
 fn keepalive_asks_and_gives_up() {
     let mut bench = open();
     bench.play(
