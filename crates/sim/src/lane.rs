@@ -170,11 +170,12 @@ fn mark_ce(packet: &mut Packet) -> bool {
         ethertype::IPV6 => 4,
         _ => return false,
     };
-    if (ip[1] >> shift) & 0b11 == 0 {
+    let ecn = 0b11 << shift;
+    if ip[1] & ecn == 0 {
         return false;
     }
     let old = u16::from_be_bytes([ip[0], ip[1]]);
-    ip[1] |= 0b11 << shift;
+    ip[1] |= ecn;
     if shift == 0 {
         let sum = u16::from_be_bytes([ip[10], ip[11]]);
         let new = checksum::update(sum, old, u16::from_be_bytes([ip[0], ip[1]]));

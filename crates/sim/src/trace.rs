@@ -74,7 +74,9 @@ impl TraceHash {
         match tap.packet.payload.slices() {
             [one] => self.bytes(one),
             many => {
-                many.iter().for_each(|slice| carry.extend_from_slice(slice));
+                for slice in many {
+                    carry.extend_from_slice(slice);
+                }
                 self.bytes(&carry);
             }
         }

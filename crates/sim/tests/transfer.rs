@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::fmt::Write as _;
+
 use common::{MODES, Scenario, netem, run};
 use fullsend_offload::Link;
 use fullsend_sim::NicConfig;
@@ -100,12 +102,11 @@ fn draw(seed: u64) -> Scenario {
     let mut rng = Rng::new(Seed::from_u64(seed ^ 0xface));
     let nic = MODES[rng.below(4) as usize];
     let delay_us = 10 << rng.below(12);
-    let mut words = format!("delay {delay_us}us");
+    let (rate, limit) = (1 << rng.below(11), 20 << rng.below(7));
+    let mut words = format!("rate {rate}mbit limit {limit} delay {delay_us}us ");
     if rng.chance(0.5) {
-        words += &format!(" {}us", delay_us / 4);
+        let _ = write!(words, "{}us ", delay_us / 4);
     }
-    words += &format!(" rate {}mbit", 1 << rng.below(11));
-    words += &format!(" limit {}", 20 << rng.below(7));
     for (fault, percent) in [
         ("loss", 2),
         ("duplicate", 2),
@@ -113,7 +114,7 @@ fn draw(seed: u64) -> Scenario {
         ("reorder", 5),
     ] {
         if rng.chance(0.6) {
-            words += &format!(" {fault} {percent}%");
+            let _ = write!(words, "{fault} {percent}% ");
         }
     }
     let mut scenario = with(nic, &words);
@@ -130,6 +131,17 @@ fn draw(seed: u64) -> Scenario {
     }
     if rng.chance(0.3) {
         scenario.congestion = "reno";
+    }
+    for name in ["tcp_sack", "tcp_timestamps", "tcp_window_scaling"] {
+        if rng.chance(0.1) {
+            scenario.off.push(name);
+        }
+    }
+    if rng.chance(0.3) {
+        scenario.pause = Nanos::from_micros(1 << rng.below(18));
+    }
+    if rng.chance(0.3) {
+        scenario.rcvbuf = Some(5000 << rng.below(6));
     }
     scenario
 }

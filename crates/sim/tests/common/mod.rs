@@ -27,6 +27,12 @@ pub struct Scenario {
     /// Bytes from the client, and from the server.
     pub bytes: [u64; 2],
     pub congestion: &'static str,
+    /// How often the users look at their sockets; zero is after every event.
+    pub pause: Nanos,
+    /// Bytes of receive buffer, as `tcp_rmem` of both.
+    pub rcvbuf: Option<u32>,
+    /// Sysctls that are 0 on the client.
+    pub off: Vec<&'static str>,
 }
 
 /// How it went.
@@ -48,6 +54,9 @@ impl Default for Scenario {
             netem: netem("delay 5ms rate 1gbit"),
             bytes: [1 << 20, 1 << 20],
             congestion: "cubic",
+            pause: Nanos::ZERO,
+            rcvbuf: None,
+            off: Vec::new(),
         }
     }
 }
@@ -65,16 +74,16 @@ pub const MODES: [(NicMode, bool); 4] = [
 
 /// Bytes that a stream repeats. A prime number, so that a shift by any buffer's or segment's
 /// length shows.
-const PERIOD: usize = 65_521;
+pub const PERIOD: usize = 65_521;
 
 /// A stream's bytes, twice, so that any piece up to a period long is in one piece.
-fn pattern(stream: u64) -> Vec<u8> {
+pub fn pattern(stream: u64) -> Vec<u8> {
     let mut rng = Rng::new(Seed::from_u64(stream));
     let once: Vec<u8> = (0..PERIOD).map(|_| rng.next_u32() as u8).collect();
     once.repeat(2)
 }
 
-fn piece(pattern: &[u8], offset: u64, len: usize) -> &[u8] {
+pub fn piece(pattern: &[u8], offset: u64, len: usize) -> &[u8] {
     &pattern[(offset % PERIOD as u64) as usize..][..len]
 }
 
@@ -93,6 +102,35 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    fn new(scenario: &Scenario, hosts: [HostId; 2], i: usize) -> Self {
+        Self {
+            host: hosts[i],
+            id: None,
+            patterns: [pattern(i as u64), pattern(1 - i as u64)],
+            to_send: scenario.bytes[i],
+            sent: 0,
+            to_get: scenario.bytes[1 - i],
+            got: 0,
+            eof: false,
+            shut: false,
+        }
+    }
+
+    fn begin(&mut self, sim: &mut Sim, id: TcpId, scenario: &Scenario) {
+        self.id = Some(id);
+        let now = sim.now();
+        let host = sim.host(self.host);
+        host.tcp_set_congestion(now, id, scenario.congestion)
+            .unwrap();
+    }
+
+    fn state(&self) -> String {
+        format!(
+            "{} of {} sent, {} of {} got",
+            self.sent, self.to_send, self.got, self.to_get
+        )
+    }
+
     /// Writes and reads what it can; true when it has sent and got everything.
     pub fn turn(&mut self, sim: &mut Sim) -> bool {
         let Some(id) = self.id else { return false };
@@ -136,11 +174,22 @@ impl Endpoint {
 }
 
 /// Runs a scenario; if it fails, says how to see it again and shows the end of its packets.
+/// With `FULLSEND_TRACE` set it shows every packet.
 pub fn run(scenario: &Scenario) -> Outcome {
-    let result = catch_unwind(AssertUnwindSafe(|| attempt(scenario, None)));
+    let all = std::env::var_os("FULLSEND_TRACE").is_some();
+    let watch = |sim: &mut Sim| show_packets(sim, scenario);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        attempt(scenario, |sim| {
+            if all {
+                watch(sim)
+            }
+        })
+    }));
     result.unwrap_or_else(|panic| {
         let lines = Rc::new(RefCell::new(VecDeque::new()));
-        let again = catch_unwind(AssertUnwindSafe(|| attempt(scenario, Some(lines.clone()))));
+        let again = catch_unwind(AssertUnwindSafe(|| {
+            attempt(scenario, |sim| keep_lines(sim, scenario, lines.clone()))
+        }));
         eprintln!("failed with {scenario:?}; its last packets:");
         lines.borrow().iter().for_each(|line| eprintln!("{line}"));
         if again.is_ok() {
@@ -151,6 +200,11 @@ pub fn run(scenario: &Scenario) -> Outcome {
 }
 
 type Lines = Rc<RefCell<VecDeque<String>>>;
+
+fn show_packets(sim: &mut Sim, scenario: &Scenario) {
+    let link = scenario.nic.link;
+    sim.watch(move |tap| println!("{}", line(tap, link)));
+}
 
 /// Two hosts with addresses on a cable.
 pub fn pair(scenario: &Scenario) -> (Sim, [HostId; 2]) {
@@ -181,11 +235,9 @@ fn keep_lines(sim: &mut Sim, scenario: &Scenario, lines: Lines) {
     });
 }
 
-fn attempt(scenario: &Scenario, lines: Option<Lines>) -> Outcome {
+fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     let (mut sim, hosts) = pair(scenario);
-    if let Some(lines) = lines {
-        keep_lines(&mut sim, scenario, lines);
-    }
+    prepare(&mut sim);
     let addr = if scenario.v6 { V6[1] } else { V4[1] };
     let to = SocketAddr::new(addr.parse().unwrap(), 80);
     let config = ListenConfig {
@@ -193,54 +245,49 @@ fn attempt(scenario: &Scenario, lines: Option<Lines>) -> Outcome {
         hold: false,
         any_destination: false,
     };
+    if let Some(bytes) = scenario.rcvbuf {
+        let rmem = format!("{bytes} {bytes} {bytes}");
+        for host in hosts {
+            let sysctl = sim.host(host).sysctl_mut();
+            sysctl.set("net.ipv4.tcp_rmem", &rmem).unwrap();
+        }
+    }
+    for name in &scenario.off {
+        sim.host(hosts[0]).sysctl_mut().set(name, "0").unwrap();
+    }
     let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
     // Duplicate address detection takes its time on Ethernet.
     sim.run_to(Instant::ZERO + Nanos::from_secs(3));
     let start = sim.now();
+    let mut ends = [0, 1].map(|i| Endpoint::new(scenario, hosts, i));
     let client = sim.host(hosts[0]).tcp_connect(start, None, to).unwrap();
-    for host in hosts {
-        let name = scenario.congestion;
-        if host == hosts[0] {
-            sim.host(host)
-                .tcp_set_congestion(start, client, name)
-                .unwrap();
-        }
-    }
-    let mut ends = [0, 1].map(|i| Endpoint {
-        host: hosts[i],
-        id: (i == 0).then_some(client),
-        patterns: [pattern(i as u64), pattern(1 - i as u64)],
-        to_send: scenario.bytes[i],
-        sent: 0,
-        to_get: scenario.bytes[1 - i],
-        got: 0,
-        eof: false,
-        shut: false,
-    });
-    let deadline = start + Nanos::from_secs(3600);
-    let done = sim.run_until(deadline, |sim| {
-        if ends[1].id.is_none() {
-            ends[1].id = sim
-                .host(hosts[1])
-                .tcp_accept(listener)
-                .unwrap()
-                .map(|incoming| incoming.id);
+    ends[0].begin(&mut sim, client, scenario);
+    let mut turn = |sim: &mut Sim| {
+        if ends[1].id.is_none()
+            && let Some(incoming) = sim.host(hosts[1]).tcp_accept(listener).unwrap()
+        {
+            ends[1].begin(sim, incoming.id, scenario);
         }
         let turns = [0, 1].map(|i| ends[i].turn(sim));
         turns[0] && turns[1]
-    });
-    let state = |i: usize| {
-        format!(
-            "{} of {} sent, {} of {} got",
-            ends[i].sent, ends[i].to_send, ends[i].got, ends[i].to_get
-        )
     };
+    let deadline = start + Nanos::from_secs(3600);
+    let done = if scenario.pause == Nanos::ZERO {
+        sim.run_until(deadline, turn)
+    } else {
+        while !turn(&mut sim) && sim.now() < deadline {
+            let next = sim.now() + scenario.pause;
+            sim.run_to(next);
+        }
+        sim.now() < deadline
+    };
+    let state = ends.each_ref().map(Endpoint::state);
     assert!(
         done,
         "stuck at {:?}: client {}; server {}",
         sim.now(),
-        state(0),
-        state(1)
+        state[0],
+        state[1]
     );
     let took = sim.now().since(start);
     finish(&mut sim, hosts, &ends);

@@ -1,0 +1,212 @@
+//! Users who do anything at any time, on a bad link: no panic, no wrong byte, nothing left over.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use common::{MODES, Scenario, netem, pair, pattern, piece};
+use fullsend_sim::{HostId, NicConfig, Sim};
+use fullsend_stack::{ListenConfig, ListenerId, TcpId};
+use fullsend_tcp::{Linger, SocketOption};
+use fullsend_units::{Instant, Nanos, Rng, Seed};
+
+/// One end of a connection.
+#[derive(Clone, Copy, Default)]
+struct End {
+    id: Option<TcpId>,
+    wrote: u64,
+    read: u64,
+}
+
+struct Conn {
+    /// Where the client is, to know it by when it is accepted.
+    client: SocketAddr,
+    ends: [End; 2],
+}
+
+struct Users {
+    rng: Rng,
+    hosts: [HostId; 2],
+    to: SocketAddr,
+    listener: ListenerId,
+    conns: Vec<Conn>,
+    /// What clients and servers send.
+    patterns: [Vec<u8>; 2],
+}
+
+impl Users {
+    fn tick(&mut self, sim: &mut Sim) {
+        let now = sim.now();
+        while let Ok(Some(incoming)) = sim.host(self.hosts[1]).tcp_accept(self.listener) {
+            // A client's port may come again; the newest has it.
+            let found = self
+                .conns
+                .iter_mut()
+                .rev()
+                .find(|c| c.client == incoming.remote);
+            found.expect("an accepted connection has a client").ends[1].id = Some(incoming.id);
+        }
+        for _ in 0..self.rng.below(6) {
+            if self.conns.len() < 30 && self.rng.chance(0.2) {
+                self.connect(sim);
+            } else if !self.conns.is_empty() {
+                let conn = self.rng.below(self.conns.len() as u64) as usize;
+                let end = self.rng.below(2) as usize;
+                self.act(sim, now, conn, end);
+            }
+        }
+    }
+
+    fn connect(&mut self, sim: &mut Sim) {
+        let now = sim.now();
+        let host = sim.host(self.hosts[0]);
+        let id = host.tcp_connect(now, None, self.to).unwrap();
+        let (client, _) = host.tcp_addrs(id).unwrap();
+        let mut ends = [End::default(); 2];
+        ends[0].id = Some(id);
+        self.conns.push(Conn { client, ends });
+    }
+
+    /// One end does something; what it may not do at the moment is refused.
+    fn act(&mut self, sim: &mut Sim, now: Instant, conn: usize, end: usize) {
+        let host = sim.host(self.hosts[end]);
+        let state = &mut self.conns[conn].ends[end];
+        let Some(id) = state.id else { return };
+        match self.rng.below(32) {
+            0..12 => {
+                let len = 1 << self.rng.below(15);
+                let data = piece(&self.patterns[end], state.wrote, len);
+                let more = self.rng.chance(0.1);
+                if let Ok(n) = host.tcp_write(now, id, data, more) {
+                    state.wrote += n as u64;
+                }
+            }
+            12..24 => {
+                let mut buf = vec![0; 1 << self.rng.below(17)];
+                if let Ok(n) = host.tcp_read(now, id, &mut buf) {
+                    let n = n.min(common::PERIOD);
+                    let expected = piece(&self.patterns[1 - end], state.read, n);
+                    assert!(buf[..n] == *expected, "wrong bytes at {}", state.read);
+                    state.read += n as u64;
+                }
+            }
+            24 | 25 => drop(host.tcp_shutdown_write(now, id)),
+            26 => drop(host.tcp_shutdown_read(id)),
+            27 => {
+                host.tcp_close(now, id);
+                state.id = None;
+            }
+            28 => {
+                host.tcp_abort(now, id);
+                state.id = None;
+            }
+            _ => {
+                let option = option(&mut self.rng);
+                drop(host.tcp_set_option(now, id, option));
+            }
+        }
+        let [client, server] = self.conns[conn].ends;
+        assert!(client.read <= server.wrote && server.read <= client.wrote);
+    }
+}
+
+fn option(rng: &mut Rng) -> SocketOption {
+    let on = rng.chance(0.5);
+    match rng.below(10) {
+        0 => SocketOption::TcpNodelay(on),
+        1 => SocketOption::TcpCork(on),
+        2 => SocketOption::TcpQuickack(on),
+        3 => SocketOption::TcpMaxseg(100 + rng.below(1000) as u16),
+        4 => SocketOption::TcpNotsentLowat(1 << rng.below(20)),
+        5 => SocketOption::SoKeepalive(on),
+        6 => SocketOption::SoLinger(Linger::For(Nanos::from_millis(rng.below(3) * 500))),
+        7 => SocketOption::SoSndbuf(1 << rng.below(20)),
+        8 => SocketOption::SoRcvbuf(1 << rng.below(20)),
+        _ => SocketOption::TcpUserTimeout(Nanos::from_secs(5 + rng.below(100))),
+    }
+}
+
+/// Bytes that were read, on both sides.
+fn run(seed: u64) -> u64 {
+    let mut rng = Rng::new(Seed::from_u64(seed ^ 0xc4a7));
+    let (mode, v6) = MODES[rng.below(4) as usize];
+    let words = [
+        "delay 1ms",
+        "delay 10ms loss 5%",
+        "delay 5ms 4ms loss 2% duplicate 2% corrupt 1%",
+    ];
+    let scenario = Scenario {
+        seed,
+        v6,
+        nic: NicConfig {
+            mode,
+            ..NicConfig::default()
+        },
+        netem: netem(words[rng.below(3) as usize]),
+        ..Scenario::default()
+    };
+    let (mut sim, hosts) = pair(&scenario);
+    let addr = if v6 { common::V6[1] } else { common::V4[1] };
+    let to = SocketAddr::new(addr.parse().unwrap(), 80);
+    let config = ListenConfig {
+        backlog: 8,
+        hold: false,
+        any_destination: false,
+    };
+    let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
+    let patterns = [pattern(0), pattern(1)];
+    let mut users = Users {
+        rng,
+        hosts,
+        to,
+        listener,
+        conns: Vec::new(),
+        patterns,
+    };
+    for _ in 0..400 {
+        users.tick(&mut sim);
+        let next = sim.now() + Nanos::from_micros(1 << users.rng.below(16));
+        sim.run_to(next);
+    }
+    let now = sim.now();
+    let read = users
+        .conns
+        .iter()
+        .flat_map(|c| c.ends)
+        .map(|end| end.read)
+        .sum();
+    for conn in users.conns {
+        for (host, end) in hosts.into_iter().zip(conn.ends) {
+            if let Some(id) = end.id {
+                sim.host(host).tcp_close(now, id);
+            }
+        }
+    }
+    sim.host(hosts[1]).close_listener(now, listener);
+    sim.run_to(now + Nanos::from_secs(3600));
+    for host in hosts {
+        let host = sim.host(host);
+        let left = (
+            host.tcp_connections(),
+            host.tcp_time_waits(),
+            host.tcp_unflushed(),
+        );
+        assert_eq!(left, (0, 0, 0), "left over an hour after the last close");
+    }
+    read
+}
+
+#[test]
+fn nothing_is_left_of_three_hundred_worlds() {
+    let mut read = 0;
+    for seed in 0..300 {
+        let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
+        read += result.unwrap_or_else(|panic| {
+            eprintln!("failed with seed {seed}");
+            resume_unwind(panic)
+        });
+    }
+    // They did get something done.
+    assert!(read > 5_000_000, "{read} bytes read");
+}
