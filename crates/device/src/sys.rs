@@ -120,6 +120,20 @@ impl Iface {
         self.call(libc::SIOCSIFMTU, &mut req)
     }
 
+    /// Packets that wait for the reader before more are dropped.
+    pub(crate) fn queue_len(&self) -> io::Result<u32> {
+        let mut req = self.name.request();
+        self.call(libc::SIOCGIFTXQLEN, &mut req)?;
+        // SAFETY: the kernel has just written an int at the union's start, as this member is.
+        Ok(unsafe { req.ifr_ifru.ifru_mtu } as u32)
+    }
+
+    pub(crate) fn set_queue_len(&self, packets: u32) -> io::Result<()> {
+        let mut req = self.name.request();
+        req.ifr_ifru.ifru_mtu = packets as c_int;
+        self.call(libc::SIOCSIFTXQLEN, &mut req)
+    }
+
     pub(crate) fn index(&self) -> io::Result<u32> {
         let mut req = self.name.request();
         self.call(libc::SIOCGIFINDEX, &mut req)?;

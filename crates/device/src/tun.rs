@@ -3,14 +3,14 @@
 //! With `IFF_VNET_HDR` a super-segment of up to 64 KiB is one `read` or one `writev`, and neither
 //! side computes a checksum. Without it, every packet of the MTU is a call.
 //!
-//! What we measured (Linux 6.18, a busy two-core virtual
-//! machine, `examples/tun_raw.rs`, per second of the processor that runs our
-//! end, the kernel's TCP included where it runs inside our calls):
-//! - Reading 64 KiB pieces moves 45-60 Gbit/s, more than half of the time in the kernel's copy; writing
-//!   them moves 62-66, and 104 to an address that drops them at once. At MTU 1500 without offloads
-//!   it is 6 and 3: the call and the packet cost about 2 us, whatever is in it.
+//! What we measured (Linux 6.18, a busy virtual machine of two cores, `examples/tun_raw.rs`), in
+//! Gbit per second of the processor that runs our end, the kernel's TCP included where it runs
+//! inside our calls:
+//! - Reading 64 KiB pieces: 45-60, more than half of the time in the kernel's copy. Writing them:
+//!   62-66, and 104 to an address that drops them at once. At MTU 1500 without offloads: 6 and 3;
+//!   the call and the packet cost about 2 us, whatever is in it.
 //! - Reads in batches of 16 or more: with an ACK after every super-segment the kernel's sending
-//!   moves into our `writev` (20 Gbit/s for one per batch, 45 and more for 16).
+//!   moves into our `writev` (20 for one per batch, 45 and more for 16).
 //! - Half a mebibyte in flight was best; with several, the copy reads memory that has left the
 //!   caches.
 //! - `IFF_NAPI` changed nothing for super-segments; at MTU size it was 2.7 instead of 3.2, and 1.5

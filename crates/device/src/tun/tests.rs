@@ -322,6 +322,25 @@ fn settings_of_the_kernel_side() {
 }
 
 #[test]
+fn packets_one_by_one_get_a_longer_queue() {
+    in_own_network(|| {
+        let (kernel, ours) = both_families()[0];
+        for (set, room) in [("none", 4096), ("all", 500)] {
+            let builder = Tun::tun("fs%d").offload(set.parse().unwrap());
+            let mut tun = builder.kernel_address(kernel, 24).open().unwrap();
+            let socket = UdpSocket::bind((kernel, 0)).unwrap();
+            for _ in 0..5000 {
+                // What the device has no room for is an error (ENOBUFS) or nothing.
+                let _ = socket.send_to(b"x", (ours, 7));
+            }
+            let mut batch = Vec::new();
+            let got = tun.receive(&mut batch, 5000).unwrap();
+            assert!((room - 10..=room).contains(&got), "{set}: {got}");
+        }
+    });
+}
+
+#[test]
 fn queues_share_an_interface() {
     in_own_network(|| {
         let (kernel, ours) = both_families()[0];
