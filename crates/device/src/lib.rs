@@ -63,6 +63,18 @@ pub trait Device: Send {
     /// from the device); how many. 0 when there is nothing now; call again after `max`.
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
 
+    /// Packets that were taken and are still on their way out. The rest have been completed, first
+    /// come, first done.
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    /// Asks to be told, as of room after a full queue, when what is in flight has been completed.
+    /// False if nothing is.
+    fn notify_completion(&mut self) -> bool {
+        false
+    }
+
     /// What to wait on for readability, when it is a file.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

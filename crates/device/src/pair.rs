@@ -9,7 +9,7 @@ use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fullsend_offload::{Checksum, Link, Packet};
 use parking_lot::Mutex;
@@ -59,6 +59,8 @@ type Notify = Arc<dyn Fn() + Send + Sync>;
 #[derive(Default)]
 struct Lane {
     queue: Mutex<VecDeque<Packet>>,
+    /// How many that is: a packet is completed when the receiver takes it.
+    held: AtomicUsize,
     /// The sender has packets left over, and wants to hear when there is room.
     sender_waits: AtomicBool,
     on_ready: [Mutex<Option<Notify>>; 2],
@@ -108,7 +110,10 @@ impl PairEnd {
 
     /// Refills the stash from the queue, and lets a waiting sender know.
     fn take_queue(&mut self) {
-        mem::swap(&mut self.stash, &mut *self.rx.queue.lock());
+        let mut queue = self.rx.queue.lock();
+        mem::swap(&mut self.stash, &mut *queue);
+        self.rx.held.store(0, Ordering::Release);
+        drop(queue);
         if self.rx.sender_waits.swap(false, Ordering::AcqRel) {
             self.rx.notify(SENDER);
         }
@@ -154,6 +159,7 @@ impl Device for PairEnd {
                 self.tx.sender_waits.store(true, Ordering::Release);
             }
         }
+        self.tx.held.store(queue.len(), Ordering::Release);
         drop(queue);
         if was_empty {
             self.tx.notify(RECEIVER);
@@ -175,6 +181,19 @@ impl Device for PairEnd {
         }
         self.as_received(&mut batch[before..]);
         Ok(batch.len() - before)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.tx.held.load(Ordering::Acquire)
+    }
+
+    fn notify_completion(&mut self) -> bool {
+        let queue = self.tx.queue.lock();
+        if queue.is_empty() {
+            return false;
+        }
+        self.tx.sender_waits.store(true, Ordering::Release);
+        true
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

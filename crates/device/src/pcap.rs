@@ -245,6 +245,14 @@ impl<D: Device> Device for Tapped<D> {
         Ok(got)
     }
 
+    fn in_flight(&self) -> usize {
+        self.device.in_flight()
+    }
+
+    fn notify_completion(&mut self) -> bool {
+        self.device.notify_completion()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.device.fd()
     }

@@ -95,6 +95,8 @@ pub(crate) struct Shard {
     /// Left the host, not yet taken by the device; `tokens` goes with it.
     tx: VecDeque<Packet>,
     tokens: VecDeque<TxToken>,
+    /// How often the host had begun to hold writes until a completion.
+    corked: u64,
     /// When `send` was called last.
     now: Instant,
     out: Vec<Packet>,
@@ -138,6 +140,7 @@ impl Engine {
             device,
             tx: VecDeque::new(),
             tokens: VecDeque::new(),
+            corked: 0,
             now: Instant::ZERO,
             out: Vec::new(),
             rx: Vec::new(),
@@ -409,6 +412,9 @@ impl Shard {
     fn send(&mut self, now: Instant) -> After {
         let mut after = After::default();
         self.now = now;
+        if self.tokens.len() > self.tx.len() {
+            self.complete(now);
+        }
         if self.has_to_send() {
             after.more = self.push(now);
             let blocked = !self.tx.is_empty();
@@ -416,6 +422,12 @@ impl Shard {
             self.blocked = blocked;
         }
         after.kick |= self.host.poll_deadline().is_some_and(|at| at < self.armed);
+        let corked = self.host.autocorked();
+        if corked != self.corked {
+            self.corked = corked;
+            // If the device has finished meanwhile, the next turn sees to it.
+            after.kick |= !self.device.notify_completion();
+        }
         after
     }
 
@@ -447,7 +459,8 @@ impl Shard {
 
     /// Tells the host of each packet that the device has taken.
     fn complete(&mut self, now: Instant) {
-        while self.tokens.len() > self.tx.len() {
+        let unfinished = self.tx.len() + self.device.in_flight();
+        while self.tokens.len() > unfinished {
             let Some(token) = self.tokens.pop_front() else {
                 return;
             };

@@ -199,6 +199,13 @@ impl Host {
         }
     }
 
+    /// How many times a connection began to hold small writes until the device completes what it
+    /// has of it (`TCPAutoCorking`). When this grew, completions should not be late.
+    #[inline]
+    pub fn autocorked(&self) -> u64 {
+        self.env.mib.auto_corking
+    }
+
     /// The device is done with a packet that carried `token`.
     #[inline]
     pub fn complete(&mut self, now: Instant, token: TxToken) {

@@ -21,6 +21,8 @@ fullsend_units::counters! {
         in_errs: "TcpInErrs",
         /// RST segments sent.
         out_rsts: "TcpOutRsts",
+        /// Times that small writes were held until the device was done with what it had.
+        auto_corking: "TcpExtTCPAutoCorking",
         /// SYNs and SYN-ACKs sent again.
         syn_retrans: "TcpExtTCPSynRetrans",
         /// Retransmission timeouts.

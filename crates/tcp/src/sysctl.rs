@@ -90,6 +90,8 @@ sysctls! {
     "net.ipv4." tcp_slow_start_after_idle: bool = true, ();
     /// Unsent bytes above which a socket is not writable.
     "net.ipv4." tcp_notsent_lowat: u32 = u32::MAX, 1..=u32::MAX;
+    /// Small writes wait while the device still has something of the connection to send.
+    "net.ipv4." tcp_autocorking: bool = true, ();
     /// Least segments in a super-segment, whatever the pacing rate says.
     "net.ipv4." tcp_min_tso_segs: u32 = 2, 1..=65_535;
     /// Each such power of two microseconds of `min_rtt` halves the burst a super-segment may be.

@@ -98,7 +98,7 @@ impl Run<'_> {
     /// its interrupts.
     fn write_turn(&mut self, flow: &mut Flow, now: Instant) -> Result<()> {
         const BYTES: u64 = 256 << 10;
-        const WRITES: u64 = 64;
+        const WRITES: u64 = 256;
         let until = flow.sent + BYTES.min(WRITES * self.plan.message as u64);
         while flow.sent < until {
             let Some(taken) = self.write(flow, now)? else {

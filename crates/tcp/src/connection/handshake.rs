@@ -289,6 +289,7 @@ impl Sender {
             fin: Fin::No,
             blocked: Blocked::No,
             more: false,
+            throttled: false,
             sndbuf_locked: false,
             sndbuf: cx.sysctl.tcp_wmem[1],
             wmem_inflight: 0,

@@ -138,6 +138,8 @@ pub(crate) struct Sender {
     pub(crate) blocked: Blocked,
     /// The last write said that more follows (`MSG_MORE`).
     pub(crate) more: bool,
+    /// The next completion of the device is to be followed by an attempt to send.
+    pub(crate) throttled: bool,
     pub(crate) sndbuf_locked: bool,
     pub(crate) sndbuf: u32,
     /// Bytes handed to the device and not completed (spec: `sk_wmem_alloc`).
@@ -249,6 +251,7 @@ impl Connection {
     /// The device completed a segment of `truesize` (spec 2).
     pub fn handle_tx_complete(&mut self, _cx: &mut Cx<'_>, truesize: u32) {
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
+        self.out.any |= core::mem::take(&mut self.snd.throttled);
     }
 
     /// Bytes of memory held by text that was written and is not acknowledged, or arrived and is

@@ -3,7 +3,7 @@
 use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
-use crate::send::Blocked;
+use crate::send::{Blocked, UNIT_OVERHEAD_BYTES};
 use crate::{Cx, TcpError, TcpInfo};
 
 impl Connection {
@@ -31,7 +31,7 @@ impl Connection {
             self.user.wants_write = true;
             return Err(TcpError::WouldBlock);
         }
-        self.after_write(more && done == data.len());
+        self.after_write(cx, more && done == data.len());
         Ok(done)
     }
 
@@ -55,7 +55,7 @@ impl Connection {
         self.refresh_size_goal(cx);
         let goal = self.snd.size_goal as usize;
         self.snd.queue.append_slice(data, goal);
-        self.after_write(more);
+        self.after_write(cx, more);
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl Connection {
 
     /// Text was appended: decides about PSH, and whether it is worth asking for a segment.
     #[inline]
-    fn after_write(&mut self, more: bool) {
+    fn after_write(&mut self, cx: &mut Cx<'_>, more: bool) {
         let snd = &mut self.snd;
         let write_seq = snd.write_seq();
         // Spec 1.9: PSH where the writer pauses, and before half a window has gone without one.
@@ -81,12 +81,31 @@ impl Connection {
             snd.pushed = write_seq;
         }
         let uncorked = core::mem::replace(&mut snd.more, more) && !more;
-        self.out.any |= match snd.blocked {
+        let push = match snd.blocked {
             Blocked::No | Blocked::Defer => true,
             // Only a full segment, or the end of MSG_MORE, changes that.
             Blocked::Nagle => uncorked || snd.queue.len() as u32 >= snd.mss.bytes(),
             Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing => false,
         };
+        if push && !self.autocorks(cx) {
+            self.out.any = true;
+        }
+    }
+
+    /// Autocorking: a unit that is not full waits while the device holds more of this
+    /// connection than the unit itself; the next completion sends it.
+    #[inline]
+    fn autocorks(&mut self, cx: &mut Cx<'_>) -> bool {
+        let snd = &mut self.snd;
+        let holds = snd.queue.len() < snd.size_goal as usize
+            && snd.wmem_inflight as usize > snd.queue.truesize() + UNIT_OVERHEAD_BYTES as usize
+            && cx.sysctl.tcp_autocorking
+            && !snd.rtx.is_empty();
+        if holds && !snd.throttled {
+            cx.mib.auto_corking += 1;
+            snd.throttled = true;
+        }
+        holds
     }
 
     /// Copies received bytes out; 0 is the end of the stream.

@@ -11,4 +11,4 @@ mod write_queue;
 pub(crate) use nagle::Nagle;
 pub(crate) use output::Blocked;
 pub(crate) use pacing::Pacing;
-pub(crate) use write_queue::WriteQueue;
+pub(crate) use write_queue::{UNIT_OVERHEAD_BYTES, WriteQueue};

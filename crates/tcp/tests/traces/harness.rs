@@ -179,6 +179,7 @@ impl Bench {
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 panic!("at {line:?}: nothing leaves");
             };
+            self.complete(&segment);
             return self.compare(&segment, rest);
         }
         self.silence();
@@ -365,8 +366,15 @@ impl Bench {
     /// The next segment, whatever it is.
     pub(crate) fn next_out(&mut self) -> Option<SegmentOut> {
         let segment = self.conn.poll_transmit(cx!(self))?;
+        self.complete(&segment);
         self.check(&segment);
         Some(segment)
+    }
+
+    /// The device is done with a segment at once.
+    fn complete(&mut self, segment: &SegmentOut) {
+        let truesize = segment.truesize;
+        self.conn.handle_tx_complete(cx!(self), truesize);
     }
 
     /// Our sequence number as scripts count.
