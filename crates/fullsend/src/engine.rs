@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -212,12 +213,15 @@ impl Engine {
         shard.alive()?;
         let then = shard.now;
         let result = call(&mut shard.host, then);
-        let now = if shard.has_to_send() {
-            self.clock.now()
+        let after = if shard.has_to_send() {
+            shard.send(self.clock.now())
         } else {
-            then
+            // Nothing left, so no timer was set either.
+            After {
+                kick: shard.awaits_completion(),
+                more: false,
+            }
         };
-        let after = shard.send(now);
         self.finish(shard, after, prompt);
         result
     }
@@ -422,13 +426,16 @@ impl Shard {
             self.blocked = blocked;
         }
         after.kick |= self.host.poll_deadline().is_some_and(|at| at < self.armed);
-        let corked = self.host.autocorked();
-        if corked != self.corked {
-            self.corked = corked;
-            // If the device has finished meanwhile, the next turn sees to it.
-            after.kick |= !self.device.notify_completion();
-        }
+        after.kick |= self.awaits_completion();
         after
+    }
+
+    /// Sees to it that a completion that a held write waits for is not late; true if it has come
+    /// already, and the next turn must see to it.
+    #[inline]
+    fn awaits_completion(&mut self) -> bool {
+        let corked = self.host.autocorked();
+        corked != mem::replace(&mut self.corked, corked) && !self.device.notify_completion()
     }
 
     /// True if the host may have more to give and the device would take it.

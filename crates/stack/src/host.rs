@@ -148,16 +148,17 @@ impl Host {
     }
 
     /// When `poll` must be called at the latest.
+    #[inline]
     pub fn poll_deadline(&self) -> Option<Instant> {
         if self.loopback.wants_transmit() {
             return Some(Instant::ZERO);
         }
-        let timers = [
-            self.tcp.wheel.next(),
-            self.tcp.time_wait.next(),
-            self.ip_deadline(),
-        ];
-        timers.into_iter().flatten().min()
+        let none = Instant::FAR_FUTURE;
+        let tcp = self.tcp.wheel.next().unwrap_or(none);
+        let time_wait = self.tcp.time_wait.next().unwrap_or(none);
+        let ip = self.ip_deadline().unwrap_or(none);
+        let first = tcp.min(time_wait).min(ip);
+        (first != none).then_some(first)
     }
 
     /// `transmit` has something to give for this interface (cheap).

@@ -135,10 +135,12 @@ impl Host {
     }
 
     pub(crate) fn ip_deadline(&self) -> Option<Instant> {
-        let neighbours = self.ifaces.iter().filter_map(|i| i.neighbours.as_ref());
-        neighbours
-            .filter_map(Neighbours::deadline)
-            .chain(self.ip.reassembly.deadline())
-            .min()
+        let mut first = self.ip.reassembly.deadline();
+        for iface in &self.ifaces {
+            if let Some(at) = iface.neighbours.as_ref().and_then(Neighbours::deadline) {
+                first = Some(first.map_or(at, |first| first.min(at)));
+            }
+        }
+        first
     }
 }
