@@ -10,7 +10,7 @@ use fullsend_tcp::{Cx, DeviceCaps, Sysctl, TcpMib};
 use fullsend_units::{Instant, Rng, Seed};
 
 use crate::interface::{Interface, LOOPBACK};
-use crate::ip::Ip;
+use crate::ip::{Ip, Path};
 use crate::mib::HostMib;
 use crate::siphash::SipKey;
 use crate::tcp::Tcp;
@@ -34,18 +34,36 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) mib: TcpMib,
     pub(crate) rng: Rng,
+    /// By interface.
+    caps: Vec<DeviceCaps>,
+    loopback: DeviceCaps,
 }
 
 impl Env {
+    /// What a connection on `path` needs.
     #[inline]
-    pub(crate) fn cx(&mut self, now: Instant, device: DeviceCaps, ts_offset: u32) -> Cx<'_> {
+    pub(crate) fn cx(&mut self, now: Instant, path: &Path, ts_offset: u32) -> Cx<'_> {
+        let caps = self.caps.get(usize::from(path.iface)).copied();
+        let device = DeviceCaps {
+            mtu: path.mtu,
+            ..caps.unwrap_or(self.loopback)
+        };
+        Cx {
+            device,
+            ..self.cx_without_path(now, ts_offset)
+        }
+    }
+
+    /// What TIME-WAIT needs.
+    #[inline]
+    pub(crate) fn cx_without_path(&mut self, now: Instant, ts_offset: u32) -> Cx<'_> {
         Cx {
             now,
             sysctl: &self.sysctl,
             pool: &self.pool,
             mib: &mut self.mib,
             rng: &mut self.rng,
-            device,
+            device: self.loopback,
             ts_offset,
         }
     }
@@ -90,6 +108,8 @@ impl Host {
                 pool: Pool::new(config.pool_bytes),
                 mib: TcpMib::default(),
                 rng,
+                caps: Vec::new(),
+                loopback: IfaceConfig::loopback().caps(),
             },
             ifaces: Vec::new(),
             loopback: Interface::new(IfaceConfig::loopback()),
@@ -121,6 +141,7 @@ impl Host {
     /// Adds an interface.
     pub fn add_interface(&mut self, config: IfaceConfig) -> IfaceId {
         let id = IfaceId(self.ifaces.len() as u16);
+        self.env.caps.push(config.caps());
         self.ifaces.push(Interface::new(config));
         id
     }

@@ -63,7 +63,7 @@ impl IfaceConfig {
         }
     }
 
-    fn caps(&self) -> DeviceCaps {
+    pub(crate) fn caps(&self) -> DeviceCaps {
         DeviceCaps {
             mtu: self.mtu,
             gso_max_size: if self.gso {
@@ -92,7 +92,6 @@ impl IfaceConfig {
 #[derive(Debug)]
 pub(crate) struct Interface {
     pub(crate) config: IfaceConfig,
-    pub(crate) caps: DeviceCaps,
     pub(crate) gro: Gro,
     /// Who has which hardware address; Ethernet only.
     pub(crate) neighbours: Option<Neighbours>,
@@ -110,7 +109,6 @@ impl Interface {
             max_size: 65_536,
         };
         Self {
-            caps: config.caps(),
             gro: Gro::new(gro),
             neighbours: match config.link {
                 Link::Ip => None,

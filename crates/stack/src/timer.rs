@@ -14,29 +14,39 @@ const TICK_SHIFT: u32 = 13;
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 8;
-const MAX_TICK: u64 = (1 << (LEVEL_BITS * LEVELS as u32)) - 1;
+/// The tick of a timer that does not run.
+const UNARMED: u64 = (1 << (LEVEL_BITS * LEVELS as u32)) - 1;
+const MAX_TICK: u64 = UNARMED - 1;
 const NIL: u32 = u32::MAX;
-const UNARMED: u64 = u64::MAX;
 
-/// One timer, linked with the others of its slot.
+/// One timer, linked with the others of its slot; 16 bytes, one for each connection.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// When it fires, or `UNARMED`.
-    tick: u64,
+    /// When it fires, or `UNARMED`; below that, level and slot.
+    place: u64,
     prev: u32,
     next: u32,
-    level: u8,
-    slot: u8,
 }
 
 impl Node {
-    const IDLE: Self = Self {
-        tick: UNARMED,
-        prev: NIL,
-        next: NIL,
-        level: 0,
-        slot: 0,
-    };
+    const IDLE: Self = Self::at(UNARMED, 0, 0);
+
+    const fn at(tick: u64, level: u8, slot: u8) -> Self {
+        Self {
+            place: tick << 16 | (level as u64) << 8 | slot as u64,
+            prev: NIL,
+            next: NIL,
+        }
+    }
+
+    #[inline]
+    const fn tick(self) -> u64 {
+        self.place >> 16
+    }
+
+    const fn level_and_slot(self) -> (u8, u8) {
+        ((self.place >> 8) as u8, self.place as u8)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -94,7 +104,7 @@ impl Wheel {
     pub(crate) fn arm(&mut self, index: u32, at: Instant) {
         let tick = tick_at_or_after(at);
         if let Some(node) = self.nodes.get(index as usize)
-            && node.tick <= tick
+            && node.tick() <= tick
         {
             return;
         }
@@ -115,14 +125,15 @@ impl Wheel {
         let Some(&node) = self.nodes.get(index as usize) else {
             return;
         };
-        if node.tick == UNARMED {
+        if node.tick() == UNARMED {
             return;
         }
         if node.next != NIL {
             self.nodes[node.next as usize].prev = node.prev;
         }
         if node.prev == NIL {
-            self.set_head(node.level, node.slot, node.next);
+            let (level, slot) = node.level_and_slot();
+            self.set_head(level, slot, node.next);
         } else {
             self.nodes[node.prev as usize].next = node.next;
         }
@@ -157,11 +168,8 @@ impl Wheel {
         let slot = (tick >> (LEVEL_BITS * level as u32)) as usize % SLOTS;
         let head = self.levels[level].heads[slot];
         self.nodes[index as usize] = Node {
-            tick,
-            prev: NIL,
             next: head,
-            level: level as u8,
-            slot: slot as u8,
+            ..Node::at(tick, level as u8, slot as u8)
         };
         if head != NIL {
             self.nodes[head as usize].prev = index;
@@ -204,10 +212,10 @@ impl Wheel {
             self.set_head(level as u8, slot as u8, NIL);
             while index != NIL {
                 let node = core::mem::replace(&mut self.nodes[index as usize], Node::IDLE);
-                if node.tick <= target {
+                if node.tick() <= target {
                     due.push(index);
                 } else {
-                    self.link(index, node.tick);
+                    self.link(index, node.tick());
                 }
                 index = node.next;
             }

@@ -23,7 +23,7 @@ impl Host {
     ) -> Result<Path, StackError> {
         let version = self.ip.version;
         if self.ip.addresses.is_local(remote) {
-            let loopback = (LOOPBACK, self.loopback.caps, version);
+            let loopback = (LOOPBACK, self.loopback.config.mtu, version);
             return Ok(Path::new(loopback, Some(&[]), (local, remote), upper));
         }
         let to = remote.to_ip();
@@ -32,10 +32,8 @@ impl Host {
             return Err(StackError::NoRoute(to));
         };
         let interface = &mut self.ifaces[usize::from(hop.iface)];
-        let mut caps = interface.caps;
-        if let Some(mtu) = self.ip.pmtu.get(now, to) {
-            caps.mtu = caps.mtu.min(mtu);
-        }
+        let mtu = self.ip.pmtu.get(now, to).unwrap_or(u32::MAX);
+        let mtu = mtu.min(interface.config.mtu);
         let broadcast = self.ip.addresses.is_broadcast(to);
         let mac = match &mut interface.neighbours {
             None => None,
@@ -54,7 +52,7 @@ impl Host {
             None if interface.neighbours.is_none() => Some(&[]),
             None => None,
         };
-        let from = (hop.iface, caps, version);
+        let from = (hop.iface, mtu, version);
         Ok(Path::new(from, link, (local, remote), upper))
     }
 
@@ -86,14 +84,14 @@ impl Host {
         packet.layers = path.layers(protocol);
         let octets = len + usize::from(path.network_len());
         self.mib.count_output(path.is_v4(), octets);
-        if len + usize::from(path.network_len()) <= path.caps.mtu as usize {
+        if len + usize::from(path.network_len()) <= path.mtu as usize {
             self.send_on(now, &path, (local, remote), packet);
             return Ok(());
         }
         let mut pieces = core::mem::take(&mut self.ip.pieces);
         // RFC 7739: strangers must not guess it.
         let ident = self.env.rng.next_u32();
-        fragment(packet, path.caps.mtu as usize, ident, &mut pieces);
+        fragment(packet, path.mtu as usize, ident, &mut pieces);
         *self.mib.frag_oks(path.is_v4()) += 1;
         *self.mib.frag_creates(path.is_v4()) += pieces.len() as u64;
         for piece in pieces.drain(..) {

@@ -4,7 +4,6 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use fullsend_offload::{HeaderBuf, Layers};
-use fullsend_tcp::DeviceCaps;
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::ethertype;
 use fullsend_wire::{ipv4, ipv6};
@@ -16,7 +15,7 @@ const MAX_HEADER: usize = 14 + ipv6::HEADER_LEN;
 /// RFC 1340, and everybody's default since.
 const DEFAULT_TTL: u8 = 64;
 
-/// A path; 80 bytes, one for each connection.
+/// A path; 72 bytes, one for each connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     /// The version of the routing state that it was made from.
@@ -31,7 +30,8 @@ pub(crate) struct Path {
     /// Of the pseudo-header without length.
     pseudo_sum: u16,
     header: [u8; MAX_HEADER],
-    pub(crate) caps: DeviceCaps,
+    /// Largest IP packet that gets through, bytes.
+    pub(crate) mtu: u32,
 }
 
 /// The one's complement sum of a few words (RFC 1071), of which `sum` is the plain one.
@@ -53,7 +53,7 @@ impl Path {
     /// A path for `protocol` between two addresses of one family. `link` holds the link header,
     /// EtherType excluded, or `None` when the neighbour's address is not known yet.
     pub(crate) fn new(
-        (iface, caps, version): (u16, DeviceCaps, u32),
+        (iface, mtu, version): (u16, u32, u32),
         link: Option<&[u8]>,
         (local, remote): (Addr, Addr),
         (protocol, flow_label): (u8, u32),
@@ -67,7 +67,7 @@ impl Path {
             header_sum: 0,
             pseudo_sum: 0,
             header: [0; MAX_HEADER],
-            caps,
+            mtu,
         };
         let link = link.unwrap_or(&[]);
         if !link.is_empty() {

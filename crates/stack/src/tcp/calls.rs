@@ -10,6 +10,7 @@ use fullsend_units::Instant;
 
 use super::TcpId;
 use super::socket::{Entry, Owner, Socket};
+use crate::waiters::Wait;
 use crate::{Host, StackError};
 
 /// What to wait for on a socket.
@@ -31,7 +32,7 @@ impl Host {
     ) -> Result<(u32, &mut Socket, Cx<'_>), StackError> {
         match self.tcp.table.by_id(id.0) {
             Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
-                let cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                let cx = self.env.cx(now, &socket.path, socket.ts_offset);
                 Ok((index, socket, cx))
             }
             // Held: there is no connection before it is accepted.
@@ -173,12 +174,12 @@ impl Host {
         waker: &Waker,
     ) -> Result<bool, StackError> {
         let (_, socket, mut cx) = self.user_socket(now, id)?;
-        let (ready, slot) = match interest {
-            Interest::Read => (socket.conn.poll_readable(), &mut socket.readers),
-            Interest::Write => (socket.conn.poll_writable(&mut cx), &mut socket.writers),
+        let (ready, what) = match interest {
+            Interest::Read => (socket.conn.poll_readable(), Wait::Read),
+            Interest::Write => (socket.conn.poll_writable(&mut cx), Wait::Write),
         };
         if !ready {
-            slot.register(waker);
+            socket.waiters.register(what, waker);
         }
         Ok(ready)
     }
@@ -190,11 +191,13 @@ impl Host {
 
     /// No more reading.
     pub fn tcp_shutdown_read(&mut self, id: TcpId) -> Result<(), StackError> {
-        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
-        socket.conn.shutdown_read();
-        let mut readers = core::mem::take(&mut socket.readers);
-        readers.wake(&mut self.wakers);
-        Ok(())
+        let mut wakers = core::mem::take(&mut self.wakers);
+        let done = self.user_socket(Instant::ZERO, id).map(|(_, socket, _)| {
+            socket.conn.shutdown_read();
+            socket.waiters.wake(Wait::Read, &mut wakers);
+        });
+        self.wakers = wakers;
+        done
     }
 
     /// All written data (and the FIN, if shut down) is acknowledged; registers `waker` if not. An
@@ -208,7 +211,7 @@ impl Host {
             let error = socket.conn.take_error();
             return Err(error.unwrap_or(TcpError::BrokenPipe).into());
         }
-        socket.flushers.register(waker);
+        socket.waiters.register(Wait::Flush, waker);
         Ok(false)
     }
 
@@ -289,10 +292,10 @@ impl Host {
         for index in all {
             match self.tcp.table.get_mut(index) {
                 Some(Entry::Conn(socket)) => {
-                    let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                    let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
                     socket.conn.abort(&mut cx);
-                    socket.readers.wake(&mut self.wakers);
-                    socket.writers.wake(&mut self.wakers);
+                    socket.waiters.wake(Wait::Read, &mut self.wakers);
+                    socket.waiters.wake(Wait::Write, &mut self.wakers);
                     self.settle(now, index);
                 }
                 Some(Entry::Held(_)) => self.reject_held(now, index),

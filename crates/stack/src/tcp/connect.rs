@@ -16,7 +16,7 @@ use crate::{Host, StackError};
 
 /// What we can take in one segment: the path's MTU less IP and TCP headers (RFC 6691 2).
 fn mss_of(path: &Path) -> Mss {
-    let bytes = path.caps.mtu.saturating_sub(headers_len(path.is_v4()));
+    let bytes = path.mtu.saturating_sub(headers_len(path.is_v4()));
     Mss::clamped(bytes.min(u16::MAX.into()) as u16)
 }
 
@@ -36,7 +36,7 @@ impl Host {
         let path = self.tcp_path(now, &key)?;
         let ts_offset = self.tcp.timestamp_offset(&key);
         let iss = self.initial_sequence(now, &key);
-        let mut cx = self.env.cx(now, path.caps, ts_offset);
+        let mut cx = self.env.cx(now, &path, ts_offset);
         let conn = Connection::connect(
             &mut cx,
             key.local_port,
@@ -112,7 +112,7 @@ impl Host {
         let path = self.tcp_path(now, key)?;
         let ts_offset = self.tcp.timestamp_offset(key);
         let iss = self.initial_sequence(now, key);
-        let mut cx = self.env.cx(now, path.caps, ts_offset);
+        let mut cx = self.env.cx(now, &path, ts_offset);
         let conn = Connection::accept(&mut cx, syn, iss, mss_of(&path), path.network_len());
         Ok(Socket::new(conn, *key, path, ts_offset, owner))
     }
@@ -134,9 +134,7 @@ impl Socket {
             ip_ident: ts_offset as u16 ^ key.remote_port,
             queued: false,
             owner,
-            readers: Waiters::default(),
-            writers: Waiters::default(),
-            flushers: Waiters::default(),
+            waiters: Waiters::default(),
         })
     }
 }

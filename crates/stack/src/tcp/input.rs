@@ -6,6 +6,7 @@ use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::ListenerId;
+use super::listen::Listener;
 use super::socket::{Entry, Owner};
 use crate::Host;
 use crate::demux::{FlowKey, Target};
@@ -72,7 +73,7 @@ impl Host {
                 let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
                     return;
                 };
-                let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
                 socket.conn.handle_segment(&mut cx, segment);
                 self.settle(now, index);
             }
@@ -83,12 +84,13 @@ impl Host {
 
     /// The handshake's last ACK is dropped while nobody makes room in the accept queue; the peer's
     /// data or our SYN-ACK's repetition brings another.
-    fn accept_overflows(&mut self, listener: ListenerId, repr: &TcpRepr) -> bool {
+    fn accept_overflows(&mut self, listener: u32, repr: &TcpRepr) -> bool {
         let full = self
             .tcp
             .listeners
-            .get_mut(listener)
-            .is_some_and(|l| l.accept_is_full());
+            .table
+            .get(listener)
+            .is_some_and(Listener::accept_is_full);
         let overflows = full && !repr.flags.intersects(TcpFlags::RST.union(TcpFlags::SYN));
         if overflows {
             self.mib.socket.listen_overflows += 1;
@@ -111,7 +113,7 @@ impl Host {
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return false;
         };
-        let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+        let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
         let about_us = socket.conn.handle_icmp(&mut cx, seq, error);
         self.settle(now, index);
         about_us
@@ -160,7 +162,10 @@ impl Host {
             mib.listen_drops += 1;
             return;
         }
-        let Ok(socket) = self.passive_socket(now, key, syn, Owner::HalfOpen(id)) else {
+        let Some(index) = self.tcp.listeners.table.by_id(id.0).map(|(index, _)| index) else {
+            return;
+        };
+        let Ok(socket) = self.passive_socket(now, key, syn, Owner::HalfOpen(index)) else {
             return;
         };
         if self.adopt(now, socket).is_some()

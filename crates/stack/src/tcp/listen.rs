@@ -249,7 +249,7 @@ impl Host {
         self.wakers.extend(listener.wakers);
         let is_its = |entry: &Entry| match entry {
             Entry::Conn(socket) => {
-                matches!(socket.owner, Owner::HalfOpen(l) | Owner::Queued(l) if l == id)
+                matches!(socket.owner, Owner::HalfOpen(l) | Owner::Queued(l) if l == index)
             }
             Entry::Held(held) => held.listener == id && !held.taken,
         };
@@ -265,8 +265,8 @@ impl Host {
     }
 
     /// A handshake on behalf of `listener` ended: with a connection to accept, or without.
-    pub(super) fn handshake_done(&mut self, now: Instant, listener: ListenerId, index: u32) {
-        let Some(l) = self.tcp.listeners.get_mut(listener) else {
+    pub(super) fn handshake_done(&mut self, now: Instant, listener: u32, index: u32) {
+        let Some(l) = self.tcp.listeners.table.get_mut(listener) else {
             return self.orphan(now, index, true);
         };
         l.pending = l.pending.saturating_sub(1);

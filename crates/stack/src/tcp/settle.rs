@@ -9,7 +9,7 @@ use fullsend_units::Instant;
 use super::socket::{Entry, Owner};
 use crate::Host;
 use crate::demux::Target;
-use crate::waiters::Waiters;
+use crate::waiters::{Wait, Waiters};
 
 /// Connections that may live on without a user; beyond, the youngest is reset (Linux's
 /// tcp_max_orphans).
@@ -26,8 +26,8 @@ impl Host {
         if wakes.read || wakes.write {
             socket.wake(wakes, &mut self.wakers);
         }
-        if !socket.flushers.is_empty() && socket.conn.is_flushed() {
-            socket.flushers.wake(&mut self.wakers);
+        if socket.waiters.any_flush() && socket.conn.is_flushed() {
+            socket.waiters.wake(Wait::Flush, &mut self.wakers);
         }
         if let Some(at) = socket.conn.poll_deadline() {
             self.tcp.wheel.arm(index, at);
@@ -82,7 +82,7 @@ impl Host {
         if socket.conn.state() != State::Closed {
             return;
         }
-        socket.flushers.wake(&mut self.wakers);
+        socket.waiters.wake(Wait::Flush, &mut self.wakers);
         if let Some(remains) = socket.conn.take_time_wait() {
             self.enter_time_wait(index, remains);
         }
@@ -122,7 +122,7 @@ impl Host {
         };
         socket.owner = Owner::Nobody;
         self.tcp.orphans += 1;
-        let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+        let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
         if abort {
             socket.conn.abort(&mut cx);
         } else if too_many {
@@ -131,9 +131,7 @@ impl Host {
         } else {
             socket.conn.close(&mut cx);
         }
-        socket.readers = Waiters::default();
-        socket.writers = Waiters::default();
-        socket.flushers = Waiters::default();
+        socket.waiters = Waiters::default();
         self.settle(now, index);
     }
 
@@ -142,7 +140,7 @@ impl Host {
         match self.tcp.table.get_mut(index) {
             Some(Entry::Conn(socket)) => {
                 if socket.conn.poll_deadline().is_some_and(|at| at <= now) {
-                    let mut cx = self.env.cx(now, socket.path.caps, socket.ts_offset);
+                    let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
                     socket.conn.handle_timeout(&mut cx);
                 }
                 self.settle(now, index);

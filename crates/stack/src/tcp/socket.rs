@@ -11,17 +11,18 @@ use fullsend_wire::tcp::TcpRepr;
 use super::ListenerId;
 use crate::demux::FlowKey;
 use crate::ip::Path;
-use crate::waiters::Waiters;
+use crate::waiters::{Wait, Waiters};
 
-/// Who is to hear of a connection.
+/// Who is to hear of a connection. Listeners are named by their slot: one that closes leaves no
+/// connection behind that names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// A user has its handle.
     User,
     /// In the handshake, on behalf of a listener.
-    HalfOpen(ListenerId),
+    HalfOpen(u32),
     /// Waiting to be accepted.
-    Queued(ListenerId),
+    Queued(u32),
     /// Its user let go; it finishes by itself.
     Nobody,
 }
@@ -37,10 +38,7 @@ pub(crate) struct Socket {
     /// Stands in its interface's `ready`.
     pub(super) queued: bool,
     pub(super) owner: Owner,
-    pub(super) readers: Waiters,
-    pub(super) writers: Waiters,
-    /// Who waits until everything is acknowledged.
-    pub(super) flushers: Waiters,
+    pub(super) waiters: Waiters,
 }
 
 impl Socket {
@@ -48,10 +46,10 @@ impl Socket {
     #[inline]
     pub(super) fn wake(&mut self, wakes: Wakes, out: &mut Vec<Waker>) {
         if wakes.read {
-            self.readers.wake(out);
+            self.waiters.wake(Wait::Read, out);
         }
         if wakes.write {
-            self.writers.wake(out);
+            self.waiters.wake(Wait::Write, out);
         }
     }
 }
@@ -83,3 +81,6 @@ impl Entry {
         }
     }
 }
+
+// An idle connection is to cost 1 KiB at most, with its slots in the tables.
+const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 168);

@@ -126,11 +126,10 @@ impl Host {
         index: u32,
         segment: &SegmentIn,
     ) -> bool {
-        let caps = self.loopback.caps;
         let Some(remains) = self.tcp.time_wait.table.get_mut(index) else {
             return false;
         };
-        let mut cx = self.env.cx(now, caps, remains.ts_offset);
+        let mut cx = self.env.cx_without_path(now, remains.ts_offset);
         let key = remains.key;
         match remains.tw.handle_segment(&mut cx, segment) {
             TimeWaitVerdict::Drop => false,
