@@ -1,0 +1,150 @@
+//! Against the Linux kernel over TAP, in a network namespace that lasts as long as the test's
+//! thread: ARP, Neighbour Discovery with duplicate detection, ICMP, fragments. Needs root.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket as Kernel;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use fullsend::{Stack, UdpSocket};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::geteuid;
+use tokio::runtime::Builder;
+
+const OURS: [&str; 2] = ["10.8.0.2", "fd08::2"];
+const KERNELS: [&str; 2] = ["10.8.0.1", "fd08::1"];
+
+fn run(program: &str, args: &[&str]) -> (bool, String) {
+    let output = Command::new(program).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.success(), text)
+}
+
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if !geteuid().is_root() {
+        println!("skipped: needs root, for a network namespace and a TAP device");
+        return;
+    }
+    let thread = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        assert!(run("ip", &["link", "set", "lo", "up"]).0);
+        test();
+    });
+    thread.join().unwrap();
+}
+
+/// Runs `test` beside a stack with an address of each family on a TAP.
+fn with_stack(test: fn(&Stack)) {
+    in_namespace(move || {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let _context = runtime.enter();
+        let mut builder = Stack::builder().tap("fst0");
+        for (ours, kernels) in OURS.into_iter().zip(KERNELS) {
+            let bits = if ours.contains(':') { 64 } else { 24 };
+            builder = builder
+                .address(&format!("{ours}/{bits}"))
+                .kernel_address(&format!("{kernels}/{bits}"));
+        }
+        let stack = builder.build().unwrap();
+        test(&stack);
+    });
+}
+
+fn counter(stack: &Stack, name: &str) -> u64 {
+    let counters = stack.counters();
+    counters.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+#[test]
+fn pings_small_and_large_are_answered() {
+    if Command::new("ping").arg("-V").output().is_err() {
+        println!("skipped: needs ping (iputils-ping)");
+        return;
+    }
+    with_stack(|stack| {
+        for to in OURS {
+            // Both sides detect duplicates of their IPv6 addresses first.
+            assert!(run("ping", &["-c", "1", "-i", "0.1", "-w", "9", to]).0);
+            for size in ["56", "1472", "5000", "60000"] {
+                let args = ["-c", "5", "-i", "0.02", "-W", "5", "-s", size, to];
+                let (_, text) = run("ping", &args);
+                assert!(text.contains(" 0% packet loss"), "{text}");
+            }
+        }
+        for name in [
+            "IcmpInEchos",
+            "Icmp6InEchos",
+            "IpReasmOKs",
+            "Ip6ReasmOKs",
+            "IpFragOKs",
+        ] {
+            assert!(counter(stack, name) >= 10, "{name}");
+        }
+        for name in [
+            "IcmpInErrors",
+            "Icmp6InErrors",
+            "IpReasmFails",
+            "Ip6ReasmFails",
+        ] {
+            assert_eq!(counter(stack, name), 0, "{name}");
+        }
+        // Learnt, not configured.
+        for to in OURS {
+            let (_, text) = run("ip", &["neigh", "show", to]);
+            assert!(text.contains("lladdr"), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_port_without_a_socket_is_refused() {
+    with_stack(|_| {
+        for (ours, kernels) in OURS.into_iter().zip(KERNELS) {
+            let socket = Kernel::bind((kernels, 0)).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_millis(100)))
+                .unwrap();
+            socket.connect((ours, 9)).unwrap();
+            // Until duplicate detection is over nobody answers.
+            let refused = (0..50).any(|_| {
+                let sent = socket.send(b"anybody?").map(drop);
+                let answer = sent.and_then(|()| socket.recv(&mut [0; 9]).map(drop));
+                answer.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+            });
+            assert!(refused, "{ours}");
+        }
+    });
+}
+
+#[test]
+fn datagrams_larger_than_the_mtu_cross_both_ways() {
+    with_stack(|stack| {
+        let any = UdpSocket::bind(stack, "[::]:7").unwrap();
+        tokio::spawn(async move {
+            let mut buf = vec![0; 65_536];
+            while let Ok((len, from)) = any.recv_from(&mut buf).await {
+                let _ = any.send_to(&buf[..len], from).await;
+            }
+        });
+        for (ours, kernels) in OURS.into_iter().zip(KERNELS) {
+            let socket = Kernel::bind((kernels, 0)).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .unwrap();
+            for len in [1, 1400, 1500, 9000, 65_000] {
+                let data: Vec<u8> = (0..len).map(|i: u32| (i % 251) as u8).collect();
+                let mut echo = vec![0; 65_536];
+                let crossed = (0..25).any(|_| {
+                    socket.send_to(&data, (ours, 7)).unwrap();
+                    socket.recv(&mut echo).is_ok_and(|n| echo[..n] == data)
+                });
+                assert!(crossed, "{len} bytes to {ours}");
+            }
+        }
+    });
+}
