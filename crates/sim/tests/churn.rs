@@ -83,9 +83,8 @@ impl Users {
                 }
             }
             12..24 => {
-                let mut buf = vec![0; 1 << self.rng.below(17)];
+                let mut buf = vec![0; 1 << self.rng.below(16)];
                 if let Ok(n) = host.tcp_read(now, id, &mut buf) {
-                    let n = n.min(common::PERIOD);
                     let expected = piece(&self.patterns[1 - end], state.read, n);
                     assert!(buf[..n] == *expected, "wrong bytes at {}", state.read);
                     state.read += n as u64;

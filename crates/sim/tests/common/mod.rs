@@ -74,7 +74,7 @@ pub const MODES: [(NicMode, bool); 4] = [
 
 /// Bytes that a stream repeats. A prime number, so that a shift by any buffer's or segment's
 /// length shows.
-pub const PERIOD: usize = 65_521;
+const PERIOD: usize = 65_521;
 
 /// A stream's bytes, twice, so that any piece up to a period long is in one piece.
 pub fn pattern(stream: u64) -> Vec<u8> {
@@ -181,7 +181,7 @@ pub fn run(scenario: &Scenario) -> Outcome {
     let result = catch_unwind(AssertUnwindSafe(|| {
         attempt(scenario, |sim| {
             if all {
-                watch(sim)
+                watch(sim);
             }
         })
     }));
