@@ -255,10 +255,10 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     for name in &scenario.off {
         sim.host(hosts[0]).sysctl_mut().set(name, "0").unwrap();
     }
-    let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
     // Duplicate address detection takes its time on Ethernet.
     sim.run_to(Instant::ZERO + Nanos::from_secs(3));
     let start = sim.now();
+    let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
     let mut ends = [0, 1].map(|i| Endpoint::new(scenario, hosts, i));
     let client = sim.host(hosts[0]).tcp_connect(start, None, to).unwrap();
     ends[0].begin(&mut sim, client, scenario);
