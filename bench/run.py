@@ -232,6 +232,9 @@ def main():
     root = os.geteuid() == 0
     if not root:
         print("rows over veth and TUN are left out: they need root", file=sys.stderr)
+    if os.getloadavg()[0] > 1:
+        print("the machine is busy: the figures will be low, and the ratios noisy",
+              file=sys.stderr)
     namespaces = Namespaces()
     bench = Bench(ours, smoltcp, args.time, namespaces)
     table = [r for r in rows(bench) if args.rows in r[0] and (root or not r[3])]

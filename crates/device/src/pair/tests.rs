@@ -83,6 +83,28 @@ fn what_does_not_fit_stays_with_the_sender_who_is_told_of_room() {
 }
 
 #[test]
+fn a_packet_is_completed_when_the_receiver_takes_it() {
+    let (mut a, mut b) = pair(config(NicMode::Tso, 8));
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    a.on_ready(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(!a.notify_completion());
+    a.transmit(&mut packets(0..2)).unwrap();
+    a.transmit(&mut packets(2..5)).unwrap();
+    assert_eq!(a.in_flight(), 5);
+    let mut got = Vec::new();
+    b.receive(&mut got, 2).unwrap();
+    assert_eq!((a.in_flight(), told.load(Ordering::Relaxed)), (0, 0));
+
+    a.transmit(&mut packets(5..6)).unwrap();
+    assert!(a.notify_completion());
+    while b.receive(&mut got, 8).unwrap() > 0 {}
+    assert_eq!((a.in_flight(), told.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[test]
 fn only_the_mtu_mode_leaves_checksums_to_be_verified() {
     for (nic, want) in [
         (NicMode::Tso, Checksum::Partial),

@@ -11,6 +11,8 @@
 //! stand in the script. Whatever leaves must be in the script: before each other line there is
 //! silence. Text is a pattern by position, checked in both directions.
 
+use std::collections::VecDeque;
+
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
@@ -73,6 +75,8 @@ pub(crate) struct Bench {
     echo: u32,
     line: String,
     time_wait: Option<TimeWait>,
+    /// What the device has not completed, while it is busy.
+    device: Option<VecDeque<u32>>,
 }
 
 macro_rules! cx {
@@ -140,6 +144,7 @@ impl Bench {
             echo: 0,
             line: String::new(),
             time_wait: None,
+            device: None,
         }
     }
 
@@ -250,6 +255,14 @@ impl Bench {
             "flushed" => format!("{}", self.conn.is_flushed()),
             "time_wait" => format!("{}", self.conn.take_time_wait().is_some()),
             "set" => self.set(args),
+            "busy" => {
+                self.device = Some(VecDeque::new());
+                String::new()
+            }
+            "complete" => {
+                self.complete_first();
+                String::new()
+            }
             _ => panic!("what is {word:?}?"),
         };
         // What is written or read without a word about it is all of it.
@@ -371,9 +384,19 @@ impl Bench {
         Some(segment)
     }
 
-    /// The device is done with a segment at once.
+    /// The device is done with a segment at once, unless it is busy.
     fn complete(&mut self, segment: &SegmentOut) {
         let truesize = segment.truesize;
+        match &mut self.device {
+            Some(device) => device.push_back(truesize),
+            None => self.conn.handle_tx_complete(cx!(self), truesize),
+        }
+    }
+
+    /// The device completes the first segment that it has.
+    fn complete_first(&mut self) {
+        let first = self.device.as_mut().and_then(VecDeque::pop_front);
+        let truesize = first.expect("something to complete");
         self.conn.handle_tx_complete(cx!(self), truesize);
     }
 

@@ -93,6 +93,47 @@ fn small_writes_gather_while_one_is_in_flight() {
 }
 
 #[test]
+fn autocorking_gathers_small_writes_while_the_device_has_more() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set nodelay 1
+         busy
+         write 1000
+         > P. 1:1001(1000) ack 1
+         # As large as what the device has: no use in waiting.
+         write 1000
+         > P. 1001:2001(1000) ack 1
+         write 100
+         write 100
+         complete
+         > P. 2001:2201(200) ack 1
+         # The acknowledgement is another chance.
+         write 100
+         < . 1:1(0) ack 2001
+         > P. 2201:2301(100) ack 1",
+    );
+    assert_eq!(bench.mib.auto_corking, 2);
+}
+
+#[test]
+fn without_autocorking_small_writes_do_not_wait_for_the_device() {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_autocorking = false;
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "set nodelay 1
+         busy
+         write 1000
+         > P. 1:1001(1000) ack 1
+         write 1000
+         > P. 1001:2001(1000) ack 1
+         write 100
+         > P. 2001:2101(100) ack 1",
+    );
+    assert_eq!(bench.mib.auto_corking, 0);
+}
+
+#[test]
 fn a_cork_holds_until_it_is_pulled_or_200_ms_have_passed() {
     Bench::established(&Setup::default()).play(
         "set cork 1
