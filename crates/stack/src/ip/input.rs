@@ -113,7 +113,7 @@ impl Host {
             return;
         }
         let plain = header[6] == packet.layers.protocol;
-        if !plain && !self.check_extensions(now, packet) {
+        if !plain && !self.check_extensions(now, &meta, packet) {
             return;
         }
         if packet.layers.protocol == protocol::TCP && !packet.layers.fragment {
@@ -126,7 +126,11 @@ impl Host {
 
     /// RFC 8200 4.2: options that we do not know may forbid to go on.
     #[cold]
-    fn check_extensions(&mut self, now: Instant, packet: &Packet) -> bool {
+    fn check_extensions(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) -> bool {
+        if self.is_from_us(meta) {
+            self.mib.ip6.in_addr_errors += 1;
+            return false;
+        }
         let header = packet.network_header();
         let Err(fault) = extension::walk(header[6], &header[ipv6::HEADER_LEN..]) else {
             return true;
