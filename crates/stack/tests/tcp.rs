@@ -4,7 +4,7 @@ mod common;
 
 use common::{Count, IFACE, Net, Nic, V4, V6, bytes, wake_all};
 use fullsend_offload::Link;
-use fullsend_stack::{Interest, ListenConfig, StackError};
+use fullsend_stack::{Interest, ListenConfig, StackError, TcpId};
 use fullsend_tcp::{SocketOption, State, TcpError};
 use fullsend_units::Nanos;
 
@@ -31,7 +31,7 @@ fn a_megabyte_each_way_and_an_orderly_end() {
     }
 }
 
-fn orderly_end(net: &mut Net, client: fullsend_stack::TcpId, server: fullsend_stack::TcpId) {
+fn orderly_end(net: &mut Net, client: TcpId, server: TcpId) {
     let now = net.now;
     net.hosts[0].tcp_close(now, client);
     assert_eq!(
@@ -322,4 +322,107 @@ fn errors_name_what_is_wrong() {
     host.tcp_connect(now, Some(from), neighbour).unwrap();
     let error = host.tcp_connect(now, Some(from), neighbour).unwrap_err();
     assert_eq!(error, StackError::AddressInUse(from));
+}
+
+/// Ends a connection in order, host 0 first, so that host 0 keeps TIME-WAIT.
+fn close_both(net: &mut Net, client: TcpId, server: TcpId) {
+    let now = net.now;
+    net.hosts[0].tcp_close(now, client);
+    net.run_for(Nanos::from_millis(5));
+    let now = net.now;
+    net.hosts[1].tcp_close(now, server);
+    net.run_for(Nanos::from_millis(5));
+}
+
+#[test]
+fn time_wait_gives_way_to_a_new_connection_of_ours_after_a_second() {
+    let (from, to) = ("10.0.0.1:5000", "10.0.0.2:80");
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, to);
+    for round in 0..3 {
+        let now = net.now;
+        let client = net.hosts[0]
+            .tcp_connect(now, Some(from.parse().unwrap()), to.parse().unwrap())
+            .unwrap();
+        net.run_for(Nanos::from_millis(5));
+        let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+        net.transfer((0, client), (1, server.id), &bytes(1000));
+        close_both(&mut net, client, server.id);
+        assert_eq!(net.hosts[0].tcp_time_waits(), 1);
+        assert_eq!(net.counter(0, "TcpExtTWRecycled"), round);
+        let again =
+            net.hosts[0].tcp_connect(net.now, Some(from.parse().unwrap()), to.parse().unwrap());
+        let taken = StackError::AddressInUse(from.parse().unwrap());
+        assert_eq!(again, Err(taken), "too early to tell the two apart");
+        net.run_for(Nanos::from_millis(1100));
+    }
+}
+
+#[test]
+fn time_wait_gives_way_to_a_peers_later_syn() {
+    let (from, to) = ("10.0.0.2:5000", "10.0.0.1:80");
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(0, to);
+    for round in 0..3 {
+        let now = net.now;
+        let client = net.hosts[1]
+            .tcp_connect(now, Some(from.parse().unwrap()), to.parse().unwrap())
+            .unwrap();
+        net.run_for(Nanos::from_millis(5));
+        let server = net.hosts[0].tcp_accept(listener).unwrap().unwrap();
+        net.transfer((1, client), (0, server.id), &bytes(1000));
+        // The one that listens closes first, and so keeps TIME-WAIT.
+        close_both(&mut net, server.id, client);
+        assert_eq!(net.hosts[0].tcp_time_waits(), 1);
+        assert_eq!(net.counter(0, "TcpExtTWRecycled"), round);
+        net.run_for(Nanos::from_millis(20));
+    }
+}
+
+#[test]
+fn a_connection_that_is_over_answers_with_rst() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (client, server, _) = net.connect("10.0.0.2:80");
+    // The server dies, and its RST gets lost.
+    net.filter = Some(Box::new(|from, _| from == 0));
+    let now = net.now;
+    net.hosts[1].tcp_abort(now, server);
+    net.run_for(Nanos::from_millis(5));
+    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    net.filter = None;
+    let now = net.now;
+    net.hosts[0]
+        .tcp_write(now, client, b"anyone?", false)
+        .unwrap();
+    net.run_for(Nanos::from_millis(5));
+    assert_eq!(
+        net.hosts[0].tcp_take_error(client),
+        Ok(Some(TcpError::ConnectionReset))
+    );
+    // The client's handle is still open, but its four-tuple is free.
+    let (local, remote) = net.hosts[0].tcp_addrs(client).unwrap();
+    let now = net.now;
+    net.hosts[0].tcp_connect(now, Some(local), remote).unwrap();
+}
+
+#[test]
+fn ports_come_from_the_range_and_run_out_with_an_error() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    host.sysctl_mut()
+        .set("net.ipv4.ip_local_port_range", "40000 40009")
+        .unwrap();
+    let to = "10.0.0.2:80".parse().unwrap();
+    for _ in 0..10 {
+        let id = host.tcp_connect(now, None, to).unwrap();
+        let port = host.tcp_addrs(id).unwrap().0.port();
+        assert!((40_000..=40_009).contains(&port));
+    }
+    assert_eq!(host.tcp_connect(now, None, to), Err(StackError::NoPorts));
+    // Another destination has its own.
+    assert!(
+        host.tcp_connect(now, None, "10.0.0.2:81".parse().unwrap())
+            .is_ok()
+    );
 }

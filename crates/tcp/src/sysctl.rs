@@ -122,6 +122,8 @@ sysctls! {
     "net.ipv4." tcp_min_snd_mss: u32 = 48, 48..=65_535;
     /// Milliseconds between answers to out-of-window segments of one connection (RFC 5961 10).
     "net.ipv4." tcp_invalid_ratelimit: u32 = 500, 0..=2_147_483;
+    /// Ports that we choose for connections, first and last (RFC 6056).
+    "net.ipv4." ip_local_port_range: [u16; 2] = [32_768, 60_999], 1..=65_535;
     /// Connections in TIME-WAIT ignore RST (RFC 1337).
     "net.ipv4." tcp_rfc1337: bool = false, ();
 }
@@ -156,6 +158,31 @@ impl Tunable for u32 {
 
     fn show(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Tunable for [u16; 2] {
+    type Allowed = RangeInclusive<u16>;
+
+    fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
+        let mut words = text.split_whitespace().map(str::parse);
+        match (words.next(), words.next(), words.next()) {
+            (Some(Ok(first)), Some(Ok(last)), None)
+                if first <= last && allowed.contains(&first) && allowed.contains(&last) =>
+            {
+                Ok([first, last])
+            }
+            _ => Err(format!(
+                "two rising ports (first, last), each from {} to {}",
+                allowed.start(),
+                allowed.end()
+            )),
+        }
+    }
+
+    fn show(&self) -> String {
+        let [first, last] = self;
+        format!("{first}\t{last}")
     }
 }
 

@@ -79,7 +79,7 @@ impl Host {
         if port == 0 {
             key.local_port = self
                 .tcp
-                .ephemeral_port(now, &key)
+                .ephemeral_port(now, &key, self.env.sysctl.ip_local_port_range)
                 .ok_or(StackError::NoPorts)?;
         } else if !self.tcp.is_free(now, &key) {
             return Err(StackError::AddressInUse(SocketAddr::new(ip, asked.port())));
@@ -133,6 +133,7 @@ impl Socket {
             ts_offset,
             ip_ident: ts_offset as u16 ^ key.remote_port,
             queued: false,
+            reachable: true,
             owner,
             waiters: Waiters::default(),
         })

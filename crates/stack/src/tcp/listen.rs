@@ -189,11 +189,12 @@ impl Host {
 
     /// A port that nobody listens on.
     fn listening_port(&mut self, local: SocketAddr) -> Result<u16, StackError> {
+        let [first, last] = self.env.sysctl.ip_local_port_range;
         let listeners = &self.tcp.listeners;
         let to = (local.ip().into(), Addr::v4([0; 4]), 0);
         self.tcp
             .ports
-            .choose(super::ports::RANGE, to, |port| !listeners.uses_port(port))
+            .choose(first..=last, to, |port| !listeners.uses_port(port))
             .ok_or(StackError::NoPorts)
     }
 

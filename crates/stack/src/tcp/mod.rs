@@ -87,10 +87,15 @@ impl Tcp {
     }
 
     /// A port for a connection to where `key` says.
-    fn ephemeral_port(&mut self, now: Instant, key: &FlowKey) -> Option<u16> {
+    fn ephemeral_port(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        [first, last]: [u16; 2],
+    ) -> Option<u16> {
         let to = (key.local, key.remote, key.remote_port);
         let mut ports = self.ports.clone();
-        let port = ports.choose(ports::RANGE, to, |local_port| {
+        let port = ports.choose(first..=last, to, |local_port| {
             let key = FlowKey { local_port, ..*key };
             !self.listeners.uses_port(local_port) && self.is_free(now, &key)
         });

@@ -9,9 +9,6 @@ use crate::siphash::SipKey;
 /// Counters shared by the destinations that hash to them.
 const TABLE: usize = 64;
 
-/// `net.ipv4.ip_local_port_range`.
-pub(super) const RANGE: RangeInclusive<u16> = 32_768..=60_999;
-
 /// The allocator.
 #[derive(Clone, Debug)]
 pub(crate) struct EphemeralPorts {

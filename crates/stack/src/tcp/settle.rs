@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_tcp::State;
+use fullsend_tcp::{State, TimeWait};
 use fullsend_units::Instant;
 
 use super::socket::{Entry, Owner};
@@ -83,10 +83,22 @@ impl Host {
             return;
         }
         socket.waiters.wake(Wait::Flush, &mut self.wakers);
-        if let Some(remains) = socket.conn.take_time_wait() {
-            self.enter_time_wait(index, remains);
+        if core::mem::take(&mut socket.reachable) {
+            let remains = socket.conn.take_time_wait();
+            self.leave_flow(index, remains);
         }
         self.release_if_done(index);
+    }
+
+    /// The connection is over: its four-tuple goes to what remains of it in TIME-WAIT, or is free
+    /// (RFC 9293 3.10.7.1: segments to it get a RST).
+    fn leave_flow(&mut self, index: u32, remains: Option<TimeWait>) {
+        let entered = remains.is_some_and(|tw| self.enter_time_wait(index, tw));
+        if let Some(entry) = self.tcp.table.get(index)
+            && !entered
+        {
+            self.tcp.flows.remove(entry.key(), Target::Socket(index));
+        }
     }
 
     /// Forgets a connection that nobody will ask for again.
@@ -108,7 +120,9 @@ impl Host {
             return;
         };
         self.tcp.wheel.disarm(index);
-        self.tcp.flows.remove(entry.key(), Target::Socket(index));
+        if !matches!(&entry, Entry::Conn(socket) if !socket.reachable) {
+            self.tcp.flows.remove(entry.key(), Target::Socket(index));
+        }
         if self.tcp.table.slots() == 0 {
             self.tcp.wheel.shrink(0);
         }

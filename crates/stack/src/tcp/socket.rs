@@ -37,6 +37,8 @@ pub(crate) struct Socket {
     pub(super) ip_ident: u16,
     /// Stands in its interface's `ready`.
     pub(super) queued: bool,
+    /// The flow table leads here.
+    pub(super) reachable: bool,
     pub(super) owner: Owner,
     pub(super) waiters: Waiters,
 }

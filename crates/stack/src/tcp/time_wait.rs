@@ -69,15 +69,15 @@ impl TimeWaits {
 }
 
 impl Host {
-    /// A closed connection leaves its four-tuple to an entry.
-    pub(super) fn enter_time_wait(&mut self, index: u32, tw: TimeWait) {
+    /// A closed connection leaves its four-tuple to an entry; false if there is no room for it.
+    pub(super) fn enter_time_wait(&mut self, index: u32, tw: TimeWait) -> bool {
         let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
-            return;
+            return false;
         };
         let key = socket.key;
         if self.tcp.time_wait.table.len() >= LIMIT {
             self.mib.socket.tw_overflow += 1;
-            return;
+            return false;
         }
         let expires = tw.expires;
         let remains = Remains {
@@ -85,11 +85,13 @@ impl Host {
             tw,
             ts_offset: socket.ts_offset,
         };
-        if let Some((entry, _)) = self.tcp.time_wait.table.insert(remains) {
-            self.tcp.time_wait.wheel.arm(entry, expires);
-            let (from, to) = (Target::Socket(index), Target::TimeWait(entry));
-            self.tcp.flows.replace(&key, from, to);
-        }
+        let Some((entry, _)) = self.tcp.time_wait.table.insert(remains) else {
+            return false;
+        };
+        self.tcp.time_wait.wheel.arm(entry, expires);
+        let (from, to) = (Target::Socket(index), Target::TimeWait(entry));
+        self.tcp.flows.replace(&key, from, to);
+        true
     }
 
     /// Takes an entry out; the least ISN of a new incarnation.
