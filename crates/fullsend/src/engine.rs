@@ -113,6 +113,7 @@ pub(crate) struct Shard {
 }
 
 pub(crate) struct Engine {
+    /// Read only under the lock: the host must never see time run backwards.
     pub(crate) clock: Clock,
     pub(crate) kick: Arc<Kick>,
     shard: Mutex<Shard>,
