@@ -40,7 +40,7 @@ impl Driver {
 
     /// Works until there is nothing left to do now (false) or the budget is used up (true).
     fn work(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        for _ in 0..BUDGET {
+        for round in 1..=BUDGET {
             let readable = match &self.fd {
                 None => None,
                 Some(fd) => match fd.poll_read_ready(cx) {
@@ -48,7 +48,8 @@ impl Driver {
                     Poll::Pending => None,
                 },
             };
-            let turn = self.engine.turn(self.fd.is_none() || readable.is_some())?;
+            let receive = self.fd.is_none() || readable.is_some();
+            let turn = self.engine.turn(receive, round == BUDGET)?;
             if let Some(mut guard) = readable {
                 if turn.received == 0 {
                     guard.clear_ready();

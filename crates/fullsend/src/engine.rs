@@ -270,14 +270,16 @@ impl Engine {
         true
     }
 
-    /// One batch of the driver's work: timers, what came in, what may go out.
-    pub(crate) fn turn(&self, receive: bool) -> io::Result<Turn> {
+    /// One batch of the driver's work: what came in, timers, what may go out.
+    ///
+    /// Timers come behind all that was received: after a pause of this process, the ACK that
+    /// stops a retransmission timer may be waiting in the device. Only when `last` (of the
+    /// driver's budget) they do not wait for the device to be empty.
+    pub(crate) fn turn(&self, receive: bool, last: bool) -> io::Result<Turn> {
         let (mut shard, now) = self.lock();
         shard.alive()?;
-        if shard.host.poll_deadline().is_some_and(|at| at <= now) {
-            shard.host.poll(now);
-        }
-        let received = if receive {
+        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= now);
+        let received = if receive || due(&shard.host) {
             match shard.receive(now, RX_BATCH) {
                 Ok(n) => n,
                 Err(error) => {
@@ -290,6 +292,9 @@ impl Engine {
         } else {
             0
         };
+        if (received < RX_BATCH || last) && due(&shard.host) {
+            shard.host.poll(now);
+        }
         let after = shard.send(now);
         let turn = Turn {
             received,
