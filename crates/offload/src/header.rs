@@ -12,6 +12,9 @@ const INLINE: usize = 142;
 /// Spare room in front when a long header stack goes to the heap.
 const HEAP_SPARE: usize = 64;
 
+/// What the offsets can tell.
+const MAX: usize = u16::MAX as usize;
+
 /// The bytes end where the memory ends, so that a lower layer prepends without moving them.
 #[derive(Clone)]
 enum Store {
@@ -141,9 +144,9 @@ impl HeaderBuf {
     /// Moves to larger memory with room for `n` more bytes.
     #[cold]
     fn spill(&mut self, n: usize) {
-        let capacity = self.len() + n + HEAP_SPARE;
-        let fits = u16::try_from(capacity).is_ok();
-        assert!(fits, "headers of {} bytes", self.len() + n);
+        let needed = self.len() + n;
+        assert!(needed <= MAX, "headers of {needed} bytes");
+        let capacity = (needed + HEAP_SPARE).min(MAX);
         let start = capacity - self.len();
         let mut bytes = vec![0; capacity].into_boxed_slice();
         bytes[start..].copy_from_slice(self.as_slice());
@@ -196,6 +199,7 @@ impl fmt::Debug for HeaderBuf {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
     use alloc::vec::Vec;
 
     use super::{HeaderBuf, INLINE};
@@ -226,6 +230,7 @@ mod tests {
         header.truncate_front(790);
         assert_eq!(&*header, &[0; 10]);
         assert_eq!(HeaderBuf::from_slice(&model).len(), 800);
+        assert_eq!(HeaderBuf::from_slice(&vec![0; 65_535]).len(), 65_535);
         assert_eq!(HeaderBuf::new().headroom(), INLINE);
     }
 }

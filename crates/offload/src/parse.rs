@@ -221,6 +221,9 @@ fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
         _ => 0,
     };
     walk.header_len = at + len;
+    if walk.header_len > usize::from(u16::MAX) {
+        return Err(MALFORMED);
+    }
     if walk.header_len > walk.end {
         return Err(TRUNCATED);
     }

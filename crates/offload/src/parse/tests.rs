@@ -235,3 +235,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn headers_of_nearly_64_kib_are_held_or_refused() {
+    // A TCP packet with this many bytes of destination options in front.
+    let with_options = |mut left: usize| {
+        let mut frame = vec![0; 40];
+        frame[0] = 0x60;
+        frame[4..6].copy_from_slice(&(left as u16 + 20).to_be_bytes());
+        frame[6] = 60;
+        while left > 0 {
+            let len = left.min(2048);
+            left -= len;
+            let at = frame.len();
+            frame.resize(at + len, 0);
+            frame[at] = if left == 0 { 6 } else { 60 };
+            frame[at + 1] = (len / 8 - 1) as u8;
+        }
+        frame.extend([0; 12]);
+        frame.extend([0x50, 0, 0, 0, 0, 0, 0, 0]);
+        frame
+    };
+    let packet = parsed(&with_options(65_472), Link::Ip).unwrap();
+    assert_eq!(packet.header.len(), 65_532);
+    for bytes in [65_480, 65_488, 65_496, 65_512] {
+        let refused = parsed(&with_options(bytes), Link::Ip).unwrap_err();
+        assert_eq!(refused, ParseError::Malformed);
+    }
+}
