@@ -12,7 +12,7 @@ use crate::Slice;
 #[derive(Clone, Default)]
 pub struct Chain {
     slices: SmallVec<[Slice; 2]>,
-    len: u32,
+    len: usize,
 }
 
 impl Chain {
@@ -25,7 +25,7 @@ impl Chain {
     /// Bytes in all.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.len
     }
 
     /// No bytes.
@@ -46,15 +46,14 @@ impl Chain {
         if slice.is_empty() {
             return;
         }
-        self.len += slice.len() as u32;
-        match self.slices.last_mut() {
-            Some(last) => {
-                if let Err(slice) = last.try_join(slice) {
-                    self.slices.push(slice);
-                }
-            }
-            None => self.slices.push(slice),
+        self.len += slice.len();
+        if let Some(last) = self.slices.last_mut()
+            && last.is_before(&slice)
+        {
+            last.len += slice.len;
+            return;
         }
+        self.slices.push(slice);
     }
 
     /// Appends another chain.
@@ -64,23 +63,28 @@ impl Chain {
         }
     }
 
-    /// Appends what `other` holds behind its first `skip` bytes, and leaves it empty: cheaper than
-    /// [`advance`](Self::advance) and [`append`](Self::append) for the usual chain of one slice.
+    /// Appends what `other` holds behind its first `skip` bytes; `other` is spent, and good only to
+    /// be dropped. Cheaper than [`advance`](Self::advance) and [`append`](Self::append) for the
+    /// usual chain of one slice, as no reference changes hands where it joins.
     ///
     /// # Panics
     /// If `other` has fewer than `skip`.
     #[inline]
     pub fn append_behind(&mut self, other: &mut Self, skip: usize) {
-        if other.slices.len() == 1
-            && let Some(mut slice) = other.slices.pop()
+        if let ([.., last], [next]) = (&mut *self.slices, &mut *other.slices)
+            && skip < next.len()
         {
-            other.len = 0;
-            slice.advance(skip);
-            self.push(slice);
+            next.advance(skip);
+            other.len -= skip;
+            if last.is_before(next) {
+                last.len += next.len;
+                self.len += next.len();
+                return;
+            }
         } else {
             other.advance(skip);
-            self.append(core::mem::take(other));
         }
+        self.append(core::mem::take(other));
     }
 
     /// Drops the first `n` bytes.
@@ -90,7 +94,7 @@ impl Chain {
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len());
-        self.len -= n as u32;
+        self.len -= n;
         match self.slices.first_mut() {
             Some(first) if n < first.len() => first.advance(n),
             _ => self.drop_front(n),
@@ -132,7 +136,7 @@ impl Chain {
             keep += 1;
         }
         self.slices.truncate(keep);
-        self.len = n as u32;
+        self.len = n;
     }
 
     /// A part of the chain, sharing its memory: `len` bytes from `start`.
@@ -180,7 +184,7 @@ impl Chain {
             return None;
         }
         let first = self.slices.remove(0);
-        self.len -= first.len() as u32;
+        self.len -= first.len();
         Some(first)
     }
 
@@ -213,7 +217,7 @@ impl Chain {
 impl From<Slice> for Chain {
     #[inline]
     fn from(slice: Slice) -> Self {
-        let len = slice.len;
+        let len = slice.len();
         let mut slices = SmallVec::new();
         if len != 0 {
             slices.push(slice);

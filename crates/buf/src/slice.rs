@@ -262,15 +262,20 @@ impl Slice {
     /// Grows by `next` if it lies right behind in the same memory; gives it back otherwise.
     #[inline]
     pub fn try_join(&mut self, next: Self) -> Result<(), Self> {
-        let adjacent = match (&self.block, &next.block) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b) && self.off + self.len == next.off,
-            _ => false,
-        };
-        if !adjacent {
+        if !self.is_before(&next) {
             return Err(next);
         }
         self.len += next.len;
         Ok(())
+    }
+
+    /// `next` lies right behind in the same memory.
+    #[inline]
+    pub(crate) fn is_before(&self, next: &Self) -> bool {
+        match (&self.block, &next.block) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) && self.off + self.len == next.off,
+            _ => false,
+        }
     }
 
     /// The same bytes as `Bytes`, without a copy: the block stays pinned until they are dropped.

@@ -3,12 +3,13 @@
 use alloc::vec::Vec;
 
 use fullsend_buf::{Chain, Slice};
-use fullsend_wire::checksum::{Running, Sum, sum};
+use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
 use crate::bytes::{be16, be32, put16, put32};
-use crate::{GsoKind, HeaderBuf, Layers, Offload, Packet, TxToken, checksum};
+use crate::checksum::sum_chain;
+use crate::{GsoKind, HeaderBuf, Layers, Offload, Packet, checksum};
 
 #[cfg(test)]
 mod tests;
@@ -33,26 +34,31 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
         return;
     };
     let total = packet.payload.len();
-    out.reserve(total.div_ceil(size));
     let mut pieces = Pieces::new(&packet.payload);
-    for (index, start) in (0..total).step_by(size).enumerate() {
-        let len = size.min(total - start);
-        let last = start + len == total;
-        let (payload, payload_sum) = pieces.take(len);
+    let first = out.len();
+    // Filled in where they stay: packets are too big to be put together elsewhere and moved.
+    out.resize_with(first + total.div_ceil(size), Packet::default);
+    let segments = &mut out[first..];
+    // Apart from the sums: the processor reads no payload ahead past a reference count.
+    for segment in segments.iter_mut() {
+        pieces.take(size, &mut segment.payload);
+        segment.layers = packet.layers;
+    }
+    let mut start = 0;
+    for (index, segment) in segments.iter_mut().enumerate() {
+        let len = segment.payload.len();
         let place = Place {
             index: index as u16,
             start: start as u32,
             len,
-            last,
-            payload_sum,
+            last: start + len == total,
+            payload_sum: sum_chain(Sum::ZERO, &segment.payload),
         };
-        out.push(Packet {
-            header: template.header_for(&place),
-            payload,
-            layers: packet.layers,
-            offload: Offload::default(),
-            tx: if last { packet.tx } else { TxToken::default() },
-        });
+        template.write(&place, segment.header.prepend(template.header.len()));
+        start += len;
+    }
+    if let Some(last) = out.last_mut() {
+        last.tx = packet.tx;
     }
 }
 
@@ -134,9 +140,8 @@ impl Template {
     }
 
     #[inline]
-    fn header_for(&self, place: &Place) -> HeaderBuf {
-        let mut out = self.header.clone();
-        let header = out.as_mut_slice();
+    fn write(&self, place: &Place, header: &mut [u8]) {
+        header.copy_from_slice(&self.header);
         if self.v6 {
             let len = header.len() - self.network - 40 + place.len;
             put16(header, self.network + 4, len as u16);
@@ -150,7 +155,6 @@ impl Template {
             } => self.write_tcp(header, place, seq, offset_and_flags),
             Upper::Udp => self.write_udp(header, place),
         }
-        out
     }
 
     #[inline]
@@ -247,30 +251,25 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// The next `len` bytes and their sum.
+    /// Appends the next `len` bytes, or what is left, to `out`.
     #[inline]
-    fn take(&mut self, len: usize) -> (Chain, Sum) {
+    fn take(&mut self, len: usize, out: &mut Chain) {
         match self.slices {
             [first, ..] if first.len() - self.taken > len => {
-                let part = first.slice(self.taken..self.taken + len);
+                out.push(first.slice(self.taken..self.taken + len));
                 self.taken += len;
-                let sum = sum(&part);
-                (part.into(), sum)
             }
-            _ => self.take_across(len),
+            _ => self.take_across(len, out),
         }
     }
 
-    fn take_across(&mut self, len: usize) -> (Chain, Sum) {
-        let (mut chain, mut running) = (Chain::new(), Running::default());
+    fn take_across(&mut self, len: usize, out: &mut Chain) {
         let mut left = len;
         while let Some((first, rest)) = self.slices.split_first()
             && left > 0
         {
             let n = left.min(first.len() - self.taken);
-            let part = first.slice(self.taken..self.taken + n);
-            running.push(&part);
-            chain.push(part);
+            out.push(first.slice(self.taken..self.taken + n));
             left -= n;
             self.taken += n;
             if self.taken == first.len() {
@@ -278,6 +277,5 @@ impl<'a> Pieces<'a> {
                 self.taken = 0;
             }
         }
-        (chain, running.sum())
     }
 }
