@@ -1,5 +1,8 @@
 //! One shard: a host, its device, and the lock that users and the driver share.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
