@@ -48,7 +48,8 @@ pub(super) fn continues(
     tcp(mine.0, heads.0)
         && same_network
         && options(mine.1, heads.1)
-        && front[..network] == head[..network]
+        // Without a link header, spare the call that compares nothing.
+        && (network == 0 || front[..network] == head[..network])
 }
 
 /// The TCP header and its options.
