@@ -199,14 +199,14 @@ impl Bench {
             0 => 1,
             size => len.div_ceil(size.into()).max(1),
         };
-        let segment = SegmentIn {
+        let mut segment = SegmentIn {
             repr,
             payload,
             gso_size: if segs > 1 { gso_size } else { 0 },
             gso_segs: segs as u16,
             ce: false,
         };
-        self.call(|c, cx| c.handle_segment(cx, segment));
+        self.call(|c, cx| c.handle_segment(cx, &mut segment));
         let _ = self.connection.take_time_wait();
     }
 

@@ -3,7 +3,6 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use spin::Mutex;
 
@@ -15,11 +14,16 @@ const CLASSES: [usize; 6] = [512, 2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 1
 
 /// The free blocks, shared by the pool and every block that wants to come home.
 pub(crate) struct Shelf {
-    free: [Mutex<Vec<Arc<Block>>>; CLASSES.len()],
-    kept_bytes: AtomicUsize,
+    inner: Mutex<Blocks>,
     limit_bytes: usize,
+}
+
+/// One lock for all, since taking a lock costs more than what is done under it.
+struct Blocks {
+    free: [Vec<Arc<Block>>; CLASSES.len()],
+    kept_bytes: usize,
     /// Set when the pool goes: blocks that come home later are freed.
-    closed: AtomicBool,
+    closed: bool,
 }
 
 impl Shelf {
@@ -28,29 +32,31 @@ impl Shelf {
         let Some(class) = CLASSES.iter().position(|&c| c == capacity) else {
             return;
         };
-        let full = self.kept_bytes.load(Ordering::Relaxed) + capacity > self.limit_bytes;
-        if full || self.closed.load(Ordering::Acquire) {
-            return;
-        }
         // Under contention freeing is cheaper than waiting.
-        if let Some(mut free) = self.free[class].try_lock() {
-            self.kept_bytes.fetch_add(capacity, Ordering::Relaxed);
-            free.push(block);
+        if let Some(mut inner) = self.inner.try_lock()
+            && !inner.closed
+            && inner.kept_bytes + capacity <= self.limit_bytes
+        {
+            inner.kept_bytes += capacity;
+            inner.free[class].push(block);
         }
     }
 
     fn take(&self, class: usize) -> Option<Arc<Block>> {
-        let block = self.free[class].lock().pop()?;
-        self.kept_bytes.fetch_sub(CLASSES[class], Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        let block = inner.free[class].pop()?;
+        inner.kept_bytes -= CLASSES[class];
         Some(block)
     }
 
-    fn clear(&self) {
-        for (class, free) in self.free.iter().enumerate() {
-            let blocks = core::mem::take(&mut *free.lock());
-            self.kept_bytes
-                .fetch_sub(blocks.len() * CLASSES[class], Ordering::Relaxed);
-        }
+    /// Frees what is kept, after the lock: a block that goes may be a pool's last handle.
+    fn clear(&self, close: bool) {
+        let mut inner = self.inner.lock();
+        inner.closed |= close;
+        inner.kept_bytes = 0;
+        let blocks = core::mem::take(&mut inner.free);
+        drop(inner);
+        drop(blocks);
     }
 }
 
@@ -59,8 +65,7 @@ struct Owner(Arc<Shelf>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.closed.store(true, Ordering::Release);
-        self.0.clear();
+        self.0.clear(true);
     }
 }
 
@@ -85,10 +90,12 @@ impl Pool {
     /// A pool that keeps at most `limit_bytes` of free memory.
     pub fn new(limit_bytes: usize) -> Self {
         let shelf = Shelf {
-            free: core::array::from_fn(|_| Mutex::new(Vec::new())),
-            kept_bytes: AtomicUsize::new(0),
+            inner: Mutex::new(Blocks {
+                free: Default::default(),
+                kept_bytes: 0,
+                closed: false,
+            }),
             limit_bytes,
-            closed: AtomicBool::new(false),
         };
         Self {
             owner: Arc::new(Owner(Arc::new(shelf))),
@@ -119,13 +126,13 @@ impl Pool {
 
     /// Frees all memory that nobody uses.
     pub fn trim(&self) {
-        self.owner.0.clear();
+        self.owner.0.clear(false);
     }
 
     /// What the pool keeps now.
     pub fn stats(&self) -> PoolStats {
         PoolStats {
-            kept_bytes: self.owner.0.kept_bytes.load(Ordering::Relaxed),
+            kept_bytes: self.owner.0.inner.lock().kept_bytes,
             limit_bytes: self.owner.0.limit_bytes,
         }
     }

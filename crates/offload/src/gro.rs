@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 
 use fullsend_units::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::tcp::TcpFlags;
 
+use crate::bytes::be16;
 use crate::checksum::{Verdict, verify};
 use crate::parse::Walk;
 use crate::{Checksum, Link, Packet};
@@ -21,7 +23,7 @@ mod table;
 mod tests;
 
 use flow::Flow;
-use held::{Held, Step};
+use held::{Held, LAST, Step};
 use table::{At, Table};
 
 /// The most a coalesced TCP packet may span where its receiver takes more than 64 KiB.
@@ -90,6 +92,14 @@ impl Gro {
         packets: &mut Vec<Packet>,
         out: &mut Vec<Packet>,
     ) {
+        if out.is_empty() && self.table.is_empty() {
+            let joining = packets.iter_mut().position(|p| !self.goes_alone(p));
+            let Some(alone) = joining else {
+                // Nothing to join: the packets stay where they are.
+                return core::mem::swap(packets, out);
+            };
+            out.extend(packets.drain(..alone));
+        }
         for packet in packets.iter_mut() {
             self.receive_mut(now, packet, out);
         }
@@ -109,6 +119,23 @@ impl Gro {
     /// Counters.
     pub fn stats(&self) -> GroStats {
         self.stats
+    }
+
+    /// Takes a packet that, while nothing is held, goes on as it is; any other is left to the
+    /// long way.
+    #[inline]
+    fn goes_alone(&mut self, packet: &mut Packet) -> bool {
+        let Ok(walk) = packet.walk(self.config.link) else {
+            return false;
+        };
+        let alone =
+            !self.config.enabled || walk.padded || !joins(packet, &walk) || is_last(packet, &walk);
+        if alone {
+            self.stats.received += 1;
+            self.check(packet);
+            packet.take_headers(&walk);
+        }
+        alone
     }
 
     /// Leaves an empty packet behind.
@@ -214,6 +241,16 @@ impl Gro {
 fn pass(packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
     packet.take_headers(walk);
     out.push(core::mem::take(packet));
+}
+
+/// A TCP packet that nothing may follow in a super-segment.
+#[inline]
+fn is_last(packet: &Packet, walk: &Walk) -> bool {
+    let flags = TcpFlags(be16(
+        packet.front(),
+        usize::from(walk.layers.transport) + 12,
+    ));
+    packet.len() == walk.header_len || flags.intersects(LAST)
 }
 
 /// The protocols and headers that coalescing knows: TCP over IPv4 without options or over IPv6.

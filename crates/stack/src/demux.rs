@@ -1,5 +1,6 @@
 //! Which connection a segment is for: the flow table.
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hashbrown::HashTable;
@@ -174,8 +175,19 @@ const fn spread(hash: u32) -> u64 {
 pub(crate) struct FlowTable {
     key: SipKey,
     table: HashTable<Entry>,
-    /// Packets of a flow come in runs.
-    last: Option<(FlowKey, Target)>,
+    /// Targets by their ports: a guess, which the owner's four-tuple confirms, at where the flows
+    /// are that were busy last.
+    recent: Vec<u32>,
+}
+
+const RECENT: usize = 1024;
+/// No target packs to this: tables end at 2^24.
+const NOBODY: u32 = u32::MAX;
+
+/// Where a flow would stand among the recent ones.
+#[inline]
+const fn recent_slot(key: &FlowKey) -> usize {
+    (key.local_port ^ key.remote_port) as usize % RECENT
 }
 
 impl FlowTable {
@@ -183,7 +195,7 @@ impl FlowTable {
         Self {
             key,
             table: HashTable::new(),
-            last: None,
+            recent: alloc::vec![NOBODY; RECENT],
         }
     }
 
@@ -194,17 +206,16 @@ impl FlowTable {
         key: &FlowKey,
         is_owner: impl Fn(Target) -> bool,
     ) -> Option<Target> {
-        if let Some((last, target)) = &self.last
-            && last == key
-        {
-            return Some(*target);
+        let recent = &mut self.recent[recent_slot(key)];
+        if *recent != NOBODY && is_owner(Target::unpack(*recent)) {
+            return Some(Target::unpack(*recent));
         }
         let hash = key.hash(self.key) as u32;
         let entry = self.table.find(spread(hash), |e| {
             e.hash == hash && is_owner(Target::unpack(e.target))
         })?;
         let target = Target::unpack(entry.target);
-        self.last = Some((*key, target));
+        *recent = entry.target;
         Some(target)
     }
 
@@ -221,7 +232,7 @@ impl FlowTable {
 
     /// Takes out the flow `key` of `target`.
     pub(crate) fn remove(&mut self, key: &FlowKey, target: Target) {
-        self.last = None;
+        self.recent[recent_slot(key)] = NOBODY;
         let hash = key.hash(self.key) as u32;
         if let Ok(entry) = self
             .table
@@ -237,7 +248,7 @@ impl FlowTable {
 
     /// Hands the flow `key` on from one owner to another.
     pub(crate) fn replace(&mut self, key: &FlowKey, from: Target, to: Target) {
-        self.last = None;
+        self.recent[recent_slot(key)] = NOBODY;
         let hash = key.hash(self.key) as u32;
         if let Some(entry) = self
             .table

@@ -103,7 +103,7 @@ impl Lab {
         while let Some(out) = from.poll_transmit(&mut cx) {
             sent += 1;
             from.handle_tx_complete(&mut cx, out.truesize);
-            to.handle_segment(&mut cx, arrive(out));
+            to.handle_segment(&mut cx, &mut arrive(out));
         }
         sent
     }

@@ -35,15 +35,25 @@ struct Buffers {
 }
 
 impl End {
-    /// Writes and reads what is due; true once nothing is.
+    /// Writes what is due, as far as there is room.
     #[inline]
-    fn step(&mut self, host: &mut Host, buffers: &mut Buffers, now: Instant) -> Result<bool> {
+    fn write(&mut self, host: &mut Host, buffers: &Buffers, now: Instant) -> Result<()> {
         while self.to_write > 0 {
             let data = buffers.pattern.at(0, self.to_write);
             match unless_blocked(host.tcp_write(now, self.id, data, false))? {
                 Some(n) => self.to_write -= n,
-                None => return Ok(false),
+                None => break,
             }
+        }
+        Ok(())
+    }
+
+    /// Writes and reads what is due; true once nothing is.
+    #[inline]
+    fn step(&mut self, host: &mut Host, buffers: &mut Buffers, now: Instant) -> Result<bool> {
+        self.write(host, buffers, now)?;
+        if self.to_write > 0 {
+            return Ok(false);
         }
         while self.to_read > 0 {
             let len = self.to_read.min(READ_MAX);
@@ -85,45 +95,45 @@ pub(crate) fn run(
         .collect();
     let mut histogram = new_histogram();
     let mut transactions = 0;
+    let mut now = began;
     loop {
         let mut open = 0;
         // A few at a time, as an event loop takes them: what one host writes is still in the
         // cache when the other reads it.
         for group in flows.chunks_mut(GROUP) {
-            let now = wire.now();
             wire.timers(now);
+            for Flow { client, began, .. } in &mut *group {
+                if client.to_read == 0 && now < ends {
+                    (client.to_write, client.to_read) = (request, response);
+                    *began = now;
+                }
+                open += usize::from(client.to_read > 0);
+                client.write(&mut wire.client.host, &buffers, now)?;
+            }
+            wire.forth(now);
+            for Flow { server, .. } in &mut *group {
+                if server.step(&mut wire.server.host, &mut buffers, now)? {
+                    (server.to_write, server.to_read) = (response, request);
+                    server.write(&mut wire.server.host, &buffers, now)?;
+                }
+            }
+            wire.back(now);
+            now = wire.now();
             let mut finished = 0;
-            for flow in &mut *group {
-                if flow.client.to_read == 0 {
-                    continue;
-                }
-                open += 1;
-                if !flow.client.step(&mut wire.client.host, &mut buffers, now)? {
-                    continue;
-                }
-                finished += 1;
-                histogram.saturating_record(now.since(flow.began).as_nanos());
-                flow.began = now;
-                if now < ends {
-                    (flow.client.to_write, flow.client.to_read) = (request, response);
-                    flow.client.step(&mut wire.client.host, &mut buffers, now)?;
+            for Flow { client, began, .. } in group {
+                let waits = client.to_read > 0;
+                if waits && client.step(&mut wire.client.host, &mut buffers, now)? {
+                    finished += 1;
+                    histogram.saturating_record(now.since(*began).as_nanos());
                 }
             }
             transactions += finished;
             progress.add(finished * (request + response) as u64, finished);
-            wire.forth(now);
-            for Flow { server, .. } in group {
-                if server.step(&mut wire.server.host, &mut buffers, now)? {
-                    (server.to_write, server.to_read) = (response, request);
-                    server.step(&mut wire.server.host, &mut buffers, now)?;
-                }
-            }
-            wire.back(now);
         }
         if open == 0 {
             return Ok((transactions, histogram));
         }
-        if wire.now() > ends + GRACE.into() {
+        if now > ends + GRACE.into() {
             bail!(
                 "{open} transactions did not finish within {} s after the test's time",
                 GRACE.as_secs()

@@ -10,6 +10,11 @@ use super::predict;
 use crate::bytes::{be16, be32, put16};
 use crate::{Checksum, GsoKind, Layers, Offload, Packet, checksum};
 
+/// Flags of a segment that nothing may follow in a super-segment.
+pub(super) const LAST: TcpFlags = TcpFlags(
+    TcpFlags::URG.0 | TcpFlags::PSH.0 | TcpFlags::RST.0 | TcpFlags::SYN.0 | TcpFlags::FIN.0,
+);
+
 /// What a packet would do to the one held before it.
 pub(super) struct Step {
     seq: u32,
@@ -67,9 +72,6 @@ impl Step {
     /// Nothing may follow it in a super-segment.
     #[inline]
     pub(super) fn flush_now(&self) -> bool {
-        const LAST: TcpFlags = TcpFlags(
-            TcpFlags::URG.0 | TcpFlags::PSH.0 | TcpFlags::RST.0 | TcpFlags::SYN.0 | TcpFlags::FIN.0,
-        );
         self.len == 0
             || self.flags.intersects(LAST)
             || (self.is_gso() && self.len != u32::from(self.size) * u32::from(self.count))

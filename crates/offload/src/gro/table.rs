@@ -51,6 +51,12 @@ impl Table {
         }
     }
 
+    /// Nothing is held.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
     /// The packet that was found or inserted last, if it is still held.
     #[inline]
     pub(super) fn recent(&self) -> Option<At> {

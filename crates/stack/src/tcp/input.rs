@@ -32,7 +32,7 @@ impl Host {
             local_port: repr.dst_port,
             remote_port: repr.src_port,
         };
-        let segment = SegmentIn {
+        let mut segment = SegmentIn {
             repr,
             payload: core::mem::take(&mut packet.payload),
             gso_size: packet.offload.gso_size,
@@ -40,7 +40,7 @@ impl Host {
             ce: ip.tos & CE == CE,
         };
         match self.tcp.find(&key) {
-            Some(Target::Socket(index)) => self.socket_input(now, index, segment),
+            Some(Target::Socket(index)) => self.socket_input(now, index, &mut segment),
             Some(Target::TimeWait(index)) => {
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
                 if self.time_wait_input(now, index, &segment) {
@@ -61,7 +61,7 @@ impl Host {
     }
 
     #[inline]
-    fn socket_input(&mut self, now: Instant, index: u32, segment: SegmentIn) {
+    fn socket_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
         match self.tcp.table.get_mut(index) {
             Some(Entry::Conn(socket)) => {
                 if let Owner::HalfOpen(listener) = socket.owner

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_offload::{Checksum, GsoKind, HeaderBuf, Offload, Packet, TxToken, segment as cut_up};
+use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as cut_up};
 use fullsend_tcp::SegmentOut;
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
@@ -27,41 +27,42 @@ const fn gso_kind(path: &Path, segment: &SegmentOut) -> GsoKind {
     }
 }
 
-/// The packet of a segment on a path.
-#[inline(always)]
-fn build(path: &Path, segment: SegmentOut, socket: u64, ident: u16) -> Packet {
-    let mut header = HeaderBuf::new();
+/// Makes an empty packet that of a segment on a path, where it lies.
+#[inline]
+fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64, ident: u16) {
+    let header = &mut packet.header;
     let header_len = segment.repr.header_len();
     debug_assert!(header_len <= MAX_HEADER_LEN);
     let tcp = header.prepend(header_len);
     segment.repr.emit(tcp);
     let len = header_len + segment.payload.len();
     tcp[CHECKSUM_OFFSET..][..2].copy_from_slice(&path.partial_checksum(len).to_be_bytes());
-    path.prepend(&mut header, len, ident, if segment.ect { ECT_0 } else { 0 });
-    let kind = gso_kind(path, &segment);
+    path.prepend(header, len, ident, if segment.ect { ECT_0 } else { 0 });
+    let kind = gso_kind(path, segment);
     let cut = kind != GsoKind::None;
-    let token = TxToken {
-        socket,
-        truesize: segment.truesize,
-        departure_ns: segment.departure.as_nanos(),
+    packet.payload = core::mem::take(&mut segment.payload);
+    packet.layers = path.layers(protocol::TCP);
+    packet.offload = Offload {
+        gso_size: if cut { segment.gso_size } else { 0 },
+        gso_segs: segment.gso_segs,
+        kind,
+        checksum: Checksum::Partial,
+        ..Offload::default()
     };
-    Packet {
-        header,
-        payload: segment.payload,
-        layers: path.layers(protocol::TCP),
-        offload: Offload {
-            gso_size: if cut { segment.gso_size } else { 0 },
-            gso_segs: segment.gso_segs,
-            kind,
-            checksum: Checksum::Partial,
-            ..Offload::default()
-        },
-        tx: if segment.truesize == 0 || socket == 0 {
-            TxToken::default()
-        } else {
-            token
-        },
+    if segment.truesize != 0 && socket != 0 {
+        packet.tx = TxToken {
+            socket,
+            truesize: segment.truesize,
+            departure_ns: segment.departure.as_nanos(),
+        };
     }
+}
+
+/// The packet of a segment on a path.
+fn build(path: &Path, mut segment: SegmentOut, socket: u64, ident: u16) -> Packet {
+    let mut packet = Packet::default();
+    fill(&mut packet, path, &mut segment, socket, ident);
+    packet
 }
 
 impl Host {
@@ -97,9 +98,9 @@ impl Host {
             return self.reroute(now, iface, index, out);
         }
         let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
-        let segment = socket.conn.poll_transmit(&mut cx);
+        let mut segment = socket.conn.poll_transmit(&mut cx);
         let sent = segment.is_some();
-        if let Some(segment) = segment {
+        if let Some(segment) = &mut segment {
             let ident = socket.ip_ident;
             socket.ip_ident = ident.wrapping_add(segment.gso_segs.max(1));
             let octets = usize::from(socket.path.network_len())
@@ -115,11 +116,17 @@ impl Host {
             } else {
                 &self.ifaces[usize::from(iface)]
             };
-            let kind = gso_kind(&socket.path, &segment);
+            let kind = gso_kind(&socket.path, segment);
             if interface.config.needs_software(kind, true) {
-                cut_up(build(&socket.path, segment, id, ident), out);
+                let mut whole = Packet::default();
+                fill(&mut whole, &socket.path, segment, id, ident);
+                cut_up(whole, out);
             } else {
-                out.push(build(&socket.path, segment, id, ident));
+                // Made in its place: `push` would build it on the stack first.
+                out.resize_with(out.len() + 1, Packet::default);
+                if let Some(packet) = out.last_mut() {
+                    fill(packet, &socket.path, segment, id, ident);
+                }
             }
         }
         socket.queued = sent && socket.conn.wants_transmit();
@@ -145,7 +152,7 @@ impl Host {
         &mut self,
         now: Instant,
         index: u32,
-        segment: SegmentOut,
+        segment: &mut SegmentOut,
         ident: u16,
     ) -> bool {
         let Some((socket, _)) = self.tcp.table.queued_socket(index) else {
@@ -155,7 +162,8 @@ impl Host {
         let mut cx = self.env.cx(now, &path, socket.ts_offset);
         socket.conn.handle_tx_complete(&mut cx, segment.truesize);
         socket.queued = false;
-        let packet = build(&path, segment, 0, ident);
+        let mut packet = Packet::default();
+        fill(&mut packet, &path, segment, 0, ident);
         self.send_on(now, &path, (key.local, key.remote), packet);
         self.settle(now, index);
         false
@@ -209,7 +217,10 @@ impl Host {
         if let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(token.socket) {
             let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
             socket.conn.handle_tx_complete(&mut cx, token.truesize);
-            self.settle(now, index);
+            // All that a completion can change is whether more may go.
+            if !socket.queued && socket.conn.wants_transmit() {
+                self.settle(now, index);
+            }
         }
     }
 }

@@ -23,20 +23,20 @@ pub(crate) enum Complaint {
 }
 
 impl Connection {
-    /// A segment for this connection arrived (RFC 9293 3.10.7).
-    pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: SegmentIn) {
+    /// A segment for this connection arrived (RFC 9293 3.10.7). Its payload is taken out.
+    pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         let segs = u32::from(segment.gso_segs.max(1));
         cx.mib.in_segs += u64::from(segs);
         self.stats.segs_in = self.stats.segs_in.wrapping_add(segs);
         match self.state {
-            State::SynSent => self.segment_in_syn_sent(cx, &segment),
+            State::SynSent => self.segment_in_syn_sent(cx, segment),
             State::Closed => {}
             _ => self.segment_in_window(cx, segment),
         }
     }
 
-    fn segment_in_window(&mut self, cx: &mut Cx<'_>, mut segment: SegmentIn) {
-        if !self.is_acceptable(cx, &segment) {
+    fn segment_in_window(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
+        if !self.is_acceptable(cx, segment) {
             return;
         }
         let repr = &segment.repr;
@@ -56,7 +56,7 @@ impl Connection {
         let fin = segment.repr.flags.contains(TcpFlags::FIN);
         if has_text || fin {
             let text = core::mem::take(&mut segment.payload);
-            self.take_text(cx, &segment, text, fin);
+            self.take_text(cx, segment, text, fin);
         }
         self.out.any |= self.rcv.ack.is_due();
     }

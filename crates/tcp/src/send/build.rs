@@ -16,18 +16,20 @@ pub(super) struct Draft {
     pub(super) truesize: u32,
 }
 
-impl Connection {
-    pub(super) fn build_empty(&mut self, cx: &Cx<'_>, seq: SeqNum) -> SegmentOut {
-        let draft = Draft {
+impl Draft {
+    /// Without text.
+    pub(super) fn empty(seq: SeqNum) -> Self {
+        Self {
             seq,
             flags: TcpFlags::ACK,
             payload: Chain::new(),
             segs: 1,
             truesize: 0,
-        };
-        self.build(cx, draft)
+        }
     }
+}
 
+impl Connection {
     /// Puts the header on, and with it everything the peer is to know.
     pub(super) fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();

@@ -26,13 +26,27 @@ pub(crate) enum Blocked {
 
 impl Connection {
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        let segment = self.next_segment(cx);
-        self.out.any = segment.is_some() && self.has_more();
+        if !self.state.is_synchronized() || self.out.reset.is_some() {
+            let segment = self.unusual_segment(cx);
+            self.after_transmit(cx, segment.is_some());
+            return segment;
+        }
+        let Some(draft) = self.next_draft(cx) else {
+            self.after_transmit(cx, false);
+            return None;
+        };
+        let segment = self.build(cx, draft);
+        self.after_transmit(cx, true);
+        Some(segment)
+    }
+
+    #[inline]
+    fn after_transmit(&mut self, cx: &mut Cx<'_>, sent: bool) {
+        self.out.any = sent && self.has_more();
         if !self.out.any {
             // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
             self.wake_writer_if_room(cx);
         }
-        segment
     }
 
     /// Behind the segment that has just been built another one might follow.
@@ -44,28 +58,37 @@ impl Connection {
             || self.out.has_extras()
     }
 
-    /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
-    /// carried it.
-    fn next_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+    /// A reset, and what goes while there is no connection yet or no longer.
+    #[inline(never)]
+    fn unusual_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         if let Some(reset) = self.out.reset.take() {
             return Some(self.build_reset(cx, reset));
         }
-        match self.state {
-            State::Closed => self.due_ack(cx),
-            State::SynSent => self.syn_segment(cx),
-            State::SynReceived => self.syn_segment(cx).or_else(|| self.due_ack(cx)),
-            _ => self
-                .retransmission(cx)
-                .or_else(|| self.new_text(cx))
-                .or_else(|| self.probe(cx))
-                .or_else(|| self.due_ack(cx)),
-        }
+        let syn = match self.state {
+            State::SynSent => return self.syn_segment(cx),
+            State::SynReceived => self.syn_segment(cx),
+            _ => None,
+        };
+        syn.or_else(|| self.due_ack(cx).map(|draft| self.build(cx, draft)))
     }
 
-    fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.snd.rtx.has_lost() {
-            return None;
+    /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
+    /// carried it.
+    #[inline]
+    fn next_draft(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
+        if self.snd.rtx.has_lost()
+            && let Some(draft) = self.retransmission(cx)
+        {
+            return Some(draft);
         }
+        if let Some(len) = self.new_text(cx) {
+            return Some(self.send_text(cx, len));
+        }
+        self.probe(cx).or_else(|| self.due_ack(cx))
+    }
+
+    #[inline(never)]
+    fn retransmission(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         let room = self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight());
         if room == 0 {
             return None;
@@ -96,20 +119,17 @@ impl Connection {
         if again.fin {
             flags = flags.union(TcpFlags::FIN);
         }
-        Some(self.build(
-            cx,
-            Draft {
-                seq: again.seq,
-                flags,
-                payload: again.payload,
-                segs: again.segs,
-                truesize: again.truesize,
-            },
-        ))
+        Some(Draft {
+            seq: again.seq,
+            flags,
+            payload: again.payload,
+            segs: again.segs,
+            truesize: again.truesize,
+        })
     }
 
-    /// Text (and the FIN) for the first time.
-    fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+    /// Bytes of text that go now for the first time; 0 is a FIN by itself.
+    fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<u32> {
         if !self.snd.has_unsent() {
             self.snd.blocked = Blocked::No;
             return None;
@@ -122,7 +142,7 @@ impl Connection {
         match admitted {
             Ok(len) => {
                 self.snd.blocked = Blocked::No;
-                Some(self.send_text(cx, len))
+                Some(len)
             }
             Err(why) => {
                 self.on_blocked(cx, why);
@@ -240,7 +260,7 @@ impl Connection {
         }
     }
 
-    fn send_text(&mut self, cx: &mut Cx<'_>, len: u32) -> SegmentOut {
+    fn send_text(&mut self, cx: &mut Cx<'_>, len: u32) -> Draft {
         let snd = &mut self.snd;
         let was_idle = snd.rtx.is_empty();
         let taken = snd.queue.take(len as usize);
@@ -278,16 +298,13 @@ impl Connection {
             flags = flags.union(TcpFlags::FIN);
         }
         self.after_text_sent(cx, len, segs, was_idle);
-        self.build(
-            cx,
-            Draft {
-                seq,
-                flags,
-                payload: taken.payload,
-                segs,
-                truesize,
-            },
-        )
+        Draft {
+            seq,
+            flags,
+            payload: taken.payload,
+            segs,
+            truesize,
+        }
     }
 
     fn after_text_sent(&mut self, cx: &mut Cx<'_>, len: u32, segs: u32, was_idle: bool) {
@@ -313,21 +330,21 @@ impl Connection {
 
     /// An empty segment just left of the window, which the peer must answer (RFC 9293 3.8.6.1,
     /// 3.8.4).
-    fn probe(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+    fn probe(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         if !core::mem::take(&mut self.out.probe) {
             return None;
         }
         cx.mib.win_probe += u64::from(self.snd.has_unsent());
         cx.mib.out_segs += 1;
         let seq = self.snd.una - 1;
-        Some(self.build_empty(cx, seq))
+        Some(Draft::empty(seq))
     }
 
-    fn due_ack(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
+    fn due_ack(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         if !self.rcv.ack.is_due() {
             return None;
         }
         cx.mib.out_segs += 1;
-        Some(self.build_empty(cx, self.snd.acceptable_seq()))
+        Some(Draft::empty(self.snd.acceptable_seq()))
     }
 }

@@ -151,7 +151,7 @@ impl Host {
         });
     }
 
-    fn take_in(&mut self, now: Instant, segment: SegmentIn) -> Option<SegmentOut> {
+    fn take_in(&mut self, now: Instant, mut segment: SegmentIn) -> Option<SegmentOut> {
         let iss = SeqNum::new(self.rng.next_u32());
         let is_new = self.connection.is_none();
         let reply = self.enter(now, |connection, time_wait, cx| {
@@ -163,7 +163,7 @@ impl Host {
             }
             match connection {
                 Some(c) => {
-                    c.handle_segment(cx, segment);
+                    c.handle_segment(cx, &mut segment);
                     *time_wait = c.take_time_wait();
                 }
                 None if segment.repr.flags.contains(TcpFlags::SYN) => {

@@ -190,8 +190,8 @@ impl Bench {
         self.silence();
         match word {
             "<" => {
-                let segment = self.parse(rest);
-                self.conn.handle_segment(cx!(self), segment);
+                let mut segment = self.parse(rest);
+                self.conn.handle_segment(cx!(self), &mut segment);
             }
             _ if word.starts_with('+') => self.pass(span(&word[1..])),
             _ => self.call(word, rest),
@@ -460,8 +460,8 @@ impl Bench {
     }
 
     fn step_in(&mut self, text: &str) {
-        let segment = self.parse(text);
-        self.conn.handle_segment(cx!(self), segment);
+        let mut segment = self.parse(text);
+        self.conn.handle_segment(cx!(self), &mut segment);
     }
 
     fn silence(&mut self) {
