@@ -68,6 +68,36 @@ fn both() -> [Tcp; 2] {
     [Tcp::default(), Tcp::v6()]
 }
 
+#[test]
+fn a_batch_is_what_its_packets_are_one_by_one() {
+    for tcp in both() {
+        let data = tcp.run(3, 1000);
+        let with = |flags: u16| Tcp {
+            flags: ACK | flags,
+            ..tcp.clone()
+        };
+        let alone = [with(PSH), with(FIN), with(RST), with(SYN)];
+        let mixes: [&[Tcp]; 5] = [
+            &[],
+            &alone,
+            &data,
+            &[&alone[..], &data].concat(),
+            &[&data[..1], &alone, &data[1..], &alone[..1]].concat(),
+        ];
+        for mix in mixes {
+            let (mut gro, mut out) = (engine(), Vec::new());
+            let mut packets: Vec<_> = mix.iter().map(Tcp::packet).collect();
+            gro.receive_batch(Instant::ZERO, &mut packets, &mut out);
+            gro.flush(&mut out);
+            assert!(packets.is_empty());
+            assert_eq!(gro.stats().received, mix.len() as u64);
+            assert_eq!(show(&out), trace(mix));
+            let checked = |p: &Packet| p.offload.checksum != Checksum::Unverified;
+            assert!(out.iter().all(checked));
+        }
+    }
+}
+
 /// The second of three packets in a row is changed; what comes out.
 fn with_second(tcp: &Tcp, change: impl Fn(&mut Tcp)) -> String {
     let mut run = tcp.run(3, 1000);
