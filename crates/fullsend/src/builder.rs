@@ -207,7 +207,7 @@ impl Builder {
     /// outside a tokio runtime; the text names the value and the mend.
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, Choice::None);
-        self.start(Arc::default(), |builder, host| match choice {
+        self.start(Clock::new(), Arc::default(), |builder, host| match choice {
             Choice::Tun(tun) => builder.open(tun, host),
             Choice::Device(device) if device.fd().is_some() => Ok(device),
             Choice::Device(_) => Err(invalid(
@@ -234,6 +234,7 @@ impl Builder {
     /// The stack over the device that `open` gives, with its driver spawned.
     pub(crate) fn start(
         mut self,
+        clock: Clock,
         kick: Arc<Kick>,
         open: impl FnOnce(&Self, &Host) -> io::Result<Box<dyn Device>>,
     ) -> io::Result<Stack> {
@@ -243,7 +244,6 @@ impl Builder {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             Error::other("no tokio runtime: build the stack inside #[tokio::main] or block_on(..)")
         })?;
-        let clock = Clock::new();
         let seed = self.seed.map_or_else(os_seed, Ok)?;
         let mut host = Host::new(HostConfig {
             seed,

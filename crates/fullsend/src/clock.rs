@@ -3,7 +3,8 @@
 use fullsend_units::{Instant, Nanos};
 use tokio::time;
 
-/// Time since the stack's start. Tokio's clock, so that a paused runtime pauses the stack too.
+/// Time since the stack's start. Tokio's clock, so that a paused runtime pauses the stack too. The
+/// two ends of a link in process share one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: time::Instant,
@@ -18,7 +19,9 @@ impl Clock {
 
     #[inline]
     pub(crate) fn now(self) -> Instant {
-        Instant::ZERO + Nanos::from(time::Instant::now() - self.start)
+        let span = time::Instant::now() - self.start;
+        // 64 bits of nanoseconds are 584 years.
+        Instant::from_nanos(span.as_secs() * 1_000_000_000 + u64::from(span.subsec_nanos()))
     }
 
     /// When the runtime's timer should fire for `at`.

@@ -53,8 +53,13 @@ impl Kick {
         self.noted.store(true, Ordering::Release);
     }
 
+    #[inline]
+    fn has_note(&self) -> bool {
+        self.noted.load(Ordering::Acquire)
+    }
+
     fn take_note(&self) -> bool {
-        self.noted.load(Ordering::Acquire) && self.noted.swap(false, Ordering::AcqRel)
+        self.has_note() && self.noted.swap(false, Ordering::AcqRel)
     }
 
     /// The driver begins its turn: what is kicked from here on needs another one.
@@ -204,11 +209,11 @@ impl Engine {
         result
     }
 
-    /// The same for a write. Appending to a queue takes no time into account, so the clock is read
-    /// only when something can be sent: most small writes send nothing, and a look at the clock
-    /// costs as much as the rest of such a write.
+    /// The same for a read or write. Both take no time into account beyond what the next packet
+    /// brings, so the clock is read only when something can be sent: most small ones send
+    /// nothing, and a look at the clock costs as much as the rest of them.
     #[inline]
-    pub(crate) fn write<R>(
+    pub(crate) fn run_timeless<R>(
         &self,
         prompt: bool,
         call: impl FnOnce(&mut Host, Instant) -> io::Result<R>,
@@ -236,12 +241,22 @@ impl Engine {
     }
 
     /// Unlocks, then wakes whom this hold of the lock made ready.
-    fn finish(&self, mut shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
+    #[inline]
+    fn finish(&self, shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
+        let quiet = !shard.host.has_wakers() && shard.flush_waiter.is_none() && !after.kick;
+        if !quiet || self.peer.get().is_some_and(|(kick, _)| kick.has_note()) {
+            self.finish_and_wake(shard, after, prompt);
+        }
+    }
+
+    #[inline(never)]
+    fn finish_and_wake(&self, mut shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
         let mut wakers = WAKERS.take();
         shard.host.take_wakers(&mut wakers);
         if shard.flush_waiter.is_some() && shard.is_flushed() {
             wakers.extend(shard.flush_waiter.take());
         }
+        let now = shard.now;
         drop(shard);
         if after.kick {
             self.kick.kick();
@@ -249,7 +264,7 @@ impl Engine {
         if let Some((kick, peer)) = self.peer.get()
             && kick.take_note()
         {
-            let delivered = prompt && peer.upgrade().is_some_and(|peer| peer.try_deliver());
+            let delivered = prompt && peer.upgrade().is_some_and(|peer| peer.try_deliver(now));
             if !delivered {
                 kick.kick();
             }
@@ -258,12 +273,13 @@ impl Engine {
         WAKERS.set(wakers);
     }
 
-    /// Does the driver's work for one batch in the caller's place, if the lock is free.
-    fn try_deliver(&self) -> bool {
+    /// Does the driver's work for one batch in the caller's place, if the lock is free. `now` is
+    /// what the peer's clock, which is ours, was when it sent.
+    fn try_deliver(&self, now: Instant) -> bool {
         let Some(mut shard) = self.shard.try_lock() else {
             return false;
         };
-        let now = self.clock.now();
+        let now = now.max(shard.now);
         let Ok(received) = shard.receive(now, RX_BATCH) else {
             return false;
         };

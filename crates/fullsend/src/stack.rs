@@ -9,6 +9,7 @@ use fullsend_offload::Link;
 use fullsend_units::Seed;
 
 use crate::builder::Builder;
+use crate::clock::Clock;
 use crate::engine::{Engine, Handle, Kick};
 
 /// A TCP/IP stack in this process. Clones are handles to the same stack.
@@ -77,6 +78,7 @@ impl Stack {
             mtu: config.mtu,
             ..PairConfig::default()
         });
+        let clock = Clock::new();
         let (kick_a, kick_b) = (Arc::<Kick>::default(), Arc::<Kick>::default());
         let (note_a, note_b) = (kick_a.clone(), kick_b.clone());
         a.on_ready(move || note_a.note());
@@ -95,8 +97,8 @@ impl Stack {
                 None => builder,
             }
         };
-        let a = build(1).start(kick_a, |_, _| Ok(Box::new(a)))?;
-        let b = build(2).start(kick_b, |_, _| Ok(Box::new(b)))?;
+        let a = build(1).start(clock, kick_a, |_, _| Ok(Box::new(a)))?;
+        let b = build(2).start(clock, kick_b, |_, _| Ok(Box::new(b)))?;
         Engine::join(&a.engine, &b.engine);
         Ok((a, b))
     }

@@ -236,6 +236,12 @@ impl Host {
         }
     }
 
+    /// `take_wakers` has something to give.
+    #[inline]
+    pub fn has_wakers(&self) -> bool {
+        !self.wakers.is_empty()
+    }
+
     /// Wakers of users whose sockets became ready. Wake them after letting go of any lock.
     #[inline]
     pub fn take_wakers(&mut self, out: &mut Vec<Waker>) {

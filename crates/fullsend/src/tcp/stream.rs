@@ -161,11 +161,7 @@ impl TcpStream {
                 Err(error) => return Err(io_error(error)),
             }
         };
-        let done = match interest {
-            HostInterest::Read => self.engine.run(prompt, call),
-            HostInterest::Write => self.engine.write(prompt, call),
-        };
-        match done {
+        match self.engine.run_timeless(prompt, call) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(done)) => {
                 coop.made_progress();
@@ -288,14 +284,14 @@ impl TcpStream {
     pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| host.tcp_write(now, self.id, data, false).map_err(io_error);
-        self.engine.write(self.take_prompt(), write)
+        self.engine.run_timeless(self.take_prompt(), write)
     }
 
     /// The same from several buffers.
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| write_vectored(host, now, self.id, bufs).map_err(io_error);
-        self.engine.write(self.take_prompt(), write)
+        self.engine.run_timeless(self.take_prompt(), write)
     }
 
     /// Writes all of `data` without copying it: the stack holds on to it until it is acknowledged.
