@@ -470,7 +470,7 @@ impl Shard {
             if self.tx.len() < TX_BATCH {
                 self.host.transmit(now, self.iface, &mut self.out, TX_BATCH);
                 self.tokens.extend(self.out.iter().map(|p| p.tx));
-                self.tx.extend(self.out.drain(..));
+                self.queue_out();
             }
             if self.tx.is_empty() {
                 return false;
@@ -487,6 +487,17 @@ impl Shard {
             }
         }
         true
+    }
+
+    /// Puts what the host gave behind what the device has not taken yet.
+    fn queue_out(&mut self) {
+        if self.tx.is_empty() {
+            // The containers change their kinds and keep their memory; no packet moves.
+            let packets = VecDeque::from(mem::take(&mut self.out));
+            self.out = Vec::from(mem::replace(&mut self.tx, packets));
+        } else {
+            self.tx.extend(self.out.drain(..));
+        }
     }
 
     /// Tells the host of each packet that the device has taken.
