@@ -76,7 +76,8 @@ class Bench:
         self.ours, self.smoltcp, self.seconds, self.ns = ours, smoltcp, seconds, namespaces
 
     def perf(self, line, prefix=()):
-        args = [*prefix, self.ours, "perf", *line.split(), "--json", "--time", str(self.seconds)]
+        args = [*prefix, self.ours, "perf", *line.split(), "--json", "--time", str(self.seconds),
+                "--congestion", "cubic"]
         return json.loads(sh(*args, timeout=self.seconds + 60))
 
     def peer(self, names):
