@@ -17,7 +17,7 @@ mod tests;
 /// Cuts `packet` into packets of `gso_size` payload bytes with headers and checksums complete,
 /// appended to `out`. A packet that needs no cutting only has its checksum completed.
 ///
-/// The payload is shared, not copied. The [`TxToken`] goes to the last packet. A super-segment
+/// The payload is shared, not copied. The [`TxToken`](crate::TxToken) goes to the last packet. A super-segment
 /// whose headers are not what its kind says is dropped.
 pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     let size = usize::from(packet.offload.gso_size);
