@@ -22,10 +22,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Clock;
 
-/// Super-segments asked from the host at once, and held for a device that is full.
-const TX_BATCH: usize = 64;
-/// Batches sent under one hold of the lock.
-const TX_ROUNDS: usize = 4;
+/// Super-segments asked from the host at once.
+const TX_BATCH: usize = 8;
+/// Packets held for a device that is full before the host is asked for no more.
+const TX_HELD: usize = 64;
+/// Packets sent, or a batch more, before somebody looks at what came in. Where software cuts
+/// super-segments into packets, each two bring an ACK, and while nobody reads them the kernel's
+/// queue overflows and drops them.
+const TX_BUDGET: usize = 256;
 /// Frames taken from the device under one hold of the lock.
 pub(crate) const RX_BATCH: usize = 64;
 
@@ -110,6 +114,8 @@ pub(crate) struct Shard {
     now: Instant,
     out: Vec<Packet>,
     rx: Vec<Packet>,
+    /// Packets sent since the device had nothing to receive.
+    unanswered: usize,
     /// The device was full, and the driver knows.
     blocked: bool,
     /// When the driver's timer fires at the latest.
@@ -154,6 +160,7 @@ impl Engine {
             now: Instant::ZERO,
             out: Vec::new(),
             rx: Vec::new(),
+            unanswered: 0,
             blocked: false,
             armed: Instant::FAR_FUTURE,
             flush_waiter: None,
@@ -298,7 +305,8 @@ impl Engine {
         let (mut shard, now) = self.lock();
         shard.alive()?;
         let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= now);
-        let received = if receive || due(&shard.host) {
+        let ask = receive || due(&shard.host) || shard.unanswered >= TX_BUDGET;
+        let received = if ask {
             match shard.receive(now, RX_BATCH) {
                 Ok(n) => n,
                 Err(error) => {
@@ -425,6 +433,12 @@ impl Shard {
 
     fn receive(&mut self, now: Instant, max: usize) -> io::Result<usize> {
         let received = self.device.receive(&mut self.rx, max)?;
+        // A device that has no end must not silence us: what it gave allows as much.
+        self.unanswered = if received < max {
+            0
+        } else {
+            self.unanswered.saturating_sub(received)
+        };
         if received > 0 {
             self.host.receive(now, self.iface, &mut self.rx);
         }
@@ -465,10 +479,11 @@ impl Shard {
 
     /// True if the host may have more to give and the device would take it.
     fn push(&mut self, now: Instant) -> bool {
-        for _ in 0..TX_ROUNDS {
+        while self.unanswered < TX_BUDGET {
             // Back-pressure: a device that is full must not make the host give more.
-            if self.tx.len() < TX_BATCH {
+            if self.tx.len() < TX_HELD {
                 self.host.transmit(now, self.iface, &mut self.out, TX_BATCH);
+                self.unanswered += self.out.len();
                 self.tokens.extend(self.out.iter().map(|p| p.tx));
                 self.queue_out();
             }
