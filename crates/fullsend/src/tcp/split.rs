@@ -1,4 +1,5 @@
-//! Halves of a connection, by reference and owned, as tokio's.
+//! Halves of a connection, by reference and owned, as tokio's; and tokio's I/O traits for them
+//! and for the whole.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -124,6 +125,7 @@ half!(OwnedWriteHalf, |half| &half.stream);
 macro_rules! reads {
     ($half:ty) => {
         impl AsyncRead for $half {
+            #[inline]
             fn poll_read(
                 self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
@@ -135,12 +137,14 @@ macro_rules! reads {
     };
 }
 
+reads!(TcpStream);
 reads!(ReadHalf<'_>);
 reads!(OwnedReadHalf);
 
 macro_rules! writes {
     ($half:ty) => {
         impl AsyncWrite for $half {
+            #[inline]
             fn poll_write(
                 self: Pin<&mut Self>,
                 cx: &mut Context<'_>,
@@ -172,5 +176,6 @@ macro_rules! writes {
     };
 }
 
+writes!(TcpStream);
 writes!(WriteHalf<'_>);
 writes!(OwnedWriteHalf);
