@@ -99,6 +99,7 @@ impl Bench {
                 mtu: self.mtu,
                 gso_max_size: 65_536,
                 gso_max_segs: 65_535,
+                fq: false,
             },
             ts_offset: 77,
         };
@@ -394,6 +395,7 @@ fn start(input: &Input) -> Bench {
             mtu: 1500,
             gso_max_size: 65_536,
             gso_max_segs: 65_535,
+            fq: false,
         },
         ts_offset: 77,
     };

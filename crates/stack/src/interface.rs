@@ -72,6 +72,7 @@ impl IfaceConfig {
                 self.mtu
             },
             gso_max_segs: if self.gso { u16::MAX.into() } else { 1 },
+            fq: false,
         }
     }
 

@@ -39,6 +39,7 @@ impl Lab {
                 mtu: 1500,
                 gso_max_size: 65_536,
                 gso_max_segs: self.gso_max_segs,
+                fq: false,
             },
             ts_offset: 0,
         }

@@ -35,6 +35,8 @@ pub struct DeviceCaps {
     pub gso_max_size: u32,
     /// Most segments in one super-segment.
     pub gso_max_segs: u32,
+    /// A queueing discipline behind us keeps packets until their time of departure (fq).
+    pub fq: bool,
 }
 
 /// A segment (or, after GRO, a run of segments) that arrived.

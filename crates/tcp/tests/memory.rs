@@ -62,6 +62,7 @@ impl Lab {
                 mtu: 1500,
                 gso_max_size: 65_536,
                 gso_max_segs: 65_535,
+                fq: false,
             },
             ts_offset: 0,
         }

@@ -77,6 +77,7 @@ mod tests {
         mtu: 1500,
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
+        fq: false,
     };
 
     #[test]

@@ -116,6 +116,7 @@ impl Host {
                 mtu: 1500,
                 gso_max_size: 65_536,
                 gso_max_segs: 65_535,
+                fq: false,
             },
             ts_offset: u32::MAX - 50,
         };

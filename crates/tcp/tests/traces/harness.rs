@@ -54,6 +54,7 @@ impl Default for Setup {
                 mtu: 1500,
                 gso_max_size: 65_536,
                 gso_max_segs: 65_535,
+                fq: false,
             },
             sysctl: Sysctl::default(),
             ipv6: false,
