@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fullsend_device::{NicMode, PairConfig, pair};
 use fullsend_offload::Link;
+use fullsend_stack::SockStat;
 use fullsend_units::Seed;
 
 use crate::builder::Builder;
@@ -125,6 +126,12 @@ impl Stack {
     /// Every counter by its `nstat` name, since the stack's start.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.engine.look(fullsend_stack::Host::counters)
+    }
+
+    /// How many TCP sockets there are and what memory they hold; as text, the line of
+    /// `/proc/net/sockstat`.
+    pub fn sockstat(&self) -> SockStat {
+        self.engine.look(fullsend_stack::Host::sockstat)
     }
 
     /// Waits until every byte written on any connection, and every FIN, has been acknowledged,

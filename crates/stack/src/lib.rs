@@ -26,5 +26,5 @@ pub use error::StackError;
 pub use host::{Host, HostConfig};
 pub use interface::{IfaceConfig, IfaceId, Mac};
 pub use ip::Cidr;
-pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, TcpId};
+pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId};
 pub use udp_calls::UdpId;

@@ -11,6 +11,7 @@ mod ports;
 mod reset;
 mod settle;
 mod socket;
+mod sockstat;
 mod time_wait;
 
 use core::net::SocketAddr;
@@ -19,6 +20,7 @@ use fullsend_units::Instant;
 
 pub use calls::Interest;
 pub use listen::{Incoming, ListenConfig, ListenerId};
+pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaits;
 
 use isn::IsnGenerator;

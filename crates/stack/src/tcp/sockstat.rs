@@ -1,0 +1,64 @@
+//! How many connections there are, and what memory they hold.
+
+use core::fmt;
+
+use super::socket::{Entry, Owner};
+use crate::Host;
+
+/// Bytes of the unit that `mem` counts in.
+const PAGE: usize = 4096;
+
+/// The host's TCP sockets; as text, the line of `/proc/net/sockstat`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SockStat {
+    /// Connections that have a four-tuple, and listeners.
+    pub inuse: usize,
+    /// Connections that their user has let go of.
+    pub orphan: usize,
+    /// Connections in TIME-WAIT.
+    pub tw: usize,
+    /// `inuse`, and closed connections that a user still holds.
+    pub alloc: usize,
+    /// Memory of queued text, sent and received, in pages of 4096 bytes (as `tcp_mem`).
+    pub mem: u64,
+}
+
+impl fmt::Display for SockStat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            inuse,
+            orphan,
+            tw,
+            alloc,
+            mem,
+        } = self;
+        write!(
+            f,
+            "TCP: inuse {inuse} orphan {orphan} tw {tw} alloc {alloc} mem {mem}"
+        )
+    }
+}
+
+impl Host {
+    /// The host's TCP sockets. Walks all of them. A handshake under way on a listener's behalf is
+    /// no socket yet, as on Linux.
+    pub fn sockstat(&self) -> SockStat {
+        let listeners = self.tcp.listeners.table.len();
+        let mut stat = SockStat {
+            inuse: listeners,
+            orphan: self.tcp.orphans,
+            tw: self.tcp.time_wait.len(),
+            alloc: listeners,
+            mem: 0,
+        };
+        for (_, entry) in self.tcp.table.iter() {
+            let Entry::Conn(socket) = entry else { continue };
+            stat.mem += socket.conn.truesize().div_ceil(PAGE) as u64;
+            if !matches!(socket.owner, Owner::HalfOpen(_)) {
+                stat.inuse += usize::from(socket.reachable);
+                stat.alloc += 1;
+            }
+        }
+        stat
+    }
+}
