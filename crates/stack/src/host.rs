@@ -6,6 +6,7 @@ use core::task::Waker;
 
 use fullsend_buf::Pool;
 use fullsend_offload::{Packet, TxToken};
+use fullsend_tcp::legacy::Legacy;
 use fullsend_tcp::{Cx, DeviceCaps, Sysctl, TcpMib};
 use fullsend_units::{Instant, Rng, Seed};
 
@@ -34,6 +35,7 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) mib: TcpMib,
     pub(crate) rng: Rng,
+    legacy: Legacy,
     /// By interface.
     caps: Vec<DeviceCaps>,
     loopback: DeviceCaps,
@@ -65,6 +67,7 @@ impl Env {
             rng: &mut self.rng,
             device: self.loopback,
             ts_offset,
+            legacy: self.legacy,
         }
     }
 }
@@ -108,6 +111,7 @@ impl Host {
                 pool: Pool::new(config.pool_bytes),
                 mib: TcpMib::default(),
                 rng,
+                legacy: Legacy::default(),
                 caps: Vec::new(),
                 loopback: IfaceConfig::loopback().caps(),
             },
@@ -136,6 +140,12 @@ impl Host {
     /// TCP tunables, live.
     pub fn sysctl_mut(&mut self) -> &mut Sysctl {
         &mut self.env.sysctl
+    }
+
+    /// Puts old rules in force, to show what replaced them.
+    #[cfg(feature = "legacy")]
+    pub const fn set_legacy(&mut self, legacy: Legacy) {
+        self.env.legacy = legacy;
     }
 
     /// Adds an interface.

@@ -42,6 +42,7 @@ impl Lab {
                 fq: false,
             },
             ts_offset: 0,
+            legacy: fullsend_tcp::legacy::Legacy::default(),
         }
     }
 

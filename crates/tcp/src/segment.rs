@@ -4,6 +4,7 @@ use fullsend_buf::{Chain, Pool};
 use fullsend_units::{Instant, Rng};
 use fullsend_wire::tcp::TcpRepr;
 
+use crate::legacy::Legacy;
 use crate::{Sysctl, TcpError, TcpMib};
 
 /// What a connection needs from its host for the length of one call.
@@ -23,6 +24,8 @@ pub struct Cx<'a> {
     /// Added to the clock to make timestamps (RFC 7323 5.4). Secret, and the same for all
     /// connections to one peer, so that a later connection's timestamps are later (RFC 6191).
     pub ts_offset: u32,
+    /// Old rules in force, for the laboratory.
+    pub legacy: Legacy,
 }
 
 /// What the outgoing device takes in one packet.

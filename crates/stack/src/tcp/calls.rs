@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
-use fullsend_tcp::{Connection, Cx, SocketOption, State, TcpError, TcpInfo};
+use fullsend_tcp::{Connection, Cx, FlowReport, SocketOption, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
 use super::TcpId;
@@ -302,6 +302,13 @@ impl Host {
                 None => {}
             }
         }
+    }
+
+    /// What a flow sent, and what held it back: histograms of send size and head-room, sends and
+    /// time by limiting rule.
+    pub fn tcp_flow_report(&mut self, now: Instant, id: TcpId) -> Result<FlowReport, StackError> {
+        let (_, socket, _) = self.user_socket(now, id)?;
+        Ok(socket.conn.flow_report(now))
     }
 
     /// `TCP_INFO`.

@@ -299,6 +299,7 @@ impl Sender {
             rtx: RtxQueue::new(mss),
             last_sent: cx.now,
             pacing: None,
+            flow: None,
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::congestion::{CongestionControl, Cwnd};
 use crate::recovery::{Recovery, RtxQueue};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{Blocked, Pacing, WriteQueue};
+use crate::send::{Blocked, Flow, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub(crate) use settings::Settings;
@@ -152,6 +152,8 @@ pub(crate) struct Sender {
     /// When text was last sent.
     pub(crate) last_sent: Instant,
     pub(crate) pacing: Option<Box<Pacing>>,
+    /// Begins with the first text.
+    pub(crate) flow: Option<Box<Flow>>,
 }
 
 /// Our FIN.

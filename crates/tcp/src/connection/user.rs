@@ -4,7 +4,7 @@ use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
 use crate::send::{Blocked, UNIT_OVERHEAD_BYTES};
-use crate::{Cx, TcpError, TcpInfo};
+use crate::{Cx, SendLimit, TcpError, TcpInfo};
 
 impl Connection {
     /// Appends a copy of `data` to the stream; how much was taken. `more` is `MSG_MORE`.
@@ -104,6 +104,9 @@ impl Connection {
         if holds && !snd.throttled {
             cx.mib.auto_corking += 1;
             snd.throttled = true;
+        }
+        if holds {
+            self.report_held(cx, SendLimit::Autocork);
         }
         holds
     }

@@ -2,12 +2,15 @@
 
 mod autosize;
 mod build;
+mod flow;
 mod nagle;
 mod output;
 mod pacing;
 mod split;
 mod write_queue;
 
+pub(crate) use flow::Flow;
+pub use flow::{FlowReport, Histogram, SendLimit};
 pub(crate) use nagle::Nagle;
 pub(crate) use output::Blocked;
 pub(crate) use pacing::Pacing;

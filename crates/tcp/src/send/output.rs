@@ -8,7 +8,7 @@ use super::nagle::{Nagle, small_outstanding};
 use super::split::{DeferInput, defers, split_point};
 use crate::connection::{Connection, Fin, State};
 use crate::recovery::{Phase, TransmitUnit};
-use crate::{Cx, SegmentOut};
+use crate::{Cx, SegmentOut, SendLimit};
 
 /// What kept unsent text back at the last attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,16 @@ pub(crate) enum Blocked {
     Pacing,
     /// A larger unit will be possible soon.
     Defer,
+}
+
+/// Text that may go now.
+struct Grant {
+    /// Bytes; 0 is a FIN by itself.
+    len: u32,
+    /// The rule that determined it.
+    limit: SendLimit,
+    /// Bytes that window and cwnd still admit.
+    headroom: u32,
 }
 
 impl Connection {
@@ -43,6 +53,9 @@ impl Connection {
     #[inline]
     fn after_transmit(&mut self, cx: &mut Cx<'_>, sent: bool) {
         self.out.any = sent && self.has_more();
+        if !self.snd.has_unsent() {
+            self.report_held(cx, SendLimit::Application);
+        }
         if !self.out.any {
             // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
             self.wake_writer_if_room(cx);
@@ -81,8 +94,8 @@ impl Connection {
         {
             return Some(draft);
         }
-        if let Some(len) = self.new_text(cx) {
-            return Some(self.send_text(cx, len));
+        if let Some(grant) = self.new_text(cx) {
+            return Some(self.send_text(cx, &grant));
         }
         self.probe(cx).or_else(|| self.due_ack(cx))
     }
@@ -128,8 +141,8 @@ impl Connection {
         })
     }
 
-    /// Bytes of text that go now for the first time; 0 is a FIN by itself.
-    fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<u32> {
+    /// Text that goes now for the first time.
+    fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<Grant> {
         if !self.snd.has_unsent() {
             self.snd.blocked = Blocked::No;
             return None;
@@ -140,9 +153,9 @@ impl Connection {
             admitted => admitted,
         };
         match admitted {
-            Ok(len) => {
+            Ok(grant) => {
                 self.snd.blocked = Blocked::No;
-                Some(len)
+                Some(grant)
             }
             Err(why) => {
                 self.on_blocked(cx, why);
@@ -152,8 +165,8 @@ impl Connection {
         }
     }
 
-    /// The gates in their order. How many bytes may go now; 0 is a FIN by itself.
-    fn admit(&mut self, cx: &Cx<'_>) -> Result<u32, Blocked> {
+    /// The gates in their order: what may go now.
+    fn admit(&mut self, cx: &Cx<'_>) -> Result<Grant, Blocked> {
         if self.snd.pacing.as_mut().is_some_and(|p| p.holds(cx.now)) {
             return Err(Blocked::Pacing);
         }
@@ -166,8 +179,14 @@ impl Connection {
             return Err(Blocked::Cwnd);
         }
         let unsent = self.snd.queue.len() as u32;
+        let window = self.snd.usable_window();
+        let grant = Grant {
+            len: unsent,
+            limit: SendLimit::Application,
+            headroom: window.min(room.saturating_mul(self.snd.mss.bytes())),
+        };
         if unsent == 0 {
-            return Ok(0);
+            return Ok(grant);
         }
         let mss = self.snd.mss;
         let most_segs = self.max_segs(cx);
@@ -175,7 +194,6 @@ impl Connection {
         // "Grow": the unit takes in as much of what is queued as it may carry.
         let len = unsent.min(most_segs * mss.bytes());
         let tail = len == unsent;
-        let window = self.snd.usable_window();
         // Sender's silly window avoidance: a whole segment, or all of a shorter rest.
         if len.min(mss.bytes()) > window {
             return Err(Blocked::Rwnd);
@@ -184,13 +202,58 @@ impl Connection {
         if len <= mss.bytes() {
             let last = tail && self.snd.fin == Fin::Queued;
             let held = tail && !last && nagle.holds(len < mss.bytes());
-            return if held { Err(Blocked::Nagle) } else { Ok(len) };
+            let grant = Grant {
+                len,
+                limit: if tail {
+                    SendLimit::Application
+                } else {
+                    SendLimit::Size
+                },
+                ..grant
+            };
+            return if held { Err(Blocked::Nagle) } else { Ok(grant) };
         }
         if self.defers(cx, len, tail, most_segs, room) {
             return Err(Blocked::Defer);
         }
         // Here the small-queue check will stand: wmem_inflight against its limit.
-        Ok(split_point(len, window, mss, quota, tail, nagle))
+        let split = split_point(len, window, mss, quota, tail, nagle);
+        Ok(Grant {
+            len: split,
+            limit: self.what_cut(split, unsent, quota, most_segs),
+            ..grant
+        })
+    }
+
+    /// The rule that made a unit as long as it is.
+    fn what_cut(&self, len: u32, unsent: u32, quota: u32, most_segs: u32) -> SendLimit {
+        let mss = self.snd.mss.bytes();
+        match len {
+            _ if len == unsent => SendLimit::Application,
+            _ if len == quota * mss && quota == most_segs => SendLimit::Size,
+            _ if len == quota * mss => SendLimit::Cwnd,
+            _ if unsent - len >= mss => SendLimit::Rwnd,
+            _ => self.limit_of(Blocked::Nagle),
+        }
+    }
+
+    /// Bytes that cwnd admits.
+    fn usable_cwnd(&self) -> u32 {
+        let room = self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight());
+        room.saturating_mul(self.snd.mss.bytes())
+    }
+
+    /// What a state of being held back is called in reports.
+    fn limit_of(&self, why: Blocked) -> SendLimit {
+        match why {
+            Blocked::No => SendLimit::Application,
+            Blocked::Nagle if self.settings.cork || self.snd.more => SendLimit::Cork,
+            Blocked::Nagle => SendLimit::Nagle,
+            Blocked::Defer if self.usable_cwnd() > self.snd.usable_window() => SendLimit::Rwnd,
+            Blocked::Cwnd | Blocked::Defer => SendLimit::Cwnd,
+            Blocked::Rwnd => SendLimit::Rwnd,
+            Blocked::Pacing => SendLimit::Pacing,
+        }
     }
 
     fn nagle(&self) -> Nagle {
@@ -226,7 +289,7 @@ impl Connection {
     }
 
     /// The probe timer fired: what the window admits of one segment goes, cork or not.
-    fn force_one(&self) -> Result<u32, Blocked> {
+    fn force_one(&self) -> Result<Grant, Blocked> {
         let unsent = self.snd.queue.len() as u32;
         let len = unsent
             .min(self.snd.usable_window())
@@ -234,11 +297,20 @@ impl Connection {
         if len == 0 && unsent > 0 {
             return Err(Blocked::Rwnd);
         }
-        Ok(len)
+        Ok(Grant {
+            len,
+            limit: if len == unsent {
+                SendLimit::Application
+            } else {
+                SendLimit::Rwnd
+            },
+            headroom: len,
+        })
     }
 
     fn on_blocked(&mut self, cx: &Cx<'_>, why: Blocked) {
         self.snd.blocked = why;
+        self.report_held(cx, self.limit_of(why));
         if matches!(why, Blocked::Cwnd | Blocked::Defer) {
             let packets_out = self.snd.rtx.packets_out();
             self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
@@ -260,7 +332,11 @@ impl Connection {
         }
     }
 
-    fn send_text(&mut self, cx: &mut Cx<'_>, len: u32) -> Draft {
+    fn send_text(&mut self, cx: &mut Cx<'_>, grant: &Grant) -> Draft {
+        let len = grant.len;
+        if len > 0 {
+            self.report_sent(cx, len, grant.headroom, grant.limit);
+        }
         let snd = &mut self.snd;
         let was_idle = snd.rtx.is_empty();
         let taken = snd.queue.take(len as usize);

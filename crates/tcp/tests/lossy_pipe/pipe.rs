@@ -119,6 +119,7 @@ impl Host {
                 fq: false,
             },
             ts_offset: u32::MAX - 50,
+            legacy: fullsend_tcp::legacy::Legacy::default(),
         };
         call(&mut self.connection, &mut self.time_wait, &mut cx)
     }

@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) timestamps: bool,
     pub(crate) device: DeviceCaps,
     pub(crate) sysctl: Sysctl,
+    pub(crate) legacy: fullsend_tcp::legacy::Legacy,
     pub ipv6: bool,
 }
 
@@ -57,6 +58,7 @@ impl Default for Setup {
                 fq: false,
             },
             sysctl: Sysctl::default(),
+            legacy: fullsend_tcp::legacy::Legacy::default(),
             ipv6: false,
         }
     }
@@ -90,6 +92,7 @@ macro_rules! cx {
             rng: &mut $bench.rng,
             device: $bench.setup.device,
             ts_offset: TS_OFFSET,
+            legacy: $bench.setup.legacy,
         }
     };
 }
@@ -126,6 +129,7 @@ impl Bench {
             rng: &mut rng,
             device: setup.device,
             ts_offset: TS_OFFSET,
+            legacy: setup.legacy,
         };
         let ip = if setup.ipv6 { 40 } else { 20 };
         let mss = Mss::clamped((setup.device.mtu - 20 - u32::from(ip)) as u16);
@@ -342,6 +346,10 @@ impl Bench {
     )]
     pub(crate) fn info(&mut self) -> fullsend_tcp::TcpInfo {
         self.conn.info(cx!(self))
+    }
+
+    pub(crate) fn report(&self) -> fullsend_tcp::FlowReport {
+        self.conn.flow_report(self.now)
     }
 
     pub(crate) fn setup_mut(&mut self) -> &mut Setup {

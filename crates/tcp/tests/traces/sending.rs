@@ -1,5 +1,6 @@
 //! The send path: where transmit units are cut, what Nagle and corks hold, windows, PSH, memory.
 
+use fullsend_tcp::{FlowReport, SendLimit};
 use fullsend_units::Nanos;
 
 use crate::harness::{Bench, Setup};
@@ -428,4 +429,39 @@ fn slices_are_lent_and_not_copied() {
          set sndbuf 2304
          write_slice 5000 = WouldBlock",
     );
+}
+
+#[test]
+fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
+    let mut bench = Bench::established(&Setup::default());
+    assert_eq!(bench.report(), FlowReport::default());
+    bench.play(
+        "write 100
+         > P. 1:101(100) ack 1
+         +3ms
+         write 2000
+         > . 101:1561(1460) ack 1
+         +2ms
+         < . 1:1(0) ack 101
+         > P. 1561:2101(540) ack 1
+         < . 1:1(0) ack 2101
+         +5ms",
+    );
+    let report = bench.report();
+    let time = |limit| report.time(limit).as_millis();
+    assert_eq!(
+        (time(SendLimit::Application), time(SendLimit::Nagle)),
+        (8, 2)
+    );
+    let sends = |limit| report.sends(limit);
+    assert_eq!(
+        (sends(SendLimit::Application), sends(SendLimit::Nagle)),
+        (2, 1)
+    );
+    assert_eq!(report.now_held_by, Some(SendLimit::Application));
+    let sizes: Vec<_> = report.send_size.iter().collect();
+    assert_eq!(sizes, [(64, 1), (512, 1), (1024, 1)]);
+    // Ten segments of cwnd, less what is in flight.
+    let rooms: Vec<_> = report.headroom.iter().collect();
+    assert_eq!(rooms, [(8192, 3)]);
 }
