@@ -1,6 +1,6 @@
 //! The network card at each end of a link.
 
-use fullsend_offload::Link;
+use fullsend_offload::{Link, Packet};
 use fullsend_stack::{IfaceConfig, Mac};
 use fullsend_units::{Instant, Nanos, Rate};
 
@@ -24,6 +24,9 @@ pub struct NicConfig {
     pub mtu: u32,
     /// How fast it sends. A packet is completed when it is sent; with no limit, at once.
     pub rate: Rate,
+    /// Bytes that each packet takes on the wire beside itself, at that rate: preamble, checksum
+    /// and gap, and on a link of IP packets the Ethernet header. 38 is Ethernet's.
+    pub overhead: u32,
     /// Packets it takes from its host and has not sent yet.
     pub ring: usize,
     /// How long it gathers what arrives before it tells its host (interrupt moderation).
@@ -39,6 +42,7 @@ impl Default for NicConfig {
             link: Link::Ip,
             mtu: 1500,
             rate: Rate::UNLIMITED,
+            overhead: 0,
             ring: 256,
             rx_wait: Nanos::ZERO,
             gso_max_size: 65_536,
@@ -86,13 +90,15 @@ impl Nic {
         self.waiting < self.config.ring
     }
 
-    /// Takes a packet of `bytes` on the wire; when it will be sent, if not at once.
-    pub(crate) fn take(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+    /// Takes a packet; when it will be sent, if not at once.
+    pub(crate) fn take(&mut self, now: Instant, packet: &Packet) -> Option<Instant> {
         if self.config.rate == Rate::UNLIMITED {
             return None;
         }
         self.waiting += 1;
-        self.busy_until = self.busy_until.max(now) + self.config.rate.time_for(bytes as u64);
+        let overhead = u64::from(self.config.overhead) * u64::from(packet.segments());
+        let bytes = packet.wire_len() as u64 + overhead;
+        self.busy_until = self.busy_until.max(now) + self.config.rate.time_for(bytes);
         Some(self.busy_until)
     }
 

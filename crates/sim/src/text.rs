@@ -18,6 +18,7 @@ use crate::{Loss, Point, Tap};
 /// Sequence numbers are absolute. `link` is what the frames begin with.
 pub fn line(tap: &Tap<'_>, link: Link) -> String {
     let point = match tap.point {
+        Point::Queued => "queued ",
         Point::Sent => "sent   ",
         Point::Arrived => "arrived",
         Point::Lost(Loss::Random) => "lost   ",

@@ -8,6 +8,8 @@ use crate::{HostId, Loss};
 /// Where a packet is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
+    /// A card takes it from its host, which is where a capture on the host sees it.
+    Queued,
     /// A card sends it: what leaves the host.
     Sent,
     /// It reaches a card: what the host will get, before GRO.
@@ -31,20 +33,30 @@ pub struct Tap<'a> {
 
 /// A running hash: same bytes at the same times, same value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TraceHash(u64);
+pub(crate) struct TraceHash {
+    value: u64,
+    payload: bool,
+}
 
 impl TraceHash {
     pub(crate) const fn new() -> Self {
-        Self(0x2545_f491_4f6c_dd1d)
+        Self {
+            value: 0x2545_f491_4f6c_dd1d,
+            payload: true,
+        }
     }
 
     pub(crate) const fn value(self) -> u64 {
-        self.0
+        self.value
+    }
+
+    pub(crate) const fn headers_only(&mut self) {
+        self.payload = false;
     }
 
     fn word(&mut self, word: u64) {
-        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 29);
+        let mixed = (self.value ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.value = mixed ^ (mixed >> 29);
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -60,6 +72,8 @@ impl TraceHash {
 
     pub(crate) fn see(&mut self, tap: &Tap<'_>) {
         let point = match tap.point {
+            // It will be sent, and is part of the hash then.
+            Point::Queued => return,
             Point::Sent => 0,
             Point::Arrived => 1,
             Point::Lost(Loss::Random) => 2,
@@ -68,6 +82,10 @@ impl TraceHash {
         self.word(tap.at.as_nanos());
         self.word((tap.host.0 as u64) << 8 | point);
         self.word(u64::from(tap.packet.offload.gso_size));
+        if !self.payload {
+            self.word(tap.packet.payload.len() as u64);
+            return;
+        }
         // How the payload is cut into slices is nothing that a wire could show.
         self.bytes(&tap.packet.header);
         let mut carry = Vec::new();

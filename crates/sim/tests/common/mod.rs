@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Sim, line};
+use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Point, Sim, line};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, StackError, TcpId};
 use fullsend_tcp::TcpError;
 use fullsend_units::{Instant, Nanos, Rng, Seed};
@@ -203,7 +203,11 @@ type Lines = Rc<RefCell<VecDeque<String>>>;
 
 fn show_packets(sim: &mut Sim, scenario: &Scenario) {
     let link = scenario.nic.link;
-    sim.watch(move |tap| println!("{}", line(tap, link)));
+    sim.watch(move |tap| {
+        if tap.point != Point::Queued {
+            println!("{}", line(tap, link));
+        }
+    });
 }
 
 /// Two hosts with addresses on a cable.
@@ -227,6 +231,9 @@ fn keep_lines(sim: &mut Sim, scenario: &Scenario, lines: Lines) {
     const KEPT: usize = 80;
     let link = scenario.nic.link;
     sim.watch(move |tap| {
+        if tap.point == Point::Queued {
+            return;
+        }
         let mut lines = lines.borrow_mut();
         if lines.len() == KEPT {
             lines.pop_front();
