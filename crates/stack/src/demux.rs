@@ -7,65 +7,83 @@ use hashbrown::HashTable;
 
 use crate::siphash::SipKey;
 
-/// An address as two words; IPv4 in its mapped form (RFC 4291 2.5.5.2), which never stands in an
-/// IPv6 header that we accept.
+/// An address as two words of 64 bits; IPv4 in its mapped form (RFC 4291 2.5.5.2), which never
+/// stands in an IPv6 header that we accept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Addr {
-    hi: u64,
-    lo: u64,
+    // In halves, the low one first: a four-tuple then needs no padding.
+    hi: [u32; 2],
+    lo: [u32; 2],
 }
 
 const MAPPED: u64 = 0xffff_0000_0000;
 
+#[inline]
+const fn whole([low, high]: [u32; 2]) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
 impl Addr {
     #[inline]
-    pub(crate) const fn v4(octets: [u8; 4]) -> Self {
+    const fn new(hi: u64, lo: u64) -> Self {
         Self {
-            hi: 0,
-            lo: MAPPED | u32::from_be_bytes(octets) as u64,
+            hi: [hi as u32, (hi >> 32) as u32],
+            lo: [lo as u32, (lo >> 32) as u32],
         }
+    }
+
+    #[inline]
+    pub(crate) const fn v4(octets: [u8; 4]) -> Self {
+        Self::new(0, MAPPED | u32::from_be_bytes(octets) as u64)
     }
 
     #[inline]
     pub(crate) const fn v6(octets: [u8; 16]) -> Self {
         let all = u128::from_be_bytes(octets);
-        Self {
-            hi: (all >> 64) as u64,
-            lo: all as u64,
-        }
-    }
-
-    #[inline]
-    pub(crate) const fn is_v4(self) -> bool {
-        self.hi == 0 && self.lo >> 32 == MAPPED >> 32
-    }
-
-    pub(crate) const fn v4_octets(self) -> [u8; 4] {
-        (self.lo as u32).to_be_bytes()
-    }
-
-    pub(crate) const fn v6_octets(self) -> [u8; 16] {
-        ((self.hi as u128) << 64 | self.lo as u128).to_be_bytes()
+        Self::new((all >> 64) as u64, all as u64)
     }
 
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
-        [self.hi, self.lo]
+        [whole(self.hi), whole(self.lo)]
+    }
+
+    #[inline]
+    pub(crate) const fn is_v4(self) -> bool {
+        let [hi, lo] = self.words();
+        hi == 0 && lo >> 32 == MAPPED >> 32
+    }
+
+    #[inline]
+    const fn v4_bits(self) -> u32 {
+        self.lo[0]
+    }
+
+    const fn v6_bits(self) -> u128 {
+        let [hi, lo] = self.words();
+        (hi as u128) << 64 | lo as u128
+    }
+
+    pub(crate) const fn v4_octets(self) -> [u8; 4] {
+        self.v4_bits().to_be_bytes()
+    }
+
+    pub(crate) const fn v6_octets(self) -> [u8; 16] {
+        self.v6_bits().to_be_bytes()
     }
 
     /// 127/8 or ::1.
     #[inline]
     pub(crate) const fn is_loopback(self) -> bool {
-        self.hi == 0 && (self.lo == 1 || self.lo >> 24 == (MAPPED | 127 << 24) >> 24)
+        let [hi, lo] = self.words();
+        hi == 0 && (lo == 1 || lo >> 24 == (MAPPED | 127 << 24) >> 24)
     }
 
     pub(crate) const fn to_ip(self) -> IpAddr {
         if self.is_v4() {
-            IpAddr::V4(Ipv4Addr::from_bits(self.lo as u32))
+            IpAddr::V4(Ipv4Addr::from_bits(self.v4_bits()))
         } else {
-            IpAddr::V6(Ipv6Addr::from_bits(
-                (self.hi as u128) << 64 | self.lo as u128,
-            ))
+            IpAddr::V6(Ipv6Addr::from_bits(self.v6_bits()))
         }
     }
 }
@@ -115,8 +133,8 @@ impl FlowKey {
     #[inline]
     pub(crate) fn hash(&self, key: SipKey) -> u64 {
         if self.remote.is_v4() {
-            // The low words hold the addresses.
-            let both = self.local.lo << 32 | self.remote.lo & 0xffff_ffff;
+            let (local, remote) = (self.local.v4_bits(), self.remote.v4_bits());
+            let both = u64::from(local) << 32 | u64::from(remote);
             key.hash([both], self.ports())
         } else {
             let ([a, b], [c, d]) = (self.local.words(), self.remote.words());

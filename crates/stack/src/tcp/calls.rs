@@ -32,7 +32,7 @@ impl Host {
     ) -> Result<(u32, &mut Socket, Cx<'_>), StackError> {
         match self.tcp.table.by_id(id.0) {
             Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
-                let cx = self.env.cx(now, &socket.path, socket.ts_offset);
+                let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 Ok((index, socket, cx))
             }
             // Held: there is no connection before it is accepted.
@@ -292,7 +292,7 @@ impl Host {
         for index in all {
             match self.tcp.table.get_mut(index) {
                 Some(Entry::Conn(socket)) => {
-                    let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+                    let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                     socket.conn.abort(&mut cx);
                     socket.waiters.wake(Wait::Read, &mut self.wakers);
                     socket.waiters.wake(Wait::Write, &mut self.wakers);

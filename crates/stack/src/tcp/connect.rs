@@ -45,7 +45,7 @@ impl Host {
             mss_of(&path),
             path.network_len(),
         );
-        let socket = Socket::new(conn, key, path, ts_offset, Owner::User);
+        let socket = Socket::new(conn, key, path, Owner::User);
         self.adopt(now, socket)
             .map(TcpId)
             .ok_or(StackError::NoPorts)
@@ -114,24 +114,17 @@ impl Host {
         let iss = self.initial_sequence(now, key);
         let mut cx = self.env.cx(now, &path, ts_offset);
         let conn = Connection::accept(&mut cx, syn, iss, mss_of(&path), path.network_len());
-        Ok(Socket::new(conn, *key, path, ts_offset, owner))
+        Ok(Socket::new(conn, *key, path, owner))
     }
 }
 
 impl Socket {
-    pub(super) fn new(
-        conn: Connection,
-        key: FlowKey,
-        path: Path,
-        ts_offset: u32,
-        owner: Owner,
-    ) -> Box<Self> {
+    pub(super) fn new(conn: Connection, key: FlowKey, path: Path, owner: Owner) -> Box<Self> {
         Box::new(Self {
+            ip_ident: conn.ts_offset() as u16 ^ key.remote_port,
             conn,
             key,
             path,
-            ts_offset,
-            ip_ident: ts_offset as u16 ^ key.remote_port,
             queued: false,
             reachable: true,
             owner,

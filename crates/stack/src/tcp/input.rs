@@ -73,7 +73,7 @@ impl Host {
                 let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
                     return;
                 };
-                let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+                let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 socket.conn.handle_segment(&mut cx, segment);
                 self.settle(now, index);
             }
@@ -113,7 +113,7 @@ impl Host {
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return false;
         };
-        let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let about_us = socket.conn.handle_icmp(&mut cx, seq, error);
         self.settle(now, index);
         about_us

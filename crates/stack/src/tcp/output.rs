@@ -97,7 +97,7 @@ impl Host {
         if socket.path.version != self.ip.version {
             return self.reroute(now, iface, index, out);
         }
-        let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let mut segment = socket.conn.poll_transmit(&mut cx);
         let sent = segment.is_some();
         if let Some(segment) = &mut segment {
@@ -159,7 +159,7 @@ impl Host {
             return false;
         };
         let (key, path) = (socket.key, socket.path);
-        let mut cx = self.env.cx(now, &path, socket.ts_offset);
+        let mut cx = self.env.cx(now, &path, socket.conn.ts_offset());
         socket.conn.handle_tx_complete(&mut cx, segment.truesize);
         socket.queued = false;
         let mut packet = Packet::default();
@@ -215,7 +215,7 @@ impl Host {
     #[inline]
     pub(crate) fn tcp_complete(&mut self, now: Instant, token: TxToken) {
         if let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(token.socket) {
-            let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+            let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
             socket.conn.handle_tx_complete(&mut cx, token.truesize);
             // All that a completion can change is whether more may go.
             if !socket.queued && socket.conn.wants_transmit() {

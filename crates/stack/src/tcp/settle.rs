@@ -136,7 +136,7 @@ impl Host {
         };
         socket.owner = Owner::Nobody;
         self.tcp.orphans += 1;
-        let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         if abort {
             socket.conn.abort(&mut cx);
         } else if too_many {
@@ -154,7 +154,7 @@ impl Host {
         match self.tcp.table.get_mut(index) {
             Some(Entry::Conn(socket)) => {
                 if socket.conn.poll_deadline().is_some_and(|at| at <= now) {
-                    let mut cx = self.env.cx(now, &socket.path, socket.ts_offset);
+                    let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                     socket.conn.handle_timeout(&mut cx);
                 }
                 self.settle(now, index);

@@ -32,7 +32,6 @@ pub(crate) struct Socket {
     pub(super) conn: Connection,
     pub(super) key: FlowKey,
     pub(super) path: Path,
-    pub(super) ts_offset: u32,
     /// RFC 6864: need not be unique, but counts up so that coalescing can tell the order.
     pub(super) ip_ident: u16,
     /// Stands in its interface's `ready`.
@@ -85,4 +84,4 @@ impl Entry {
 }
 
 // An idle connection is to cost 1 KiB at most, with its slots in the tables.
-const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 168);
+const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 160);

@@ -83,7 +83,7 @@ impl Host {
         let remains = Remains {
             key,
             tw,
-            ts_offset: socket.ts_offset,
+            ts_offset: socket.conn.ts_offset(),
         };
         let Some((entry, _)) = self.tcp.time_wait.table.insert(remains) else {
             return false;

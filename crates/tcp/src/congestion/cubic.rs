@@ -1,5 +1,7 @@
 //! CUBIC (RFC 9438), with HyStart++ (RFC 9406) for its first slow start.
 
+use alloc::boxed::Box;
+
 use fullsend_units::{Instant, Nanos};
 
 use super::hystart::HyStart;
@@ -19,8 +21,9 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 #[derive(Clone, Debug)]
 pub struct Cubic {
     epoch: Epoch,
-    /// `epoch` as the last reduction began, for an undo (RFC 9438 4.9).
-    prior: Epoch,
+    /// `epoch` as the last reduction began, for an undo (RFC 9438 4.9); in a box, as most
+    /// connections never lose anything.
+    prior: Option<Box<Epoch>>,
     /// When `on_ack` last counted time.
     last_ack: Instant,
     /// Part of a segment by which the window has grown already.
@@ -90,7 +93,7 @@ impl Cubic {
     pub const fn new() -> Self {
         Self {
             epoch: Epoch::NONE,
-            prior: Epoch::NONE,
+            prior: None,
             last_ack: Instant::ZERO,
             fraction: 0.0,
             cwnd_prior: 0,
@@ -161,7 +164,7 @@ impl CongestionControl for Cubic {
     }
 
     fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, _: Instant) -> u32 {
-        self.prior = self.epoch;
+        **self.prior.get_or_insert_with(|| Box::new(Epoch::NONE)) = self.epoch;
         self.fraction = 0.0;
         self.cwnd_prior = window.cwnd;
         let cwnd = f64::from(window.cwnd);
@@ -184,7 +187,7 @@ impl CongestionControl for Cubic {
     }
 
     fn undo(&mut self, window: &Cwnd) -> u32 {
-        self.epoch = self.prior;
+        self.epoch = self.prior.as_deref().copied().unwrap_or(Epoch::NONE);
         window.cwnd.max(window.prior_cwnd)
     }
 }

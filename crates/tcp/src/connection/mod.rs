@@ -294,6 +294,12 @@ impl Connection {
         core::mem::take(&mut self.user.wakes)
     }
 
+    /// What is added to our timestamps, as `Cx` said when the connection was made.
+    #[inline]
+    pub fn ts_offset(&self) -> u32 {
+        self.ts.offset
+    }
+
     /// The state.
     #[inline]
     pub fn state(&self) -> State {

@@ -1,6 +1,8 @@
 //! When to go into recovery and out of it again, and what cwnd does meanwhile (RFC 6675,
 //! RFC 6582 without SACK, RFC 9937).
 
+use alloc::boxed::Box;
+
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::TcpRepr;
 
@@ -22,6 +24,13 @@ pub(crate) enum Phase {
     Loss,
 }
 
+/// What is kept of a reduction of cwnd.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reduction {
+    prr: Prr,
+    undo: Undo,
+}
+
 /// The state of recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
@@ -32,8 +41,8 @@ pub(crate) struct Recovery {
     dupacks: u32,
     /// DupThresh, adapted to the reordering seen.
     pub(super) reordering_segs: u32,
-    prr: Prr,
-    pub(crate) undo: Undo,
+    /// There from the first reduction on: most connections never lose anything.
+    reduction: Option<Box<Reduction>>,
     /// The window was what limited sending in the present round, which ends at this point.
     cwnd_limited: bool,
     round_end: SeqNum,
@@ -47,8 +56,7 @@ impl Recovery {
             high_seq: SeqNum::new(0),
             dupacks: 0,
             reordering_segs: dupthresh,
-            prr: Prr::default(),
-            undo: Undo::default(),
+            reduction: None,
             cwnd_limited: false,
             round_end: SeqNum::new(0),
             max_packets_out: 0,
@@ -99,8 +107,36 @@ impl Recovery {
     /// Sent while cwnd is being reduced.
     #[inline]
     pub(crate) fn on_sent_in_recovery(&mut self, segs: u32) {
-        if self.phase == Phase::Recovery {
-            self.prr.on_sent(segs);
+        if self.phase == Phase::Recovery
+            && let Some(reduction) = &mut self.reduction
+        {
+            reduction.prr.on_sent(segs);
+        }
+    }
+
+    /// cwnd is reduced.
+    fn begin_reduction(&mut self, prr: Prr, undo: Undo) {
+        **self.reduction.get_or_insert_default() = Reduction { prr, undo };
+    }
+
+    /// `segs` segments go out again, with this TSval.
+    pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
+        self.on_sent_in_recovery(segs);
+        if let Some(undo) = self.undo_mut() {
+            undo.on_retransmit(stamp, segs);
+        }
+    }
+
+    /// What may be undone.
+    #[inline]
+    pub(super) fn undo_mut(&mut self) -> Option<&mut Undo> {
+        self.reduction.as_mut().map(|r| &mut r.undo)
+    }
+
+    /// Nothing is to be undone any more.
+    pub(super) fn forget_undo(&mut self) {
+        if let Some(undo) = self.undo_mut() {
+            *undo = Undo::default();
         }
     }
 }
@@ -188,16 +224,18 @@ impl Connection {
         self.cwnd.reduce(ssthresh);
         self.recovery.phase = Phase::Recovery;
         self.recovery.high_seq = self.snd.nxt;
-        self.recovery.prr = Prr::begin(in_flight_at_start);
-        self.recovery.undo = Undo::begin(self.snd.una);
+        let undo = Undo::begin(self.snd.una);
+        self.recovery
+            .begin_reduction(Prr::begin(in_flight_at_start), undo);
         self.reduce_cwnd(delivered, false);
     }
 
     fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
         let in_flight = self.snd.rtx.in_flight();
         let ssthresh = self.cwnd.ssthresh;
-        let prr = &mut self.recovery.prr;
-        self.cwnd.cwnd = prr.on_ack(delivered, in_flight, ssthresh, safe);
+        if let Some(r) = &mut self.recovery.reduction {
+            self.cwnd.cwnd = r.prr.on_ack(delivered, in_flight, ssthresh, safe);
+        }
     }
 
     pub(super) fn leave_recovery(&mut self) {
@@ -212,7 +250,8 @@ impl Connection {
         let repeated =
             self.recovery.phase != Phase::Open && self.snd.una.before(self.recovery.high_seq);
         if !repeated {
-            self.recovery.undo = Undo::begin(self.snd.una);
+            let undo = Undo::begin(self.snd.una);
+            self.recovery.begin_reduction(Prr::default(), undo);
             let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Rto, cx.now);
             self.cwnd.reduce(ssthresh);
         }
@@ -229,7 +268,7 @@ impl Connection {
         if self.recovery.phase == Phase::Open {
             self.recovery.phase = Phase::Loss;
             self.recovery.high_seq = self.snd.nxt;
-            self.recovery.undo = Undo::default();
+            self.recovery.forget_undo();
         }
         self.snd.rtx.mark_all_lost();
         self.out.any = true;

@@ -71,23 +71,26 @@ impl Connection {
         dsack: Option<SackBlock>,
         advanced: bool,
     ) -> bool {
-        let undo = &mut self.recovery.undo;
+        let phase = self.recovery.phase;
+        let Some(undo) = self.recovery.undo_mut() else {
+            return false;
+        };
         if let Some(range) = dsack {
             undo.on_dsack(range, self.snd.mss.bytes());
         }
         let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
         let by_echo = advanced
-            && self.recovery.phase != Phase::Open
+            && phase != Phase::Open
             && echo.is_some_and(|ts| undo.original_arrived(ts.ecr));
         if !by_echo && !undo.all_were_duplicates() {
             return false;
         }
-        match self.recovery.phase {
+        match phase {
             Phase::Loss => cx.mib.loss_undo += 1,
             _ if by_echo => cx.mib.full_undo += 1,
             _ => cx.mib.dsack_undo += 1,
         }
-        if self.recovery.phase != Phase::Loss {
+        if phase != Phase::Loss {
             // What looked like loss was order: be slower to judge.
             let patient = (2 * self.recovery.reordering_segs).min(MAX_REORDERING_SEGS);
             self.recovery.reordering_segs = patient;
@@ -95,7 +98,7 @@ impl Connection {
         let cwnd = self.cc.undo(&self.cwnd);
         self.cwnd.undo(cwnd);
         self.snd.rtx.unmark_lost();
-        self.recovery.undo = Undo::default();
+        self.recovery.forget_undo();
         self.leave_recovery();
         true
     }

@@ -15,8 +15,9 @@ const QUICK_SEGS: u32 = 16;
 /// What is owed to the sender.
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
-    /// When the delayed acknowledgement goes; `FAR_FUTURE`: none is owed.
-    delayed_until: Instant,
+    /// When the acknowledgement goes at the latest. [`DUE`](Self::DUE): with the next segment,
+    /// which is made if there is none. `FAR_FUTURE`: none is owed.
+    at: Instant,
     /// When text last arrived.
     last_data: Instant,
     /// `rcv_nxt` as last acknowledged (`Last.ACK.sent` of RFC 7323).
@@ -24,20 +25,20 @@ pub(crate) struct AckPolicy {
     /// Text of a full segment as the peer sends them.
     rcv_mss: u16,
     quick_segs: u8,
-    now: bool,
     /// Text of ours usually follows what arrives.
     interactive: bool,
 }
 
 impl AckPolicy {
+    const DUE: Instant = Instant::ZERO;
+
     pub(crate) const fn new() -> Self {
         Self {
-            delayed_until: Instant::FAR_FUTURE,
+            at: Instant::FAR_FUTURE,
             last_data: Instant::ZERO,
             acked: SeqNum::new(0),
             rcv_mss: 0,
             quick_segs: 0,
-            now: false,
             interactive: false,
         }
     }
@@ -57,29 +58,29 @@ impl AckPolicy {
         let owed = rcv_nxt.since(self.acked);
         if self.quick_segs > 0 && !self.interactive {
             self.quick_segs = self.quick_segs.saturating_sub(segs.min(255) as u8);
-            self.now = true;
+            self.now();
         } else if owed <= u32::from(self.rcv_mss) {
             self.delay(now + DELAY);
         } else if self.interactive {
             self.delay(now + ANSWER_GRACE);
         } else {
-            self.now = true;
+            self.now();
         }
     }
 
     fn delay(&mut self, until: Instant) {
-        self.delayed_until = self.delayed_until.min(until);
+        self.at = self.at.min(until);
     }
 
     /// Acknowledge with the next segment, and make one if there is none.
     #[inline]
     pub(crate) fn now(&mut self) {
-        self.now = true;
+        self.at = Self::DUE;
     }
 
     /// The same, and for the next segments too: something is amiss on the path.
     pub(crate) fn quick(&mut self) {
-        self.now = true;
+        self.now();
         self.interactive = false;
         self.quick_segs = self.quick_segs.max(2);
     }
@@ -88,34 +89,39 @@ impl AckPolicy {
     pub(crate) fn set_quick(&mut self, on: bool) {
         self.interactive = !on;
         self.quick_segs = if on { QUICK_SEGS as u8 } else { 0 };
-        self.now |= on && self.is_owed();
+        if on && self.is_owed() {
+            self.now();
+        }
     }
 
     /// An acknowledgement is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.now
+        self.at == Self::DUE
     }
 
     /// An acknowledgement is owed, sooner or later.
     #[inline]
     pub(crate) fn is_owed(&self) -> bool {
-        self.now || self.delayed_until != Instant::FAR_FUTURE
+        self.at != Instant::FAR_FUTURE
     }
 
     /// When [`on_timer`](Self::on_timer) is to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
-        self.delayed_until
+        if self.is_due() {
+            Instant::FAR_FUTURE
+        } else {
+            self.at
+        }
     }
 
     /// The delay is over: true if an acknowledgement is due now because of it.
     pub(crate) fn on_timer(&mut self, now: Instant) -> bool {
-        if now < self.delayed_until {
+        if self.is_due() || now < self.at {
             return false;
         }
-        self.delayed_until = Instant::FAR_FUTURE;
-        self.now = true;
+        self.now();
         // No answer came in time, so none is to be expected next time.
         self.interactive = false;
         true
@@ -123,15 +129,16 @@ impl AckPolicy {
 
     /// The connection is over: what is due stays due, what is delayed is not sent.
     pub(crate) fn cancel_delay(&mut self) {
-        self.delayed_until = Instant::FAR_FUTURE;
+        if !self.is_due() {
+            self.at = Instant::FAR_FUTURE;
+        }
     }
 
     /// A segment with `rcv_nxt` as its acknowledgement leaves.
     #[inline]
     pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum) {
         self.acked = rcv_nxt;
-        self.now = false;
-        self.delayed_until = Instant::FAR_FUTURE;
+        self.at = Instant::FAR_FUTURE;
     }
 
     /// Text of ours leaves for the first time.

@@ -1,5 +1,6 @@
 //! A run of received text, held by reference where that wastes no memory.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use fullsend_buf::{Chain, Pool, Room, Slice};
@@ -23,7 +24,8 @@ const KEPT_PIECES: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Text {
     pieces: VecDeque<Slice>,
-    room: Option<Room>,
+    /// In a box: most connections never need it.
+    room: Option<Box<Room>>,
     len: u32,
     /// Capacity of the blocks that `pieces` pin; one that several pieces share counts for each.
     pinned: u32,
@@ -44,7 +46,7 @@ impl Text {
 
     /// Bytes of memory held.
     pub(super) fn truesize(&self) -> usize {
-        self.pinned as usize + self.room.as_ref().map_or(0, Room::capacity)
+        self.pinned as usize + self.room.as_ref().map_or(0, |room| room.capacity())
     }
 
     /// Appends text. `frugal`: nothing may be pinned beyond the ratio, however little there is.
@@ -92,7 +94,7 @@ impl Text {
         while !data.is_empty() {
             if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
                 self.close_room();
-                self.room = Some(pool.room(self.block_for(data.len())));
+                self.room = Some(Box::new(pool.room(self.block_for(data.len()))));
             }
             let Some(room) = &mut self.room else { return };
             let n = room.extend(data);
@@ -213,7 +215,7 @@ impl Text {
     /// Copies bytes, leaving them; how many.
     pub(super) fn peek(&self, out: &mut [u8]) -> usize {
         let mut done = 0;
-        let gathered = self.room.as_ref().map_or(&[][..], Room::filled);
+        let gathered = self.room.as_ref().map_or(&[][..], |room| room.filled());
         let pieces = self.pieces.iter().map(Slice::as_slice);
         for piece in pieces.chain([gathered]) {
             let n = piece.len().min(out.len() - done);

@@ -116,9 +116,8 @@ impl Connection {
         }
         self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
         self.stats.bytes_retrans += len;
-        self.recovery.on_sent_in_recovery(again.segs);
         let stamp = self.ts.value(cx.now);
-        self.recovery.undo.on_retransmit(stamp, again.segs);
+        self.recovery.on_retransmit(stamp, again.segs);
         if again.seq == self.snd.una {
             // The repair deserves a round trip of its own before the timer judges it.
             self.arm_rto(cx);
