@@ -6,7 +6,7 @@
 use arbitrary::Arbitrary;
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, GsoKind, Link, Packet, segment};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, QdiscConfig};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 use fullsend_wire::checksum::sum;
@@ -51,6 +51,7 @@ fn iface(link: Link) -> IfaceConfig {
         gso_max_size: 65_536,
         gso: true,
         gro: true,
+        qdisc: QdiscConfig::NoQueue,
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Context, Result, anyhow, bail};
 use fullsend_offload::{Checksum, Link, Packet, TxToken};
 use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, StackError, TcpId,
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, QdiscConfig,
+    StackError, TcpId,
 };
 use fullsend_tcp::{SocketOption, State, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
@@ -68,6 +69,7 @@ impl Side {
             gso_max_size: GSO_MAX_SIZE,
             gso: true,
             gro: true,
+            qdisc: QdiscConfig::NoQueue,
         });
         let (ip, prefix): (IpAddr, u8) = if ipv6 {
             ([0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), 64)

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use fullsend_device::{Caps, Device, OffloadSet, Tun, TunBuilder};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac, QdiscConfig};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
@@ -52,6 +52,7 @@ pub struct Builder {
     pool_bytes: usize,
     gso: bool,
     gro: bool,
+    qdisc: QdiscConfig,
     /// The first mistake.
     error: Option<Error>,
 }
@@ -71,6 +72,7 @@ impl Builder {
             pool_bytes: POOL_BYTES,
             gso: true,
             gro: true,
+            qdisc: QdiscConfig::NoQueue,
             error: None,
         }
     }
@@ -195,6 +197,17 @@ impl Builder {
         self
     }
 
+    /// The queueing discipline in front of the device, in `tc`'s words: `"fq"`,
+    /// `"tbf rate 100mbit burst 64kb"`, `"pfifo limit 1000"`; `"noqueue"` unless told otherwise.
+    #[must_use]
+    pub fn qdisc(mut self, config: &str) -> Self {
+        match config.parse() {
+            Ok(config) => self.qdisc = config,
+            Err(error) => self.fail(invalid(&format!("{error}"))),
+        }
+        self
+    }
+
     fn fail(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
@@ -282,6 +295,7 @@ impl Builder {
             gso_max_size: caps.gso_max_size,
             gso: self.gso,
             gro: self.gro,
+            qdisc: self.qdisc,
         });
         for &cidr in &self.addresses {
             host.add_address(now, iface, cidr).map_err(io_error)?;

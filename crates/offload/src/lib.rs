@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod bytes;
 mod checksum;
+mod ecn;
 mod gro;
 mod gso;
 mod header;

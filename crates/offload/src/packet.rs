@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use fullsend_buf::{Chain, Slice};
 
-use crate::HeaderBuf;
+use crate::{HeaderBuf, ecn};
 
 /// A packet or super-segment: owned headers, shared payload, where each layer begins, and what is
 /// left to do.
@@ -98,6 +98,12 @@ impl Packet {
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header.len() * self.segments() as usize + self.payload.len()
+    }
+
+    /// Sets the Congestion Experienced mark in the (outer) IP header, as a router would; false,
+    /// and nothing changes, where the sender does not understand it (RFC 3168 5).
+    pub fn mark_ce(&mut self) -> bool {
+        ecn::mark_ce(self)
     }
 
     /// The pieces in order, none of them empty: what a vectored write takes.

@@ -1,7 +1,7 @@
 //! The network card at each end of a link.
 
 use fullsend_offload::{Link, Packet};
-use fullsend_stack::{IfaceConfig, Mac};
+use fullsend_stack::{IfaceConfig, Mac, QdiscConfig};
 use fullsend_units::{Instant, Nanos, Rate};
 
 /// What a card does for its host.
@@ -33,6 +33,8 @@ pub struct NicConfig {
     pub rx_wait: Nanos,
     /// Largest super-segment, IP header included.
     pub gso_max_size: u32,
+    /// What waits in front of the ring.
+    pub qdisc: QdiscConfig,
 }
 
 impl Default for NicConfig {
@@ -46,6 +48,7 @@ impl Default for NicConfig {
             ring: 256,
             rx_wait: Nanos::ZERO,
             gso_max_size: 65_536,
+            qdisc: QdiscConfig::NoQueue,
         }
     }
 }
@@ -65,6 +68,7 @@ impl NicConfig {
             gso_max_size: self.gso_max_size,
             gso: true,
             gro: true,
+            qdisc: self.qdisc,
         }
     }
 }

@@ -276,6 +276,11 @@ impl Sim {
             let id = self.nodes[host].ports[iface];
             let iface = IfaceId(iface as u16);
             let mut packets = std::mem::take(&mut self.packets);
+            if !self.port(id).nic.has_room() {
+                // A full ring does not keep sockets from their qdisc.
+                let host = &mut self.nodes[host].host;
+                host.transmit(self.now, iface, &mut packets, 0);
+            }
             while self.port(id).nic.has_room() && self.nodes[host].host.wants_transmit(iface) {
                 self.nodes[host]
                     .host

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fullsend_offload::{Checksum, Link, Packet};
 use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, StackError, TcpId,
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, QdiscConfig, StackError, TcpId,
 };
 use fullsend_tcp::{SocketOption, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
@@ -64,6 +64,7 @@ impl Pair {
                 gso_max_size: 65_536,
                 gso: true,
                 gro: true,
+                qdisc: QdiscConfig::NoQueue,
             });
             let addr = Cidr {
                 addr: [10, 0, 0, n].into(),

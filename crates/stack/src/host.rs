@@ -90,6 +90,8 @@ pub struct Host {
     pub(crate) udp: Udp,
     pub(crate) mib: HostMib,
     pub(crate) wakers: Vec<Waker>,
+    /// Scratch between sockets and qdiscs.
+    pub(crate) staged: Vec<Packet>,
     /// Scratch of `receive`.
     pub(crate) batch: Vec<Packet>,
     /// Scratch of `poll`.
@@ -122,6 +124,7 @@ impl Host {
             udp: Udp::new(),
             mib: HostMib::default(),
             wakers: Vec::new(),
+            staged: Vec::new(),
             batch: Vec::new(),
             due: Vec::new(),
         }
@@ -175,6 +178,7 @@ impl Host {
         self.due = due;
         self.expire_time_wait(now);
         self.poll_ip(now);
+        self.poll_qdiscs(now);
         self.run_loopback(now);
     }
 
@@ -202,9 +206,15 @@ impl Host {
 
     /// Appends what the interface should send now, about `max` super-segments at most (software
     /// GSO makes more packets of them). Complete each with [`complete`](Self::complete).
+    ///
+    /// An interface's qdisc takes what sockets have first; with `max` 0 only that happens.
     pub fn transmit(&mut self, now: Instant, iface: IfaceId, out: &mut Vec<Packet>, max: usize) {
         self.run_loopback(now);
         if usize::from(iface.0) >= self.ifaces.len() {
+            return;
+        }
+        if self.ifaces[usize::from(iface.0)].qdisc.is_some() {
+            self.qdisc_transmit(now, iface.0, out, max);
             return;
         }
         let sent = self.ifaces[usize::from(iface.0)].drain(out, max);

@@ -4,8 +4,10 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, segment};
+use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, TxToken, segment};
+use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_tcp::DeviceCaps;
+use fullsend_units::Instant;
 
 use crate::ip::Neighbours;
 
@@ -38,6 +40,9 @@ pub struct IfaceConfig {
     pub gso: bool,
     /// Coalesce what is received.
     pub gro: bool,
+    /// What waits for the device, and in which order. Without a queue the device pulls from the
+    /// sockets.
+    pub qdisc: QdiscConfig,
 }
 
 /// The loopback interface: packets from us to us.
@@ -60,6 +65,7 @@ impl IfaceConfig {
             gso_max_size: 65_536,
             gso: true,
             gro: false,
+            qdisc: QdiscConfig::NoQueue,
         }
     }
 
@@ -72,7 +78,18 @@ impl IfaceConfig {
                 self.mtu
             },
             gso_max_segs: if self.gso { u16::MAX.into() } else { 1 },
-            fq: false,
+            fq: matches!(self.qdisc, QdiscConfig::Fq(_)),
+        }
+    }
+
+    /// Gives the device a packet, cut and summed if the device cannot.
+    #[inline]
+    pub(crate) fn hand_over(&self, packet: Packet, out: &mut Vec<Packet>) {
+        let partial = packet.offload.checksum == Checksum::Partial;
+        if self.needs_software(packet.offload.kind, partial) {
+            segment(packet, out);
+        } else {
+            out.push(packet);
         }
     }
 
@@ -98,6 +115,10 @@ pub(crate) struct Interface {
     pub(crate) neighbours: Option<Neighbours>,
     /// Complete packets waiting for `transmit`.
     out: VecDeque<Packet>,
+    /// In place of `out`; TCP's data goes through it too.
+    pub(crate) qdisc: Option<Qdisc<Packet>>,
+    /// When the qdisc will give a packet: zero is now, the far future is never.
+    pub(crate) departure: Instant,
     /// Sockets that have something to send, in turn, each once.
     pub(crate) ready: VecDeque<u32>,
 }
@@ -116,23 +137,36 @@ impl Interface {
                 Link::Ethernet => Some(Neighbours::new(config.mac)),
             },
             out: VecDeque::new(),
+            qdisc: Qdisc::new(config.qdisc),
+            departure: Instant::FAR_FUTURE,
             ready: VecDeque::new(),
             config,
         }
     }
 
-    /// Queues a complete packet; false, and it is dropped, when the queue is full.
-    pub(crate) fn push(&mut self, packet: Packet) -> bool {
+    /// Queues a complete packet. If the queue does not take it, it is dropped, and whom to tell.
+    pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), TxToken> {
+        if let Some(qdisc) = &mut self.qdisc {
+            self.departure = Instant::ZERO;
+            return qdisc.enqueue(now, packet).map_err(|packet| packet.tx);
+        }
         if self.out.len() >= OUT_LIMIT {
-            return false;
+            return Err(packet.tx);
         }
         self.out.push_back(packet);
-        true
+        Ok(())
+    }
+
+    /// Something must be done to TCP's packets of this kind on their way from the socket.
+    #[inline]
+    pub(crate) const fn cuts_early(&self, kind: GsoKind) -> bool {
+        // A queue holds super-segments whole.
+        self.qdisc.is_none() && self.config.needs_software(kind, true)
     }
 
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
-        !self.ready.is_empty() || !self.out.is_empty()
+        !self.ready.is_empty() || !self.out.is_empty() || self.departure == Instant::ZERO
     }
 
     /// Appends the queued packets to what the device gets, cut and summed if the device cannot;
@@ -140,12 +174,7 @@ impl Interface {
     pub(crate) fn drain(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let count = self.out.len().min(max);
         for packet in self.out.drain(..count) {
-            let partial = packet.offload.checksum == Checksum::Partial;
-            if self.config.needs_software(packet.offload.kind, partial) {
-                segment(packet, out);
-            } else {
-                out.push(packet);
-            }
+            self.config.hand_over(packet, out);
         }
         count
     }

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod demux;
+mod egress;
 mod error;
 mod host;
 mod interface;
@@ -23,6 +24,7 @@ mod udp_calls;
 mod waiters;
 
 pub use error::StackError;
+pub use fullsend_qdisc::{FqConfig, QdiscConfig, QdiscStats, TbfConfig};
 pub use host::{Host, HostConfig};
 pub use interface::{IfaceConfig, IfaceId, Mac};
 pub use ip::Cidr;

@@ -47,7 +47,7 @@ impl Host {
             {
                 self.mib.count_output(v4, octets);
             }
-            self.queue_packet(iface, v4, frame);
+            self.queue_packet(now, iface, v4, frame);
         }
         for (addr, result) in outcome.dad {
             self.dad_ended(iface, addr, result);
@@ -137,7 +137,8 @@ impl Host {
     pub(crate) fn ip_deadline(&self) -> Option<Instant> {
         let mut first = self.ip.reassembly.deadline();
         for iface in &self.ifaces {
-            if let Some(at) = iface.neighbours.as_ref().and_then(Neighbours::deadline) {
+            let neighbours = iface.neighbours.as_ref().and_then(Neighbours::deadline);
+            for at in neighbours.into_iter().chain(iface.wakes_at()) {
                 first = Some(first.map_or(at, |first| first.min(at)));
             }
         }

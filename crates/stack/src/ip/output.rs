@@ -110,17 +110,18 @@ impl Host {
         packet: Packet,
     ) {
         if path.resolved {
-            self.queue_packet(path.iface, path.is_v4(), packet);
+            self.queue_packet(now, path.iface, path.is_v4(), packet);
         } else {
             let ends = (local.to_ip(), remote.to_ip());
             self.send_unresolved(now, path.iface, ends, packet);
         }
     }
 
-    /// Queues a frame on an interface.
-    pub(crate) fn queue_packet(&mut self, iface: u16, is_v4: bool, packet: Packet) {
-        if !self.iface_mut(iface).push(packet) {
+    /// Queues a frame on an interface; one that is dropped is completed.
+    pub(crate) fn queue_packet(&mut self, now: Instant, iface: u16, is_v4: bool, packet: Packet) {
+        if let Err(token) = self.iface_mut(iface).push(now, packet) {
             *self.mib.out_discards(is_v4) += 1;
+            self.complete(now, token);
         }
     }
 }

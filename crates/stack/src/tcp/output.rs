@@ -117,7 +117,7 @@ impl Host {
                 &self.ifaces[usize::from(iface)]
             };
             let kind = gso_kind(&socket.path, segment);
-            if interface.config.needs_software(kind, true) {
+            if interface.cuts_early(kind) {
                 let mut whole = Packet::default();
                 fill(&mut whole, &socket.path, segment, id, ident);
                 cut_up(whole, out);

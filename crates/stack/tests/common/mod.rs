@@ -8,7 +8,8 @@ use std::task::{Wake, Waker};
 
 use fullsend_offload::{Checksum, Link, Packet};
 use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, StackError, TcpId,
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, QdiscConfig,
+    StackError, TcpId,
 };
 use fullsend_tcp::{State, Sysctl, TcpError};
 use fullsend_units::{Instant, Nanos, Seed};
@@ -57,6 +58,7 @@ pub fn config(link: Link, nic: Nic, host: u8) -> IfaceConfig {
         gso_max_size: 65_536,
         gso: true,
         gro: true,
+        qdisc: QdiscConfig::NoQueue,
     }
 }
 

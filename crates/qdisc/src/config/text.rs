@@ -1,0 +1,178 @@
+//! `tc`'s words and units.
+
+use alloc::format;
+use alloc::string::String;
+use core::str::SplitWhitespace;
+
+use fullsend_units::{Nanos, Rate};
+
+use super::QdiscError;
+
+/// The words of a configuration, in order.
+pub(super) struct Words<'a>(SplitWhitespace<'a>);
+
+impl<'a> Words<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self(text.split_whitespace())
+    }
+
+    pub(super) fn next(&mut self) -> Option<&'a str> {
+        self.0.next()
+    }
+
+    /// The word behind `key`, as `parse` reads it.
+    pub(super) fn value<T>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Result<T, &'static str>,
+    ) -> Result<T, QdiscError> {
+        let Some(word) = self.next() else {
+            return Err(QdiscError(format!("`{key}` needs a value behind it")));
+        };
+        parse(word).map_err(|mend| QdiscError(format!("`{word}` is no `{key}`; write {mend}")))
+    }
+
+    #[allow(clippy::unused_self, reason = "reads as the others do")]
+    pub(super) fn unknown(&self, word: &str, kind: &str, known: &str) -> QdiscError {
+        QdiscError(format!("`{word}` is unknown to `{kind}`; write {known}"))
+    }
+
+    /// Nothing may follow.
+    pub(super) fn end(&mut self) -> Result<(), QdiscError> {
+        match self.next() {
+            None => Ok(()),
+            Some(word) => Err(QdiscError(format!(
+                "`{word}` has no meaning here; leave it out"
+            ))),
+        }
+    }
+}
+
+/// Splits `12.5mbit` into its digits and its unit.
+fn split(text: &str) -> (&str, &str) {
+    let digits = |c: char| c.is_ascii_digit() || c == '.';
+    text.split_at(text.find(|c| !digits(c)).unwrap_or(text.len()))
+}
+
+/// `digits` times `unit`, exactly; at most six decimals.
+fn scaled(digits: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    if fraction.len() > 6 {
+        return None;
+    }
+    let whole: u128 = u128::from(whole.parse::<u64>().ok()?);
+    let parts: u128 = u128::from(fraction.parse::<u64>().ok()?);
+    let unit = u128::from(unit);
+    let of = 10_u128.pow(fraction.len() as u32);
+    u64::try_from(whole * unit + parts * unit / of).ok()
+}
+
+/// Packets, as `1000` or `1000p`.
+pub(super) fn count(text: &str) -> Result<u32, &'static str> {
+    let digits = text.strip_suffix('p').unwrap_or(text);
+    digits
+        .parse()
+        .map_err(|_| "a number of packets, as in 1000 (at most 4294967295)")
+}
+
+/// Bytes, in powers of 1024.
+pub(super) fn long_size(text: &str) -> Result<u64, &'static str> {
+    let (digits, unit) = split(text);
+    let unit = match unit {
+        "" | "b" => 1,
+        "k" | "kb" => 1 << 10,
+        "m" | "mb" => 1 << 20,
+        "g" | "gb" => 1 << 30,
+        _ => return Err(SIZE),
+    };
+    scaled(digits, unit).ok_or(SIZE)
+}
+
+const SIZE: &str = "bytes, as in 1514, 64kb or 1mb (1024-based)";
+
+/// The same below 4 GiB.
+pub(super) fn size(text: &str) -> Result<u32, &'static str> {
+    u32::try_from(long_size(text)?).map_err(|_| "less than 4gb")
+}
+
+/// A rate: bits for `bit`, bytes for `bps`.
+pub(super) fn rate(text: &str) -> Result<Rate, &'static str> {
+    const MEND: &str = "bits per second, as in 100mbit or 1gbit (8bit at least)";
+    let (digits, unit) = split(text);
+    let lower = unit.to_ascii_lowercase();
+    let (prefix, bits) = match (lower.strip_suffix("bit"), lower.strip_suffix("bps")) {
+        (Some(prefix), _) => (prefix, 1),
+        (_, Some(prefix)) => (prefix, 8),
+        _ => return Err(MEND),
+    };
+    let unit = match prefix {
+        "" => 1,
+        "k" => 1_000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        "t" => 1_000_000_000_000,
+        "ki" => 1 << 10,
+        "mi" => 1 << 20,
+        "gi" => 1 << 30,
+        "ti" => 1 << 40,
+        _ => return Err(MEND),
+    };
+    match scaled(digits, unit * bits) {
+        Some(bits) if bits >= 8 => Ok(Rate(bits / 8)),
+        _ => Err(MEND),
+    }
+}
+
+/// A time with its unit.
+pub(super) fn time(text: &str) -> Result<Nanos, &'static str> {
+    const MEND: &str = "a time with its unit, as in 500us, 50ms or 10s";
+    let (digits, unit) = split(text);
+    let unit = match unit {
+        "ns" => 1,
+        "us" | "usec" | "usecs" => 1_000,
+        "ms" | "msec" | "msecs" => 1_000_000,
+        "s" | "sec" | "secs" => 1_000_000_000,
+        _ => return Err(MEND),
+    };
+    scaled(digits, unit).map(Nanos::from_nanos).ok_or(MEND)
+}
+
+/// `value` in the largest of `units` that divides it.
+fn show(value: u128, units: &[(u128, &str)]) -> String {
+    let fits = |(unit, _): &&(u128, &str)| value != 0 && value.is_multiple_of(*unit);
+    match units.iter().find(fits) {
+        Some((unit, name)) => format!("{}{name}", value / unit),
+        None => format!("0{}", units.last().map_or("", |(_, name)| name)),
+    }
+}
+
+pub(super) fn show_size(bytes: u64) -> String {
+    show(
+        u128::from(bytes),
+        &[(1 << 30, "gb"), (1 << 20, "mb"), (1 << 10, "kb"), (1, "b")],
+    )
+}
+
+pub(super) fn show_rate(rate: Rate) -> String {
+    show(
+        u128::from(rate.0) * 8,
+        &[
+            (1_000_000_000, "gbit"),
+            (1_000_000, "mbit"),
+            (1_000, "kbit"),
+            (1, "bit"),
+        ],
+    )
+}
+
+pub(super) fn show_time(time: Nanos) -> String {
+    show(
+        u128::from(time.as_nanos()),
+        &[
+            (1_000_000_000, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+            (1, "ns"),
+        ],
+    )
+}

@@ -1,0 +1,58 @@
+//! First in, first out, bounded by packets.
+
+use alloc::collections::VecDeque;
+
+use crate::stats::Counters;
+use crate::{QdiscConfig, QdiscStats, Queued};
+
+/// A queue of so many packets at most.
+#[derive(Debug)]
+pub struct Pfifo<P> {
+    limit: u32,
+    queue: VecDeque<P>,
+    counters: Counters,
+}
+
+impl<P: Queued> Pfifo<P> {
+    /// An empty queue for `limit` packets.
+    pub fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            queue: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes a packet, or gives it back when the queue is full.
+    #[inline]
+    pub fn enqueue(&mut self, packet: P) -> Result<(), P> {
+        if self.queue.len() >= self.limit as usize {
+            self.counters.dropped += 1;
+            return Err(packet);
+        }
+        self.counters.backlog_bytes += u64::from(packet.wire_len());
+        self.queue.push_back(packet);
+        Ok(())
+    }
+
+    /// The packet that has waited longest.
+    #[inline]
+    pub fn dequeue(&mut self) -> Option<P> {
+        let packet = self.queue.pop_front()?;
+        self.counters
+            .count_sent(packet.wire_len(), packet.segments());
+        Some(packet)
+    }
+
+    /// No packet waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// What it has done, and what waits.
+    pub fn stats(&self) -> QdiscStats {
+        let config = QdiscConfig::Pfifo { limit: self.limit };
+        self.counters.stats(config, self.queue.len() as u32)
+    }
+}

@@ -1,0 +1,296 @@
+//! Flows, whose turn it is, and which are forgotten.
+
+use alloc::vec::Vec;
+
+use fullsend_units::{Instant, Nanos};
+use hashbrown::HashTable;
+
+use super::store::{Fifo, NIL};
+use crate::FqConfig;
+
+/// A flow without packets for this long is forgotten when another one comes.
+const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(3);
+/// Flows without packets that are remembered at most.
+const IDLE_LIMIT: u32 = 65_536;
+/// Flows looked at when another one comes: two, so that there can only be fewer.
+const FORGOTTEN_AT_ONCE: u32 = 2;
+/// A flow that was idle for this long has a whole turn again, whatever it sent before.
+const REFILLED_AFTER: Nanos = Nanos::from_millis(40);
+
+/// One flow. Its place in the lists is its state; it is in none while it is throttled.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    key: u64,
+    /// Earliest next departure under a flow's `maxrate`.
+    pub(super) next_at: Instant,
+    idle_since: Instant,
+    /// Bytes left of its turn.
+    pub(super) credit: i64,
+    pub(super) fifo: Fifo,
+    prev: u32,
+    next: u32,
+    idle: bool,
+}
+
+// One cache line.
+const _: () = assert!(size_of::<Flow>() <= 64);
+
+/// Flows in order.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self {
+        head: NIL,
+        tail: NIL,
+        len: 0,
+    };
+
+    fn push(&mut self, flows: &mut [Flow], index: u32) {
+        let flow = &mut flows[index as usize];
+        flow.prev = self.tail;
+        flow.next = NIL;
+        match flows.get_mut(self.tail as usize) {
+            Some(tail) => tail.next = index,
+            None => self.head = index,
+        }
+        self.tail = index;
+        self.len += 1;
+    }
+
+    fn remove(&mut self, flows: &mut [Flow], index: u32) {
+        let (prev, next) = (flows[index as usize].prev, flows[index as usize].next);
+        match flows.get_mut(prev as usize) {
+            Some(flow) => flow.next = next,
+            None => self.head = next,
+        }
+        match flows.get_mut(next as usize) {
+            Some(flow) => flow.prev = prev,
+            None => self.tail = prev,
+        }
+        self.len -= 1;
+    }
+}
+
+/// Whose turn it is, and in which list it stands.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    pub(super) index: u32,
+    new: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Flows {
+    flows: Vec<Flow>,
+    by_key: HashTable<u32>,
+    /// Places without a flow, linked by `next`.
+    free: u32,
+    /// Flows with packets, in their first turn.
+    new: List,
+    /// Flows with packets, or with none left at their last turn.
+    old: List,
+    /// Flows without packets, the longest first.
+    idle: List,
+    quantum: i64,
+    initial_quantum: i64,
+    collected: u64,
+}
+
+/// Handles are small numbers in both halves; hashbrown looks at the top and at the bottom.
+#[inline]
+const fn hash(key: u64) -> u64 {
+    let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 32
+}
+
+impl Flows {
+    pub(super) fn new(config: &FqConfig) -> Self {
+        Self {
+            flows: Vec::new(),
+            by_key: HashTable::new(),
+            free: NIL,
+            new: List::EMPTY,
+            old: List::EMPTY,
+            idle: List::EMPTY,
+            quantum: i64::from(config.quantum.max(1)),
+            initial_quantum: i64::from(config.initial_quantum),
+            collected: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> &Flow {
+        &self.flows[index as usize]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Flow {
+        &mut self.flows[index as usize]
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.by_key.len() as u32
+    }
+
+    pub(super) const fn idle(&self) -> u32 {
+        self.idle.len
+    }
+
+    pub(super) const fn collected(&self) -> u64 {
+        self.collected
+    }
+
+    /// The flow of `key`, which is about to get a packet.
+    #[inline]
+    pub(super) fn find_or_insert(&mut self, now: Instant, key: u64) -> &mut Flow {
+        let flows = &self.flows;
+        let found = self
+            .by_key
+            .find(hash(key), |index| flows[*index as usize].key == key);
+        let index = match found {
+            Some(&index) => {
+                if self.flows[index as usize].idle {
+                    self.wake(now, index);
+                }
+                index
+            }
+            None => self.insert(now, key),
+        };
+        &mut self.flows[index as usize]
+    }
+
+    /// An idle flow gets a packet.
+    fn wake(&mut self, now: Instant, index: u32) {
+        self.idle.remove(&mut self.flows, index);
+        let flow = &mut self.flows[index as usize];
+        flow.idle = false;
+        if now.since(flow.idle_since) > REFILLED_AFTER {
+            flow.credit = flow.credit.max(self.quantum);
+        }
+        self.new.push(&mut self.flows, index);
+    }
+
+    fn insert(&mut self, now: Instant, key: u64) -> u32 {
+        self.collect(now);
+        let flow = Flow {
+            key,
+            next_at: Instant::ZERO,
+            idle_since: Instant::ZERO,
+            credit: self.initial_quantum,
+            fifo: Fifo::EMPTY,
+            prev: NIL,
+            next: NIL,
+            idle: false,
+        };
+        let index = self.free;
+        let index = if let Some(place) = self.flows.get_mut(index as usize) {
+            self.free = place.next;
+            *place = flow;
+            index
+        } else {
+            self.flows.push(flow);
+            self.flows.len() as u32 - 1
+        };
+        let flows = &self.flows;
+        self.by_key
+            .insert_unique(hash(key), index, |index| hash(flows[*index as usize].key));
+        self.new.push(&mut self.flows, index);
+        index
+    }
+
+    /// Forgets flows that were idle for long.
+    fn collect(&mut self, now: Instant) {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let index = self.idle.head;
+            let Some(flow) = self.flows.get_mut(index as usize) else {
+                return;
+            };
+            let old = now.since(flow.idle_since) >= FORGOTTEN_AFTER;
+            if !old && self.idle.len < IDLE_LIMIT {
+                return;
+            }
+            if let Ok(entry) = self.by_key.find_entry(hash(flow.key), |i| *i == index) {
+                entry.remove();
+            }
+            self.idle.remove(&mut self.flows, index);
+            self.flows[index as usize].next = self.free;
+            self.free = index;
+            self.collected += 1;
+        }
+    }
+
+    /// Some flow stands in line.
+    #[inline]
+    pub(super) const fn has_turns(&self) -> bool {
+        self.new.head != NIL || self.old.head != NIL
+    }
+
+    /// The flow whose turn it is, which has a packet and bytes left to send.
+    #[inline]
+    pub(super) fn turn(&mut self, now: Instant) -> Option<Turn> {
+        loop {
+            let new = self.new.head != NIL;
+            let index = if new { self.new.head } else { self.old.head };
+            let flow = self.flows.get_mut(index as usize)?;
+            let turn = Turn { index, new };
+            if flow.fifo.len == 0 {
+                self.rest(now, turn);
+            } else if flow.credit <= 0 {
+                self.end_turn(turn);
+            } else {
+                return Some(turn);
+            }
+        }
+    }
+
+    /// The flow has used up its bytes: it gets new ones and goes behind the others.
+    #[inline]
+    fn end_turn(&mut self, turn: Turn) {
+        let alone = self.new.len + self.old.len == 1;
+        let flow = &mut self.flows[turn.index as usize];
+        // Without others all its turns come one after the other.
+        let turns = if alone {
+            1 - flow.credit / self.quantum
+        } else {
+            1
+        };
+        flow.credit += turns * self.quantum;
+        self.unlist(turn);
+        self.old.push(&mut self.flows, turn.index);
+    }
+
+    /// The flow has no packet any more.
+    fn rest(&mut self, now: Instant, turn: Turn) {
+        self.unlist(turn);
+        // RFC 8290 4.2: it passes the others once, or flows that come and go would starve them.
+        if turn.new && self.old.head != NIL {
+            self.old.push(&mut self.flows, turn.index);
+            return;
+        }
+        let flow = &mut self.flows[turn.index as usize];
+        flow.idle = true;
+        flow.idle_since = now;
+        self.idle.push(&mut self.flows, turn.index);
+    }
+
+    /// Takes a flow out of the line.
+    #[inline]
+    pub(super) fn unlist(&mut self, turn: Turn) {
+        let list = if turn.new {
+            &mut self.new
+        } else {
+            &mut self.old
+        };
+        list.remove(&mut self.flows, turn.index);
+    }
+
+    /// Puts a flow at the end of the line.
+    #[inline]
+    pub(super) fn make_old(&mut self, index: u32) {
+        self.old.push(&mut self.flows, index);
+    }
+}

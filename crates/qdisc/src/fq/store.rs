@@ -1,0 +1,103 @@
+//! Packets that wait, in one slab, linked into queues.
+
+use alloc::vec::Vec;
+
+use fullsend_units::Instant;
+
+pub(super) const NIL: u32 = u32::MAX;
+
+/// A queue of packets in a [`Store`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fifo {
+    head: u32,
+    tail: u32,
+    pub(super) len: u32,
+}
+
+impl Fifo {
+    pub(super) const EMPTY: Self = Self {
+        head: NIL,
+        tail: NIL,
+        len: 0,
+    };
+}
+
+#[derive(Debug)]
+struct Node<P> {
+    /// When it may leave, its arrival at the earliest.
+    departure: Instant,
+    next: u32,
+    packet: Option<P>,
+}
+
+/// All packets. A place that was left last is filled first, so that it is still in the cache.
+#[derive(Debug)]
+pub(super) struct Store<P> {
+    nodes: Vec<Node<P>>,
+    free: u32,
+    len: u32,
+}
+
+impl<P> Store<P> {
+    pub(super) const fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: NIL,
+            len: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, fifo: &mut Fifo, packet: P, departure: Instant) {
+        let node = Node {
+            departure,
+            next: NIL,
+            packet: Some(packet),
+        };
+        let index = self.free;
+        let index = if let Some(place) = self.nodes.get_mut(index as usize) {
+            self.free = place.next;
+            *place = node;
+            index
+        } else {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        };
+        if let Some(tail) = self.nodes.get_mut(fifo.tail as usize) {
+            tail.next = index;
+        } else {
+            fifo.head = index;
+        }
+        fifo.tail = index;
+        fifo.len += 1;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self, fifo: &mut Fifo) -> Option<P> {
+        let index = fifo.head;
+        let node = self.nodes.get_mut(index as usize)?;
+        fifo.head = node.next;
+        if fifo.head == NIL {
+            fifo.tail = NIL;
+        }
+        fifo.len -= 1;
+        self.len -= 1;
+        node.next = self.free;
+        self.free = index;
+        node.packet.take()
+    }
+
+    /// When the first of a queue may leave.
+    #[inline]
+    pub(super) fn departure(&self, fifo: &Fifo) -> Instant {
+        self.nodes
+            .get(fifo.head as usize)
+            .map_or(Instant::ZERO, |node| node.departure)
+    }
+}

@@ -1,0 +1,32 @@
+//! A host's packets as queues see them.
+
+use fullsend_offload::Packet;
+use fullsend_units::Instant;
+
+use crate::Queued;
+
+impl Queued for Packet {
+    #[inline]
+    fn wire_len(&self) -> u32 {
+        u32::try_from(Self::wire_len(self)).unwrap_or(u32::MAX)
+    }
+
+    #[inline]
+    fn segments(&self) -> u32 {
+        Self::segments(self)
+    }
+
+    #[inline]
+    fn flow(&self) -> u64 {
+        self.tx.socket
+    }
+
+    #[inline]
+    fn departure(&self) -> Instant {
+        Instant::from_nanos(self.tx.departure_ns)
+    }
+
+    fn mark_ce(&mut self) -> bool {
+        Self::mark_ce(self)
+    }
+}
