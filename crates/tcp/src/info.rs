@@ -2,7 +2,7 @@
 
 use fullsend_units::{Instant, Nanos};
 
-use crate::recovery::Phase;
+use crate::recovery::{Delivery, Phase};
 use crate::{Connection, Cx};
 
 /// What `tcp_info()` reports. Times in microseconds (`tcpi_last_*`: milliseconds), rates in bytes
@@ -48,6 +48,10 @@ pub struct TcpInfo {
     pub tcpi_min_rtt: u32,
     pub tcpi_data_segs_in: u32,
     pub tcpi_data_segs_out: u32,
+    /// Zero unless the congestion control samples it (BBR does).
+    pub tcpi_delivery_rate: u64,
+    pub tcpi_delivery_rate_app_limited: bool,
+    pub tcpi_delivered: u32,
     pub tcpi_bytes_sent: u64,
     pub tcpi_bytes_retrans: u64,
     pub tcpi_snd_wnd: u32,
@@ -66,6 +70,10 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
     let rcv_nxt = c.rcv.queue.rcv_nxt();
+    let (rate_segs, rate_interval, app_limited) = rtx
+        .delivery()
+        .map_or((0, Nanos::ZERO, false), Delivery::told_rate);
+    let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss.bytes()) * 1_000_000_000;
     TcpInfo {
         tcpi_state: c.state.number(),
         tcpi_ca_state: match c.recovery.phase() {
@@ -115,6 +123,9 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_min_rtt: us(c.rtt.min_rtt().unwrap_or(Nanos::ZERO)),
         tcpi_data_segs_in: stats.data_segs_in,
         tcpi_data_segs_out: stats.data_segs_out,
+        tcpi_delivery_rate: (rate_bytes / u128::from(rate_interval.as_nanos().max(1))) as u64,
+        tcpi_delivery_rate_app_limited: app_limited,
+        tcpi_delivered: stats.delivered,
         tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
         tcpi_snd_wnd: snd.wnd,

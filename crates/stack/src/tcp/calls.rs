@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
+use fullsend_tcp::congestion::CcInfo;
 use fullsend_tcp::{Connection, Cx, FlowReport, SocketOption, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
@@ -253,6 +254,12 @@ impl Host {
         name: &str,
     ) -> Result<(), StackError> {
         Ok(self.with_conn(now, id, |conn, cx| conn.set_congestion(cx, name))??)
+    }
+
+    /// The congestion control's name, and what it tells of itself (`TCP_CC_INFO`).
+    pub fn tcp_cc_info(&mut self, id: TcpId) -> Result<(&'static str, CcInfo), StackError> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+        Ok((socket.conn.congestion(), socket.conn.cc_info()))
     }
 
     /// `SO_ERROR`.

@@ -6,16 +6,18 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use fullsend_units::{Instant, Mss, Nanos, Rate, SeqNum};
+use fullsend_units::{Instant, Mss, Nanos, Rate, Rng, SeqNum};
 
 mod cubic;
 mod cwnd;
 mod hystart;
 mod reno;
+mod sample;
 
 pub use cubic::Cubic;
 pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
 pub use reno::Reno;
+pub use sample::{CcInfo, FlightSample, LostUnit, RateSample};
 
 /// What one cumulative or selective ACK said, as an algorithm sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +58,9 @@ pub enum CongestionEvent {
 /// An algorithm that steers a [`Cwnd`].
 ///
 /// Call [`on_ack`](Self::on_ack) only while the window may grow (not during fast recovery or a
-/// window reduction, where proportional rate reduction rules).
+/// window reduction, where proportional rate reduction rules). An algorithm that
+/// [owns the window](Self::owns_cwnd) gets [`on_rate_sample`](Self::on_rate_sample) instead, for
+/// every ACK, after [`on_lost`](Self::on_lost) for each loss that the ACK uncovered.
 pub trait CongestionControl: Send + fmt::Debug {
     /// Its name, as `TCP_CONGESTION` has it.
     fn name(&self) -> &'static str;
@@ -79,9 +83,63 @@ pub trait CongestionControl: Send + fmt::Debug {
         window.cwnd.max(window.prior_cwnd)
     }
 
-    /// The rate at which it wants to be paced, if it decides that itself (BBR).
+    /// The rate at which it wants to be paced, headers included, if it decides that itself
+    /// (BBR).
     fn pacing_rate(&self) -> Option<Rate> {
         None
+    }
+
+    /// It models the path from delivery-rate samples and sets cwnd itself, in recovery too: no
+    /// proportional rate reduction, no window validation after idle time.
+    fn owns_cwnd(&self) -> bool {
+        false
+    }
+
+    /// An ACK arrived, of whatever kind. Only called if it [owns the window](Self::owns_cwnd).
+    fn on_rate_sample(&mut self, window: &mut Cwnd, sample: &RateSample, rng: &mut Rng) {
+        let _ = (window, sample, rng);
+    }
+
+    /// Segments are taken for lost. Only called if it [owns the window](Self::owns_cwnd).
+    fn on_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
+        let _ = (window, lost, now);
+    }
+
+    /// All that was lost has been repaired.
+    fn on_repaired(&mut self, window: &mut Cwnd) {
+        let _ = window;
+    }
+
+    /// Nothing was lost after all; [`undo`](Self::undo) has restored the window.
+    fn on_spurious(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Nothing is in flight after a time in which the application was the limit, and sending
+    /// starts again.
+    fn on_restart(&mut self, window: &mut Cwnd, now: Instant) {
+        let _ = (window, now);
+    }
+
+    /// It keeps less in flight than the path could carry on purpose (BBR's `ProbeRTT`): what is
+    /// sent now tells no rate.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
+    /// The least segments of a transmit unit, instead of `tcp_min_tso_segs`.
+    fn min_tso_segs(&self) -> Option<u32> {
+        None
+    }
+
+    /// The send buffer grows to so many windows.
+    fn sndbuf_expand(&self) -> u32 {
+        2
+    }
+
+    /// What `ss -i` would show of it.
+    fn info(&self) -> CcInfo {
+        CcInfo::None
     }
 }
 

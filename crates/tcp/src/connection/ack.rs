@@ -7,8 +7,8 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use super::input::Complaint;
 use super::{Connection, Reset, State};
 use crate::Cx;
-use crate::congestion::AckSample;
-use crate::recovery::{AckOutcome, SackOutcome};
+use crate::congestion::{AckSample, RateSample};
+use crate::recovery::{AckOutcome, Phase, SackOutcome};
 
 impl Connection {
     /// SYN-RECEIVED: the handshake's last step. False: the segment is done with.
@@ -102,6 +102,7 @@ impl Connection {
     /// Moves `snd_una`, reads SACK blocks, and lets recovery and congestion control act.
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
         let prior_in_flight = self.snd.rtx.in_flight();
+        self.check_app_limited();
         let advanced = repr.ack.after(self.snd.una);
         let outcome = if advanced {
             self.advance_una(cx, repr)
@@ -125,9 +126,12 @@ impl Connection {
         if advanced {
             self.rearm_rto(cx);
         }
-        self.recover(cx, repr, &outcome, &sack, advanced, duplicate);
+        let arrived = self.recover(cx, repr, &outcome, &sack, advanced, duplicate);
+        self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
-        if advanced && self.recovery.may_grow() {
+        if self.cc.owns_cwnd() {
+            self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt));
+        } else if advanced && self.recovery.may_grow() {
             let sample = AckSample {
                 now: cx.now,
                 acked_segs: delivered,
@@ -144,6 +148,50 @@ impl Connection {
         }
         #[cfg(debug_assertions)]
         self.snd.rtx.check();
+    }
+
+    /// The delivery rate of the flight that this ACK is for, to the algorithm that models the
+    /// path from it.
+    fn take_rate_sample(&mut self, cx: &mut Cx<'_>, arrived: u32, rtt: Option<Nanos>) {
+        let send_quantum_segs = self.max_segs(cx);
+        let in_flight_segs = self.snd.rtx.in_flight();
+        let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
+        let Some(delivery) = self.snd.rtx.delivery_mut() else {
+            return;
+        };
+        let sample = RateSample {
+            now: cx.now,
+            flight: delivery.take_sample(min_rtt),
+            delivered_segs: delivery.delivered(),
+            newly_delivered_segs: arrived,
+            in_flight_segs,
+            rtt,
+            srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
+            cwnd_limited: self.recovery.is_cwnd_limited(),
+            in_recovery: self.recovery.phase() == Phase::Recovery,
+            sack: self.agreed.sack,
+            send_quantum_segs,
+            mss: self.snd.mss,
+        };
+        self.cc.on_rate_sample(&mut self.cwnd, &sample, cx.rng);
+        if self.cc.holds_back() {
+            self.snd.rtx.mark_app_limited();
+        }
+    }
+
+    /// Nothing is left to send though the path would take more (draft-ietf-ccwg-bbr 4.1.2.4): to
+    /// be looked at before anything of that changes.
+    #[inline]
+    pub(crate) fn check_app_limited(&mut self) {
+        let snd = &mut self.snd;
+        let limited = snd.rtx.delivery().is_some()
+            && snd.queue.len() < snd.mss.bytes() as usize
+            && snd.wmem_inflight == 0
+            && snd.rtx.in_flight() < self.cwnd.cwnd
+            && !snd.rtx.has_lost();
+        if limited {
+            snd.rtx.mark_app_limited();
+        }
     }
 
     fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {

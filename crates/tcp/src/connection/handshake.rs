@@ -57,7 +57,7 @@ impl Connection {
     ) -> Self {
         let cc = congestion::by_name(cx.sysctl.tcp_congestion_control)
             .unwrap_or_else(|_| alloc::boxed::Box::new(Cubic::new()));
-        Self {
+        let mut this = Self {
             state,
             local_port,
             remote_port,
@@ -91,7 +91,9 @@ impl Connection {
             settings: Settings::default(),
             stats: Stats::default(),
             time_wait: None,
-        }
+        };
+        this.adopt_congestion(cx.now);
+        this
     }
 
     /// SYN or SYN-ACK, first or again.

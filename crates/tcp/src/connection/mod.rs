@@ -192,6 +192,8 @@ pub(crate) struct Stats {
     pub(crate) data_segs_out: u32,
     pub(crate) data_segs_in: u32,
     pub(crate) total_retrans: u32,
+    /// Segments that the peer is known to have got; wraps.
+    pub(crate) delivered: u32,
     pub(crate) bytes_received: u64,
 }
 

@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Nanos, Rate};
+use fullsend_units::{Instant, Nanos, Rate};
 
 use super::Connection;
 use crate::congestion::{self, UnknownCongestion};
@@ -186,12 +186,22 @@ impl Connection {
     }
 
     /// Chooses the congestion control by name (`TCP_CONGESTION`).
-    pub fn set_congestion(&mut self, _cx: &mut Cx<'_>, name: &str) -> Result<(), TcpError> {
+    pub fn set_congestion(&mut self, cx: &mut Cx<'_>, name: &str) -> Result<(), TcpError> {
         self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
+        self.adopt_congestion(cx.now);
+        Ok(())
+    }
+
+    /// The congestion control is a new one: gives it what it needs.
+    pub(crate) fn adopt_congestion(&mut self, now: Instant) {
         if self.cc.pacing_rate().is_some() && self.snd.pacing.is_none() {
             self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
         }
-        Ok(())
+        if self.cc.owns_cwnd() {
+            self.snd.rtx.sample_delivery(now);
+        } else {
+            self.snd.rtx.forget_delivery();
+        }
     }
 }
 

@@ -149,6 +149,7 @@ impl Connection {
             return;
         }
         cx.mib.timeouts += 1;
+        self.check_app_limited();
         if self.state.is_synchronized() {
             self.enter_loss(cx);
         } else {

@@ -3,6 +3,7 @@
 use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
+use crate::congestion::CcInfo;
 use crate::send::{Blocked, UNIT_OVERHEAD_BYTES};
 use crate::{Cx, SendLimit, TcpError, TcpInfo};
 
@@ -11,6 +12,7 @@ impl Connection {
     #[inline]
     pub fn write(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         self.check_writable()?;
+        self.check_app_limited();
         self.refresh_size_goal(cx);
         let goal = self.snd.size_goal as usize;
         let mut done = 0;
@@ -52,6 +54,7 @@ impl Connection {
             self.user.wants_write = true;
             return Err((TcpError::WouldBlock, data));
         }
+        self.check_app_limited();
         self.refresh_size_goal(cx);
         let goal = self.snd.size_goal as usize;
         self.snd.queue.append_slice(data, goal);
@@ -239,7 +242,8 @@ impl Connection {
             .max(self.recovery.reordering_segs() + 1);
         // One segment with headers in memory, as an allocator would round it.
         let per_mss = (self.snd.mss.bytes() + 640).next_power_of_two() + 256;
-        let target = 2u32.saturating_mul(segs).saturating_mul(per_mss);
+        let expand = self.cc.sndbuf_expand();
+        let target = expand.saturating_mul(segs).saturating_mul(per_mss);
         self.snd.sndbuf = self.snd.sndbuf.max(target.min(cx.sysctl.tcp_wmem[2]));
     }
 
@@ -276,6 +280,16 @@ impl Connection {
     /// The pending error (`SO_ERROR`), cleared by reading.
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.user.error.take().or(self.user.soft_error.take())
+    }
+
+    /// What the congestion control tells of itself beside the window (`TCP_CC_INFO`).
+    pub fn cc_info(&self) -> CcInfo {
+        self.cc.info()
+    }
+
+    /// The name of the congestion control (`TCP_CONGESTION`).
+    pub fn congestion(&self) -> &'static str {
+        self.cc.name()
     }
 
     /// `TCP_INFO`.

@@ -104,6 +104,12 @@ impl Recovery {
             || (cwnd.in_slow_start() && cwnd.cwnd < self.max_packets_out.saturating_mul(2))
     }
 
+    /// The window was what kept text back in the present round.
+    #[inline]
+    pub(crate) fn is_cwnd_limited(&self) -> bool {
+        self.cwnd_limited
+    }
+
     /// Sent while cwnd is being reduced.
     #[inline]
     pub(crate) fn on_sent_in_recovery(&mut self, segs: u32) {
@@ -143,6 +149,7 @@ impl Recovery {
 
 impl Connection {
     /// An ACK was entered into the scoreboard; draws the conclusions. `duplicate`: RFC 5681 2.
+    /// Gives the segments that the ACK says have arrived.
     pub(crate) fn recover(
         &mut self,
         cx: &mut Cx<'_>,
@@ -151,13 +158,16 @@ impl Connection {
         sack: &SackOutcome,
         advanced: bool,
         duplicate: bool,
-    ) {
+    ) -> u32 {
         let seen = sack.reordering_segs.max(ack.reordering_segs);
         let dupthresh = self.recovery.reordering_segs;
         let dupthresh = dupthresh.max(seen.min(MAX_REORDERING_SEGS));
         self.recovery.reordering_segs = dupthresh;
         self.try_undo(cx, repr, sack.dsack, advanced);
         let delivered = self.count_delivered(ack, sack, advanced, duplicate);
+        if let Some(delivery) = self.snd.rtx.delivery_mut() {
+            delivery.on_delivered(cx.now, delivered);
+        }
         let newly_lost = if self.agreed.sack && self.snd.rtx.sacked_out() > 0 {
             self.snd.rtx.mark_lost_by_sack(dupthresh)
         } else {
@@ -171,9 +181,12 @@ impl Connection {
                 }
             }
             Phase::Recovery if repaired => {
-                // RFC 9937: leave with cwnd = ssthresh.
-                self.cwnd.cwnd = self.cwnd.ssthresh.min(self.cwnd.prior_cwnd).max(1);
+                if !self.cc.owns_cwnd() {
+                    // RFC 9937: leave with cwnd = ssthresh.
+                    self.cwnd.cwnd = self.cwnd.ssthresh.min(self.cwnd.prior_cwnd).max(1);
+                }
                 self.leave_recovery();
+                self.cc.on_repaired(&mut self.cwnd);
             }
             Phase::Recovery => {
                 let more_lost = if advanced && !self.agreed.sack {
@@ -184,9 +197,14 @@ impl Connection {
                 };
                 self.reduce_cwnd(delivered, advanced && more_lost == 0);
             }
-            Phase::Loss if repaired => self.leave_recovery(),
+            Phase::Loss if repaired => {
+                self.leave_recovery();
+                self.cc.on_repaired(&mut self.cwnd);
+            }
             Phase::Loss => {}
         }
+        self.tell_lost(cx);
+        delivered
     }
 
     /// Segments this ACK says have arrived. Without SACK each duplicate ACK stands for one.
@@ -230,7 +248,19 @@ impl Connection {
         self.reduce_cwnd(delivered, false);
     }
 
+    /// The congestion control that models the path hears of each loss.
+    fn tell_lost(&mut self, cx: &Cx<'_>) {
+        let lost = self.snd.rtx.take_lost();
+        for unit in &lost {
+            self.cc.on_lost(&self.cwnd, unit, cx.now);
+        }
+        self.snd.rtx.recycle_lost(lost);
+    }
+
     fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
+        if self.cc.owns_cwnd() {
+            return;
+        }
         let in_flight = self.snd.rtx.in_flight();
         let ssthresh = self.cwnd.ssthresh;
         if let Some(r) = &mut self.recovery.reduction {
@@ -260,6 +290,7 @@ impl Connection {
         self.recovery.high_seq = self.snd.nxt;
         self.recovery.dupacks = 0;
         self.snd.rtx.mark_all_lost();
+        self.tell_lost(cx);
     }
 
     /// What is in flight was too large for the path: it is sent again in smaller pieces, and
@@ -271,6 +302,8 @@ impl Connection {
             self.recovery.forget_undo();
         }
         self.snd.rtx.mark_all_lost();
+        let not_congestion = self.snd.rtx.take_lost();
+        self.snd.rtx.recycle_lost(not_congestion);
         self.out.any = true;
     }
 }

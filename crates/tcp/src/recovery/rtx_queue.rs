@@ -1,17 +1,20 @@
 //! Transmit units sent and not yet acknowledged, and what is known of each (RFC 2018, RFC 6675).
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, Mss, SeqNum};
 
 mod ack;
+mod delivery;
 mod lost;
 mod sack;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use ack::AckOutcome;
+pub(crate) use delivery::Delivery;
 
 pub(crate) use sack::SackOutcome;
 
@@ -118,6 +121,8 @@ pub(crate) struct RtxQueue {
     lost_edge: SeqNum,
     /// Nothing before it waits to be sent again.
     rtx_edge: SeqNum,
+    /// Samples the delivery rate.
+    delivery: Option<Box<Delivery>>,
 }
 
 impl RtxQueue {
@@ -137,6 +142,7 @@ impl RtxQueue {
             highest_sacked: zero,
             lost_edge: zero,
             rtx_edge: zero,
+            delivery: None,
         }
     }
 
@@ -206,7 +212,12 @@ impl RtxQueue {
         }
         debug_assert!(self.units.back().is_none_or(|u| u.end() == seq));
         let segs = self.segments(payload.len() as u32);
+        let idle = self.packets_out == 0;
         self.packets_out += segs;
+        let in_flight = self.in_flight();
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_sent(sent_at, in_flight, idle);
+        }
         self.truesize += truesize;
         let mut marks = Marks::default();
         if syn {
@@ -256,7 +267,14 @@ impl RtxQueue {
 
     /// Throws everything away.
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.mss);
+        let mut delivery = self.delivery.take();
+        if let Some(delivery) = &mut delivery {
+            delivery.clear();
+        }
+        *self = Self {
+            delivery,
+            ..Self::new(self.mss)
+        };
     }
 
     /// Segments that a unit with `text` bytes takes.
@@ -329,6 +347,9 @@ impl RtxQueue {
         unit.segs = mss.segments(at);
         let rest_segs = mss.segments(rest.payload.len() as u32).max(1);
         debug_assert_eq!(whole, unit.segs + rest_segs);
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_split(i, rest_segs);
+        }
         self.units.insert(
             i + 1,
             Unit {
@@ -358,6 +379,11 @@ impl RtxQueue {
             self.units.iter().map(|u| u.truesize).sum::<u32>()
         );
         assert!(self.dupacks <= self.packets_out);
+        assert!(
+            self.delivery
+                .as_ref()
+                .is_none_or(|d| d.is_for(self.units.len()))
+        );
         let waiting = self.units.iter().find(|u| u.marks.awaits_retransmission());
         assert!(waiting.is_none_or(|u| u.end().after(self.rtx_edge)));
         for (unit, next) in self.units.iter().zip(self.units.iter().skip(1)) {

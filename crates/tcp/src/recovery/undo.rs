@@ -97,6 +97,7 @@ impl Connection {
         }
         let cwnd = self.cc.undo(&self.cwnd);
         self.cwnd.undo(cwnd);
+        self.cc.on_spurious(cx.now);
         self.snd.rtx.unmark_lost();
         self.recovery.forget_undo();
         self.leave_recovery();

@@ -41,7 +41,8 @@ impl Connection {
         let bytes = burst_bytes(gso_max, rate, min_rtt_us, cx.sysctl.tcp_tso_rtt_log);
         let mss = self.snd.mss.bytes();
         let most = (gso_max / mss).min(cx.device.gso_max_segs).clamp(1, 0xffff);
-        (bytes / mss).max(cx.sysctl.tcp_min_tso_segs).min(most)
+        let least = self.cc.min_tso_segs().unwrap_or(cx.sysctl.tcp_min_tso_segs);
+        (bytes / mss).max(least).min(most)
     }
 
     /// How full a write makes a transmit unit: a multiple of the segment size that the device

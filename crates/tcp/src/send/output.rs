@@ -322,9 +322,12 @@ impl Connection {
 
     /// RFC 2861: after an idle time cwnd is no longer validated.
     fn restart_after_idle(&mut self, cx: &Cx<'_>) {
+        if self.snd.rtx.delivery().is_some_and(|d| d.is_app_limited()) {
+            self.cc.on_restart(&mut self.cwnd, cx.now);
+        }
         let idle = cx.now.since(self.snd.last_sent);
         let rto = self.rtt.rto().nanos();
-        let wanted = cx.sysctl.tcp_slow_start_after_idle && self.cc.pacing_rate().is_none();
+        let wanted = cx.sysctl.tcp_slow_start_after_idle && !self.cc.owns_cwnd();
         if wanted && idle > rto {
             self.cwnd.restart_after_idle(idle, rto);
             self.cc.on_idle_restart(&self.cwnd, idle);

@@ -60,6 +60,13 @@ impl RtxQueue {
                 let late = self.mss.segments(highest.since(head.seq));
                 out.reordering_segs = out.reordering_segs.max(late);
             }
+            let end = head.end();
+            if let Some(delivery) = &mut self.delivery {
+                if !marks.has(Marks::SACKED) {
+                    delivery.on_arrived(0, sent_at, end);
+                }
+                delivery.on_retired();
+            }
             self.units.pop_front();
             self.retire(marks, segs, sent_at, &mut out, &mut sent);
         }
@@ -128,6 +135,11 @@ impl RtxQueue {
         let (marks, sent_at) = (head.marks, head.sent_at);
         out.acked_bytes += bytes;
         if gone > 0 {
+            if let Some(delivery) = &mut self.delivery
+                && !marks.has(Marks::SACKED)
+            {
+                delivery.on_arrived(0, sent_at, snd_una);
+            }
             self.retire(marks, gone, sent_at, out, sent);
         }
     }

@@ -72,11 +72,16 @@ impl RtxQueue {
         };
         let reneged = head.marks.has(Marks::SACKED);
         let (start, end) = (head.seq, last.end());
-        for unit in &mut self.units {
+        for (i, unit) in self.units.iter_mut().enumerate() {
             if reneged {
                 unit.marks = unit.marks.without(Marks::SACKED);
             }
             if !unit.marks.has(Marks::SACKED) {
+                if let Some(delivery) = &mut self.delivery
+                    && !unit.marks.awaits_retransmission()
+                {
+                    delivery.on_lost(i, unit.seq, unit.segs);
+                }
                 unit.marks = unit.marks.without(Marks::RETRANS).with(Marks::LOST);
             }
         }
@@ -151,7 +156,11 @@ impl RtxQueue {
             return;
         }
         self.rtx_edge = self.rtx_edge.earliest(unit.seq);
+        let (seq, segs) = (unit.seq, unit.segs);
         self.remark(i, |m| m.with(Marks::LOST));
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_lost(i, seq, segs);
+        }
     }
 
     /// Cuts unit `i` down to `limit` segments if it has more.
@@ -163,6 +172,10 @@ impl RtxQueue {
 
     fn resend(&mut self, i: usize, now: Instant) -> Retransmit {
         self.remark(i, |m| m.with(Marks::RETRANS).with(Marks::EVER_RETRANS));
+        let in_flight = self.in_flight();
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_resent(i, in_flight);
+        }
         let unit = &mut self.units[i];
         unit.sent_at = now;
         Retransmit {

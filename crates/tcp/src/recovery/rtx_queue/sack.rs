@@ -83,7 +83,10 @@ impl RtxQueue {
                         .map_or(0, |high| self.mss.segments(high.since(unit.seq)));
                     out.reordering_segs = out.reordering_segs.max(late);
                 }
-                let end = unit.end();
+                let (end, sent_at) = (unit.end(), unit.sent_at);
+                if let Some(delivery) = &mut self.delivery {
+                    delivery.on_arrived(i, sent_at, end);
+                }
                 if self.sacked_out == 0 || end.after(self.highest_sacked) {
                     self.highest_sacked = end;
                 }
@@ -164,6 +167,9 @@ impl RtxQueue {
         run.segs += joined.segs;
         run.truesize += joined.truesize;
         run.marks = run.marks.with(joined.marks);
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_joined(first + 1, end);
+        }
     }
 }
 
