@@ -110,7 +110,7 @@ pub(crate) struct CommonArgs {
     /// Set TCP_NODELAY on both sides.
     #[arg(short = 'N', long)]
     nodelay: bool,
-    /// Congestion control on both sides (TCP_CONGESTION), as in cubic or reno.
+    /// Congestion control on both sides (TCP_CONGESTION), as in cubic, reno or bbr.
     #[arg(short = 'K', long, value_name = "NAME")]
     congestion: Option<String>,
     /// The in-process link's NIC.
@@ -440,7 +440,7 @@ impl Cidr {
 
 /// What to say about a congestion control that a stack does not have.
 pub(crate) fn congestion_help(name: &str) -> String {
-    format!("--congestion `{name}` is not to be had on this stack; try cubic or reno")
+    format!("--congestion `{name}` is not to be had on this stack; try cubic, reno or bbr")
 }
 
 fn parse_cidr(text: &str) -> Result<Cidr, String> {

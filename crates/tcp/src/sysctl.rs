@@ -203,7 +203,7 @@ impl Tunable for bool {
 }
 
 impl Tunable for &'static str {
-    type Allowed = [&'static str; 2];
+    type Allowed = [&'static str; congestion::AVAILABLE.len()];
 
     fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
         let known = allowed.iter().find(|&&name| name == text.trim());

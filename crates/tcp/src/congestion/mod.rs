@@ -8,12 +8,14 @@ use core::fmt;
 
 use fullsend_units::{Instant, Mss, Nanos, Rate, Rng, SeqNum};
 
+mod bbr;
 mod cubic;
 mod cwnd;
 mod hystart;
 mod reno;
 mod sample;
 
+pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
 pub use reno::Reno;
@@ -144,7 +146,7 @@ pub trait CongestionControl: Send + fmt::Debug {
 }
 
 /// The names that [`by_name`] knows.
-pub const AVAILABLE: [&str; 2] = ["cubic", "reno"];
+pub const AVAILABLE: [&str; 3] = ["cubic", "reno", "bbr"];
 
 /// A fresh instance of the algorithm called `name`.
 ///
@@ -154,6 +156,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongesti
     match name {
         "cubic" => Ok(Box::new(Cubic::new())),
         "reno" => Ok(Box::new(Reno::new())),
+        "bbr" => Ok(Box::new(Bbr::new())),
         _ => Err(UnknownCongestion),
     }
 }
@@ -193,7 +196,7 @@ mod tests {
         let error = by_name("vegas").expect_err("not there");
         assert_eq!(
             error.to_string(),
-            "unknown congestion control; available: cubic, reno"
+            "unknown congestion control; available: cubic, reno, bbr"
         );
     }
 

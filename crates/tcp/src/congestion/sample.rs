@@ -57,6 +57,8 @@ pub struct RateSample {
 pub struct LostUnit {
     /// The first one's first byte.
     pub seq: SeqNum,
+    /// The first byte behind the last one.
+    pub end: SeqNum,
     /// How many.
     pub segs: u32,
     /// Segments lost since these were sent, these included.

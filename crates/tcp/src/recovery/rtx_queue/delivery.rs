@@ -128,11 +128,12 @@ impl Delivery {
         }
     }
 
-    pub(super) fn on_lost(&mut self, i: usize, seq: SeqNum, segs: u32) {
+    pub(super) fn on_lost(&mut self, i: usize, seq: SeqNum, end: SeqNum, segs: u32) {
         self.lost = self.lost.wrapping_add(segs);
         let stamp = self.stamps[i];
         self.lost_units.push(LostUnit {
             seq,
+            end,
             segs,
             lost_segs: self.lost.wrapping_sub(stamp.lost),
             in_flight_segs: stamp.in_flight,

@@ -80,7 +80,7 @@ impl RtxQueue {
                 if let Some(delivery) = &mut self.delivery
                     && !unit.marks.awaits_retransmission()
                 {
-                    delivery.on_lost(i, unit.seq, unit.segs);
+                    delivery.on_lost(i, unit.seq, unit.end(), unit.segs);
                 }
                 unit.marks = unit.marks.without(Marks::RETRANS).with(Marks::LOST);
             }
@@ -156,10 +156,10 @@ impl RtxQueue {
             return;
         }
         self.rtx_edge = self.rtx_edge.earliest(unit.seq);
-        let (seq, segs) = (unit.seq, unit.segs);
+        let (seq, end, segs) = (unit.seq, unit.end(), unit.segs);
         self.remark(i, |m| m.with(Marks::LOST));
         if let Some(delivery) = &mut self.delivery {
-            delivery.on_lost(i, seq, segs);
+            delivery.on_lost(i, seq, end, segs);
         }
     }
 

@@ -1,0 +1,291 @@
+//! BBR, version 3 (draft-ietf-ccwg-bbr): paces at the bandwidth that a model of the path tells, and
+//! keeps about one bandwidth-delay product in flight.
+//!
+//! Each ACK gives a [`RateSample`]; from it the model is brought up to date, the state machine
+//! moves, and rate and window follow, in the draft's order ([`Bbr::update_model`]). Bandwidths are
+//! in segments per second, amounts in segments; infinite means that there is no bound.
+
+use fullsend_units::{Instant, Mss, Nanos, Rate, Rng};
+
+use super::{CcInfo, CongestionControl, CongestionEvent, Cwnd, LostUnit, RateSample};
+
+mod control;
+mod filters;
+mod loss;
+mod probe_bw;
+mod probe_rtt;
+mod startup;
+#[cfg(test)]
+mod tests;
+
+use control::Pace;
+use filters::{ExtraAcked, MaxBw, Rounds};
+use loss::{LossRound, ShortTerm, Undo};
+use probe_bw::ProbeBw;
+use probe_rtt::{MinRtt, ProbeRtt};
+use startup::FullPipe;
+
+/// No bound on an amount in flight.
+const INFINITE: u32 = u32::MAX;
+/// `BBR.LossThresh`: more loss than this in one round trip is too much.
+const LOSS_THRESH: f64 = 0.02;
+/// `BBR.Beta`: the most that one round trip's loss takes off.
+const BETA: f64 = 0.7;
+/// `BBR.MinPipeCwnd`: with fewer segments delayed ACKs stop the flow.
+const MIN_PIPE_CWND: u32 = 4;
+
+/// Where the flow is in its search for the path's limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Doubles the rate each round trip.
+    Startup,
+    /// Lets the queue of Startup run empty.
+    Drain,
+    /// `ProbeBW_DOWN`: sends less than the path delivers.
+    Down,
+    /// `ProbeBW_CRUISE`: sends what it delivers.
+    Cruise,
+    /// `ProbeBW_REFILL`: fills the pipe for one round trip.
+    Refill,
+    /// `ProbeBW_UP`: sends more than it delivers.
+    Up,
+    /// Half a pipe, so that the queue drains and the round trip shows.
+    ProbeRtt,
+}
+
+impl State {
+    /// Draft 5.6.1: how much faster than the bandwidth it sends.
+    const fn pacing_gain(self) -> f64 {
+        match self {
+            Self::Startup => 2.77,
+            Self::Drain => 0.5,
+            Self::Down => 0.9,
+            Self::Cruise | Self::Refill | Self::ProbeRtt => 1.0,
+            Self::Up => 1.25,
+        }
+    }
+
+    /// Draft 5.6.1: how many bandwidth-delay products may be in flight.
+    const fn cwnd_gain(self) -> f64 {
+        match self {
+            Self::Up => 2.25,
+            Self::ProbeRtt => 0.5,
+            _ => 2.0,
+        }
+    }
+
+    const fn is_probe_bw(self) -> bool {
+        matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
+    }
+
+    /// It accelerates, and expects loss.
+    const fn is_probing(self) -> bool {
+        matches!(self, Self::Startup | Self::Refill | Self::Up)
+    }
+}
+
+/// What one ACK says, worked out.
+#[derive(Clone, Copy)]
+struct Ack<'a> {
+    sample: &'a RateSample,
+    /// Segments per second; 0 if the ACK tells none.
+    rate: f64,
+    /// Segments delivered over the sample's interval.
+    delivered: u32,
+    app_limited: bool,
+}
+
+impl<'a> Ack<'a> {
+    fn of(sample: &'a RateSample) -> Self {
+        let flight = sample.flight.as_ref();
+        let interval = flight.and_then(|f| f.interval);
+        let delivered = flight.map_or(0, |f| f.delivered_segs);
+        Self {
+            sample,
+            rate: interval.map_or(0.0, |span| f64::from(delivered) / span.as_secs_f64()),
+            delivered,
+            app_limited: flight.is_some_and(|f| f.app_limited),
+        }
+    }
+}
+
+/// The state of one flow.
+#[derive(Clone, Debug)]
+pub struct Bbr {
+    state: State,
+    rounds: Rounds,
+    max_bw: MaxBw,
+    /// What the flow takes the path's bandwidth to be: `max_bw` within its bounds.
+    bw: f64,
+    /// `BBR.inflight_longterm`: more than this in flight has been lost.
+    inflight_longterm: u32,
+    short_term: ShortTerm,
+    loss: LossRound,
+    undo: Undo,
+    full: FullPipe,
+    drain_start_round: u32,
+    probe_bw: ProbeBw,
+    min_rtt: MinRtt,
+    probe_rtt: ProbeRtt,
+    extra_acked: ExtraAcked,
+    pace: Pace,
+    /// The window before recovery or `ProbeRTT` took from it.
+    prior_cwnd: u32,
+    in_recovery: bool,
+    /// Sending has started again after silence, and no ACK has come yet.
+    idle_restart: bool,
+    /// The peer sends SACK.
+    sack: bool,
+    /// Segments delivered so far.
+    delivered: u32,
+    send_quantum: u32,
+    mss: Mss,
+    /// A random number for the next decision that wants one.
+    dice: Option<u32>,
+}
+
+impl Default for Bbr {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bbr {
+    /// A fresh instance.
+    pub const fn new() -> Self {
+        Self {
+            state: State::Startup,
+            rounds: Rounds::new(),
+            max_bw: MaxBw::new(),
+            bw: 0.0,
+            inflight_longterm: INFINITE,
+            short_term: ShortTerm::new(),
+            loss: LossRound::new(),
+            undo: Undo::new(),
+            full: FullPipe::new(),
+            drain_start_round: 0,
+            probe_bw: ProbeBw::new(),
+            min_rtt: MinRtt::new(),
+            probe_rtt: ProbeRtt::new(),
+            extra_acked: ExtraAcked::new(),
+            pace: Pace::new(),
+            prior_cwnd: 0,
+            in_recovery: false,
+            idle_restart: false,
+            sack: true,
+            delivered: 0,
+            send_quantum: 2,
+            mss: Mss::DEFAULT_V4,
+            dice: None,
+        }
+    }
+
+    /// Draft 5.2.3, `UpdateModelAndState`.
+    fn update_model(&mut self, window: &mut Cwnd, ack: &Ack<'_>) {
+        self.update_latest_signals(ack);
+        self.update_congestion_signals(window, ack);
+        self.update_aggregation(window, ack);
+        self.full.check(self.rounds.start, ack);
+        self.check_startup_done(ack);
+        self.check_drain_done(ack);
+        self.update_cycle_phase(window, ack);
+        self.update_min_rtt(ack);
+        self.check_probe_rtt(window, ack);
+        self.advance_latest_signals(ack);
+        self.bw = self.max_bw.get().min(self.short_term.bw);
+    }
+
+    fn start_round(&mut self) {
+        self.rounds.start_at(self.delivered);
+    }
+
+    /// A random number: one for each ACK at most, so that only ACKs need entropy.
+    fn roll(&mut self) -> u32 {
+        self.dice.take().unwrap_or(0)
+    }
+}
+
+impl CongestionControl for Bbr {
+    fn name(&self) -> &'static str {
+        "bbr"
+    }
+
+    fn owns_cwnd(&self) -> bool {
+        true
+    }
+
+    /// Growth is decided by [`on_rate_sample`](CongestionControl::on_rate_sample).
+    fn on_ack(&mut self, _: &mut Cwnd, _: &super::AckSample) {}
+
+    fn on_rate_sample(&mut self, window: &mut Cwnd, sample: &RateSample, rng: &mut Rng) {
+        if self.dice.is_none() {
+            self.dice = Some(rng.next_u32());
+        }
+        self.delivered = sample.delivered_segs;
+        self.sack = sample.sack;
+        self.send_quantum = sample.send_quantum_segs;
+        self.mss = sample.mss;
+        self.pace.init(sample.srtt);
+        let ack = Ack::of(sample);
+        self.update_model(window, &ack);
+        self.set_pacing_rate(self.state.pacing_gain());
+        self.set_cwnd(window, sample.newly_delivered_segs);
+    }
+
+    /// No threshold: the window follows the model. Where ECN comes to be used, its rounds would be
+    /// counted like those with loss (draft 3.7).
+    fn ssthresh(&mut self, window: &Cwnd, _: CongestionEvent, _: Instant) -> u32 {
+        self.save_state_upon_loss(window);
+        self.in_recovery = true;
+        window.ssthresh
+    }
+
+    fn on_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
+        self.handle_lost(window, lost, now);
+    }
+
+    fn on_repaired(&mut self, window: &mut Cwnd) {
+        if core::mem::take(&mut self.in_recovery) {
+            self.restore_cwnd(window);
+        }
+    }
+
+    fn undo(&mut self, window: &Cwnd) -> u32 {
+        window.cwnd.max(self.prior_cwnd)
+    }
+
+    fn on_spurious(&mut self, _: Instant) {
+        self.in_recovery = false;
+        self.handle_spurious_loss();
+    }
+
+    fn on_restart(&mut self, window: &mut Cwnd, now: Instant) {
+        self.restart_from_idle(window, now);
+    }
+
+    fn holds_back(&self) -> bool {
+        self.state == State::ProbeRtt
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        Some(self.pace.wire_rate(self.mss))
+    }
+
+    fn min_tso_segs(&self) -> Option<u32> {
+        Some(self.pace.min_tso_segs(self.mss))
+    }
+
+    /// The window is two bandwidth-delay products already; three leave room to write ahead.
+    fn sndbuf_expand(&self) -> u32 {
+        3
+    }
+
+    fn info(&self) -> CcInfo {
+        CcInfo::Bbr {
+            bw: Rate((self.bw * f64::from(self.mss.bytes())) as u64),
+            min_rtt: self.min_rtt.get().unwrap_or(Nanos::ZERO),
+            pacing_gain: self.state.pacing_gain(),
+            cwnd_gain: self.state.cwnd_gain(),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What loss does to the model (draft 5.5.10): short-term bounds while the flow is not probing, a
+//! long-term bound where probing went too far; and taking it back (draft 5.5.11).
+
+use fullsend_units::{Instant, SeqNum};
+
+use super::filters::reached;
+use super::{Ack, BETA, Bbr, INFINITE, LOSS_THRESH, State};
+use crate::congestion::{Cwnd, LostUnit};
+
+/// The latest round's delivery, and the bounds that loss has made of it since the last probe.
+#[derive(Clone, Debug)]
+pub(super) struct ShortTerm {
+    /// `BBR.bw_shortterm`; infinite: none.
+    pub(super) bw: f64,
+    /// `BBR.inflight_shortterm`.
+    pub(super) inflight: u32,
+    /// The most of the present loss round.
+    bw_latest: f64,
+    pub(super) inflight_latest: u32,
+}
+
+impl ShortTerm {
+    pub(super) const fn new() -> Self {
+        Self {
+            bw: f64::INFINITY,
+            inflight: INFINITE,
+            bw_latest: 0.0,
+            inflight_latest: 0,
+        }
+    }
+
+    /// `ResetShortTermModel`.
+    pub(super) const fn reset(&mut self) {
+        self.bw = f64::INFINITY;
+        self.inflight = INFINITE;
+    }
+
+    /// Once for each round with loss: down to what was delivered, but not by more than beta.
+    fn lower(&mut self, max_bw: f64, cwnd: u32) {
+        let bw = if self.bw.is_finite() { self.bw } else { max_bw };
+        let inflight = if self.inflight == INFINITE {
+            cwnd
+        } else {
+            self.inflight
+        };
+        self.bw = self.bw_latest.max(BETA * bw);
+        self.inflight = self
+            .inflight_latest
+            .max((BETA * f64::from(inflight)) as u32);
+    }
+}
+
+/// Rounds in which loss is counted.
+#[derive(Clone, Debug)]
+pub(super) struct LossRound {
+    /// `BBR.is_loss_in_round`.
+    pub(super) in_round: bool,
+    /// The present ACK began such a round.
+    pub(super) round_start: bool,
+    /// `BBR.loss_round_delivered`.
+    round_delivered: u32,
+    /// Separate holes found in this round.
+    pub(super) ranges: u32,
+    last_end: SeqNum,
+}
+
+impl LossRound {
+    pub(super) const fn new() -> Self {
+        Self {
+            in_round: false,
+            round_start: false,
+            round_delivered: 0,
+            ranges: 0,
+            last_end: SeqNum::new(0),
+        }
+    }
+
+    fn note(&mut self, lost: &LostUnit) {
+        if !self.in_round {
+            self.round_delivered = lost.delivered_segs;
+        }
+        self.in_round = true;
+        self.ranges += u32::from(self.ranges == 0 || lost.seq != self.last_end);
+        self.last_end = lost.end;
+    }
+
+    pub(super) const fn forget_ranges_at_round_end(&mut self) {
+        if self.round_start {
+            self.ranges = 0;
+        }
+    }
+}
+
+/// The model before a loss that may prove to be none.
+#[derive(Clone, Debug)]
+pub(super) struct Undo {
+    /// The state that the loss ended.
+    pub(super) state: Option<State>,
+    bw_shortterm: f64,
+    inflight_shortterm: u32,
+    inflight_longterm: u32,
+}
+
+impl Undo {
+    pub(super) const fn new() -> Self {
+        Self {
+            state: None,
+            bw_shortterm: 0.0,
+            inflight_shortterm: 0,
+            inflight_longterm: 0,
+        }
+    }
+}
+
+/// More than the threshold was lost of what was in flight.
+fn too_high(lost: u32, in_flight: u32, sack: bool) -> bool {
+    f64::from(lost) > f64::from(in_flight) * LOSS_THRESH || (lost > 0 && !sack)
+}
+
+/// How much was in flight, up to the segment of the unit at which loss crossed the threshold.
+fn inflight_at_loss(lost: &LostUnit) -> u32 {
+    let before = f64::from(lost.in_flight_segs.saturating_sub(lost.segs));
+    let lost_before = f64::from(lost.lost_segs.saturating_sub(lost.segs));
+    let prefix = (LOSS_THRESH * before - lost_before) / (1.0 - LOSS_THRESH);
+    (before + prefix.max(0.0)) as u32
+}
+
+impl Bbr {
+    /// `IsInflightTooHigh`, of what the present ACK delivered.
+    pub(super) fn is_inflight_too_high(&self, ack: &Ack<'_>) -> bool {
+        let flight = ack.sample.flight;
+        flight.is_some_and(|f| too_high(f.lost_segs, f.in_flight_segs, self.sack))
+    }
+
+    /// `UpdateLatestDeliverySignals`.
+    pub(super) fn update_latest_signals(&mut self, ack: &Ack<'_>) {
+        let latest = &mut self.short_term;
+        latest.bw_latest = latest.bw_latest.max(ack.rate);
+        latest.inflight_latest = latest.inflight_latest.max(ack.delivered);
+        let loss = &mut self.loss;
+        loss.round_start = ack
+            .sample
+            .flight
+            .is_some_and(|f| reached(f.prior_delivered_segs, loss.round_delivered));
+        if loss.round_start {
+            loss.round_delivered = self.delivered;
+        }
+    }
+
+    /// `AdvanceLatestDeliverySignals`.
+    pub(super) fn advance_latest_signals(&mut self, ack: &Ack<'_>) {
+        if self.loss.round_start {
+            self.short_term.bw_latest = ack.rate;
+            self.short_term.inflight_latest = ack.delivered;
+        }
+    }
+
+    /// `ResetCongestionSignals`.
+    pub(super) const fn reset_congestion_signals(&mut self) {
+        self.loss.in_round = false;
+        self.short_term.bw_latest = 0.0;
+        self.short_term.inflight_latest = 0;
+    }
+
+    /// `UpdateCongestionSignals`.
+    pub(super) fn update_congestion_signals(&mut self, window: &Cwnd, ack: &Ack<'_>) {
+        self.update_max_bw(ack);
+        if !self.loss.round_start {
+            return;
+        }
+        if self.loss.in_round && !self.state.is_probing() {
+            self.short_term.lower(self.max_bw.get(), window.cwnd);
+        }
+        self.loss.in_round = false;
+    }
+
+    /// `HandleLostPacket`.
+    pub(super) fn handle_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
+        self.delivered = lost.delivered_segs;
+        if !self.loss.in_round {
+            self.save_state_upon_loss(window);
+        }
+        self.loss.note(lost);
+        let probing = self.probe_bw.is_sample;
+        if probing && too_high(lost.lost_segs, lost.in_flight_segs, self.sack) {
+            let inflight = inflight_at_loss(lost);
+            self.handle_inflight_too_high(window, inflight, lost.app_limited, now);
+        }
+    }
+
+    fn handle_inflight_too_high(
+        &mut self,
+        window: &Cwnd,
+        inflight: u32,
+        app_limited: bool,
+        now: Instant,
+    ) {
+        self.probe_bw.prev_too_high = true;
+        // One reaction for each probe.
+        self.probe_bw.is_sample = false;
+        if !app_limited {
+            let least = (f64::from(self.target_inflight(window)) * BETA) as u32;
+            self.inflight_longterm = inflight.max(least);
+        }
+        if self.state == State::Up {
+            self.undo.state = Some(State::Up);
+            self.start_down(now);
+        }
+    }
+
+    /// `SaveStateUponLoss`.
+    pub(super) fn save_state_upon_loss(&mut self, window: &Cwnd) {
+        self.save_cwnd(window);
+        self.undo = Undo {
+            state: None,
+            bw_shortterm: self.short_term.bw,
+            inflight_shortterm: self.short_term.inflight,
+            inflight_longterm: self.inflight_longterm,
+        };
+    }
+
+    /// `HandleSpuriousLossDetection`; the window is restored by the caller.
+    pub(super) fn handle_spurious_loss(&mut self) {
+        self.loss.in_round = false;
+        self.full.reset(0.0);
+        let short = &mut self.short_term;
+        short.bw = short.bw.max(self.undo.bw_shortterm);
+        short.inflight = short.inflight.max(self.undo.inflight_shortterm);
+        self.inflight_longterm = self.inflight_longterm.max(self.undo.inflight_longterm);
+        match self.undo.state.take() {
+            Some(State::Startup) if self.state != State::Startup => {
+                self.full.reached = false;
+                if self.state != State::ProbeRtt {
+                    self.state = State::Startup;
+                }
+            }
+            Some(State::Up) if self.state != State::Up && self.state != State::ProbeRtt => {
+                self.start_refill();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::SeqNum;
+
+    use super::{LostUnit, ShortTerm, inflight_at_loss, too_high};
+
+    fn lost(segs: u32, lost_segs: u32, in_flight_segs: u32) -> LostUnit {
+        LostUnit {
+            seq: SeqNum::new(0),
+            end: SeqNum::new(segs),
+            segs,
+            lost_segs,
+            in_flight_segs,
+            app_limited: false,
+            delivered_segs: 0,
+        }
+    }
+
+    #[test]
+    fn two_percent_are_tolerated() {
+        assert!(!too_high(2, 100, true));
+        assert!(too_high(3, 100, true));
+        assert!(
+            too_high(1, 100, false),
+            "without SACK one is all that shows"
+        );
+    }
+
+    /// Of 1000 in flight the last 100 were lost: the 18th of them is beyond 2 %.
+    #[test]
+    fn the_threshold_is_found_within_a_unit() {
+        assert_eq!(inflight_at_loss(&lost(100, 100, 1000)), 918);
+        assert_eq!(inflight_at_loss(&lost(100, 150, 1000)), 900);
+    }
+
+    #[test]
+    fn a_round_with_loss_lowers_to_what_was_delivered_or_by_beta() {
+        let mut model = ShortTerm::new();
+        model.bw_latest = 900.0;
+        model.inflight_latest = 10;
+        model.lower(1000.0, 100);
+        assert_eq!((model.bw, model.inflight), (900.0, 70));
+        model.bw_latest = 100.0;
+        model.lower(1000.0, 100);
+        assert_eq!((model.bw, model.inflight), (0.7 * 900.0, 49));
+        model.reset();
+        assert!(model.bw.is_infinite());
+    }
+}
