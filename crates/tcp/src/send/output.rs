@@ -322,7 +322,7 @@ impl Connection {
 
     /// RFC 2861: after an idle time cwnd is no longer validated.
     fn restart_after_idle(&mut self, cx: &Cx<'_>) {
-        if self.snd.rtx.delivery().is_some_and(|d| d.is_app_limited()) {
+        if self.snd.rtx.is_app_limited() {
             self.cc.on_restart(&mut self.cwnd, cx.now);
         }
         let idle = cx.now.since(self.snd.last_sent);

@@ -283,10 +283,10 @@ mod tests {
         model.bw_latest = 900.0;
         model.inflight_latest = 10;
         model.lower(1000.0, 100);
-        assert_eq!((model.bw, model.inflight), (900.0, 70));
+        assert_eq!((model.bw as u32, model.inflight), (900, 70));
         model.bw_latest = 100.0;
         model.lower(1000.0, 100);
-        assert_eq!((model.bw, model.inflight), (0.7 * 900.0, 49));
+        assert_eq!((model.bw.round() as u32, model.inflight), (630, 49));
         model.reset();
         assert!(model.bw.is_infinite());
     }

@@ -76,9 +76,10 @@ impl Bbr {
         }
         let now = ack.sample.now;
         match self.state {
-            State::Down if self.is_time_to_probe(window, now) => self.start_refill(),
+            State::Down | State::Cruise if self.is_time_to_probe(window, now) => {
+                self.start_refill();
+            }
             State::Down if self.is_time_to_cruise(ack) => self.state = State::Cruise,
-            State::Cruise if self.is_time_to_probe(window, now) => self.start_refill(),
             State::Refill if self.rounds.start => {
                 self.probe_bw.is_sample = true;
                 self.start_up(window, ack);

@@ -158,11 +158,6 @@ impl Delivery {
         self.delivered
     }
 
-    /// The path is not, or was not lately, used to the full.
-    pub(crate) fn is_app_limited(&self) -> bool {
-        self.app_limited.is_some()
-    }
-
     /// An ACK told of `segs` more segments that have arrived.
     pub(crate) fn on_delivered(&mut self, now: Instant, segs: u32) {
         if segs > 0 {
@@ -259,6 +254,12 @@ impl RtxQueue {
     #[inline]
     pub(crate) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
         self.delivery.as_deref_mut()
+    }
+
+    /// The path is not, or was not lately, used to the full; false if nobody asks for samples.
+    pub(crate) fn is_app_limited(&self) -> bool {
+        let delivery = self.delivery.as_ref();
+        delivery.is_some_and(|d| d.app_limited.is_some())
     }
 
     /// The application leaves a gap in what the path carries: samples are marked until it has
