@@ -213,12 +213,15 @@ impl Host {
         if usize::from(iface.0) >= self.ifaces.len() {
             return;
         }
+        let before = out.len();
         if self.ifaces[usize::from(iface.0)].qdisc.is_some() {
             self.qdisc_transmit(now, iface.0, out, max);
-            return;
+        } else {
+            let sent = self.ifaces[usize::from(iface.0)].drain(out, max);
+            self.tcp_transmit(now, iface.0, out, max - sent);
         }
-        let sent = self.ifaces[usize::from(iface.0)].drain(out, max);
-        self.tcp_transmit(now, iface.0, out, max - sent);
+        let interface = &mut self.ifaces[usize::from(iface.0)];
+        interface.stats.count_sent(&out[before..]);
     }
 
     /// Carries packets from us to us.

@@ -9,6 +9,7 @@ use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_tcp::DeviceCaps;
 use fullsend_units::Instant;
 
+use crate::inspect::LinkStats;
 use crate::ip::Neighbours;
 
 /// An interface's number on its host.
@@ -111,6 +112,7 @@ impl IfaceConfig {
 pub(crate) struct Interface {
     pub(crate) config: IfaceConfig,
     pub(crate) gro: Gro,
+    pub(crate) stats: LinkStats,
     /// Who has which hardware address; Ethernet only.
     pub(crate) neighbours: Option<Neighbours>,
     /// Complete packets waiting for `transmit`.
@@ -132,6 +134,7 @@ impl Interface {
         };
         Self {
             gro: Gro::new(gro),
+            stats: LinkStats::default(),
             neighbours: match config.link {
                 Link::Ip => None,
                 Link::Ethernet => Some(Neighbours::new(config.mac)),

@@ -13,6 +13,7 @@ use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::{CHECKSUM_OFFSET, HEADER_LEN, UdpRepr};
 
+use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
 use crate::ip::compact;
 use crate::table::Table;
 use crate::{StackError, UdpId};
@@ -142,6 +143,28 @@ impl Udp {
     pub(crate) fn addr(&self, id: UdpId) -> Result<SocketAddr, StackError> {
         let socket = self.sockets.peek(id.0).ok_or(StackError::NoSuchSocket)?;
         Ok(socket.local)
+    }
+
+    /// Slots there are, used or not.
+    pub(crate) fn slots(&self) -> usize {
+        self.sockets.slots()
+    }
+
+    /// The socket of a slot, for [`Host::sockets`](crate::Host::sockets).
+    pub(crate) fn info(&self, slot: u32) -> Option<SocketInfo> {
+        let socket = self.sockets.get(slot)?;
+        Some(SocketInfo {
+            id: self.sockets.id(slot)?,
+            kind: SocketKind::Udp,
+            state: "UNCONN",
+            owner: SocketOwner::User,
+            local: socket.local,
+            remote: None,
+            recv_q: socket.bytes as u64,
+            send_q: 0,
+            timer: None,
+            tcp: None,
+        })
     }
 
     /// Gives a datagram to whom it is for: one bound to just its address before one that takes

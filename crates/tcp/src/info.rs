@@ -5,57 +5,74 @@ use fullsend_units::{Instant, Nanos};
 use crate::recovery::{Delivery, Phase};
 use crate::{Connection, Cx};
 
-/// What `tcp_info()` reports. Times in microseconds (`tcpi_last_*`: milliseconds), rates in bytes
-/// per second, as Linux has them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[allow(missing_docs, reason = "each is Linux's field of that name")]
-pub struct TcpInfo {
-    pub tcpi_state: u8,
-    pub tcpi_ca_state: u8,
-    pub tcpi_retransmits: u8,
-    pub tcpi_probes: u8,
-    pub tcpi_backoff: u8,
-    pub tcpi_options: u8,
-    pub tcpi_snd_wscale: u8,
-    pub tcpi_rcv_wscale: u8,
-    pub tcpi_rto: u32,
-    pub tcpi_ato: u32,
-    pub tcpi_snd_mss: u32,
-    pub tcpi_rcv_mss: u32,
-    pub tcpi_unacked: u32,
-    pub tcpi_sacked: u32,
-    pub tcpi_lost: u32,
-    pub tcpi_retrans: u32,
-    pub tcpi_last_data_sent: u32,
-    pub tcpi_last_data_recv: u32,
-    pub tcpi_last_ack_recv: u32,
-    pub tcpi_pmtu: u32,
-    pub tcpi_rtt: u32,
-    pub tcpi_rttvar: u32,
-    pub tcpi_snd_ssthresh: u32,
-    pub tcpi_snd_cwnd: u32,
-    pub tcpi_advmss: u32,
-    pub tcpi_reordering: u32,
-    pub tcpi_rcv_space: u32,
-    pub tcpi_total_retrans: u32,
-    pub tcpi_pacing_rate: u64,
-    pub tcpi_max_pacing_rate: u64,
-    pub tcpi_bytes_acked: u64,
-    pub tcpi_bytes_received: u64,
-    pub tcpi_segs_out: u32,
-    pub tcpi_segs_in: u32,
-    pub tcpi_notsent_bytes: u32,
-    pub tcpi_min_rtt: u32,
-    pub tcpi_data_segs_in: u32,
-    pub tcpi_data_segs_out: u32,
-    /// Zero unless the congestion control samples it (BBR does).
-    pub tcpi_delivery_rate: u64,
-    pub tcpi_delivery_rate_app_limited: bool,
-    pub tcpi_delivered: u32,
-    pub tcpi_bytes_sent: u64,
-    pub tcpi_bytes_retrans: u64,
-    pub tcpi_snd_wnd: u32,
-    pub tcpi_rcv_wnd: u32,
+/// Declares the struct, and a way to list its fields.
+macro_rules! tcp_info {
+    ($(#[$meta:meta])* pub struct TcpInfo { $(pub $field:ident: $ty:ty,)* }) => {
+        $(#[$meta])*
+        pub struct TcpInfo { $(pub $field: $ty,)* }
+
+        impl TcpInfo {
+            /// Each field's name and value.
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), u64::from(self.$field))),*].into_iter()
+            }
+        }
+    };
+}
+
+tcp_info! {
+    /// What `tcp_info()` reports. Times in microseconds (`tcpi_last_*`: milliseconds), rates in bytes
+    /// per second, as Linux has them.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    #[allow(missing_docs, reason = "each is Linux's field of that name")]
+    pub struct TcpInfo {
+        pub tcpi_state: u8,
+        pub tcpi_ca_state: u8,
+        pub tcpi_retransmits: u8,
+        pub tcpi_probes: u8,
+        pub tcpi_backoff: u8,
+        pub tcpi_options: u8,
+        pub tcpi_snd_wscale: u8,
+        pub tcpi_rcv_wscale: u8,
+        pub tcpi_rto: u32,
+        pub tcpi_ato: u32,
+        pub tcpi_snd_mss: u32,
+        pub tcpi_rcv_mss: u32,
+        pub tcpi_unacked: u32,
+        pub tcpi_sacked: u32,
+        pub tcpi_lost: u32,
+        pub tcpi_retrans: u32,
+        pub tcpi_last_data_sent: u32,
+        pub tcpi_last_data_recv: u32,
+        pub tcpi_last_ack_recv: u32,
+        pub tcpi_pmtu: u32,
+        pub tcpi_rtt: u32,
+        pub tcpi_rttvar: u32,
+        pub tcpi_snd_ssthresh: u32,
+        pub tcpi_snd_cwnd: u32,
+        pub tcpi_advmss: u32,
+        pub tcpi_reordering: u32,
+        pub tcpi_rcv_space: u32,
+        pub tcpi_total_retrans: u32,
+        pub tcpi_pacing_rate: u64,
+        pub tcpi_max_pacing_rate: u64,
+        pub tcpi_bytes_acked: u64,
+        pub tcpi_bytes_received: u64,
+        pub tcpi_segs_out: u32,
+        pub tcpi_segs_in: u32,
+        pub tcpi_notsent_bytes: u32,
+        pub tcpi_min_rtt: u32,
+        pub tcpi_data_segs_in: u32,
+        pub tcpi_data_segs_out: u32,
+        /// Zero unless the congestion control samples it (BBR does).
+        pub tcpi_delivery_rate: u64,
+        pub tcpi_delivery_rate_app_limited: bool,
+        pub tcpi_delivered: u32,
+        pub tcpi_bytes_sent: u64,
+        pub tcpi_bytes_retrans: u64,
+        pub tcpi_snd_wnd: u32,
+        pub tcpi_rcv_wnd: u32,
+    }
 }
 
 /// Bits of `tcpi_options`.

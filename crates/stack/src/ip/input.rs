@@ -40,6 +40,7 @@ impl Host {
             return;
         };
         let mut batch = core::mem::take(&mut self.batch);
+        interface.stats.count_received(frames);
         interface.gro.receive_batch(now, frames, &mut batch);
         interface.gro.flush(&mut batch);
         for packet in &mut batch {

@@ -3,6 +3,7 @@
 mod calls;
 mod connect;
 mod input;
+mod inspect;
 mod isn;
 mod listen;
 mod output;
@@ -71,7 +72,7 @@ impl Tcp {
 
     /// Who has the four-tuple.
     #[inline]
-    fn find(&mut self, key: &FlowKey) -> Option<Target> {
+    pub(crate) fn find(&mut self, key: &FlowKey) -> Option<Target> {
         let (table, time_wait) = (&self.table, &self.time_wait);
         self.flows.find(key, |target| match target {
             Target::Socket(index) => table.get(index).is_some_and(|e| e.key() == key),

@@ -43,6 +43,17 @@ impl TimeWaits {
         self.table.get(index)
     }
 
+    /// Slots there are, used or not.
+    pub(crate) fn slots(&self) -> usize {
+        self.table.slots()
+    }
+
+    /// An entry's four-tuple, and when it may be forgotten.
+    pub(super) fn shown(&self, slot: u32) -> Option<(&FlowKey, Instant)> {
+        let entry = self.table.get(slot)?;
+        Some((&entry.key, entry.tw.expires))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }

@@ -27,6 +27,21 @@ impl State {
         !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
     }
 
+    /// As `ss` prints it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SynSent => "SYN-SENT",
+            Self::SynReceived => "SYN-RECV",
+            Self::Established => "ESTAB",
+            Self::FinWait1 => "FIN-WAIT-1",
+            Self::FinWait2 => "FIN-WAIT-2",
+            Self::CloseWait => "CLOSE-WAIT",
+            Self::Closing => "CLOSING",
+            Self::LastAck => "LAST-ACK",
+            Self::Closed => "UNCONN",
+        }
+    }
+
     /// Linux's number for it (`tcpi_state`).
     pub(crate) const fn number(self) -> u8 {
         match self {

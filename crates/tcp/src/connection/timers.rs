@@ -51,6 +51,11 @@ impl Timers {
         self.rtx.min(self.idle)
     }
 
+    /// The keepalive timer, or that of an orphan's end, comes before the retransmission timer.
+    pub(crate) fn is_idle_first(&self) -> bool {
+        self.idle < self.rtx
+    }
+
     #[inline]
     pub(crate) fn rtx_off(&mut self) {
         self.rtx = Instant::FAR_FUTURE;
