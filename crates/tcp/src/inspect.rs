@@ -2,7 +2,7 @@
 
 use fullsend_units::{Instant, Nanos};
 
-use crate::{Connection, Cx, State, TcpInfo};
+use crate::{Connection, Cx, FlowReport, State, TcpInfo};
 
 /// Memory of one connection, bytes, under the names of `ss -m`'s `skmem`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,6 +76,8 @@ pub struct Inspection {
     pub nodelay: bool,
     /// `TCP_CORK`.
     pub cork: bool,
+    /// What it sent, and what held it back.
+    pub report: FlowReport,
 }
 
 impl Connection {
@@ -98,6 +100,7 @@ impl Connection {
             congestion: self.cc.name(),
             nodelay: self.settings.nodelay,
             cork: self.settings.cork,
+            report: self.flow_report(cx.now),
         }
     }
 

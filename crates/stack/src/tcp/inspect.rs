@@ -45,7 +45,7 @@ impl Host {
         let id = self.tcp.table.id(slot)?;
         match self.tcp.table.get(slot)? {
             Entry::Conn(socket) => {
-                let cx = self.env.cx(now, &socket.path, socket.ts_offset);
+                let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 Some(socket.info(id, socket.conn.inspect(&cx)))
             }
             Entry::Held(held) => Some(SocketInfo {
