@@ -7,9 +7,9 @@ use crate::{Connection, Cx};
 
 /// Declares the struct, and a way to list its fields.
 macro_rules! tcp_info {
-    ($(#[$meta:meta])* pub struct TcpInfo { $(pub $field:ident: $ty:ty,)* }) => {
+    ($(#[$meta:meta])* pub struct TcpInfo { $($(#[$field_meta:meta])* pub $field:ident: $ty:ty,)* }) => {
         $(#[$meta])*
-        pub struct TcpInfo { $(pub $field: $ty,)* }
+        pub struct TcpInfo { $($(#[$field_meta])* pub $field: $ty,)* }
 
         impl TcpInfo {
             /// Each field's name and value.
