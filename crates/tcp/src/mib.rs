@@ -23,6 +23,8 @@ fullsend_units::counters! {
         out_rsts: "TcpOutRsts",
         /// Times that small writes were held until the device was done with what it had.
         auto_corking: "TcpExtTCPAutoCorking",
+        /// Retransmissions withheld because the host still had the last copy.
+        spurious_rtx_host_queues: "TcpExtTCPSpuriousRtxHostQueues",
         /// SYNs and SYN-ACKs sent again.
         syn_retrans: "TcpExtTCPSynRetrans",
         /// Retransmission timeouts.

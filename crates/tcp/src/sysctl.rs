@@ -92,6 +92,8 @@ sysctls! {
     "net.ipv4." tcp_notsent_lowat: u32 = u32::MAX, 1..=u32::MAX;
     /// Small writes wait while the device still has something of the connection to send.
     "net.ipv4." tcp_autocorking: bool = true, ();
+    /// Bytes of one unpaced connection that may stand in the host's queues (TCP Small Queues).
+    "net.ipv4." tcp_limit_output_bytes: u32 = 4_194_304, 4096..=0x3fff_ffff;
     /// Least segments in a super-segment, whatever the pacing rate says.
     "net.ipv4." tcp_min_tso_segs: u32 = 2, 1..=65_535;
     /// Each such power of two microseconds of `min_rtt` halves the burst a super-segment may be.

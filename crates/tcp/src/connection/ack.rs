@@ -47,6 +47,12 @@ impl Connection {
         }
         // The sender corks a MSG_MORE write until something happens.
         self.snd.more = false;
+        self.uncork_automatically();
+        if cx.legacy.max_burst
+            && let Some(flow) = &mut self.snd.flow
+        {
+            flow.renew_burst();
+        }
         self.timers.probes = 0;
         let window_changed = self.update_window(cx, repr);
         let advanced = ack.after(self.snd.una);

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use fullsend_units::{Instant, Nanos};
 
 use super::{Connection, Fin, Reset, State};
+use crate::send::Force;
 use crate::time_wait::TwTimestamps;
 use crate::{Cx, Linger, TcpError, TimeWait};
 
@@ -154,13 +155,16 @@ impl Connection {
         self.snd.queue.clear();
         self.snd.rtx.clear();
         self.snd.pacing = None;
+        if let Some(flow) = &mut self.snd.flow {
+            flow.wake_at = Instant::FAR_FUTURE;
+        }
         self.snd.fin = match self.snd.fin {
             Fin::Queued => Fin::No,
             fin => fin,
         };
         self.out.syn = false;
         self.out.probe = false;
-        self.out.force = false;
+        self.out.force = Force::No;
         self.wake_reader();
         self.wake_writer();
     }

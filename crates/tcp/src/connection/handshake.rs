@@ -110,6 +110,7 @@ impl Connection {
                 fin: false,
                 sent_at: cx.now,
                 truesize: 0,
+                number: 0,
             });
             self.snd.nxt = iss + 1;
             self.snd.pushed = self.snd.nxt;

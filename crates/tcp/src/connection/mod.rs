@@ -18,7 +18,7 @@ use crate::congestion::{CongestionControl, Cwnd};
 use crate::recovery::{Recovery, RtxQueue};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
-use crate::send::{Blocked, Flow, Pacing, WriteQueue};
+use crate::send::{Blocked, Flow, Force, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub(crate) use settings::Settings;
@@ -90,8 +90,8 @@ pub(crate) struct Pending {
     pub(crate) syn: bool,
     /// An empty segment left of the window, to draw an ACK from the peer.
     pub(crate) probe: bool,
-    /// What is sendable goes although Nagle or the window would hold it (probe timer).
-    pub(crate) force: bool,
+    /// What is sendable goes although a gate would hold it.
+    pub(crate) force: Force,
     pub(crate) reset: Option<Reset>,
 }
 
@@ -252,12 +252,6 @@ impl TsState {
 }
 
 impl Connection {
-    /// The device completed a segment of `truesize` (spec 2).
-    pub fn handle_tx_complete(&mut self, _cx: &mut Cx<'_>, truesize: u32) {
-        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
-        self.out.any |= core::mem::take(&mut self.snd.throttled);
-    }
-
     /// Bytes of memory held by text that was written and is not acknowledged, or arrived and is
     /// not read (`mem` of `sockstat`).
     pub fn truesize(&self) -> usize {
@@ -283,10 +277,10 @@ impl Connection {
     /// when it fires).
     #[inline]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        let pacing = self.snd.pacing.as_deref().map(|p| p.wake_at);
         let ack = self.rcv.ack.deadline();
         let first = self.timers.first().min(ack);
-        let first = pacing.map_or(first, |p| p.min(first));
+        let flow = self.snd.flow.as_deref();
+        let first = flow.map_or(first, |flow| flow.wake_at.min(first));
         (first != Instant::FAR_FUTURE).then_some(first)
     }
 

@@ -7,7 +7,7 @@ use fullsend_units::{Instant, Nanos, Rate};
 
 use super::Connection;
 use crate::congestion::{self, UnknownCongestion};
-use crate::send::Pacing;
+use crate::send::{Force, Pacing};
 use crate::{Cx, Linger, SocketOption, Sysctl, TcpError};
 
 /// What the user set.
@@ -105,11 +105,16 @@ impl Connection {
         match option {
             O::TcpNodelay(on) => {
                 settings.nodelay = on;
-                self.push_held(on);
+                // What is queued goes at once, a cork notwithstanding.
+                if on {
+                    self.push_held(Force::Push);
+                }
             }
             O::TcpCork(on) => {
                 settings.cork = on;
-                self.push_held(!on);
+                if !on {
+                    self.push_held(Force::No);
+                }
             }
             O::TcpQuickack(on) => {
                 self.rcv.ack.set_quick(on);
@@ -147,14 +152,6 @@ impl Connection {
             O::SoMaxPacingRate(rate) => self.set_max_pacing_rate(rate),
         }
         Ok(())
-    }
-
-    /// What held text back has changed.
-    fn push_held(&mut self, released: bool) {
-        if released && self.snd.has_unsent() {
-            self.snd.more = false;
-            self.out.any = true;
-        }
     }
 
     /// `TCP_MAXSEG`: before the handshake it bounds what we announce, too.

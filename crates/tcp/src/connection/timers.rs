@@ -5,6 +5,7 @@ use fullsend_units::{Instant, Nanos};
 
 use super::{Connection, Reset, State};
 use crate::rtt::Rto;
+use crate::send::Force;
 use crate::{Cx, TcpError};
 
 /// What the retransmission timer stands for.
@@ -100,11 +101,11 @@ impl Connection {
                 self.on_keepalive(cx);
             }
         }
-        if let Some(pacing) = &mut self.snd.pacing
-            && pacing.wake_at <= cx.now
+        if let Some(flow) = &mut self.snd.flow
+            && flow.wake_at <= cx.now
         {
-            pacing.wake_at = Instant::FAR_FUTURE;
-            self.out.any = true;
+            flow.wake_at = Instant::FAR_FUTURE;
+            self.on_wake();
         }
     }
 
@@ -138,7 +139,7 @@ impl Connection {
 
     /// RFC 5482: give up in time.
     fn bounded_by_user_timeout(&self, cx: &Cx<'_>, rto: Rto) -> Instant {
-        let at = cx.now + rto.nanos();
+        let at = cx.now + rto.nanos() + self.pacing_delay(cx.now);
         match self.settings.user_timeout() {
             Nanos::ZERO => at,
             timeout => at.min((self.timers.progress_at + timeout).max(cx.now)),
@@ -219,7 +220,7 @@ impl Connection {
         }
         self.timers.probes += 1;
         self.rtt.back_off();
-        self.out.force = true;
+        self.out.force = Force::Probe;
         self.out.any = true;
     }
 

@@ -4,8 +4,7 @@ use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
 use crate::congestion::CcInfo;
-use crate::send::{Blocked, UNIT_OVERHEAD_BYTES};
-use crate::{Cx, SendLimit, TcpError, TcpInfo};
+use crate::{Cx, TcpError, TcpInfo};
 
 impl Connection {
     /// Appends a copy of `data` to the stream; how much was taken. `more` is `MSG_MORE`.
@@ -72,46 +71,6 @@ impl Connection {
             }
             _ => Err(self.user.error.take().unwrap_or(TcpError::BrokenPipe)),
         }
-    }
-
-    /// Text was appended: decides about PSH, and whether it is worth asking for a segment.
-    #[inline]
-    fn after_write(&mut self, cx: &mut Cx<'_>, more: bool) {
-        let snd = &mut self.snd;
-        let write_seq = snd.write_seq();
-        // Spec 1.9: PSH where the writer pauses, and before half a window has gone without one.
-        if !more || write_seq.since(snd.pushed) > snd.max_wnd / 2 {
-            snd.pushed = write_seq;
-        }
-        let uncorked = core::mem::replace(&mut snd.more, more) && !more;
-        let push = match snd.blocked {
-            Blocked::No | Blocked::Defer => true,
-            // Only a full segment, or the end of MSG_MORE, changes that.
-            Blocked::Nagle => uncorked || snd.queue.len() as u32 >= snd.mss.bytes(),
-            Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing => false,
-        };
-        if push && !self.autocorks(cx) {
-            self.out.any = true;
-        }
-    }
-
-    /// Autocorking: a unit that is not full waits while the device holds more of this
-    /// connection than the unit itself; the next completion sends it.
-    #[inline]
-    fn autocorks(&mut self, cx: &mut Cx<'_>) -> bool {
-        let snd = &mut self.snd;
-        let holds = snd.queue.len() < snd.size_goal as usize
-            && snd.wmem_inflight as usize > snd.queue.truesize() + UNIT_OVERHEAD_BYTES as usize
-            && cx.sysctl.tcp_autocorking
-            && !snd.rtx.is_empty();
-        if holds && !snd.throttled {
-            cx.mib.auto_corking += 1;
-            snd.throttled = true;
-        }
-        if holds {
-            self.report_held(cx, SendLimit::Autocork);
-        }
-        holds
     }
 
     /// Copies received bytes out; 0 is the end of the stream.

@@ -8,5 +8,5 @@ mod undo;
 use control::MAX_REORDERING_SEGS;
 pub(crate) use control::{Phase, Recovery};
 pub(crate) use prr::Prr;
-pub(crate) use rtx_queue::{AckOutcome, Delivery, RtxQueue, SackOutcome, TransmitUnit};
+pub(crate) use rtx_queue::{AckOutcome, Delivery, Retransmit, RtxQueue, SackOutcome, TransmitUnit};
 pub(crate) use undo::Undo;

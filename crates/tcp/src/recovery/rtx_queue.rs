@@ -15,6 +15,7 @@ mod tests;
 
 pub(crate) use ack::AckOutcome;
 pub(crate) use delivery::Delivery;
+pub(crate) use lost::Retransmit;
 
 pub(crate) use sack::SackOutcome;
 
@@ -36,6 +37,8 @@ pub(crate) struct TransmitUnit {
     pub(crate) sent_at: Instant,
     /// Bytes of memory charged for it.
     pub(crate) truesize: u32,
+    /// Which of the units handed to the host it is.
+    pub(crate) number: u16,
 }
 
 /// What is known of a unit.
@@ -79,6 +82,8 @@ struct Unit {
     seq: SeqNum,
     segs: u32,
     truesize: u32,
+    /// Of its last copy.
+    number: u16,
     marks: Marks,
 }
 
@@ -152,6 +157,12 @@ impl RtxQueue {
         self.units.is_empty()
     }
 
+    /// Units outstanding.
+    #[inline]
+    pub(crate) fn units(&self) -> usize {
+        self.units.len()
+    }
+
     /// When the oldest unit was last sent.
     #[inline]
     pub(crate) fn head_sent_at(&self) -> Option<Instant> {
@@ -204,6 +215,7 @@ impl RtxQueue {
             fin,
             sent_at,
             truesize,
+            number,
         } = unit;
         if self.units.is_empty() {
             self.highest_sacked = seq;
@@ -235,6 +247,7 @@ impl RtxQueue {
             seq,
             segs,
             truesize,
+            number,
             marks,
         });
     }
@@ -339,6 +352,7 @@ impl RtxQueue {
             seq: unit.seq + at,
             segs: 0,
             truesize: unit.truesize - unit.truesize / 2,
+            number: unit.number,
             marks: unit.marks,
         };
         unit.truesize /= 2;

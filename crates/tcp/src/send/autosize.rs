@@ -3,10 +3,9 @@
 
 use fullsend_units::{Mss, Nanos, Rate};
 
+use super::pacing::PACING_SHIFT;
 use crate::{Connection, Cx, DeviceCaps};
 
-/// A transmit unit carries what one pacing interval of 2^-10 s would.
-const PACING_SHIFT: u32 = 10;
 /// The longest TCP header, and one byte so that the length field of IP can tell it.
 const HEADER_RESERVE: u32 = 60 + 1;
 

@@ -14,6 +14,8 @@ pub(super) struct Draft {
     pub(super) payload: Chain,
     pub(super) segs: u32,
     pub(super) truesize: u32,
+    /// Zero: at once.
+    pub(super) departure: Instant,
 }
 
 impl Draft {
@@ -25,6 +27,7 @@ impl Draft {
             payload: Chain::new(),
             segs: 1,
             truesize: 0,
+            departure: Instant::ZERO,
         }
     }
 }
@@ -68,7 +71,7 @@ impl Connection {
             gso_segs: draft.segs as u16,
             payload: draft.payload,
             ect: false,
-            departure: Instant::ZERO,
+            departure: draft.departure,
             truesize: draft.truesize,
         }
     }

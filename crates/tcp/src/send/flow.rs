@@ -1,192 +1,138 @@
-//! Why is this flow slow: how large its sends are, how much room they had, and what held it back.
+//! What a connection keeps from its first text on, in a box that idle connections do not have.
 
 use alloc::boxed::Box;
 
-use fullsend_units::{Instant, Nanos};
+use fullsend_units::Instant;
 
+use super::{FlowReport, SendLimit};
 use crate::{Connection, Cx};
 
-/// A rule that bounds a send, or holds it back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendLimit {
-    /// Nothing more was written.
-    Application,
-    /// Nagle's algorithm holds a partial segment.
-    Nagle,
-    /// `TCP_CORK` or `MSG_MORE` holds a partial segment.
-    Cork,
-    /// Small writes gather until the device completes what it has.
-    Autocork,
-    /// The congestion window (and waiting for it to admit a larger unit).
-    Cwnd,
-    /// The peer's window (and waiting for it to admit a larger unit).
-    Rwnd,
-    /// The pacing rate.
-    Pacing,
-    /// TCP Small Queues: enough of the flow is in the host's queues.
-    Tsq,
-    /// The largest transmit unit: what the device takes, or one pacing interval.
-    Size,
-}
+/// [`crate::legacy::Legacy::max_burst`]: segments that one call might send.
+const MAX_BURST_SEGS: u8 = 5;
 
-impl SendLimit {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
-        Self::Application,
-        Self::Nagle,
-        Self::Cork,
-        Self::Autocork,
-        Self::Cwnd,
-        Self::Rwnd,
-        Self::Pacing,
-        Self::Tsq,
-        Self::Size,
-    ];
-
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Application => "application",
-            Self::Nagle => "nagle",
-            Self::Cork => "cork",
-            Self::Autocork => "autocork",
-            Self::Cwnd => "cwnd",
-            Self::Rwnd => "rwnd",
-            Self::Pacing => "pacing",
-            Self::Tsq => "tsq",
-            Self::Size => "size",
-        }
-    }
-}
-
-/// Counts by powers of two: bucket `n` has the values from `2^n` to `2^(n+1) - 1`, and bucket 0
-/// zero as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Histogram {
-    buckets: [u32; 32],
-}
-
-impl Histogram {
-    #[inline]
-    pub(crate) fn add(&mut self, value: u32) {
-        let count = &mut self.buckets[(value | 1).ilog2() as usize & 31];
-        *count = count.wrapping_add(1);
-    }
-
-    /// All counts, smallest values first.
-    pub const fn buckets(&self) -> &[u32; 32] {
-        &self.buckets
-    }
-
-    /// Values counted.
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().map(|&n| u64::from(n)).sum()
-    }
-
-    /// Buckets that are not empty: the least value of each, and its count.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
-        let counts = self.buckets.iter().enumerate();
-        counts
-            .filter(|&(_, &count)| count != 0)
-            .map(|(n, &count)| (if n == 0 { 0 } else { 1 << n }, count))
-    }
-
-    /// Adds the counts of `other`, as for many flows together.
-    pub fn merge(&mut self, other: &Self) {
-        for (count, more) in self.buckets.iter_mut().zip(other.buckets) {
-            *count = count.wrapping_add(more);
-        }
-    }
-}
-
-/// What one flow sent, and what held it back. Only text sent for the first time is counted, one
-/// count for each transmit unit; a flow that never sent any has an empty report.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FlowReport {
-    /// Bytes of text of each transmit unit.
-    pub send_size: Histogram,
-    /// Bytes that could still go as each was sent: the smaller of the peer's window and cwnd, less
-    /// what is in flight.
-    pub headroom: Histogram,
-    sends: [u32; 9],
-    time: [Nanos; 9],
-    /// What holds the flow back now.
-    pub now_held_by: Option<SendLimit>,
-}
-
-impl FlowReport {
-    /// Transmit units whose size this rule determined.
-    pub const fn sends(&self, limit: SendLimit) -> u32 {
-        self.sends[limit as usize]
-    }
-
-    /// How long this rule held the flow back, since it first sent.
-    pub const fn time(&self, limit: SendLimit) -> Nanos {
-        self.time[limit as usize]
-    }
-
-    /// Adds another flow's report, as for many flows together.
-    pub fn merge(&mut self, other: &Self) {
-        self.send_size.merge(&other.send_size);
-        self.headroom.merge(&other.headroom);
-        for (count, more) in self.sends.iter_mut().zip(other.sends) {
-            *count = count.wrapping_add(more);
-        }
-        for (span, more) in self.time.iter_mut().zip(other.time) {
-            *span = *span + more;
-        }
-    }
-}
-
-/// The report as it is made, in a box that begins with the first text.
+/// The state of a flow that sends.
 #[derive(Debug)]
 pub(crate) struct Flow {
     report: FlowReport,
     held_by: SendLimit,
     since: Instant,
+    /// When to try again (pacing, a cork's ceiling); `FAR_FUTURE` when nothing waits for a time.
+    pub(crate) wake_at: Instant,
+    /// Units handed to the host, and units that it completed, modulo 2^16. Its queues are first in,
+    /// first out, so that a unit's number tells whether it is still there.
+    sent_units: u16,
+    completed_units: u16,
+    /// Since the first retransmission: segments that this event may still send.
+    burst_segs: Option<u8>,
 }
 
 impl Flow {
-    fn new(now: Instant) -> Box<Self> {
+    pub(super) fn new(now: Instant) -> Box<Self> {
         Box::new(Self {
             report: FlowReport::default(),
             held_by: SendLimit::Application,
             since: now,
+            wake_at: Instant::FAR_FUTURE,
+            sent_units: 0,
+            completed_units: 0,
+            burst_segs: None,
         })
     }
 
     /// From now on `limit` is what holds the flow back.
     #[inline]
-    pub(crate) fn held(&mut self, now: Instant, limit: SendLimit) {
+    fn held(&mut self, now: Instant, limit: SendLimit) {
         if limit != self.held_by {
             self.turn(now, limit);
         }
     }
 
     fn turn(&mut self, now: Instant, limit: SendLimit) {
-        let time = &mut self.report.time[self.held_by as usize];
-        *time = *time + now.since(self.since);
+        self.report.time[self.held_by as usize] += now.since(self.since);
         self.since = now;
         self.held_by = limit;
+    }
+
+    /// The number of the next unit that goes to the host.
+    #[inline]
+    pub(super) fn next_number(&self) -> u16 {
+        self.sent_units.wrapping_add(1)
+    }
+
+    /// It went.
+    #[inline]
+    pub(super) fn on_handed_out(&mut self) {
+        self.sent_units = self.next_number();
+    }
+
+    #[inline]
+    pub(super) fn on_completed(&mut self) {
+        self.completed_units = self.completed_units.wrapping_add(1);
+    }
+
+    /// The host has not completed the unit of this number yet.
+    pub(super) fn is_in_host(&self, number: u16) -> bool {
+        (number.wrapping_sub(self.completed_units) as i16) > 0
+    }
+
+    /// Segments that may still go now.
+    pub(super) fn burst_segs(&self) -> u32 {
+        self.burst_segs.map_or(u32::MAX, u32::from)
+    }
+
+    fn spend_burst(&mut self, segs: u32) {
+        if let Some(left) = &mut self.burst_segs {
+            *left = (*left).saturating_sub(segs.min(255) as u8);
+        }
+    }
+
+    /// Something happened: a new call.
+    pub(crate) fn renew_burst(&mut self) {
+        if let Some(left) = &mut self.burst_segs {
+            *left = MAX_BURST_SEGS;
+        }
+    }
+
+    /// The first retransmission: from here on, bursts are bounded.
+    /// Segments it may have itself.
+    pub(super) fn latch_burst(&mut self) -> u32 {
+        self.burst_segs.get_or_insert(MAX_BURST_SEGS);
+        MAX_BURST_SEGS.into()
     }
 }
 
 impl Connection {
-    /// A unit of `len` bytes leaves; `limit` determined its size.
+    /// The box; begins it.
     #[inline]
-    pub(crate) fn report_sent(&mut self, cx: &Cx<'_>, len: u32, headroom: u32, limit: SendLimit) {
-        let flow = self.snd.flow.get_or_insert_with(|| Flow::new(cx.now));
+    pub(super) fn flow(&mut self, now: Instant) -> &mut Flow {
+        self.snd.flow.get_or_insert_with(|| Flow::new(now))
+    }
+
+    /// A unit of `len` bytes in `segs` segments leaves; `limit` determined its size. Its number.
+    #[inline]
+    pub(super) fn report_sent(
+        &mut self,
+        cx: &Cx<'_>,
+        (len, segs): (u32, u32),
+        headroom: u32,
+        limit: SendLimit,
+    ) -> u16 {
+        let flow = self.flow(cx.now);
         flow.report.send_size.add(len);
         flow.report.headroom.add(headroom);
         let sends = &mut flow.report.sends[limit as usize];
         *sends = sends.wrapping_add(1);
+        flow.spend_burst(segs);
+        let number = flow.next_number();
+        flow.on_handed_out();
+        number
     }
 
     /// What holds the flow back from now on.
     #[inline]
-    pub(crate) fn report_held(&mut self, cx: &Cx<'_>, limit: SendLimit) {
+    pub(super) fn report_held(&mut self, now: Instant, limit: SendLimit) {
         if let Some(flow) = &mut self.snd.flow {
-            flow.held(cx.now, limit);
+            flow.held(now, limit);
         }
     }
 
@@ -196,8 +142,7 @@ impl Connection {
             return FlowReport::default();
         };
         let mut report = flow.report;
-        let time = &mut report.time[flow.held_by as usize];
-        *time = *time + now.since(flow.since);
+        report.time[flow.held_by as usize] += now.since(flow.since);
         report.now_held_by = Some(flow.held_by);
         report
     }
@@ -205,30 +150,9 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use fullsend_units::{Instant, Nanos};
 
-    use super::{Flow, Histogram, SendLimit};
-
-    #[test]
-    fn buckets_are_powers_of_two() {
-        let mut histogram = Histogram::default();
-        for value in [0, 1, 2, 3, 4, 1448, 65_160, u32::MAX] {
-            histogram.add(value);
-        }
-        let counts: Vec<_> = histogram.iter().collect();
-        let expected = [(0, 2), (2, 2), (4, 1), (1024, 1), (32_768, 1), (1 << 31, 1)];
-        assert_eq!(counts, expected);
-        assert_eq!(histogram.count(), 8);
-    }
-
-    #[test]
-    fn limits_are_counted_by_their_place() {
-        for (n, limit) in SendLimit::ALL.into_iter().enumerate() {
-            assert_eq!(limit as usize, n);
-        }
-    }
+    use super::{Flow, SendLimit};
 
     #[test]
     fn time_is_counted_from_turn_to_turn() {
@@ -242,5 +166,22 @@ mod tests {
         assert_eq!(time(SendLimit::Application), 3);
         assert_eq!(time(SendLimit::Cwnd), 7);
         assert_eq!(time(SendLimit::Pacing), 0);
+    }
+
+    #[test]
+    fn a_unit_is_in_the_host_until_as_many_are_completed() {
+        let mut flow = Flow::new(Instant::ZERO);
+        flow.sent_units = u16::MAX - 1;
+        flow.completed_units = u16::MAX - 1;
+        let numbers = [(); 3].map(|()| {
+            flow.on_handed_out();
+            flow.sent_units
+        });
+        assert_eq!(numbers, [u16::MAX, 0, 1]);
+        for n in 0..=3 {
+            let in_host = numbers.map(|number| flow.is_in_host(number));
+            assert_eq!(in_host, [n < 1, n < 2, n < 3]);
+            flow.on_completed();
+        }
     }
 }

@@ -3,15 +3,20 @@
 mod autosize;
 mod build;
 mod flow;
+mod gates;
 mod nagle;
 mod output;
 mod pacing;
+mod push;
+mod report;
+mod retransmit;
+mod small_queue;
 mod split;
 mod write_queue;
 
 pub(crate) use flow::Flow;
-pub use flow::{FlowReport, Histogram, SendLimit};
+pub(crate) use gates::{Blocked, Force};
 pub(crate) use nagle::Nagle;
-pub(crate) use output::Blocked;
 pub(crate) use pacing::Pacing;
+pub use report::{FlowReport, Histogram, SendLimit};
 pub(crate) use write_queue::{UNIT_OVERHEAD_BYTES, WriteQueue};

@@ -1,56 +1,52 @@
-//! The pacing rate, and the times of departure when somebody asked for them.
+//! The pacing rate, and the times of departure: kept by a queueing discipline where there is one
+//! (fq), by a timer of the connection where not.
+
+use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos, Rate};
 
-use crate::{Connection, Sysctl};
+use crate::{Connection, Cx, Sysctl};
+
+/// A transmit unit, and what stands in the host's queues, is about what 2^-10 s of the pacing rate
+/// carry.
+pub(super) const PACING_SHIFT: u32 = 10;
 
 /// So many segments leave unpaced as a connection starts: nothing is known of the path yet.
 const UNPACED_SEGS: u32 = 10;
 
-/// Enforces a rate inside of TCP (where no queueing discipline does). Only connections with
-/// `SO_MAX_PACING_RATE`, or a congestion control that paces, have one.
+/// What a segment takes beside its text, about: rates count headers.
+const HEADERS_BYTES: u32 = 60;
+
+/// Times of departure. Connections have one whose packets pass fq, whose congestion control
+/// paces, or whose user set `SO_MAX_PACING_RATE`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacing {
     /// `SO_MAX_PACING_RATE`.
     pub(crate) max_rate: Rate,
     /// When the next transmit unit may leave.
     next: Instant,
-    /// When to try again; `FAR_FUTURE` when nothing waits.
-    pub(crate) wake_at: Instant,
 }
 
 impl Pacing {
-    pub(crate) fn new(max_rate: Rate) -> Self {
+    pub(crate) const fn new(max_rate: Rate) -> Self {
         Self {
             max_rate,
             next: Instant::ZERO,
-            wake_at: Instant::FAR_FUTURE,
         }
     }
 
-    /// The next unit must wait; sees to it that somebody calls again.
-    #[inline]
-    pub(crate) fn holds(&mut self, now: Instant) -> bool {
-        let holds = now < self.next;
-        self.wake_at = if holds {
-            self.next
-        } else {
-            Instant::FAR_FUTURE
-        };
-        holds
-    }
-
-    /// `bytes` leave: the next may follow when they have passed at `rate`. Lateness is made good,
-    /// but never more than half of a gap.
-    fn on_sent(&mut self, now: Instant, bytes: u64, rate: Rate) {
-        let gap = rate.time_for(bytes);
+    /// `bytes` leave: when. The next may follow when they have passed at `rate`; lateness is made
+    /// good, but never more than half of a gap.
+    fn depart(&mut self, now: Instant, bytes: u32, rate: Rate) -> Instant {
+        let departure = now.max(self.next);
+        let gap = rate.time_for(bytes.into());
         let late = if self.next == Instant::ZERO {
             Nanos::ZERO
         } else {
-            now.since(self.next)
+            departure.since(self.next)
         };
-        let credit = late.min(gap / 2);
-        self.next = now + gap.saturating_sub(credit);
+        self.next = departure + gap.saturating_sub(late.min(gap / 2));
+        departure
     }
 }
 
@@ -76,14 +72,68 @@ impl Connection {
         Rate(per_second.min(max))
     }
 
-    /// Text leaves; `len` counts it with its headers.
-    pub(crate) fn pace(&mut self, now: Instant, sysctl: &Sysctl, len: u64) {
-        if self.snd.pacing.is_none() || self.stats.data_segs_out <= UNPACED_SEGS {
-            return;
+    /// The connection's own timer keeps the times of departure.
+    fn paces_itself(&self, cx: &Cx<'_>) -> bool {
+        let asked = |p: &Pacing| p.max_rate != Rate::UNLIMITED || self.cc.pacing_rate().is_some();
+        !cx.device.fq && self.snd.pacing.as_deref().is_some_and(asked)
+    }
+
+    /// Somebody keeps the times of departure: fq, or the connection.
+    #[inline]
+    pub(super) fn is_paced(&self, cx: &Cx<'_>) -> bool {
+        cx.device.fq || self.paces_itself(cx)
+    }
+
+    /// Text must wait for its time of departure here; sees to it that somebody calls again.
+    #[inline]
+    pub(super) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
+        let next = match &self.snd.pacing {
+            Some(pacing) if cx.now < pacing.next => pacing.next,
+            _ => return false,
+        };
+        let holds = self.paces_itself(cx);
+        if holds {
+            self.flow(cx.now).wake_at = next;
         }
-        let rate = self.pacing_rate(sysctl);
-        if let Some(pacing) = &mut self.snd.pacing {
-            pacing.on_sent(now, len, rate);
+        holds
+    }
+
+    /// How long the next unit has to wait at least: the retransmission timer waits with it.
+    pub(crate) fn pacing_delay(&self, now: Instant) -> Nanos {
+        let next = self.snd.pacing.as_ref().map(|p| p.next);
+        next.map_or(Nanos::ZERO, |next| next.since(now))
+    }
+
+    /// A unit with `len` bytes of text in `segs` segments leaves: its time of departure for who
+    /// keeps it (zero: at once).
+    #[inline]
+    pub(super) fn depart(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
+        if self.snd.pacing.is_none() {
+            if !cx.device.fq && self.cc.pacing_rate().is_none() {
+                return Instant::ZERO;
+            }
+            self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
+        }
+        self.depart_paced(cx, len + segs * HEADERS_BYTES)
+    }
+
+    fn depart_paced(&mut self, cx: &Cx<'_>, bytes: u32) -> Instant {
+        if !self.is_paced(cx) {
+            return Instant::ZERO;
+        }
+        let rate = if self.stats.data_segs_out < UNPACED_SEGS {
+            Rate::UNLIMITED
+        } else {
+            self.pacing_rate(cx.sysctl)
+        };
+        let Some(pacing) = &mut self.snd.pacing else {
+            return Instant::ZERO;
+        };
+        let departure = pacing.depart(cx.now, bytes, rate);
+        if cx.device.fq {
+            departure
+        } else {
+            Instant::ZERO
         }
     }
 }
@@ -98,14 +148,13 @@ mod tests {
     fn departures_keep_the_rate_and_make_up_for_half_a_gap() {
         let at = |us| Instant::ZERO + Nanos::from_micros(us);
         let mut pacing = Pacing::new(Rate::UNLIMITED);
-        let rate = Rate(1_000_000);
-        pacing.on_sent(at(1000), 1000, rate);
-        assert!(pacing.holds(at(1999)));
-        assert_eq!(pacing.wake_at, at(2000));
-        assert!(!pacing.holds(at(2000)));
-        pacing.on_sent(at(2300), 1000, rate);
-        assert!(pacing.holds(at(2999)) && !pacing.holds(at(3000)));
-        pacing.on_sent(at(9000), 1000, rate);
-        assert!(pacing.holds(at(9499)) && !pacing.holds(at(9500)));
+        let mut depart = |us| {
+            let departure = pacing.depart(at(us), 1000, Rate(1_000_000));
+            (departure, pacing.next)
+        };
+        assert_eq!(depart(1000), (at(1000), at(2000)));
+        assert_eq!(depart(1000), (at(2000), at(3000)), "ahead of time");
+        assert_eq!(depart(3300), (at(3300), at(4000)), "late by 0.3 of a gap");
+        assert_eq!(depart(9000), (at(9000), at(9500)), "late by five gaps");
     }
 }

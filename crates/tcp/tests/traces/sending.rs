@@ -101,17 +101,19 @@ fn autocorking_gathers_small_writes_while_the_device_has_more() {
          busy
          write 1000
          > P. 1:1001(1000) ack 1
-         # As large as what the device has: no use in waiting.
+         # As large as what the device has.
          write 1000
-         > P. 1001:2001(1000) ack 1
-         write 100
          write 100
          complete
-         > P. 2001:2201(200) ack 1
+         > P. 1001:2101(1100) ack 1
+         # Larger.
+         write 5000
+         > P. 2101:7101(5000) ack 1
          # The acknowledgement is another chance.
          write 100
-         < . 1:1(0) ack 2001
-         > P. 2201:2301(100) ack 1",
+         write 100
+         < . 1:1(0) ack 2101
+         > P. 7101:7301(200) ack 1",
     );
     assert_eq!(bench.mib.auto_corking, 2);
 }
@@ -405,17 +407,21 @@ fn notsent_lowat_has_hysteresis() {
 #[test]
 fn a_pacing_rate_spaces_departures() {
     let mut bench = Bench::established(&Setup::default());
-    // 1460 bytes of text and 60 of headers each millisecond; the first ten are free.
+    // 1460 bytes of text and 60 of headers each millisecond; the first ten are free, but the next
+    // come after them.
     bench.play(
         "set max_pacing_rate 1520000
          write 40000
          > P. 1:7301(7300) ack 1
          > P. 7301:14601(7300) ack 1
          < . 1:1(0) ack 14601
+         +5ms
          > P. 14601:29201(14600) ack 1
          +10ms
          > P. 29201:40001(10800) ack 1",
     );
+    let paced = bench.report().time(SendLimit::Pacing);
+    assert_eq!(paced, Nanos::from_millis(15));
 }
 
 #[test]

@@ -107,27 +107,45 @@ impl RtxQueue {
         self.rtx_pending > 0
     }
 
-    /// The next lost range to send again, at most `limit` segments; marks it as sent at `now`.
-    pub(crate) fn next_retransmit(&mut self, now: Instant, limit: u32) -> Option<Retransmit> {
-        if self.rtx_pending == 0 || limit == 0 {
+    fn next_lost(&self) -> Option<usize> {
+        if self.rtx_pending == 0 {
             return None;
         }
-        let mut i = self.index_after(self.rtx_edge);
-        while !self.units.get(i)?.marks.awaits_retransmission() {
-            i += 1;
+        let start = self.index_after(self.rtx_edge);
+        (start..self.units.len()).find(|&i| self.units[i].marks.awaits_retransmission())
+    }
+
+    /// The number of the last copy of the unit that is to be sent again next.
+    pub(crate) fn next_lost_number(&self) -> Option<u16> {
+        self.next_lost().map(|i| self.units[i].number)
+    }
+
+    /// The next lost range to send again, at most `limit` segments; marks it as sent at `now`,
+    /// with `number`. Units whose last copy is `in_host` do not join it.
+    pub(crate) fn next_retransmit(
+        &mut self,
+        now: Instant,
+        limit: u32,
+        number: u16,
+        in_host: impl Fn(u16) -> bool,
+    ) -> Option<Retransmit> {
+        if limit == 0 {
+            return None;
         }
+        let mut i = self.next_lost()?;
         self.cut_segments(i, limit);
-        let mut again = self.resend(i, now);
+        let mut again = self.resend(i, now, number);
         // Lost neighbours go out in one super-segment, as they first did.
         while let Some(next) = self.units.get(i + 1) {
             let whole = again.payload.len() as u32 == again.segs * self.mss.bytes();
             let room = limit - again.segs;
-            if !next.marks.awaits_retransmission() || !whole || again.syn || room == 0 {
+            let joins = next.marks.awaits_retransmission() && !in_host(next.number);
+            if !joins || !whole || again.syn || room == 0 {
                 break;
             }
             i += 1;
             self.cut_segments(i, room);
-            let more = self.resend(i, now);
+            let more = self.resend(i, now, number);
             again.payload.append(more.payload);
             again.segs += more.segs;
             again.fin = more.fin;
@@ -142,7 +160,8 @@ impl RtxQueue {
     pub(crate) fn retransmit_head(&mut self, now: Instant, limit: u32) -> Option<Retransmit> {
         let i = self.first_unsacked()?;
         self.cut_segments(i, limit.max(1));
-        Some(self.resend(i, now))
+        let number = self.units[i].number;
+        Some(self.resend(i, now, number))
     }
 
     fn first_unsacked(&self) -> Option<usize> {
@@ -170,7 +189,7 @@ impl RtxQueue {
         }
     }
 
-    fn resend(&mut self, i: usize, now: Instant) -> Retransmit {
+    fn resend(&mut self, i: usize, now: Instant, number: u16) -> Retransmit {
         self.remark(i, |m| m.with(Marks::RETRANS).with(Marks::EVER_RETRANS));
         let in_flight = self.in_flight();
         if let Some(delivery) = &mut self.delivery {
@@ -178,6 +197,7 @@ impl RtxQueue {
         }
         let unit = &mut self.units[i];
         unit.sent_at = now;
+        unit.number = number;
         Retransmit {
             seq: unit.seq,
             payload: unit.payload.clone(),

@@ -52,6 +52,7 @@ fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
         fin: false,
         sent_at: at(sent_ms),
         truesize: len + 256,
+        number: 0,
     }
 }
 
@@ -201,14 +202,14 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
     q.sack(at(5), seq(0), &[block(1500, 2000)]);
     assert_eq!(q.mark_lost_by_sack(3), 15);
     assert_eq!(q.in_flight(), 0);
-    let first = q.next_retransmit(at(6), 8).expect("lost");
+    let first = q.next_retransmit(at(6), 8, 0, |_| false).expect("lost");
     assert_eq!((first.seq, first.segs), (seq(0), 8));
     assert_eq!(bytes_of(&first.payload), bytes_of(&text(0, 800)));
     assert_eq!((counts(&q), q.in_flight()), ((20, 5, 15, 8), 8));
-    let second = q.next_retransmit(at(6), 45).expect("lost");
+    let second = q.next_retransmit(at(6), 45, 0, |_| false).expect("lost");
     assert_eq!((second.seq, second.segs), (seq(800), 7));
     assert_eq!(bytes_of(&second.payload), bytes_of(&text(800, 700)));
-    assert!(q.next_retransmit(at(6), 45).is_none());
+    assert!(q.next_retransmit(at(6), 45, 0, |_| false).is_none());
     // Karn: no round trip from these.
     let out = q.ack(at(9), seq(2000));
     assert_eq!(
@@ -223,7 +224,7 @@ fn sacking_a_retransmission_clears_its_marks() {
     let mut q = queue(&[1000]);
     q.sack(at(1), seq(0), &[block(200, 1000)]);
     q.mark_lost_by_sack(3);
-    q.next_retransmit(at(2), 45);
+    q.next_retransmit(at(2), 45, 0, |_| false);
     assert_eq!(counts(&q), (10, 8, 2, 2));
     let out = q.sack(at(3), seq(0), &[block(100, 1000)]);
     assert_eq!(
@@ -247,7 +248,7 @@ fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
     (0..3).for_each(|_| q.on_dupack());
     assert_eq!((counts(&q), q.in_flight()), ((10, 3, 0, 0), 7));
     assert_eq!((q.mark_head_lost(), q.mark_head_lost()), (1, 0));
-    let again = q.next_retransmit(at(9), 10).expect("lost");
+    let again = q.next_retransmit(at(9), 10, 0, |_| false).expect("lost");
     assert_eq!((again.seq, again.segs), (seq(0), 1));
     assert!(!q.has_lost());
     // Partial ACK (RFC 6582): 1 filled the hole, 2 had been announced.
@@ -255,7 +256,12 @@ fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
     assert_eq!((out.acked_segs, out.delivered_segs), (3, 1));
     assert_eq!(counts(&q), (7, 1, 0, 0));
     assert_eq!(q.mark_head_lost(), 1);
-    assert_eq!(q.next_retransmit(at(11), 10).expect("lost").seq, seq(300));
+    assert_eq!(
+        q.next_retransmit(at(11), 10, 0, |_| false)
+            .expect("lost")
+            .seq,
+        seq(300)
+    );
     q.forget_dupacks();
     // A flood of duplicates never outnumbers what is out.
     (0..1000).for_each(|_| q.on_dupack());
@@ -267,10 +273,10 @@ fn a_timeout_loses_all_that_is_not_sacked() {
     let mut q = queue(&[1000]);
     q.sack(at(1), seq(0), &[block(300, 700)]);
     q.mark_lost_by_sack(3);
-    q.next_retransmit(at(2), 2);
+    q.next_retransmit(at(2), 2, 0, |_| false);
     q.mark_all_lost();
     assert_eq!((counts(&q), q.in_flight()), ((10, 4, 6, 0), 0));
-    let again: Vec<_> = core::iter::from_fn(|| q.next_retransmit(at(3), 2))
+    let again: Vec<_> = core::iter::from_fn(|| q.next_retransmit(at(3), 2, 0, |_| false))
         .map(|r| (r.seq, r.segs))
         .collect();
     assert_eq!(
@@ -286,7 +292,7 @@ fn a_receiver_that_reneged_gets_everything_again() {
     q.ack(at(2), seq(250));
     q.mark_all_lost();
     assert_eq!(counts(&q), (8, 0, 8, 0));
-    let again = q.next_retransmit(at(3), 45).expect("lost");
+    let again = q.next_retransmit(at(3), 45, 0, |_| false).expect("lost");
     assert_eq!((again.seq, again.payload.len()), (seq(250), 750));
 }
 
@@ -308,7 +314,7 @@ fn a_smaller_segment_size_counts_anew() {
     q.mark_all_lost();
     q.set_mss(Mss::clamped(50));
     assert_eq!(counts(&q), (20, 10, 10, 0));
-    let again = q.next_retransmit(at(2), 3).expect("lost");
+    let again = q.next_retransmit(at(2), 3, 0, |_| false).expect("lost");
     assert_eq!((again.payload.len(), again.segs), (150, 3));
 }
 
@@ -424,7 +430,7 @@ proptest! {
                 Op::Undo => q.unmark_lost(),
                 Op::Retransmit(limit) => {
                     let waits = q.has_lost();
-                    let again = q.next_retransmit(at(now), limit);
+                    let again = q.next_retransmit(at(now), limit, 0, |_| false);
                     prop_assert_eq!(waits, again.is_some());
                     if let Some(again) = again {
                         let from = again.seq.since(seq(0));
@@ -442,7 +448,7 @@ proptest! {
             if una == nxt { break; }
             now += 1;
             q.mark_all_lost();
-            while let Some(again) = q.next_retransmit(at(now), 45) {
+            while let Some(again) = q.next_retransmit(at(now), 45, 0, |_| false) {
                 let from = again.seq.since(seq(0));
                 got.extend(from..from + again.payload.len() as u32);
             }

@@ -1,0 +1,335 @@
+//! The gates that text passes on its way out, in their order: pacing, cwnd, size, the peer's
+//! window, Nagle or the wait for a larger unit, the small queue.
+
+use fullsend_units::Nanos;
+
+use super::SendLimit;
+use super::nagle::{Nagle, small_outstanding};
+use super::small_queue::Handout;
+use super::split::{DeferInput, defers, split_point};
+use crate::Cx;
+use crate::connection::{Connection, Fin};
+use crate::recovery::Phase;
+
+/// A cork holds a partial segment no longer than this (tcp(7)).
+const CORK_CEILING: Nanos = Nanos::from_millis(200);
+
+/// What kept unsent text back at the last attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blocked {
+    /// Nothing did.
+    No,
+    /// Nagle, or a cork.
+    Nagle,
+    /// Autocorking: the unit that is still being filled waits for a completion.
+    Autocork,
+    Cwnd,
+    Rwnd,
+    Pacing,
+    /// A larger unit will be possible soon.
+    Defer,
+    /// The host has enough of this flow.
+    Tsq,
+    /// [`crate::legacy::Legacy::max_burst`].
+    Burst,
+}
+
+/// Text goes although a gate is closed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) enum Force {
+    #[default]
+    No,
+    /// What Nagle or a cork holds: a cork's time is over, or `TCP_NODELAY` was set.
+    Push,
+    /// One segment, as far as the window admits it (probe timer).
+    Probe,
+}
+
+/// Text that may go now.
+pub(super) struct Grant {
+    /// Bytes; 0 is a FIN by itself.
+    pub(super) len: u32,
+    /// The rule that determined it.
+    pub(super) limit: SendLimit,
+    /// Bytes that window and cwnd still admit.
+    pub(super) headroom: u32,
+}
+
+/// What a unit is measured against.
+struct Measures {
+    /// Bytes that may be sent, were there no limits.
+    unsent: u32,
+    /// More is queued than that: a unit that is still being filled.
+    corked: bool,
+    /// Most segments of a unit.
+    max_segs: u32,
+    /// Of these, what cwnd admits now.
+    quota: u32,
+}
+
+impl Connection {
+    /// Text that goes now for the first time.
+    pub(super) fn new_text(&mut self, cx: &Cx<'_>) -> Option<Grant> {
+        let force = core::mem::take(&mut self.out.force);
+        if !self.snd.has_unsent() {
+            self.snd.blocked = Blocked::No;
+            return None;
+        }
+        let admitted = match self.admit(cx) {
+            Err(Blocked::Nagle) if force != Force::No => self.force_one(),
+            Err(_) if force == Force::Probe && self.snd.rtx.is_empty() => self.force_one(),
+            admitted => admitted,
+        };
+        match admitted {
+            Ok(grant) => {
+                if force == Force::Push && grant.len < self.snd.queue.len() as u32 {
+                    // It is for the rest.
+                    self.out.force = force;
+                }
+                if self.snd.blocked != Blocked::Autocork {
+                    self.snd.blocked = Blocked::No;
+                }
+                Some(grant)
+            }
+            Err(why) => {
+                self.on_blocked(cx, why);
+                self.out.probe |= force == Force::Probe;
+                None
+            }
+        }
+    }
+
+    /// The gates in their order: what may go now.
+    fn admit(&mut self, cx: &Cx<'_>) -> Result<Grant, Blocked> {
+        if self.pacing_holds(cx) {
+            return Err(Blocked::Pacing);
+        }
+        if self.snd.rtx.is_empty() {
+            self.restart_after_idle(cx);
+        }
+        let room = self.cwnd_room();
+        if room == 0 {
+            return Err(Blocked::Cwnd);
+        }
+        let window = self.snd.usable_window();
+        let mut grant = Grant {
+            len: 0,
+            limit: SendLimit::Application,
+            headroom: window.min(room.saturating_mul(self.snd.mss.bytes())),
+        };
+        if self.snd.queue.is_empty() {
+            return Ok(grant);
+        }
+        let measures = self.measure(cx, room)?;
+        grant.len = self.size(cx, &measures, window)?;
+        grant.limit = self.what_cut(grant.len, &measures);
+        if self.small_queue_holds(cx, grant.len, Handout::First) {
+            return Err(Blocked::Tsq);
+        }
+        Ok(grant)
+    }
+
+    /// Segments that cwnd admits.
+    #[inline]
+    fn cwnd_room(&self) -> u32 {
+        self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight())
+    }
+
+    #[inline]
+    fn cwnd_room_bytes(&self) -> u32 {
+        self.cwnd_room().saturating_mul(self.snd.mss.bytes())
+    }
+
+    #[inline]
+    fn measure(&mut self, cx: &Cx<'_>, room: u32) -> Result<Measures, Blocked> {
+        let corked = self.is_autocorked();
+        let mut unsent = self.snd.queue.len() as u32;
+        if corked {
+            unsent -= self.snd.queue.tail_len() as u32;
+            if unsent == 0 {
+                return Err(Blocked::Autocork);
+            }
+        } else {
+            self.uncork_automatically();
+        }
+        let mut max_segs = self.max_segs(cx);
+        if cx.legacy.max_burst {
+            let left = self.flow(cx.now).burst_segs();
+            if left == 0 {
+                return Err(Blocked::Burst);
+            }
+            max_segs = max_segs.min(left);
+        }
+        let quota = room.min((self.cwnd.cwnd / 2).max(1)).min(max_segs);
+        Ok(Measures {
+            unsent,
+            corked,
+            max_segs,
+            quota,
+        })
+    }
+
+    /// Bytes of the next unit.
+    #[inline]
+    fn size(&self, cx: &Cx<'_>, at: &Measures, window: u32) -> Result<u32, Blocked> {
+        let mss = self.snd.mss;
+        // "Grow": the unit takes in as much of what is queued as it may carry.
+        let len = at.unsent.min(at.max_segs * mss.bytes());
+        let tail = len == at.unsent && !at.corked;
+        // Sender's silly window avoidance: a whole segment, or all of a shorter rest.
+        if len.min(mss.bytes()) > window {
+            return Err(Blocked::Rwnd);
+        }
+        let nagle = self.nagle();
+        if len <= mss.bytes() {
+            let last = tail && self.snd.fin == Fin::Queued;
+            let held = tail && !last && nagle.holds(len < mss.bytes());
+            return if held { Err(Blocked::Nagle) } else { Ok(len) };
+        }
+        if self.defers(cx, len, tail, at.max_segs) {
+            return Err(Blocked::Defer);
+        }
+        let split = split_point(len, window, mss, at.quota, tail, nagle).min(len);
+        if cx.legacy.split_tail && split > mss.bytes() {
+            return Ok(split - split % mss.bytes());
+        }
+        Ok(split)
+    }
+
+    fn nagle(&self) -> Nagle {
+        let snd = &self.snd;
+        Nagle {
+            off: self.settings.nodelay,
+            cork: self.is_corked(),
+            in_flight: !snd.rtx.is_empty(),
+            small_out: small_outstanding(snd.una, snd.sml, snd.nxt),
+        }
+    }
+
+    /// By `TCP_CORK`, or `MSG_MORE` on the last write.
+    pub(crate) const fn is_corked(&self) -> bool {
+        self.settings.cork || self.snd.more
+    }
+
+    fn defers(&self, cx: &Cx<'_>, len: u32, tail: bool, max_segs: u32) -> bool {
+        let snd = &self.snd;
+        let ending = tail && snd.fin == Fin::Queued;
+        let head_age = snd.rtx.head_sent_at().map(|at| cx.now.since(at));
+        !ending
+            && self.recovery.phase() == Phase::Open
+            && defers(&DeferInput {
+                len,
+                tail,
+                mss: snd.mss,
+                max_segs,
+                send_win: snd.usable_window(),
+                cong_win: self.cwnd_room_bytes(),
+                snd_wnd: snd.wnd,
+                cwnd_bytes: self.cwnd.cwnd.saturating_mul(snd.mss.bytes()),
+                win_divisor: cx.sysctl.tcp_tso_win_divisor,
+                since_last: cx.now.since(snd.last_sent),
+                head_age,
+                srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
+            })
+    }
+
+    /// What Nagle or a cork holds, or what the window admits of one segment, goes.
+    fn force_one(&self) -> Result<Grant, Blocked> {
+        let unsent = self.snd.queue.len() as u32;
+        let len = unsent
+            .min(self.snd.usable_window())
+            .min(self.snd.mss.bytes());
+        if len == 0 && unsent > 0 {
+            return Err(Blocked::Rwnd);
+        }
+        Ok(Grant {
+            len,
+            limit: if len == unsent {
+                SendLimit::Application
+            } else {
+                SendLimit::Rwnd
+            },
+            headroom: len,
+        })
+    }
+
+    fn on_blocked(&mut self, cx: &Cx<'_>, why: Blocked) {
+        let before = core::mem::replace(&mut self.snd.blocked, why);
+        let limit = self.limit_of(why);
+        self.report_held(cx.now, limit);
+        if limit == SendLimit::Cwnd && (why == Blocked::Cwnd || self.is_cwnd_short()) {
+            let packets_out = self.snd.rtx.packets_out();
+            self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
+        }
+        // Something must always be pending that sends it one day.
+        if limit == SendLimit::Cork {
+            self.arm_cork_ceiling(cx, before == Blocked::Nagle);
+        } else if self.snd.rtx.is_empty() && why != Blocked::Pacing {
+            self.arm_probe(cx);
+        }
+    }
+
+    /// cwnd does not admit what waits.
+    fn is_cwnd_short(&self) -> bool {
+        self.cwnd_room_bytes() <= self.snd.queue.len() as u32
+    }
+
+    fn arm_cork_ceiling(&mut self, cx: &Cx<'_>, held_before: bool) {
+        let flow = self.flow(cx.now);
+        if !held_before || flow.wake_at <= cx.now || flow.wake_at > cx.now + CORK_CEILING {
+            flow.wake_at = cx.now + CORK_CEILING;
+        }
+    }
+
+    /// A time that text waited for has come.
+    pub(crate) fn on_wake(&mut self) {
+        if self.snd.blocked == Blocked::Nagle && self.is_corked() {
+            self.out.force = self.out.force.max(Force::Push);
+        }
+        self.out.any = true;
+    }
+
+    /// After an idle time cwnd is no longer validated (RFC 2861, RFC 5681 4.1).
+    fn restart_after_idle(&mut self, cx: &Cx<'_>) {
+        if self.snd.rtx.is_app_limited() {
+            self.cc.on_restart(&mut self.cwnd, cx.now);
+        }
+        let idle = cx.now.since(self.snd.last_sent);
+        let rto = self.rtt.rto().nanos();
+        if idle > rto && cx.sysctl.tcp_slow_start_after_idle && !self.cc.owns_cwnd() {
+            self.cwnd.restart_after_idle(idle, rto);
+            self.cc.on_idle_restart(&self.cwnd, idle);
+            // Once for this idle time, though what is to go may still be held.
+            self.snd.last_sent = cx.now;
+        }
+    }
+
+    /// The rule that made a unit as long as it is.
+    fn what_cut(&self, len: u32, at: &Measures) -> SendLimit {
+        let mss = self.snd.mss.bytes();
+        match len {
+            _ if len == at.unsent && at.corked => SendLimit::Autocork,
+            _ if len == at.unsent => SendLimit::Application,
+            _ if len == at.quota * mss && at.quota == at.max_segs => SendLimit::Size,
+            _ if len == at.quota * mss => SendLimit::Cwnd,
+            _ if at.unsent - len >= mss => SendLimit::Rwnd,
+            _ => self.limit_of(Blocked::Nagle),
+        }
+    }
+
+    /// What a state of being held back is called in reports.
+    fn limit_of(&self, why: Blocked) -> SendLimit {
+        match why {
+            Blocked::No => SendLimit::Application,
+            Blocked::Nagle if self.is_corked() => SendLimit::Cork,
+            Blocked::Nagle => SendLimit::Nagle,
+            Blocked::Autocork => SendLimit::Autocork,
+            Blocked::Defer if self.snd.usable_window() < self.cwnd_room_bytes() => SendLimit::Rwnd,
+            Blocked::Cwnd | Blocked::Defer => SendLimit::Cwnd,
+            Blocked::Rwnd => SendLimit::Rwnd,
+            Blocked::Pacing => SendLimit::Pacing,
+            Blocked::Tsq => SendLimit::Tsq,
+            Blocked::Burst => SendLimit::Size,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What a write sets off (RFC 9293 3.9.1.2), and what holds it back at once.
+
+use super::{Blocked, Force, SendLimit};
+use crate::Cx;
+use crate::connection::Connection;
+
+impl Connection {
+    /// Text was appended: decides about PSH, and whether it is worth asking for a segment.
+    #[inline]
+    pub(crate) fn after_write(&mut self, cx: &mut Cx<'_>, more: bool) {
+        let snd = &mut self.snd;
+        let write_seq = snd.write_seq();
+        // PSH where the writer pauses, and before half a window has gone without one.
+        if !more || write_seq.since(snd.pushed) > snd.max_wnd / 2 {
+            snd.pushed = write_seq;
+        }
+        let uncorked = core::mem::replace(&mut snd.more, more) && !more;
+        let push = match snd.blocked {
+            Blocked::No | Blocked::Defer | Blocked::Autocork => true,
+            // Only a full segment, or the end of MSG_MORE, changes that.
+            Blocked::Nagle => uncorked || snd.queue.len() as u32 >= snd.mss.bytes(),
+            Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing | Blocked::Tsq | Blocked::Burst => {
+                false
+            }
+        };
+        if push {
+            self.push(cx);
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, cx: &mut Cx<'_>) {
+        if !self.autocorks(cx.sysctl) {
+            self.uncork_automatically();
+            self.out.any = true;
+            return;
+        }
+        if !self.snd.throttled {
+            cx.mib.auto_corking += 1;
+            self.snd.throttled = true;
+        }
+        self.snd.blocked = Blocked::Autocork;
+        // Full units in front of the one that waits go.
+        self.out.any |= self.snd.queue.len() > self.snd.queue.tail_len();
+        self.report_held(cx.now, SendLimit::Autocork);
+    }
+
+    /// `TCP_NODELAY` was set, or a cork pulled: what is queued gets another chance.
+    pub(crate) fn push_held(&mut self, force: Force) {
+        if self.snd.has_unsent() {
+            self.snd.more = false;
+            self.out.force = self.out.force.max(force);
+            self.out.any = true;
+        }
+    }
+}
