@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::lab::Lab;
 use crate::size;
 
 /// Where `perf serve` listens unless told otherwise.
@@ -27,6 +28,9 @@ pub(crate) enum Command {
     /// Measure throughput, transactions and memory, of this stack or of the kernel's.
     #[command(subcommand)]
     Perf(Perf),
+    /// Show each mechanism beside the figures of the reference that introduced it.
+    #[command(subcommand)]
+    Lab(Lab),
 }
 
 #[derive(Subcommand)]
@@ -545,7 +549,9 @@ mod tests {
     fn parse(line: &str) -> Result<TestArgs, String> {
         let words = ["fullsend", "perf"].into_iter().chain(line.split(' '));
         let cli = Cli::try_parse_from(words).map_err(|e| e.to_string())?;
-        let Command::Perf(perf) = cli.command;
+        let Command::Perf(perf) = cli.command else {
+            panic!("{line} is not a test");
+        };
         match perf {
             Perf::Stream(args) => TestArgs::try_from(args),
             Perf::Rr(args) => TestArgs::try_from(args),

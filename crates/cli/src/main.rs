@@ -10,6 +10,7 @@ mod client;
 mod core;
 mod flow;
 mod idle;
+mod lab;
 mod net;
 mod pattern;
 mod perf;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         .init();
     let done = match cli.command {
         Command::Perf(perf) => perf::run(perf),
+        Command::Lab(lab) => lab::run(lab),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

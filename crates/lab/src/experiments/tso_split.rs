@@ -1,0 +1,254 @@
+//! Is the tail of a write cut off its super-segment? 200 flows of 4 KiB requests and responses on
+//! a 10 Gbit/s card.
+
+use fullsend_sim::{Netem, NicConfig};
+use fullsend_tcp::SocketOption;
+use fullsend_tcp::legacy::Legacy;
+use fullsend_units::{Instant, Nanos, Rate};
+
+use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::figure::{Check, Figure};
+use crate::measure::Measures;
+use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER};
+
+#[cfg(test)]
+mod tests;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "tso-split",
+    purpose: "a 4 KiB write leaves as one packet: Nagle decides about its tail, nothing cuts it off",
+    source: "Linux patch \"tcp: remove a bogus TSO split\" (E. Dumazet, Dec 2013): super_netperf 200 -t TCP_RR -- -r 4K,4K",
+    cases: &["before", "after", "ACK rides"],
+    weights: &[4, 4, 3],
+    run,
+    figures,
+    plots: |_| Vec::new(),
+    trace,
+};
+
+/// The case in which the reader answers before its host acknowledges.
+const RIDES: usize = 2;
+
+const MESSAGE: u64 = 4096;
+/// How long after its wake-up a reader runs. Its host has acknowledged the message by then, as a
+/// kernel does.
+const WAKEUP: Nanos = Nanos::from_micros(10);
+
+fn cable() -> Cable {
+    Cable {
+        nic: NicConfig {
+            rate: Rate(1_250_000_000),
+            overhead: 38,
+            ring: 1024,
+            rx_wait: Nanos::from_micros(20),
+            ..NicConfig::default()
+        },
+        netem: [Netem {
+            delay: Nanos::from_micros(5),
+            ..Netem::default()
+        }; 2],
+    }
+}
+
+/// Clients that ask, and servers that answer.
+struct Transactions {
+    /// The reader answers as soon as its message is there, or later.
+    at_once: bool,
+    /// Bytes missing of the current message, by side and flow.
+    missing: [Vec<u64>; 2],
+    /// Transactions still to begin, by flow.
+    left: Vec<u32>,
+    message: Vec<u8>,
+    done: u64,
+    all: u64,
+    wakeups: u64,
+    /// When a quarter of the transactions was done, and three quarters.
+    quarters: [Instant; 2],
+}
+
+impl Transactions {
+    /// Every client asks `each` times.
+    fn new(net: &mut Net, at_once: bool, each: u32) -> Self {
+        let flows = net.flows();
+        let mut this = Self {
+            at_once,
+            missing: [vec![MESSAGE; flows], vec![MESSAGE; flows]],
+            left: vec![each; flows],
+            message: vec![b'n'; MESSAGE as usize],
+            done: 0,
+            all: flows as u64 * u64::from(each),
+            wakeups: 0,
+            quarters: [Instant::ZERO; 2],
+        };
+        for flow in 0..flows {
+            let (client, server) = (End { side: CLIENT, flow }, End { side: SERVER, flow });
+            net.want(client, Ready::Read);
+            net.want(server, Ready::Read);
+            this.say(net, client);
+        }
+        this
+    }
+
+    fn say(&mut self, net: &mut Net, end: End) {
+        if end.side == CLIENT {
+            if self.left[end.flow] == 0 {
+                return;
+            }
+            self.left[end.flow] -= 1;
+        }
+        let written = net.write(end, &self.message);
+        assert_eq!(written as u64, MESSAGE, "one message fits the send buffer");
+    }
+
+    fn ended(&mut self, now: Instant) {
+        self.done += 1;
+        if self.done == self.all / 4 {
+            self.quarters[0] = now;
+        }
+        if self.done == self.all / 4 * 3 {
+            self.quarters[1] = now;
+        }
+    }
+}
+
+impl App for Transactions {
+    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+        if ready == Ready::Read {
+            self.wakeups += 1;
+            if !self.at_once {
+                // The message is acknowledged as it arrives, not with the answer.
+                net.set_option(end, SocketOption::TcpQuickack(true));
+                net.at(net.now() + WAKEUP, end);
+                return;
+            }
+        }
+        let missing = &mut self.missing[end.side][end.flow];
+        *missing -= net.read(end);
+        if *missing > 0 {
+            return;
+        }
+        *missing = MESSAGE;
+        if end.side == CLIENT {
+            self.ended(net.now());
+        }
+        self.say(net, end);
+    }
+
+    fn done(&self) -> bool {
+        self.done == self.all
+    }
+
+    fn part_done(&self) -> f64 {
+        self.done as f64 / self.all as f64
+    }
+}
+
+fn network(run: &Run<'_>) -> Net {
+    let mut net = Net::new(&cable(), run.seed);
+    for side in [CLIENT, SERVER] {
+        net.host(side).set_legacy(Legacy {
+            split_tail: run.before(),
+            ..Legacy::default()
+        });
+    }
+    net
+}
+
+/// What IP counts, of both hosts together.
+struct Sent {
+    packets: u64,
+    octets: u64,
+}
+
+impl Sent {
+    fn of(net: &mut Net) -> Self {
+        let mut sum = |name| net.counter(CLIENT, name) + net.counter(SERVER, name);
+        Self {
+            packets: sum("IpOutRequests"),
+            octets: sum("IpExtOutOctets"),
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            packets: self.packets - earlier.packets,
+            octets: self.octets - earlier.octets,
+        }
+    }
+}
+
+fn run(run: &Run<'_>) -> Measures {
+    let mut net = network(run);
+    net.open(200);
+    let start = Sent::of(&mut net);
+    let each = run.scaled(400, 20);
+    let mut app = Transactions::new(&mut net, run.case == RIDES, each);
+    net.run(Instant::FAR_FUTURE, &mut app, run.progress);
+    let sent = Sent::of(&mut net).since(&start);
+    // Of one host, and of both: they do the same.
+    let (transactions, messages) = (app.done as f64, 2.0 * app.done as f64);
+    let mut out = Measures::default();
+    out.set("transactions", transactions);
+    out.set("packets_per_transaction", sent.packets as f64 / messages);
+    out.set("bytes_per_packet", sent.octets as f64 / sent.packets as f64);
+    out.set("wakeups_per_message", app.wakeups as f64 / messages);
+    let [first, last] = app.quarters;
+    let half = app.all / 4 * 2;
+    let span = last.since(first).as_secs_f64();
+    out.set("transactions_per_second", half as f64 / span);
+    out
+}
+
+fn figures(cases: &[Measures]) -> Vec<Figure> {
+    let both = |name: &str| (cases[BEFORE].get(name), cases[AFTER].get(name));
+    let pair = |what, name, unit, digits| {
+        let (before, after) = both(name);
+        Figure::new(what, unit, digits).ours(before, after)
+    };
+    let rides = |what, name, unit| Figure::new(what, unit, 3).ours_after(cases[RIDES].get(name));
+    vec![
+        pair(
+            "packets per transaction and host",
+            "packets_per_transaction",
+            "packets",
+            3,
+        )
+        .reference(3.001, 2.001)
+        .check(Check::Exactly([3.0, 2.0])),
+        pair("bytes per packet", "bytes_per_packet", "bytes", 1)
+            .reference(1417.0, 2099.0)
+            .check(Check::Exactly([(4096.0 + 3.0 * 52.0) / 3.0, 2100.0])),
+        pair("transactions", "transactions_per_second", "1/s", 0)
+            .reference(280_774.0, 280_877.0)
+            .check(Check::Within(0.01)),
+        pair(
+            "reader's wake-ups per message",
+            "wakeups_per_message",
+            "",
+            3,
+        )
+        .reference(1.505, 1.003)
+        .check(Check::Told),
+        rides(
+            "packets, ACK on the answer",
+            "packets_per_transaction",
+            "packets",
+        )
+        .check(Check::ExactlyOne(1.0)),
+        rides(
+            "bytes per packet, ACK on the answer",
+            "bytes_per_packet",
+            "bytes",
+        )
+        .check(Check::ExactlyOne(4148.0)),
+    ]
+}
+
+/// Three transactions of one flow.
+fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+    let mut net = network(run);
+    attach(&mut net);
+    net.open(1);
+    let mut app = Transactions::new(&mut net, run.case == RIDES, 3);
+    net.run(Instant::FAR_FUTURE, &mut app, run.progress);
+}

@@ -1,0 +1,19 @@
+use super::{EXPERIMENT, RIDES};
+use crate::experiment::AFTER;
+use crate::testing::{quick, quick_all};
+
+#[test]
+fn a_4_kib_write_is_one_packet() {
+    let cases = quick_all(&EXPERIMENT);
+    let packets = |case: usize| cases[case].get("packets_per_transaction");
+    // Data and a pure ACK; before, the data took two.
+    assert_eq!([packets(AFTER), packets(RIDES)], [2.0, 1.0]);
+    let bytes = |case: usize| cases[case].get("bytes_per_packet");
+    assert_eq!(bytes(AFTER), f64::from(4096 + 2 * 52) / 2.0);
+    assert_eq!(bytes(RIDES), 4148.0);
+}
+
+#[test]
+fn the_same_seed_measures_the_same() {
+    assert_eq!(quick(&EXPERIMENT, AFTER), quick(&EXPERIMENT, AFTER));
+}

@@ -1,0 +1,218 @@
+//! A figure of a reference, ours beside it, and what we make of the two.
+
+use serde::Serialize;
+
+/// What must hold of our two values.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Check {
+    /// They are these, exactly.
+    Exactly([f64; 2]),
+    /// The one there is is this, exactly.
+    ExactlyOne(f64),
+    /// Each is within this part of the reference's.
+    Within(f64),
+    /// The larger is at least this many times the smaller, and they move as the reference's do.
+    RatioAtLeast(f64),
+    /// They differ by this part at most.
+    Unchanged(f64),
+    /// The one there is is at least this.
+    AtLeast(f64),
+    /// The one there is is at most this.
+    AtMost(f64),
+    /// Nothing: it is told, not judged.
+    Told,
+}
+
+/// One row of the table.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Figure {
+    /// What is measured.
+    pub what: &'static str,
+    /// In what.
+    pub unit: &'static str,
+    /// The reference's, before and after.
+    pub reference: [Option<f64>; 2],
+    /// Ours.
+    pub ours: [Option<f64>; 2],
+    /// Whether ours is as it should be; `None` where that is not judged.
+    pub holds: Option<bool>,
+    /// The verdict in words.
+    pub verdict: String,
+    #[serde(skip)]
+    digits: usize,
+}
+
+impl Figure {
+    /// A figure with `digits` digits behind the point.
+    pub(crate) fn new(what: &'static str, unit: &'static str, digits: usize) -> Self {
+        Self {
+            what,
+            unit,
+            reference: [None; 2],
+            ours: [None; 2],
+            holds: None,
+            verdict: String::new(),
+            digits,
+        }
+    }
+
+    pub(crate) const fn reference(mut self, before: f64, after: f64) -> Self {
+        self.reference = [Some(before), Some(after)];
+        self
+    }
+
+    pub(crate) const fn ours(mut self, before: f64, after: f64) -> Self {
+        self.ours = [Some(before), Some(after)];
+        self
+    }
+
+    /// There is no "before": only what we do.
+    pub(crate) const fn ours_after(mut self, after: f64) -> Self {
+        self.ours = [None, Some(after)];
+        self
+    }
+
+    pub(crate) const fn reference_after(mut self, after: f64) -> Self {
+        self.reference = [None, Some(after)];
+        self
+    }
+
+    pub(crate) fn check(mut self, check: Check) -> Self {
+        let (holds, verdict) = judge(check, self.reference, self.ours);
+        self.holds = holds;
+        self.verdict = match holds {
+            Some(false) => format!("NOT {verdict}"),
+            _ => verdict,
+        };
+        self
+    }
+
+    /// `before -> after` of a pair of values.
+    pub fn show(&self, values: [Option<f64>; 2]) -> String {
+        match values {
+            [Some(before), Some(after)] => {
+                format!("{} -> {}", self.number(before), self.number(after))
+            }
+            [None, Some(one)] | [Some(one), None] => self.number(one),
+            [None, None] => "-".to_owned(),
+        }
+    }
+
+    fn number(&self, value: f64) -> String {
+        let text = format!("{value:.*}", self.digits);
+        let (whole, fraction) = match text.split_once('.') {
+            Some((whole, fraction)) => (whole, fraction.trim_end_matches('0')),
+            None => (text.as_str(), ""),
+        };
+        let mut out = String::new();
+        for (i, digit) in whole.chars().enumerate() {
+            if i > 0 && (whole.len() - i) % 3 == 0 && whole.len() > 4 {
+                out.push(',');
+            }
+            out.push(digit);
+        }
+        if !fraction.is_empty() {
+            out.push('.');
+            out.push_str(fraction);
+        }
+        out
+    }
+}
+
+/// Equal but for rounding.
+fn equal(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+fn close(a: f64, b: f64, part: f64) -> bool {
+    (a - b).abs() <= part * b.abs()
+}
+
+fn judge(
+    check: Check,
+    reference: [Option<f64>; 2],
+    ours: [Option<f64>; 2],
+) -> (Option<bool>, String) {
+    let [before, after] = ours;
+    let both = before.zip(after);
+    let percent = |part: f64| format!("{} %", (part * 1000.0).round() / 10.0);
+    match check {
+        Check::Exactly([b, a]) => {
+            let holds = both.is_some_and(|ours| equal(ours.0, b) && equal(ours.1, a));
+            (Some(holds), "exact".to_owned())
+        }
+        Check::ExactlyOne(value) => (
+            Some(after.is_some_and(|after| equal(after, value))),
+            "exact".to_owned(),
+        ),
+        Check::Within(part) => {
+            let mut pairs = reference.into_iter().zip(ours);
+            let holds = pairs.all(|pair| match pair {
+                (Some(theirs), Some(ours)) => close(ours, theirs, part),
+                (None, _) => true,
+                _ => false,
+            });
+            (Some(holds), format!("within {}", percent(part)))
+        }
+        Check::RatioAtLeast(least) => {
+            let [rb, ra] = reference;
+            let rises = rb.zip(ra).is_none_or(|(b, a)| a > b);
+            let ratio = both.map(|(b, a)| if rises { a / b } else { b / a });
+            let ratio = ratio.unwrap_or(0.0);
+            let text = format!("{ratio:.2}x (at least {least}x)");
+            (Some(ratio >= least), text)
+        }
+        Check::Unchanged(part) => {
+            let holds = both.is_some_and(|(b, a)| close(a, b, part));
+            (Some(holds), format!("unchanged within {}", percent(part)))
+        }
+        Check::AtLeast(least) => (
+            Some(after.is_some_and(|after| after >= least)),
+            format!("at least {least}"),
+        ),
+        Check::AtMost(most) => (
+            Some(after.is_some_and(|after| after <= most)),
+            format!("at most {most}"),
+        ),
+        Check::Told => (None, String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Check, Figure};
+
+    #[test]
+    fn verdicts_say_what_was_asked_and_whether_it_holds() {
+        let figure = |check| {
+            Figure::new("x", "packets", 2)
+                .reference(3.0, 2.0)
+                .ours(3.0, 2.0)
+                .check(check)
+        };
+        let exact = figure(Check::Exactly([3.0, 2.0]));
+        assert_eq!((exact.holds, exact.verdict.as_str()), (Some(true), "exact"));
+        let wrong = figure(Check::Exactly([3.0, 1.0]));
+        assert_eq!(
+            (wrong.holds, wrong.verdict.as_str()),
+            (Some(false), "NOT exact")
+        );
+        let ratio = figure(Check::RatioAtLeast(1.4));
+        assert_eq!(ratio.verdict, "1.50x (at least 1.4x)");
+        assert_eq!(figure(Check::Told).holds, None);
+        assert_eq!(
+            figure(Check::Unchanged(0.1)).verdict,
+            "NOT unchanged within 10 %"
+        );
+    }
+
+    #[test]
+    fn numbers_are_grouped_and_not_longer_than_they_need_be() {
+        let figure = Figure::new("x", "bytes", 2);
+        let show = |before, after| figure.show([before, after]);
+        assert_eq!(show(Some(3.0), Some(2.0)), "3 -> 2");
+        assert_eq!(show(Some(1417.333), Some(280_774.0)), "1417.33 -> 280,774");
+        assert_eq!(show(None, Some(12_345_678.5)), "12,345,678.5");
+        assert_eq!(show(None, None), "-");
+    }
+}

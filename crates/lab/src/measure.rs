@@ -1,0 +1,111 @@
+//! What a run measured: numbers, curves over time, histograms.
+
+use std::collections::BTreeMap;
+
+use fullsend_units::Instant;
+use serde::Serialize;
+
+/// What one run of an experiment measured.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Measures {
+    /// Numbers by name; the name tells the unit.
+    pub values: BTreeMap<&'static str, f64>,
+    /// Power-of-two histograms.
+    pub histograms: Vec<Histogram>,
+    /// Curves over time; the report has them, the JSON does not.
+    #[serde(skip)]
+    pub series: Vec<Series>,
+}
+
+impl Measures {
+    pub(crate) fn set(&mut self, name: &'static str, value: f64) {
+        self.values.insert(name, value);
+    }
+
+    /// A number.
+    ///
+    /// # Panics
+    /// If the run did not measure it.
+    pub fn get(&self, name: &str) -> f64 {
+        let found = self.values.get(name);
+        *found.unwrap_or_else(|| panic!("{name} was not measured"))
+    }
+
+    pub(crate) fn series(&self, name: &str) -> Option<&Series> {
+        self.series.iter().find(|series| series.name == name)
+    }
+
+    pub(crate) fn histogram(&self, name: &str) -> Option<&Histogram> {
+        self.histograms
+            .iter()
+            .find(|histogram| histogram.name == name)
+    }
+}
+
+/// A curve over time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Series {
+    /// What it shows.
+    pub name: &'static str,
+    /// Seconds and values, in order of time.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            points: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, at: Instant, value: f64) {
+        self.points.push((at.as_nanos() as f64 / 1e9, value));
+    }
+}
+
+/// How often values fell between a power of two and the next, as DTrace's `quantize` counts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Histogram {
+    /// What it counts.
+    pub name: &'static str,
+    /// By `floor(log2(value))`; the first counts 0 and 1.
+    pub counts: Vec<u64>,
+}
+
+impl Histogram {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            counts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, value: u64) {
+        let bucket = value.max(1).ilog2() as usize;
+        if self.counts.len() <= bucket {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] += 1;
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Histogram;
+
+    #[test]
+    fn buckets_begin_at_powers_of_two() {
+        let mut histogram = Histogram::new("bytes");
+        for value in [0, 1, 2, 3, 4, 4095, 4096] {
+            histogram.add(value);
+        }
+        assert_eq!(histogram.counts[..3], [2, 2, 1]);
+        assert_eq!(histogram.counts[11..], [1, 1]);
+        assert_eq!(histogram.total(), 7);
+    }
+}

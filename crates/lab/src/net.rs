@@ -1,0 +1,372 @@
+//! Two hosts on a cable with many flows between them, and the programs that use the flows.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+
+use fullsend_buf::Slice;
+use fullsend_offload::Link;
+use fullsend_sim::{HostId, Netem, NicConfig, Point, Sim, Tap};
+use fullsend_stack::{Cidr, Host, IfaceId, Interest, ListenConfig, StackError, TcpId};
+use fullsend_tcp::{SocketOption, TcpError, TcpInfo};
+use fullsend_units::{Instant, Nanos, Seed};
+
+use crate::experiment::Progress;
+
+/// The side that connects; in most experiments the one that sends.
+pub(crate) const CLIENT: usize = 0;
+/// The side that listens.
+pub(crate) const SERVER: usize = 1;
+
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+/// Where iperf listens.
+const PORT: u16 = 5001;
+
+/// One end of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct End {
+    pub(crate) side: usize,
+    pub(crate) flow: usize,
+}
+
+/// What a program waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ready {
+    Read,
+    Write,
+    Timer,
+}
+
+/// The programs at all ends.
+pub(crate) trait App {
+    /// What `end` waited for has happened.
+    fn turn(&mut self, net: &mut Net, end: End, ready: Ready);
+
+    /// Nothing is left to do.
+    fn done(&self) -> bool {
+        false
+    }
+
+    /// How far it is, from 0 to 1.
+    fn part_done(&self) -> f64 {
+        0.0
+    }
+}
+
+/// What lies between the hosts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cable {
+    pub(crate) nic: NicConfig,
+    /// From the client, and from the server.
+    pub(crate) netem: [Netem; 2],
+}
+
+/// A packet with text or an acknowledgement, seen at a card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    pub(crate) side: usize,
+    pub(crate) point: Point,
+    pub(crate) flow: usize,
+    /// Bytes of text.
+    pub(crate) text: u32,
+}
+
+struct Bell {
+    end: End,
+    ready: Ready,
+    rung: Rung,
+}
+
+type Rung = Arc<Mutex<VecDeque<(End, Ready)>>>;
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        rung.push_back((self.end, self.ready));
+    }
+}
+
+/// Hosts, flows, and who waits for what.
+pub(crate) struct Net {
+    pub(crate) sim: Sim,
+    hosts: [HostId; 2],
+    link: fullsend_sim::LinkId,
+    ids: [Vec<TcpId>; 2],
+    /// By side and flow: to be woken to read, and to write.
+    bells: [Vec<[Waker; 2]>; 2],
+    rung: Rung,
+    timers: BinaryHeap<Reverse<(Instant, u64, End)>>,
+    timers_set: u64,
+    wakers: Vec<Waker>,
+}
+
+impl Net {
+    /// Two hosts on `cable`. Times start at zero.
+    pub(crate) fn new(cable: &Cable, seed: u64) -> Self {
+        let mut sim = Sim::new(Seed::from_u64(seed));
+        sim.hash_headers_only();
+        let hosts = [sim.add_host(), sim.add_host()];
+        let link = sim.connect(hosts, cable.nic, cable.netem);
+        for (host, addr) in hosts.into_iter().zip(ADDRESSES) {
+            let cidr = Cidr {
+                addr: addr.into(),
+                prefix: 24,
+            };
+            let added = sim.host(host).add_address(Instant::ZERO, IfaceId(0), cidr);
+            added.expect("a first address is free");
+        }
+        Self {
+            sim,
+            hosts,
+            link,
+            ids: [const { Vec::new() }; 2],
+            bells: [const { Vec::new() }; 2],
+            rung: Rung::default(),
+            timers: BinaryHeap::new(),
+            timers_set: 0,
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Sets a tunable of one host, before connections are opened.
+    pub(crate) fn sysctl(&mut self, side: usize, key: &str, value: &str) {
+        let done = self.host(side).sysctl_mut().set(key, value);
+        done.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub(crate) fn host(&mut self, side: usize) -> &mut Host {
+        self.sim.host(self.hosts[side])
+    }
+
+    pub(crate) const fn now(&self) -> Instant {
+        self.sim.now()
+    }
+
+    /// Changes the way from one side.
+    pub(crate) fn set_netem(&mut self, side: usize, netem: Netem) {
+        self.sim.set_netem(self.link, self.hosts[side], netem);
+    }
+
+    /// Opens `flows` connections, and lets the handshakes end.
+    pub(crate) fn open(&mut self, flows: usize) {
+        let to = SocketAddr::new(IpAddr::V4(ADDRESSES[SERVER]), PORT);
+        let config = ListenConfig {
+            backlog: flows.max(1),
+            hold: false,
+            any_destination: false,
+        };
+        let listener = self.host(SERVER).tcp_listen(to, config);
+        let listener = listener.expect("the port is free");
+        let now = self.now();
+        let mut by_port = std::collections::BTreeMap::new();
+        for flow in 0..flows {
+            let id = self.host(CLIENT).tcp_connect(now, None, to);
+            let id = id.expect("there are more ports than flows");
+            let (local, _) = self.host(CLIENT).tcp_addrs(id).expect("just opened");
+            by_port.insert(local.port(), flow);
+            self.ids[CLIENT].push(id);
+        }
+        let mut accepted = vec![None; flows];
+        let hosts = self.hosts;
+        let done = self.sim.run_until(now + Nanos::from_secs(60), |sim| {
+            let server = sim.host(hosts[SERVER]);
+            while let Ok(Some(incoming)) = server.tcp_accept(listener) {
+                let (_, remote) = server.tcp_addrs(incoming.id).expect("just accepted");
+                accepted[by_port[&remote.port()]] = Some(incoming.id);
+            }
+            accepted.iter().all(Option::is_some)
+        });
+        assert!(done, "handshakes did not end");
+        self.ids[SERVER] = accepted.into_iter().flatten().collect();
+        for side in [CLIENT, SERVER] {
+            self.bells[side] = (0..flows)
+                .map(|flow| self.bells_of(End { side, flow }))
+                .collect();
+        }
+    }
+
+    fn bells_of(&self, end: End) -> [Waker; 2] {
+        [Ready::Read, Ready::Write].map(|ready| {
+            Waker::from(Arc::new(Bell {
+                end,
+                ready,
+                rung: self.rung.clone(),
+            }))
+        })
+    }
+
+    pub(crate) fn flows(&self) -> usize {
+        self.ids[CLIENT].len()
+    }
+
+    pub(crate) fn id(&self, end: End) -> TcpId {
+        self.ids[end.side][end.flow]
+    }
+
+    pub(crate) fn set_option(&mut self, end: End, option: SocketOption) {
+        let (now, id) = (self.now(), self.id(end));
+        let done = self.host(end.side).tcp_set_option(now, id, option);
+        done.unwrap_or_else(|error| panic!("{option:?}: {error}"));
+    }
+
+    pub(crate) fn info(&mut self, end: End) -> TcpInfo {
+        let (now, id) = (self.now(), self.id(end));
+        self.host(end.side).tcp_info(now, id).expect("it is open")
+    }
+
+    pub(crate) fn counter(&mut self, side: usize, name: &str) -> u64 {
+        let all = self.host(side).counters();
+        let found = all.iter().find(|(n, _)| *n == name);
+        found.unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
+    /// Writes a copy; how much was taken. If not all was, a turn to write will come.
+    pub(crate) fn write(&mut self, end: End, data: &[u8]) -> usize {
+        let (now, id) = (self.now(), self.id(end));
+        let written = match self.host(end.side).tcp_write(now, id, data, false) {
+            Ok(written) => written,
+            Err(StackError::Tcp(TcpError::WouldBlock)) => 0,
+            Err(error) => panic!("write: {error}"),
+        };
+        if written < data.len() {
+            self.want(end, Ready::Write);
+        }
+        written
+    }
+
+    /// Lends `data` to the connection; if there is no room, false, and a turn to write will come.
+    pub(crate) fn lend(&mut self, end: End, data: Slice) -> bool {
+        let (now, id) = (self.now(), self.id(end));
+        match self.host(end.side).tcp_write_slice(now, id, data) {
+            Ok(()) => true,
+            Err((StackError::Tcp(TcpError::WouldBlock), _)) => {
+                self.want(end, Ready::Write);
+                false
+            }
+            Err((error, _)) => panic!("write: {error}"),
+        }
+    }
+
+    /// Takes all there is to read; how much it was. A turn to read will come for more.
+    pub(crate) fn read(&mut self, end: End) -> u64 {
+        let (now, id) = (self.now(), self.id(end));
+        let mut got = 0;
+        loop {
+            match self.host(end.side).tcp_read_slice(now, id, usize::MAX) {
+                Ok(slice) if slice.is_empty() => return got,
+                Ok(slice) => got += slice.len() as u64,
+                Err(StackError::Tcp(TcpError::WouldBlock)) => break,
+                Err(error) => panic!("read: {error}"),
+            }
+        }
+        self.want(end, Ready::Read);
+        got
+    }
+
+    /// Asks for a turn when `end` is ready. It is given at once if it is ready now.
+    pub(crate) fn want(&mut self, end: End, ready: Ready) {
+        let (now, id) = (self.now(), self.id(end));
+        let (interest, bell) = match ready {
+            Ready::Read => (Interest::Read, 0),
+            Ready::Write | Ready::Timer => (Interest::Write, 1),
+        };
+        let waker = self.bells[end.side][end.flow][bell].clone();
+        let now_ready = self.host(end.side).tcp_ready(now, id, interest, &waker);
+        if now_ready.expect("it is open") {
+            waker.wake();
+        }
+    }
+
+    /// Asks for a turn at a time.
+    pub(crate) fn at(&mut self, at: Instant, end: End) {
+        self.timers_set += 1;
+        self.timers.push(Reverse((at, self.timers_set, end)));
+    }
+
+    /// Lets time pass until `until` or the programs are done, and gives them their turns.
+    pub(crate) fn run(&mut self, until: Instant, app: &mut impl App, progress: &Progress) {
+        let start = self.now();
+        for step in 0u64.. {
+            if step % 4096 == 0 {
+                let passed = self.now().since(start).as_secs_f64();
+                let all = until.since(start).as_secs_f64();
+                progress.set(app.part_done().max(passed / all));
+            }
+            self.take_turns(app);
+            if app.done() {
+                return;
+            }
+            let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+            let limit = timer.unwrap_or(until).min(until);
+            if self.sim.step(limit) {
+                continue;
+            }
+            match timer {
+                Some(at) if at <= until => {
+                    if let Some(Reverse((_, _, end))) = self.timers.pop() {
+                        app.turn(self, end, Ready::Timer);
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn take_turns(&mut self, app: &mut impl App) {
+        loop {
+            let mut wakers = std::mem::take(&mut self.wakers);
+            for side in [CLIENT, SERVER] {
+                let host = self.host(side);
+                if host.has_wakers() {
+                    host.take_wakers(&mut wakers);
+                }
+            }
+            wakers.drain(..).for_each(Waker::wake);
+            self.wakers = wakers;
+            let next = self
+                .rung
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop_front();
+            let Some((end, ready)) = next else { return };
+            app.turn(self, end, ready);
+        }
+    }
+
+    /// Has `see` called for every TCP packet of the flows at a card. Call it once they are open.
+    pub(crate) fn observe(&mut self, mut see: impl FnMut(&Seen) + 'static) {
+        let mut by_port = vec![0; 1 << 16];
+        for flow in 0..self.flows() {
+            let id = self.ids[CLIENT][flow];
+            let (local, _) = self.host(CLIENT).tcp_addrs(id).expect("it is open");
+            by_port[usize::from(local.port())] = flow;
+        }
+        let hosts = self.hosts;
+        self.sim.watch(move |tap| {
+            let side = usize::from(tap.host == hosts[SERVER]);
+            let outgoing = !matches!(tap.point, Point::Arrived);
+            let at = if outgoing == (side == CLIENT) { 0 } else { 2 };
+            let Some(&[high, low]) = tap.packet.transport_header().get(at..at + 2) else {
+                return;
+            };
+            see(&Seen {
+                at: tap.at,
+                side,
+                point: tap.point,
+                flow: by_port[usize::from(u16::from_be_bytes([high, low]))],
+                text: tap.packet.payload.len() as u32,
+            });
+        });
+    }
+
+    /// Has `see` called for every packet at a card.
+    pub(crate) fn watch(&mut self, see: impl FnMut(&Tap<'_>) + 'static) {
+        self.sim.watch(see);
+    }
+}
+
+/// What the frames of all experiments begin with.
+pub(crate) const LINK: Link = Link::Ip;

@@ -1,0 +1,108 @@
+//! The packets of a small run of an experiment, as text and as a recording.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+use fullsend_device::{Capture, TapPoint};
+use fullsend_offload::{Packet, segment};
+use fullsend_sim::{HostId, Point, Tap};
+
+use crate::experiment::{Experiment, Progress, Run, Scale};
+use crate::net::{CLIENT, LINK};
+use crate::tcpdump::Tcpdump;
+
+/// What to look at, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TraceConfig {
+    /// Number of the case, in [`Experiment::cases`].
+    pub case: usize,
+    /// All randomness derives from it.
+    pub seed: u64,
+    /// Packets as they are on the wire; else super-segments as TCP hands them to the card.
+    pub wire: bool,
+}
+
+/// Runs a small representative run of `experiment` and writes the packets that pass the client's
+/// card to `text`, a line each, and to `pcap` if there is one.
+///
+/// # Errors
+/// What `text` or `pcap` says when it is written to.
+pub fn trace(
+    experiment: &Experiment,
+    config: TraceConfig,
+    text: Box<dyn Write>,
+    pcap: Option<Box<dyn Write + Send>>,
+) -> io::Result<()> {
+    let tap = match pcap {
+        Some(out) => {
+            let name = if config.wire {
+                "client, wire"
+            } else {
+                "client, before segmentation"
+            };
+            Some(Capture::new(out)?.tap_point(name, LINK)?)
+        }
+        None => None,
+    };
+    let recorder = Rc::new(RefCell::new(Recorder {
+        wire: config.wire,
+        dump: Tcpdump::default(),
+        text,
+        tap,
+        result: Ok(()),
+    }));
+    let run = Run {
+        case: config.case,
+        seed: config.seed,
+        scale: Scale::Quick,
+        progress: &Progress::default(),
+    };
+    (experiment.trace)(&run, &mut |net| {
+        let recorder = recorder.clone();
+        net.watch(move |tap| recorder.borrow_mut().see(tap));
+    });
+    let mut recorder = recorder.borrow_mut();
+    std::mem::replace(&mut recorder.result, Ok(()))?;
+    recorder.text.flush()
+}
+
+struct Recorder {
+    wire: bool,
+    dump: Tcpdump,
+    text: Box<dyn Write>,
+    tap: Option<TapPoint>,
+    /// The first error ends the recording.
+    result: io::Result<()>,
+}
+
+impl Recorder {
+    fn see(&mut self, tap: &Tap<'_>) {
+        let wanted = match tap.point {
+            Point::Queued | Point::Arrived => tap.host == HostId(CLIENT),
+            Point::Sent | Point::Lost(_) => false,
+        };
+        if !wanted || self.result.is_err() {
+            return;
+        }
+        let mut packets = vec![tap.packet.clone()];
+        if self.wire {
+            segment(tap.packet.clone(), &mut packets);
+            packets.remove(0);
+        }
+        self.result = self.record(tap, &packets);
+    }
+
+    fn record(&mut self, tap: &Tap<'_>, packets: &[Packet]) -> io::Result<()> {
+        for packet in packets {
+            if let Some(line) = self.dump.line(tap.at, packet) {
+                writeln!(self.text, "{line}")?;
+            }
+        }
+        match (&self.tap, tap.point) {
+            (None, _) => Ok(()),
+            (Some(out), Point::Arrived) => out.inbound(tap.at.as_nanos(), packets),
+            (Some(out), _) => out.outbound(tap.at.as_nanos(), packets),
+        }
+    }
+}
