@@ -7,7 +7,7 @@ use arbitrary::Arbitrary;
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
-    Sysctl, TcpError, TcpMib,
+    Sysctl, TcpError, TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::tcp::{SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -74,6 +74,7 @@ struct Bench {
     sysctl: Sysctl,
     pool: Pool,
     mib: TcpMib,
+    mem: TcpMemory,
     rng: Rng,
     now: Instant,
     mtu: u32,
@@ -94,6 +95,7 @@ impl Bench {
             sysctl: &self.sysctl,
             pool: &self.pool,
             mib: &mut self.mib,
+            mem: &mut self.mem,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: self.mtu,
@@ -305,7 +307,7 @@ impl Bench {
                 self.call(|c, cx| c.handle_tx_complete(cx, truesize));
             }
             Op::Shutdown(true) => self.call(|c, cx| c.shutdown_write(cx)),
-            Op::Shutdown(false) => self.connection.shutdown_read(),
+            Op::Shutdown(false) => self.call(|c, cx| c.shutdown_read(cx)),
             Op::Close => self.call(|c, cx| c.close(cx)),
             Op::Abort => self.call(|c, cx| c.abort(cx)),
             Op::Icmp(at, mtu) => {
@@ -383,6 +385,7 @@ fn start(input: &Input) -> Bench {
     };
     let pool = Pool::new(1 << 20);
     let mut mib = TcpMib::default();
+    let mut mem = TcpMemory::default();
     let mut rng = Rng::new(Seed::from_u64(1));
     let now = Instant::from_nanos(1_000_000_000);
     let mut cx = Cx {
@@ -390,6 +393,7 @@ fn start(input: &Input) -> Bench {
         sysctl: &sysctl,
         pool: &pool,
         mib: &mut mib,
+        mem: &mut mem,
         rng: &mut rng,
         device: DeviceCaps {
             mtu: 1500,
@@ -425,6 +429,7 @@ fn start(input: &Input) -> Bench {
         sysctl,
         pool,
         mib,
+        mem,
         rng,
         now,
         mtu: 1500,

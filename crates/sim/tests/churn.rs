@@ -91,7 +91,7 @@ impl Users {
                 }
             }
             24 | 25 => drop(host.tcp_shutdown_write(now, id)),
-            26 => drop(host.tcp_shutdown_read(id)),
+            26 => drop(host.tcp_shutdown_read(now, id)),
             27 => {
                 host.tcp_close(now, id);
                 state.id = None;

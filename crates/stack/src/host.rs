@@ -7,7 +7,7 @@ use core::task::Waker;
 use fullsend_buf::Pool;
 use fullsend_offload::{Packet, TxToken};
 use fullsend_tcp::legacy::Legacy;
-use fullsend_tcp::{Cx, DeviceCaps, Sysctl, TcpMib};
+use fullsend_tcp::{Cx, DeviceCaps, Sysctl, TcpMemory, TcpMib};
 use fullsend_units::{Instant, Rng, Seed};
 
 use crate::interface::{Interface, LOOPBACK};
@@ -34,6 +34,7 @@ pub(crate) struct Env {
     pub(crate) sysctl: Sysctl,
     pub(crate) pool: Pool,
     pub(crate) mib: TcpMib,
+    pub(crate) mem: TcpMemory,
     pub(crate) rng: Rng,
     legacy: Legacy,
     /// By interface.
@@ -64,6 +65,7 @@ impl Env {
             sysctl: &self.sysctl,
             pool: &self.pool,
             mib: &mut self.mib,
+            mem: &mut self.mem,
             rng: &mut self.rng,
             device: self.loopback,
             ts_offset,
@@ -112,6 +114,7 @@ impl Host {
                 sysctl: config.sysctl,
                 pool: Pool::new(config.pool_bytes),
                 mib: TcpMib::default(),
+                mem: TcpMemory::default(),
                 rng,
                 legacy: Legacy::default(),
                 caps: Vec::new(),

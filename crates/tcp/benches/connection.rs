@@ -3,7 +3,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fullsend_buf::Pool;
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMib,
+    Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
@@ -12,6 +12,7 @@ struct Lab {
     sysctl: Sysctl,
     pool: Pool,
     mib: TcpMib,
+    mem: TcpMemory,
     rng: Rng,
     gso_max_segs: u32,
 }
@@ -23,6 +24,7 @@ impl Lab {
             sysctl: Sysctl::default(),
             pool: Pool::new(64 << 20),
             mib: TcpMib::default(),
+            mem: TcpMemory::default(),
             rng: Rng::new(Seed::from_u64(1)),
             gso_max_segs,
         }
@@ -34,6 +36,7 @@ impl Lab {
             sysctl: &self.sysctl,
             pool: &self.pool,
             mib: &mut self.mib,
+            mem: &mut self.mem,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: 1500,

@@ -81,5 +81,17 @@ fullsend_units::counters! {
         dsack_old_sent: "TcpExtTCPDSACKOldSent",
         /// DSACKs received.
         dsack_recv: "TcpExtTCPDSACKRecv",
+        /// Times that the connections' memory came under pressure.
+        memory_pressures: "TcpExtTCPMemoryPressures",
+        /// Milliseconds under pressure, of the times that are over.
+        memory_pressures_chrono: "TcpExtTCPMemoryPressuresChrono",
+        /// Times that text came while memory was exhausted.
+        prune_called: "TcpExtPruneCalled",
+        /// Times that out-of-order text was thrown away for text in order.
+        ofo_pruned: "TcpExtOfoPruned",
+        /// Times that this made no room.
+        rcv_pruned: "TcpExtRcvPruned",
+        /// In-order segments dropped for want of memory.
+        rcv_q_drop: "TcpExtTCPRcvQDrop",
     }
 }

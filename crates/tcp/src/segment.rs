@@ -5,7 +5,8 @@ use fullsend_units::{Instant, Rng};
 use fullsend_wire::tcp::TcpRepr;
 
 use crate::legacy::Legacy;
-use crate::{Sysctl, TcpError, TcpMib};
+use crate::recv::Squeeze;
+use crate::{Sysctl, TcpError, TcpMemory, TcpMib};
 
 /// What a connection needs from its host for the length of one call.
 pub struct Cx<'a> {
@@ -17,6 +18,8 @@ pub struct Cx<'a> {
     pub pool: &'a Pool,
     /// The host's TCP counters.
     pub mib: &'a mut TcpMib,
+    /// What the host's connections hold.
+    pub mem: &'a mut TcpMemory,
     /// Entropy.
     pub rng: &'a mut Rng,
     /// The device this connection's packets leave by.
@@ -26,6 +29,20 @@ pub struct Cx<'a> {
     pub ts_offset: u32,
     /// Old rules in force, for the laboratory.
     pub legacy: Legacy,
+}
+
+impl Cx<'_> {
+    /// How hard receive windows are to be held down.
+    #[inline]
+    pub(crate) fn squeeze(&self) -> Squeeze {
+        if !self.mem.is_under_pressure() {
+            Squeeze::No
+        } else if self.mem.is_exhausted(self.sysctl) {
+            Squeeze::All
+        } else {
+            Squeeze::Slow
+        }
+    }
 }
 
 /// What the outgoing device takes in one packet.

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use crate::congestion;
+use crate::{PAGE_BYTES, congestion};
 
 /// Declares the tunables: prefix, name, type, default, what is allowed.
 macro_rules! sysctls {
@@ -128,6 +128,24 @@ sysctls! {
     "net.ipv4." ip_local_port_range: [u16; 2] = [32_768, 60_999], 1..=65_535;
     /// Connections in TIME-WAIT ignore RST (RFC 1337).
     "net.ipv4." tcp_rfc1337: bool = false, ();
+    /// Memory of all connections, in pages of 4096 bytes: below the first there is plenty, above
+    /// the second buffers no longer grow, above the third nobody gets more. By default the last
+    /// is 1 GiB, the others half and two thirds of it.
+    "net.ipv4." tcp_mem: [u32; 3] = tcp_mem(1 << 30), 0..=0x7fff_ffff;
+    /// Connections that may live on without a user; beyond, they are reset.
+    "net.ipv4." tcp_max_orphans: u32 = 65_536, 0..=0xff_ffff;
+}
+
+/// `tcp_mem` for a stack whose connections may hold this many bytes in all. The shares are
+/// Linux's.
+pub const fn tcp_mem(bytes: u64) -> [u32; 3] {
+    let pages = bytes / PAGE_BYTES as u64;
+    let pages = if pages > 0x7fff_ffff {
+        0x7fff_ffff
+    } else {
+        pages as u32
+    };
+    [pages / 2, pages / 3 * 2, pages]
 }
 
 /// `key` without its prefix.

@@ -2,29 +2,31 @@
 //! after it carried a lot.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::cell::Cell;
 
 use fullsend_buf::Pool;
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, FlowReport, SegmentIn, SegmentOut, State, Sysctl, TcpMib,
+    Connection, Cx, DeviceCaps, FlowReport, SegmentIn, SegmentOut, State, Sysctl, TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
-/// Bytes on the heap now.
-static HELD: AtomicIsize = AtomicIsize::new(0);
+thread_local! {
+    /// Bytes on the heap now that this thread put there: the test harness allocates, too.
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
 
 struct Counting;
 
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        HELD.set(HELD.get() + layout.size() as isize);
         // SAFETY: the caller's promises are those that the system asks for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        HELD.set(HELD.get() - layout.size() as isize);
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -38,6 +40,7 @@ struct Lab {
     sysctl: Sysctl,
     pool: Pool,
     mib: TcpMib,
+    mem: TcpMemory,
     rng: Rng,
 }
 
@@ -49,6 +52,7 @@ impl Lab {
             // Keeps nothing: what a connection does not hold is freed.
             pool: Pool::new(0),
             mib: TcpMib::default(),
+            mem: TcpMemory::default(),
             rng: Rng::new(Seed::from_u64(1)),
         }
     }
@@ -59,6 +63,7 @@ impl Lab {
             sysctl: &self.sysctl,
             pool: &self.pool,
             mib: &mut self.mib,
+            mem: &mut self.mem,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: 1500,
@@ -145,9 +150,9 @@ fn an_idle_connection_is_small() {
     let mut lab = Lab::new();
     // The first connection pays for what the laboratory itself allocates.
     drop(lab.pair());
-    let before = HELD.load(Ordering::Relaxed);
+    let before = HELD.get();
     let (mut a, mut b) = lab.pair();
-    let heap = |before| (HELD.load(Ordering::Relaxed) - before) as usize / 2;
+    let heap = |before| (HELD.get() - before) as usize / 2;
     let fresh = heap(before);
     lab.carry(&mut a, &mut b, 5_000_000, 50_000);
     lab.carry(&mut b, &mut a, 100_000, 4096);

@@ -332,7 +332,7 @@ impl TcpStream {
     /// Says that nothing more will be read (`SHUT_RD`): reads give the end of the stream.
     pub fn shutdown_read(&self) -> io::Result<()> {
         self.engine
-            .op(|host, _| host.tcp_shutdown_read(self.id).map_err(io_error))
+            .op(|host, now| host.tcp_shutdown_read(now, self.id).map_err(io_error))
     }
 
     /// Waits until all that was written (and the FIN, after `shutdown`) is acknowledged.

@@ -191,14 +191,8 @@ impl Host {
     }
 
     /// No more reading.
-    pub fn tcp_shutdown_read(&mut self, id: TcpId) -> Result<(), StackError> {
-        let mut wakers = core::mem::take(&mut self.wakers);
-        let done = self.user_socket(Instant::ZERO, id).map(|(_, socket, _)| {
-            socket.conn.shutdown_read();
-            socket.waiters.wake(Wait::Read, &mut wakers);
-        });
-        self.wakers = wakers;
-        done
+    pub fn tcp_shutdown_read(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
+        self.with_conn(now, id, Connection::shutdown_read)
     }
 
     /// All written data (and the FIN, if shut down) is acknowledged; registers `waker` if not. An

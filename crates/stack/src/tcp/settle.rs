@@ -11,9 +11,8 @@ use crate::Host;
 use crate::demux::Target;
 use crate::waiters::{Wait, Waiters};
 
-/// Connections that may live on without a user; beyond, the youngest is reset (Linux's
-/// tcp_max_orphans).
-const MAX_ORPHANS: usize = 65_536;
+/// What an orphan may hold whatever happens (Linux's least send buffer).
+const ORPHAN_LEAST_BYTES: usize = 4608;
 
 impl Host {
     /// After a call on a connection that could have changed anything.
@@ -87,7 +86,7 @@ impl Host {
             let remains = socket.conn.take_time_wait();
             self.leave_flow(index, remains);
         }
-        self.release_if_done(index);
+        self.release_if_done(now, index);
     }
 
     /// The connection is over: its four-tuple goes to what remains of it in TIME-WAIT, or is free
@@ -102,12 +101,14 @@ impl Host {
     }
 
     /// Forgets a connection that nobody will ask for again.
-    pub(super) fn release_if_done(&mut self, index: u32) {
-        let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
+    pub(super) fn release_if_done(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
         };
         let done = socket.conn.state() == State::Closed && !socket.queued;
         if done && socket.owner == Owner::Nobody {
+            let mut cx = self.env.cx_without_path(now, socket.conn.ts_offset());
+            socket.conn.release_memory(&mut cx);
             self.tcp.orphans -= 1;
             self.forget(index);
         }
@@ -130,7 +131,6 @@ impl Host {
 
     /// The user of a connection lets go of it, or there never was one.
     pub(super) fn orphan(&mut self, now: Instant, index: u32, abort: bool) {
-        let too_many = self.tcp.orphans >= MAX_ORPHANS;
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
         };
@@ -139,14 +139,30 @@ impl Host {
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         if abort {
             socket.conn.abort(&mut cx);
-        } else if too_many {
-            self.mib.socket.abort_on_memory += 1;
-            socket.conn.abort(&mut cx);
         } else {
             socket.conn.close(&mut cx);
         }
         socket.waiters = Waiters::default();
+        self.abort_costly_orphan(now, index);
         self.settle(now, index);
+    }
+
+    /// Resets an orphan if there are too many, or if it holds much of memory that is exhausted.
+    fn abort_costly_orphan(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        if socket.owner != Owner::Nobody || socket.conn.state() == State::Closed {
+            return;
+        }
+        let sysctl = &self.env.sysctl;
+        let too_many = self.tcp.orphans > sysctl.tcp_max_orphans as usize;
+        let large = socket.conn.truesize() > ORPHAN_LEAST_BYTES;
+        if too_many || (large && self.env.mem.is_exhausted(sysctl)) {
+            self.mib.socket.abort_on_memory += 1;
+            let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+            socket.conn.abort(&mut cx);
+        }
     }
 
     /// Timer `index` fired.
@@ -156,6 +172,7 @@ impl Host {
                 if socket.conn.poll_deadline().is_some_and(|at| at <= now) {
                     let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                     socket.conn.handle_timeout(&mut cx);
+                    self.abort_costly_orphan(now, index);
                 }
                 self.settle(now, index);
             }

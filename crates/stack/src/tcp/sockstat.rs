@@ -5,9 +5,6 @@ use core::fmt;
 use super::socket::{Entry, Owner};
 use crate::Host;
 
-/// Bytes of the unit that `mem` counts in.
-const PAGE: usize = 4096;
-
 /// The host's TCP sockets; as text, the line of `/proc/net/sockstat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SockStat {
@@ -49,11 +46,10 @@ impl Host {
             orphan: self.tcp.orphans,
             tw: self.tcp.time_wait.len(),
             alloc: listeners,
-            mem: 0,
+            mem: self.env.mem.pages(),
         };
         for (_, entry) in self.tcp.table.iter() {
             let Entry::Conn(socket) = entry else { continue };
-            stat.mem += socket.conn.truesize().div_ceil(PAGE) as u64;
             if !matches!(socket.owner, Owner::HalfOpen(_)) {
                 stat.inuse += usize::from(socket.reachable);
                 stat.alloc += 1;

@@ -30,9 +30,10 @@ impl Connection {
     }
 
     /// `shutdown(SHUT_RD)`: reads give end of stream.
-    pub fn shutdown_read(&mut self) {
+    pub fn shutdown_read(&mut self, cx: &mut Cx<'_>) {
         self.user.read_shut = true;
         self.rcv.queue.clear();
+        self.charge(cx);
         self.wake_reader();
     }
 
@@ -65,10 +66,11 @@ impl Connection {
                 }
             }
         }
+        self.charge(cx);
     }
 
     /// RST at once (RFC 9293 3.10.5).
-    pub fn abort(&mut self, _cx: &mut Cx<'_>) {
+    pub fn abort(&mut self, cx: &mut Cx<'_>) {
         if self.state == State::Closed {
             return;
         }
@@ -77,6 +79,7 @@ impl Connection {
         }
         self.fail(TcpError::ConnectionAborted);
         self.out.any = self.out.reset.is_some();
+        self.charge(cx);
     }
 
     /// An orphan in FIN-WAIT-2 does not wait for ever.
@@ -126,7 +129,7 @@ impl Connection {
             remote_port: self.remote_port,
             snd_nxt: self.snd.nxt,
             rcv_nxt,
-            window: self.window_field(),
+            window: self.window_field(cx),
             timestamps: self.agreed.timestamps.then_some(TwTimestamps {
                 recent: self.ts.recent,
                 offset: self.ts.offset,

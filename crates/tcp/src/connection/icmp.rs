@@ -26,6 +26,7 @@ impl Connection {
             IcmpError::Unreachable(error) if !self.state.is_synchronized() => {
                 cx.mib.attempt_fails += 1;
                 self.fail(error);
+                self.charge(cx);
             }
             IcmpError::Unreachable(TcpError::TimedOut) => {}
             IcmpError::Unreachable(error) => self.user.soft_error = Some(error),

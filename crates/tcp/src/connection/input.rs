@@ -33,6 +33,7 @@ impl Connection {
             State::Closed => {}
             _ => self.segment_in_window(cx, segment),
         }
+        self.charge(cx);
     }
 
     fn segment_in_window(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
@@ -237,6 +238,10 @@ impl Connection {
             self.rcv.ack.now();
             return;
         }
+        if cx.mem.is_exhausted(cx.sysctl) && !self.admits_text(cx, seq, segs) {
+            self.rcv.ack.now();
+            return;
+        }
         let arrival = self.rcv.queue.insert(cx.pool, seq, text, fin);
         self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
         let segment_len = match segment.gso_size {
@@ -247,6 +252,29 @@ impl Connection {
         if self.rcv.queue.fin_received() {
             self.take_fin(cx);
         }
+    }
+
+    /// Text came while the host's memory is exhausted. A reader who has nothing gets it all the
+    /// same, so that every connection makes progress; the rest is sent again.
+    #[cold]
+    fn admits_text(&mut self, cx: &mut Cx<'_>, seq: SeqNum, segs: u32) -> bool {
+        cx.mib.prune_called += 1;
+        if seq.after(self.rcv.queue.rcv_nxt()) {
+            cx.mib.ofo_drop += u64::from(segs);
+            return false;
+        }
+        self.charge(cx);
+        if self.rcv.queue.prune(cx.mem.excess_bytes(cx.sysctl)) {
+            cx.mib.ofo_pruned += 1;
+            self.charge(cx);
+        }
+        let least = cx.sysctl.tcp_rmem[0] as usize;
+        if !cx.mem.is_exhausted(cx.sysctl) || self.rcv.queue.truesize() < least {
+            return true;
+        }
+        cx.mib.rcv_pruned += 1;
+        cx.mib.rcv_q_drop += u64::from(segs);
+        false
     }
 
     fn after_text(&mut self, cx: &mut Cx<'_>, arrival: Arrival, segment_len: u32, segs: u32) {

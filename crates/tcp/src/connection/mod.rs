@@ -9,6 +9,7 @@ mod settings;
 mod state;
 mod timers;
 mod user;
+mod writable;
 
 use alloc::boxed::Box;
 
@@ -53,6 +54,8 @@ pub struct Connection {
     pub(crate) settings: Settings,
     pub(crate) stats: Stats,
     pub(crate) time_wait: Option<Box<TimeWait>>,
+    /// What the host has been charged for our queues.
+    pub(crate) mem_pages: u32,
 }
 
 /// Options: what we offer on our SYN, then what both sides have agreed on.

@@ -107,6 +107,7 @@ impl Connection {
             flow.wake_at = Instant::FAR_FUTURE;
             self.on_wake();
         }
+        self.charge(cx);
     }
 
     /// RFC 6298 5.1: the timer runs while something is in flight.

@@ -13,13 +13,14 @@ impl Connection {
         self.check_writable()?;
         self.check_app_limited();
         self.refresh_size_goal(cx);
-        let goal = self.snd.size_goal as usize;
+        let mut goal = self.snd.size_goal as usize;
         let mut done = 0;
         while done < data.len() {
             let mut room = self.snd.queue.tail_room(goal);
             if room == 0 {
-                // Memory is looked at once for each transmit unit (spec 3).
-                if !self.may_add_memory(cx) {
+                // Memory is looked at once for each transmit unit.
+                goal = self.new_unit(cx);
+                if goal == 0 {
                     break;
                 }
                 room = goal;
@@ -28,37 +29,52 @@ impl Connection {
             self.snd.queue.append(cx.pool, &data[done..done + n], goal);
             done += n;
         }
-        if done == 0 && !data.is_empty() {
-            self.user.wants_write = true;
-            return Err(TcpError::WouldBlock);
+        if done < data.len() {
+            self.out_of_room();
+            if done == 0 {
+                return Err(TcpError::WouldBlock);
+            }
         }
         self.after_write(cx, more && done == data.len());
+        self.charge(cx);
         Ok(done)
     }
 
-    /// Appends `data` without copying; all of it or `WouldBlock` (the slice comes back).
+    /// Appends `data` without copying, as much as there is room for; what there is no room for
+    /// comes back with `WouldBlock`.
     pub fn write_slice(
         &mut self,
         cx: &mut Cx<'_>,
-        data: Slice,
+        mut data: Slice,
         more: bool,
     ) -> Result<(), (TcpError, Slice)> {
         if let Err(error) = self.check_writable() {
             return Err((error, data));
         }
+        self.check_app_limited();
+        self.refresh_size_goal(cx);
+        let (len, mut goal) = (data.len(), self.snd.size_goal as usize);
+        while !data.is_empty() {
+            let mut room = self.snd.queue.tail_room(goal);
+            if room == 0 {
+                goal = self.new_unit(cx);
+                if goal == 0 {
+                    break;
+                }
+                room = goal;
+            }
+            let piece = data.split_to(room.min(data.len()));
+            self.snd.queue.append_slice(piece, goal);
+        }
+        if data.len() < len {
+            self.after_write(cx, more && data.is_empty());
+            self.charge(cx);
+        }
         if data.is_empty() {
             return Ok(());
         }
-        if !self.may_add_memory(cx) {
-            self.user.wants_write = true;
-            return Err((TcpError::WouldBlock, data));
-        }
-        self.check_app_limited();
-        self.refresh_size_goal(cx);
-        let goal = self.snd.size_goal as usize;
-        self.snd.queue.append_slice(data, goal);
-        self.after_write(cx, more);
-        Ok(())
+        self.out_of_room();
+        Err((TcpError::WouldBlock, data))
     }
 
     #[inline]
@@ -121,20 +137,27 @@ impl Connection {
 
     /// Text was taken: tunes the buffer, and tells the peer of much new room.
     #[inline]
-    fn after_read(&mut self, cx: &Cx<'_>, n: usize) {
+    fn after_read(&mut self, cx: &mut Cx<'_>, n: usize) {
+        self.charge(cx);
         if n == 0 || !self.state.is_synchronized() {
             return;
         }
         let rcv = &mut self.rcv;
         let mss = self.adv_mss;
         if cx.sysctl.tcp_moderate_rcvbuf {
-            rcv.window.on_read(cx.now, n, mss, cx.sysctl.tcp_rmem);
+            let may_grow = !cx.mem.is_under_pressure();
+            rcv.window
+                .on_read(cx.now, n, mss, cx.sysctl.tcp_rmem, may_grow);
         }
         if rcv.queue.fin_received() {
             return;
         }
         let held = rcv.queue.readable();
-        if rcv.window.update_due(rcv.queue.rcv_nxt(), held, mss) {
+        let squeeze = cx.squeeze();
+        if rcv
+            .window
+            .update_due(rcv.queue.rcv_nxt(), held, mss, squeeze)
+        {
             rcv.ack.now();
             self.out.any = true;
         }
@@ -154,62 +177,6 @@ impl Connection {
             || self.user.read_shut
             || self.user.error.is_some()
             || self.state == State::Closed
-    }
-
-    /// Writable in the sense of spec 3 (wake=1). Registers interest (NOSPACE) when not.
-    pub fn poll_writable(&mut self, cx: &mut Cx<'_>) -> bool {
-        let ready = self.is_writable(cx);
-        self.user.wants_write = !ready;
-        ready
-    }
-
-    fn is_writable(&self, cx: &Cx<'_>) -> bool {
-        match self.state {
-            State::SynSent | State::SynReceived => false,
-            State::Established | State::CloseWait => self.has_room(cx),
-            // The write will say why not.
-            _ => true,
-        }
-    }
-
-    /// Spec 3, wake=0: a new transmit unit may be begun.
-    #[inline]
-    fn may_add_memory(&self, cx: &Cx<'_>) -> bool {
-        self.snd.wmem_queued() < self.snd.sndbuf as usize
-            && (self.snd.queue.len() as u32) < self.settings.notsent_lowat(cx.sysctl)
-    }
-
-    /// Spec 3, wake=1: so much room that a wakeup is worth it.
-    fn has_room(&self, cx: &Cx<'_>) -> bool {
-        let (queued, sndbuf) = (self.snd.wmem_queued(), self.snd.sndbuf as usize);
-        let notsent = self.snd.queue.len() as u64;
-        queued < sndbuf
-            && sndbuf - queued >= queued / 2
-            && 2 * notsent < u64::from(self.settings.notsent_lowat(cx.sysctl))
-    }
-
-    /// Spec 3: the send buffer follows cwnd, up to `tcp_wmem[2]`, unless the user fixed it.
-    pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
-        let in_flight = self.snd.rtx.in_flight();
-        if self.snd.sndbuf_locked || in_flight > self.cwnd.cwnd {
-            return;
-        }
-        let segs = self
-            .cwnd
-            .cwnd
-            .max(10)
-            .max(self.recovery.reordering_segs() + 1);
-        // One segment with headers in memory, as an allocator would round it.
-        let per_mss = (self.snd.mss.bytes() + 640).next_power_of_two() + 256;
-        let expand = self.cc.sndbuf_expand();
-        let target = expand.saturating_mul(segs).saturating_mul(per_mss);
-        self.snd.sndbuf = self.snd.sndbuf.max(target.min(cx.sysctl.tcp_wmem[2]));
-    }
-
-    pub(crate) fn wake_writer_if_room(&mut self, cx: &Cx<'_>) {
-        if self.user.wants_write && self.is_writable(cx) {
-            self.wake_writer();
-        }
     }
 
     pub(crate) fn wake_writer(&mut self) {

@@ -16,7 +16,7 @@ mod window;
 pub(crate) use ack_policy::AckPolicy;
 use buffer::Text;
 use reassembly::Reassembly;
-pub(crate) use window::RecvWindow;
+pub(crate) use window::{RecvWindow, Squeeze};
 
 /// What became of an arriving segment's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,6 +195,19 @@ impl RecvQueue {
     pub(crate) fn truesize(&self) -> usize {
         let beyond = self.beyond.as_ref();
         self.text.truesize() + beyond.map_or(0, |b| b.reassembly.truesize())
+    }
+
+    /// Throws away text behind holes, the furthest first, until this much memory is free or none
+    /// is left (RFC 2018 8 lets us); false if there was none.
+    pub(crate) fn prune(&mut self, bytes: usize) -> bool {
+        let Some(beyond) = &mut self.beyond else {
+            return false;
+        };
+        let pruned = beyond.reassembly.prune(bytes);
+        if beyond.is_idle() {
+            self.beyond = None;
+        }
+        pruned
     }
 
     /// Copies bytes out and forgets them.

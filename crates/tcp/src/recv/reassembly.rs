@@ -58,6 +58,8 @@ pub(super) struct Reassembly {
     /// A byte of each run changed lately, most recent first.
     recent: [Option<SeqNum>; RECENT],
     bytes: u32,
+    /// Memory that the runs' text holds.
+    pinned: usize,
 }
 
 impl Reassembly {
@@ -72,8 +74,7 @@ impl Reassembly {
 
     /// Bytes of memory held.
     pub(super) fn truesize(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
-            + self.runs.iter().map(|r| r.text.truesize()).sum::<usize>()
+        self.runs.capacity() * size_of::<Run>() + self.pinned
     }
 
     /// Stores text; what is held already stays as it is (first data wins). `must`: store it
@@ -132,13 +133,17 @@ impl Reassembly {
             .get(i + 1)
             .map_or(u32::MAX, |next| next.start.since(end));
         let n = hole.min(text.len() as u32);
-        self.runs[i]
-            .text
-            .push(pool, text.split_to(n as usize), true);
+        let run = &mut self.runs[i].text;
+        self.pinned -= run.truesize();
+        run.push(pool, text.split_to(n as usize), true);
+        self.pinned += run.truesize();
         if n == hole
             && let Some(next) = self.runs.remove(i + 1)
         {
-            self.runs[i].text.append(next.text);
+            let run = &mut self.runs[i].text;
+            self.pinned -= run.truesize() + next.text.truesize();
+            run.append(next.text);
+            self.pinned += run.truesize();
         }
         n
     }
@@ -170,8 +175,25 @@ impl Reassembly {
         }
         let mut run = self.runs.pop_front()?;
         self.bytes -= run.text.len() as u32;
+        self.pinned -= run.text.truesize();
         run.text.advance(rcv_nxt.since(run.start) as usize);
         Some(run.text)
+    }
+
+    /// Drops the furthest runs until this much memory is free, or all; false if there was none.
+    pub(super) fn prune(&mut self, bytes: usize) -> bool {
+        let mut freed = 0;
+        while freed < bytes
+            && let Some(run) = self.runs.pop_back()
+        {
+            self.bytes -= run.text.len() as u32;
+            self.pinned -= run.text.truesize();
+            freed += run.text.truesize();
+        }
+        if self.runs.is_empty() {
+            *self = Self::default();
+        }
+        freed > 0
     }
 
     /// Appends the blocks of the runs changed last, as many as fit into `max`.
@@ -190,6 +212,8 @@ impl Reassembly {
     pub(super) fn check(&self) {
         let text: usize = self.runs.iter().map(|r| r.text.len()).sum();
         assert_eq!(text, self.bytes());
+        let pinned: usize = self.runs.iter().map(|r| r.text.truesize()).sum();
+        assert_eq!(pinned, self.pinned);
         assert!(self.runs.iter().all(|r| !r.text.is_empty()));
         for (run, next) in self.runs.iter().zip(self.runs.iter().skip(1)) {
             assert!(run.end().before(next.start));

@@ -5,6 +5,20 @@ use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindo
 #[cfg(test)]
 mod tests;
 
+/// How hard the host's want of memory holds windows down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Squeeze {
+    /// Not at all.
+    No,
+    /// Those whose readers do not keep up.
+    Slow,
+    /// All.
+    All,
+}
+
+/// Segments that a window held down still offers.
+const SQUEEZED_SEGS: u32 = 4;
+
 /// Decides what window to advertise, and tunes the receive buffer.
 ///
 /// `rcvbuf` is in bytes of memory as Linux counts it; half of it is offered as window, the other
@@ -83,10 +97,16 @@ impl RecvWindow {
     /// (those behind holes lie inside the window and do not count). Moves the advertised right
     /// edge.
     #[inline]
-    pub(crate) fn advertise(&mut self, rcv_nxt: SeqNum, held: usize, mss: Mss) -> WireWindow {
+    pub(crate) fn advertise(
+        &mut self,
+        rcv_nxt: SeqNum,
+        held: usize,
+        mss: Mss,
+        squeeze: Squeeze,
+    ) -> WireWindow {
         let shift = self.scale_in_force.shift();
         let current = self.current(rcv_nxt).0;
-        let free = self.free(held);
+        let free = self.free(held, mss, squeeze);
         // RFC 9293 3.8.6.2.2: the right edge moves by steps worth sending for.
         let field = if free >= current.saturating_add(self.least_step(mss)) {
             free >> shift
@@ -100,10 +120,15 @@ impl RecvWindow {
     }
 
     #[inline]
-    fn free(&self, held: usize) -> u32 {
+    fn free(&self, held: usize, mss: Mss, squeeze: Squeeze) -> u32 {
         let held = u32::try_from(held).unwrap_or(u32::MAX);
         let most = 0xffff << self.scale_in_force.shift();
-        self.limit().saturating_sub(held).min(most)
+        let free = self.limit().saturating_sub(held).min(most);
+        match squeeze {
+            Squeeze::No => free,
+            Squeeze::Slow if free > self.limit() / 2 => free,
+            _ => free.min(SQUEEZED_SEGS * mss.bytes()),
+        }
     }
 
     #[inline]
@@ -136,12 +161,18 @@ impl RecvWindow {
     /// it is, when it is less than half open (RFC 9293 3.8.6.2.2 asks for less; the ACKs of
     /// arriving data tell the rest).
     #[inline]
-    pub(crate) fn update_due(&self, rcv_nxt: SeqNum, held: usize, mss: Mss) -> bool {
+    pub(crate) fn update_due(
+        &self,
+        rcv_nxt: SeqNum,
+        held: usize,
+        mss: Mss,
+        squeeze: Squeeze,
+    ) -> bool {
         let current = self.current(rcv_nxt).0;
         if current > self.limit() / 2 {
             return false;
         }
-        let free = self.free(held);
+        let free = self.free(held, mss, squeeze);
         free >= current.saturating_mul(2) && free >= current + self.least_step(mss)
     }
 
@@ -166,9 +197,16 @@ impl RecvWindow {
     }
 
     /// The user took `bytes` out: grows the buffer to twice what is read per round trip, up to
-    /// `rmem[2]`, unless locked (dynamic right-sizing).
+    /// `rmem[2]`, unless locked or memory is scarce (dynamic right-sizing).
     #[inline]
-    pub(crate) fn on_read(&mut self, now: Instant, bytes: usize, mss: Mss, rmem: [u32; 3]) {
+    pub(crate) fn on_read(
+        &mut self,
+        now: Instant,
+        bytes: usize,
+        mss: Mss,
+        rmem: [u32; 3],
+        may_grow: bool,
+    ) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
         let passed = now.since(self.round_started);
@@ -176,7 +214,7 @@ impl RecvWindow {
             return;
         }
         if self.read_this_rtt > self.read_per_rtt {
-            if !self.locked {
+            if !self.locked && may_grow {
                 self.grow(mss, rmem[2]);
             }
             self.read_per_rtt = self.read_this_rtt;

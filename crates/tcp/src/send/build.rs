@@ -36,8 +36,7 @@ impl Connection {
     /// Puts the header on, and with it everything the peer is to know.
     pub(super) fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let held = self.rcv.queue.readable();
-        let window = self.rcv.window.advertise(rcv_nxt, held, self.adv_mss);
+        let window = self.window_field(cx);
         let sack = self.sack_blocks(draft.payload.len());
         // Holes that did not fit are told by an ACK of their own.
         if sack.is_some() || !self.rcv.ack.is_due() {
@@ -91,11 +90,14 @@ impl Connection {
         Some(self.rcv.queue.take_sack_blocks(max))
     }
 
-    /// The window field as it was last told.
-    pub(crate) fn window_field(&mut self) -> WireWindow {
+    /// The window field for a segment that leaves now.
+    #[inline]
+    pub(crate) fn window_field(&mut self, cx: &Cx<'_>) -> WireWindow {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let held = self.rcv.queue.readable();
-        self.rcv.window.advertise(rcv_nxt, held, self.adv_mss)
+        let squeeze = cx.squeeze();
+        let window = &mut self.rcv.window;
+        window.advertise(rcv_nxt, held, self.adv_mss, squeeze)
     }
 
     /// RFC 9293 3.10.7.1, 3.10.5.

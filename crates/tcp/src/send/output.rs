@@ -21,6 +21,7 @@ impl Connection {
         };
         let segment = self.build(cx, draft);
         self.after_transmit(cx, true);
+        self.charge(cx);
         Some(segment)
     }
 
@@ -30,10 +31,8 @@ impl Connection {
         if !self.snd.has_unsent() {
             self.report_held(cx.now, SendLimit::Application);
         }
-        if !self.out.any {
-            // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
-            self.wake_writer_if_room(cx);
-        }
+        // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
+        self.wake_writer_if_room(cx);
     }
 
     /// Behind the segment that has just been built another one might follow.

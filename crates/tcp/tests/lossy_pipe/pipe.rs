@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fullsend_buf::Pool;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, SocketOption, State, Sysctl, TcpError,
-    TcpMib, TimeWait, TimeWaitVerdict,
+    TcpMemory, TcpMib, TimeWait, TimeWaitVerdict,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
@@ -60,6 +60,7 @@ struct Host {
     sysctl: Sysctl,
     pool: Pool,
     mib: TcpMib,
+    mem: TcpMemory,
     rng: Rng,
     side: usize,
     to_write: usize,
@@ -89,6 +90,7 @@ impl Host {
             sysctl,
             pool: Pool::new(1 << 22),
             mib: TcpMib::default(),
+            mem: TcpMemory::default(),
             rng: Rng::new(seed),
             side,
             to_write,
@@ -111,6 +113,7 @@ impl Host {
             sysctl: &self.sysctl,
             pool: &self.pool,
             mib: &mut self.mib,
+            mem: &mut self.mem,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: 1500,

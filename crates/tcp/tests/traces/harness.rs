@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
-    Sysctl, TcpError, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
+    Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -68,6 +68,7 @@ impl Default for Setup {
 pub(crate) struct Bench {
     pub(crate) conn: Connection,
     pub(crate) mib: TcpMib,
+    pub(crate) mem: TcpMemory,
     now: Instant,
     setup: Setup,
     pool: Pool,
@@ -89,6 +90,7 @@ macro_rules! cx {
             sysctl: &$bench.setup.sysctl,
             pool: &$bench.pool,
             mib: &mut $bench.mib,
+            mem: &mut $bench.mem,
             rng: &mut $bench.rng,
             device: $bench.setup.device,
             ts_offset: TS_OFFSET,
@@ -119,6 +121,7 @@ impl Bench {
 
     fn new(setup: &Setup, syn: Option<TcpRepr>) -> Self {
         let (mut rng, mut mib) = (Rng::new(Seed::from_u64(1)), TcpMib::default());
+        let mut mem = TcpMemory::default();
         let pool = Pool::new(1 << 20);
         let now = Instant::ZERO + Nanos::from_secs(100);
         let mut cx = Cx {
@@ -126,6 +129,7 @@ impl Bench {
             sysctl: &setup.sysctl,
             pool: &pool,
             mib: &mut mib,
+            mem: &mut mem,
             rng: &mut rng,
             device: setup.device,
             ts_offset: TS_OFFSET,
@@ -140,6 +144,7 @@ impl Bench {
         Self {
             conn,
             mib,
+            mem,
             now,
             setup: setup.clone(),
             pool,
@@ -221,7 +226,7 @@ impl Bench {
                 String::new()
             }
             "shutdown_read" => {
-                self.conn.shutdown_read();
+                self.conn.shutdown_read(cx!(self));
                 String::new()
             }
             "close" => {

@@ -1,7 +1,7 @@
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WireWindow};
 use proptest::prelude::*;
 
-use super::RecvWindow;
+use super::{RecvWindow, Squeeze};
 
 const RMEM: [u32; 3] = [4096, 131_072, 6_291_456];
 
@@ -30,7 +30,10 @@ fn offers_64_kib_first_and_a_scale_for_the_largest_buffer() {
     let mut window = established(true);
     assert_eq!(window.scale().shift(), 7);
     assert_eq!(window.current(seq(0)), Window(65_535));
-    assert_eq!(window.advertise(seq(0), 0, mss()), WireWindow(512));
+    assert_eq!(
+        window.advertise(seq(0), 0, mss(), Squeeze::No),
+        WireWindow(512)
+    );
     assert_eq!(window.current(seq(0)), Window(65_536));
 }
 
@@ -38,21 +41,30 @@ fn offers_64_kib_first_and_a_scale_for_the_largest_buffer() {
 fn without_scaling_the_window_is_what_the_field_can_say() {
     let mut window = established(false);
     window.lock(4_000_000);
-    assert_eq!(window.advertise(seq(0), 0, mss()), WireWindow(65_535));
+    assert_eq!(
+        window.advertise(seq(0), 0, mss(), Squeeze::No),
+        WireWindow(65_535)
+    );
 }
 
 #[test]
 fn closes_as_the_reader_lags_and_opens_by_worthy_steps() {
     let mut window = established(true);
-    window.advertise(seq(0), 0, mss());
+    window.advertise(seq(0), 0, mss(), Squeeze::No);
     // All of it arrives, nothing is read.
-    assert_eq!(window.advertise(seq(65_536), 65_536, mss()), WireWindow(0));
-    // 1,000 bytes read are not worth telling; 2,000 are.
-    assert!(!window.update_due(seq(65_536), 64_536, mss()));
-    assert_eq!(window.advertise(seq(65_536), 64_536, mss()), WireWindow(0));
-    assert!(window.update_due(seq(65_536), 63_536, mss()));
     assert_eq!(
-        window.advertise(seq(65_536), 63_536, mss()),
+        window.advertise(seq(65_536), 65_536, mss(), Squeeze::No),
+        WireWindow(0)
+    );
+    // 1,000 bytes read are not worth telling; 2,000 are.
+    assert!(!window.update_due(seq(65_536), 64_536, mss(), Squeeze::No));
+    assert_eq!(
+        window.advertise(seq(65_536), 64_536, mss(), Squeeze::No),
+        WireWindow(0)
+    );
+    assert!(window.update_due(seq(65_536), 63_536, mss(), Squeeze::No));
+    assert_eq!(
+        window.advertise(seq(65_536), 63_536, mss(), Squeeze::No),
         WireWindow(2_000 / 128)
     );
 }
@@ -60,14 +72,19 @@ fn closes_as_the_reader_lags_and_opens_by_worthy_steps() {
 #[test]
 fn an_update_is_due_only_when_the_window_has_doubled() {
     let mut window = established(true);
-    window.advertise(seq(0), 0, mss());
-    window.advertise(seq(50_000), 50_000, mss());
+    window.advertise(seq(0), 0, mss(), Squeeze::No);
+    window.advertise(seq(50_000), 50_000, mss(), Squeeze::No);
     let open = window.current(seq(50_000)).0;
-    assert!(!window.update_due(seq(50_000), 65_536 - 2 * open as usize + 1, mss()));
-    assert!(window.update_due(seq(50_000), 65_536 - 2 * open as usize, mss()));
+    assert!(!window.update_due(
+        seq(50_000),
+        65_536 - 2 * open as usize + 1,
+        mss(),
+        Squeeze::No
+    ));
+    assert!(window.update_due(seq(50_000), 65_536 - 2 * open as usize, mss(), Squeeze::No));
     // More than half open: the next ACK will tell.
-    window.advertise(seq(50_000), 0, mss());
-    assert!(!window.update_due(seq(60_000), 0, mss()));
+    window.advertise(seq(50_000), 0, mss(), Squeeze::No);
+    assert!(!window.update_due(seq(60_000), 0, mss(), Squeeze::No));
 }
 
 /// RFC 9293 3.10.7.4, the table of the first step.
@@ -106,8 +123,8 @@ fn the_buffer_grows_ahead_of_slow_start() {
         next += sent;
         window.on_data(at(now), seq(next));
         window.on_rtt(Nanos::from_millis(100));
-        window.on_read(at(now), sent as usize, mss(), RMEM);
-        window.advertise(seq(next), 0, mss());
+        window.on_read(at(now), sent as usize, mss(), RMEM, true);
+        window.advertise(seq(next), 0, mss(), Squeeze::No);
         cwnd *= 2;
     }
     assert!(window.rcvbuf() > 1 << 20 && window.rcvbuf() <= RMEM[2]);
@@ -115,7 +132,7 @@ fn the_buffer_grows_ahead_of_slow_start() {
     let mut locked = established(true);
     locked.lock(100_000);
     locked.on_rtt(Nanos::from_millis(1));
-    locked.on_read(at(10), 90_000, mss(), RMEM);
+    locked.on_read(at(10), 90_000, mss(), RMEM, true);
     assert_eq!(locked.rcvbuf(), 100_000);
 }
 
@@ -126,7 +143,7 @@ fn the_path_is_timed_by_windows_of_text() {
     assert_eq!(window.rtt, Nanos::MAX);
     window.on_data(at(30), seq(65_535));
     assert_eq!(window.rtt, Nanos::from_millis(30));
-    window.advertise(seq(65_535), 0, mss());
+    window.advertise(seq(65_535), 0, mss(), Squeeze::No);
     window.on_data(at(80), seq(140_000));
     assert_eq!(window.rtt, Nanos::from_millis(30));
 }
@@ -136,7 +153,7 @@ fn no_time_passing_changes_nothing() {
     let mut window = established(true);
     window.on_data(at(0), seq(65_535));
     for _ in 0..100 {
-        window.on_read(at(0), 1 << 20, mss(), RMEM);
+        window.on_read(at(0), 1 << 20, mss(), RMEM, true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
 }
@@ -165,14 +182,14 @@ proptest! {
                 1 => {
                     let n = held.min(n as usize);
                     held -= n;
-                    window.on_read(now, n, mss, RMEM);
+                    window.on_read(now, n, mss, RMEM, true);
                 }
                 2 => window.lock(n),
                 _ => {
                     let before = window.right_edge();
-                    let due = window.update_due(seq(nxt), held, mss);
+                    let due = window.update_due(seq(nxt), held, mss, Squeeze::No);
                     let old = window.current(seq(nxt)).0;
-                    let field = window.advertise(seq(nxt), held, mss);
+                    let field = window.advertise(seq(nxt), held, mss, Squeeze::No);
                     let told = field.scaled(window.scale_in_force);
                     prop_assert!(window.right_edge().after_eq(before));
                     prop_assert!(told.0 >= old);

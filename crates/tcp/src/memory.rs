@@ -1,0 +1,125 @@
+//! The memory of all connections of a host together, and what is done when it gets scarce
+//! (`tcp_mem`).
+
+use fullsend_units::Instant;
+
+use crate::{Connection, Cx, Sysctl, TcpMib};
+
+/// Bytes of the unit that memory is charged in, and that `tcp_mem` counts.
+pub const PAGE_BYTES: usize = 4096;
+
+/// What the text of a host's connections takes up, queued to be sent, in flight, or received and
+/// not read.
+///
+/// Each connection is charged in whole pages, whenever the number of them changes. Above
+/// `tcp_mem[1]` the host is under pressure until it is below `tcp_mem[0]`: buffers do not grow.
+/// Above `tcp_mem[2]` memory is exhausted: a connection gets no more than its least.
+#[derive(Debug, Default)]
+pub struct TcpMemory {
+    pages: u64,
+    pressed_since: Option<Instant>,
+}
+
+impl TcpMemory {
+    /// Pages charged (`mem` of `sockstat`).
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Buffers are not to grow, and windows not to open.
+    #[inline]
+    pub fn is_under_pressure(&self) -> bool {
+        self.pressed_since.is_some()
+    }
+
+    /// Below `tcp_mem[0]`.
+    #[inline]
+    pub(crate) fn is_plenty(&self, sysctl: &Sysctl) -> bool {
+        self.pages < u64::from(sysctl.tcp_mem[0])
+    }
+
+    /// Above `tcp_mem[2]`.
+    #[inline]
+    pub fn is_exhausted(&self, sysctl: &Sysctl) -> bool {
+        self.pages > u64::from(sysctl.tcp_mem[2])
+    }
+
+    /// Bytes above `tcp_mem[2]`.
+    pub(crate) fn excess_bytes(&self, sysctl: &Sysctl) -> usize {
+        let pages = self.pages.saturating_sub(sysctl.tcp_mem[2].into());
+        usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(PAGE_BYTES))
+    }
+
+    /// A connection's charge becomes `to` pages instead of `from`.
+    fn change(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, from: u32, to: u32) {
+        debug_assert!(self.pages >= from.into());
+        self.pages = self.pages.saturating_sub(from.into()) + u64::from(to);
+        match self.pressed_since {
+            None if self.pages > u64::from(sysctl.tcp_mem[1]) => {
+                mib.memory_pressures += 1;
+                self.pressed_since = Some(now);
+            }
+            Some(since) if self.is_plenty(sysctl) => {
+                mib.memory_pressures_chrono += now.since(since).as_millis();
+                self.pressed_since = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Connection {
+    /// Charges the host for what this connection holds now.
+    #[inline]
+    pub(crate) fn charge(&mut self, cx: &mut Cx<'_>) {
+        let pages = self.truesize().div_ceil(PAGE_BYTES) as u32;
+        if pages != self.mem_pages {
+            let from = core::mem::replace(&mut self.mem_pages, pages);
+            cx.mem.change(cx.now, cx.sysctl, cx.mib, from, pages);
+        }
+    }
+
+    /// Gives back what the host was charged. To be called before the connection is dropped.
+    pub fn release_memory(&mut self, cx: &mut Cx<'_>) {
+        let from = core::mem::take(&mut self.mem_pages);
+        if from > 0 {
+            cx.mem.change(cx.now, cx.sysctl, cx.mib, from, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Instant, Nanos};
+
+    use super::TcpMemory;
+    use crate::{Sysctl, TcpMib};
+
+    #[test]
+    fn pressure_begins_above_the_second_and_ends_below_the_first_limit() {
+        let sysctl = Sysctl {
+            tcp_mem: [10, 20, 30],
+            ..Sysctl::default()
+        };
+        let (mut mem, mut mib) = (TcpMemory::default(), TcpMib::default());
+        let mut held = 0;
+        let mut at = |ms: u64, pages: u32| {
+            let now = Instant::ZERO + Nanos::from_millis(ms);
+            mem.change(now, &sysctl, &mut mib, held, pages);
+            held = pages;
+            (mem.is_under_pressure(), mem.is_exhausted(&sysctl))
+        };
+        assert_eq!(at(0, 20), (false, false));
+        assert_eq!(at(1, 21), (true, false));
+        assert_eq!(at(2, 30), (true, false));
+        assert_eq!(at(3, 31), (true, true));
+        assert_eq!(at(4, 10), (true, false));
+        assert_eq!(at(9, 9), (false, false));
+        assert_eq!(at(11, 20), (false, false));
+        assert_eq!(at(12, 40), (true, true));
+        assert_eq!(mem.excess_bytes(&sysctl), 40_960);
+        assert_eq!(mem.pages(), 40);
+        assert_eq!(mib.memory_pressures, 2);
+        assert_eq!(mib.memory_pressures_chrono, 8);
+    }
+}
