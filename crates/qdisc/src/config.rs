@@ -4,7 +4,8 @@
 mod tests;
 mod text;
 
-use alloc::string::{String, ToString};
+use alloc::borrow::ToOwned;
+use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
@@ -115,8 +116,8 @@ const DEFAULT_LIMIT: u32 = 1000;
 pub struct QdiscError(String);
 
 impl QdiscError {
-    fn new(text: impl ToString) -> Self {
-        Self(text.to_string())
+    fn new(text: &str) -> Self {
+        Self(text.to_owned())
     }
 }
 

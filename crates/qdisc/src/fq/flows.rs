@@ -85,7 +85,7 @@ pub(super) struct Turn {
 
 #[derive(Debug)]
 pub(super) struct Flows {
-    flows: Vec<Flow>,
+    all: Vec<Flow>,
     by_key: HashTable<u32>,
     /// Places without a flow, linked by `next`.
     free: u32,
@@ -110,7 +110,7 @@ const fn hash(key: u64) -> u64 {
 impl Flows {
     pub(super) fn new(config: &FqConfig) -> Self {
         Self {
-            flows: Vec::new(),
+            all: Vec::new(),
             by_key: HashTable::new(),
             free: NIL,
             new: List::EMPTY,
@@ -124,12 +124,12 @@ impl Flows {
 
     #[inline]
     pub(super) fn get(&self, index: u32) -> &Flow {
-        &self.flows[index as usize]
+        &self.all[index as usize]
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> &mut Flow {
-        &mut self.flows[index as usize]
+        &mut self.all[index as usize]
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -147,31 +147,31 @@ impl Flows {
     /// The flow of `key`, which is about to get a packet.
     #[inline]
     pub(super) fn find_or_insert(&mut self, now: Instant, key: u64) -> &mut Flow {
-        let flows = &self.flows;
+        let flows = &self.all;
         let found = self
             .by_key
             .find(hash(key), |index| flows[*index as usize].key == key);
         let index = match found {
             Some(&index) => {
-                if self.flows[index as usize].idle {
+                if self.all[index as usize].idle {
                     self.wake(now, index);
                 }
                 index
             }
             None => self.insert(now, key),
         };
-        &mut self.flows[index as usize]
+        &mut self.all[index as usize]
     }
 
     /// An idle flow gets a packet.
     fn wake(&mut self, now: Instant, index: u32) {
-        self.idle.remove(&mut self.flows, index);
-        let flow = &mut self.flows[index as usize];
+        self.idle.remove(&mut self.all, index);
+        let flow = &mut self.all[index as usize];
         flow.idle = false;
         if now.since(flow.idle_since) > REFILLED_AFTER {
             flow.credit = flow.credit.max(self.quantum);
         }
-        self.new.push(&mut self.flows, index);
+        self.new.push(&mut self.all, index);
     }
 
     fn insert(&mut self, now: Instant, key: u64) -> u32 {
@@ -187,18 +187,18 @@ impl Flows {
             idle: false,
         };
         let index = self.free;
-        let index = if let Some(place) = self.flows.get_mut(index as usize) {
+        let index = if let Some(place) = self.all.get_mut(index as usize) {
             self.free = place.next;
             *place = flow;
             index
         } else {
-            self.flows.push(flow);
-            self.flows.len() as u32 - 1
+            self.all.push(flow);
+            self.all.len() as u32 - 1
         };
-        let flows = &self.flows;
+        let flows = &self.all;
         self.by_key
             .insert_unique(hash(key), index, |index| hash(flows[*index as usize].key));
-        self.new.push(&mut self.flows, index);
+        self.new.push(&mut self.all, index);
         index
     }
 
@@ -206,7 +206,7 @@ impl Flows {
     fn collect(&mut self, now: Instant) {
         for _ in 0..FORGOTTEN_AT_ONCE {
             let index = self.idle.head;
-            let Some(flow) = self.flows.get_mut(index as usize) else {
+            let Some(flow) = self.all.get_mut(index as usize) else {
                 return;
             };
             let old = now.since(flow.idle_since) >= FORGOTTEN_AFTER;
@@ -216,8 +216,8 @@ impl Flows {
             if let Ok(entry) = self.by_key.find_entry(hash(flow.key), |i| *i == index) {
                 entry.remove();
             }
-            self.idle.remove(&mut self.flows, index);
-            self.flows[index as usize].next = self.free;
+            self.idle.remove(&mut self.all, index);
+            self.all[index as usize].next = self.free;
             self.free = index;
             self.collected += 1;
         }
@@ -235,7 +235,7 @@ impl Flows {
         loop {
             let new = self.new.head != NIL;
             let index = if new { self.new.head } else { self.old.head };
-            let flow = self.flows.get_mut(index as usize)?;
+            let flow = self.all.get_mut(index as usize)?;
             let turn = Turn { index, new };
             if flow.fifo.len == 0 {
                 self.rest(now, turn);
@@ -251,7 +251,7 @@ impl Flows {
     #[inline]
     fn end_turn(&mut self, turn: Turn) {
         let alone = self.new.len + self.old.len == 1;
-        let flow = &mut self.flows[turn.index as usize];
+        let flow = &mut self.all[turn.index as usize];
         // Without others all its turns come one after the other.
         let turns = if alone {
             1 - flow.credit / self.quantum
@@ -260,7 +260,7 @@ impl Flows {
         };
         flow.credit += turns * self.quantum;
         self.unlist(turn);
-        self.old.push(&mut self.flows, turn.index);
+        self.old.push(&mut self.all, turn.index);
     }
 
     /// The flow has no packet any more.
@@ -268,13 +268,13 @@ impl Flows {
         self.unlist(turn);
         // RFC 8290 4.2: it passes the others once, or flows that come and go would starve them.
         if turn.new && self.old.head != NIL {
-            self.old.push(&mut self.flows, turn.index);
+            self.old.push(&mut self.all, turn.index);
             return;
         }
-        let flow = &mut self.flows[turn.index as usize];
+        let flow = &mut self.all[turn.index as usize];
         flow.idle = true;
         flow.idle_since = now;
-        self.idle.push(&mut self.flows, turn.index);
+        self.idle.push(&mut self.all, turn.index);
     }
 
     /// Takes a flow out of the line.
@@ -285,12 +285,12 @@ impl Flows {
         } else {
             &mut self.old
         };
-        list.remove(&mut self.flows, turn.index);
+        list.remove(&mut self.all, turn.index);
     }
 
     /// Puts a flow at the end of the line.
     #[inline]
     pub(super) fn make_old(&mut self, index: u32) {
-        self.old.push(&mut self.flows, index);
+        self.old.push(&mut self.all, index);
     }
 }

@@ -1,1 +1,449 @@
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
 
+use fullsend_units::{Instant, Nanos, Rate};
+use proptest::prelude::*;
+
+use super::Fq;
+use crate::{FqConfig, FqStats, QdiscStats, Queued};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Packet {
+    flow: u64,
+    len: u32,
+    departure: Instant,
+    number: u32,
+    ect: bool,
+    ce: bool,
+}
+
+impl Queued for Packet {
+    fn wire_len(&self) -> u32 {
+        self.len
+    }
+    fn flow(&self) -> u64 {
+        self.flow
+    }
+    fn departure(&self) -> Instant {
+        self.departure
+    }
+    fn mark_ce(&mut self) -> bool {
+        self.ce |= self.ect;
+        self.ect
+    }
+}
+
+fn packet(flow: u64, len: u32) -> Packet {
+    Packet {
+        flow,
+        len,
+        departure: Instant::ZERO,
+        number: 0,
+        ect: false,
+        ce: false,
+    }
+}
+
+fn paced(flow: u64, us: u64) -> Packet {
+    Packet {
+        departure: at(us),
+        ..packet(flow, 1000)
+    }
+}
+
+fn at(us: u64) -> Instant {
+    Instant::from_nanos(us * 1000)
+}
+
+fn fq(config: FqConfig) -> Fq<Packet> {
+    Fq::new(config)
+}
+
+fn own(stats: &QdiscStats) -> FqStats {
+    stats.fq.unwrap()
+}
+
+/// Flows that left, in order.
+fn drain(fq: &mut Fq<Packet>, now: Instant) -> Vec<u64> {
+    core::iter::from_fn(|| fq.dequeue(now).map(|packet| packet.flow)).collect()
+}
+
+/// Keeps a packet of each size queued for its flow and lets `rounds` packets leave: bytes by flow.
+fn share(config: FqConfig, sizes: &[u32], rounds: usize) -> Vec<u64> {
+    let mut fq = fq(config);
+    for (i, &len) in sizes.iter().enumerate() {
+        for _ in 0..3 {
+            fq.enqueue(at(0), packet(i as u64 + 1, len)).unwrap();
+        }
+    }
+    let mut bytes = vec![0; sizes.len()];
+    for _ in 0..rounds {
+        let packet = fq.dequeue(at(0)).unwrap();
+        bytes[packet.flow as usize - 1] += u64::from(packet.len);
+        fq.enqueue(at(0), packet).unwrap();
+    }
+    bytes
+}
+
+#[test]
+fn flows_share_by_bytes_whatever_their_packets() {
+    let bytes = share(FqConfig::default(), &[64, 1514, 9000, 65_000], 20_000);
+    let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
+    // Deficit round robin: apart by a quantum and a packet at most, and the first turn's bytes.
+    assert!(most - least <= 65_000 + 3028 + 15_140, "{bytes:?}");
+    assert!(*least > 1_000_000, "{bytes:?}");
+}
+
+#[test]
+fn a_new_flow_goes_first_and_one_that_comes_and_goes_starves_nobody() {
+    let mut fq = fq(FqConfig::default());
+    for _ in 0..60 {
+        fq.enqueue(at(0), packet(1, 1514)).unwrap();
+    }
+    // The first turn is used up.
+    for _ in 0..10 {
+        assert_eq!(fq.dequeue(at(0)).unwrap().flow, 1);
+    }
+    fq.enqueue(at(0), packet(2, 100)).unwrap();
+    fq.dequeue(at(0)).unwrap();
+    let mut old = 0;
+    for _ in 0..20 {
+        fq.enqueue(at(0), packet(2, 100)).unwrap();
+        old += drain_one(&mut fq, 1);
+        old += drain_one(&mut fq, 1);
+    }
+    // Each time the sparse flow goes, the other has its turn before it may go first again.
+    assert!(old >= 10, "{old}");
+}
+
+fn drain_one(fq: &mut Fq<Packet>, flow: u64) -> u32 {
+    u32::from(fq.dequeue(at(0)).unwrap().flow == flow)
+}
+
+#[test]
+fn internal_packets_go_first_but_not_always() {
+    let mut fq = fq(FqConfig::default());
+    for _ in 0..50 {
+        fq.enqueue(at(0), packet(1, 1500)).unwrap();
+    }
+    fq.enqueue(at(0), packet(0, 60)).unwrap();
+    assert_eq!(fq.dequeue(at(0)).unwrap().flow, 0);
+    for _ in 0..500 {
+        fq.enqueue(at(0), packet(0, 1500)).unwrap();
+    }
+    let order = drain(&mut fq, at(0));
+    let first_550 = &order[..220];
+    let flows = first_550.iter().filter(|flow| **flow == 1).count();
+    assert!((15..=25).contains(&flows), "{flows} of 220");
+    assert_eq!(own(&fq.stats()).highprio, 501);
+}
+
+#[test]
+fn nothing_leaves_early_and_departures_are_exact() {
+    let mut fq = fq(FqConfig::default());
+    for (flow, us) in [(1, 500), (2, 200), (3, 900), (2, 700), (1, 501), (4, 0)] {
+        fq.enqueue(at(0), paced(flow, us)).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut now = at(0);
+    loop {
+        while let Some(packet) = fq.dequeue(now) {
+            assert_eq!(packet.departure, now);
+            seen.push(packet.flow);
+        }
+        let Some(next) = fq.next_departure() else {
+            break;
+        };
+        assert!(next > now);
+        assert!(
+            fq.dequeue(Instant::from_nanos(next.as_nanos() - 1))
+                .is_none()
+        );
+        now = next;
+    }
+    assert_eq!(seen, [4, 2, 1, 1, 2, 3]);
+    assert!(fq.is_empty());
+    let stats = fq.stats();
+    assert_eq!(
+        (own(&stats).throttled, own(&stats).throttled_flows),
+        (5, 0),
+        "each wait counts once"
+    );
+}
+
+#[test]
+fn a_waiting_flow_holds_up_neither_others_nor_packets_behind_it() {
+    let mut fq = fq(FqConfig::default());
+    fq.enqueue(at(0), paced(1, 1000)).unwrap();
+    fq.enqueue(at(0), packet(1, 10)).unwrap();
+    fq.enqueue(at(0), packet(2, 10)).unwrap();
+    assert_eq!(drain(&mut fq, at(0)), [2]);
+    assert_eq!(fq.next_departure(), Some(at(1000)));
+    fq.enqueue(at(5), packet(3, 10)).unwrap();
+    assert_eq!(fq.next_departure(), Some(Instant::ZERO));
+    assert_eq!(drain(&mut fq, at(5)), [3]);
+    // Order within a flow is kept.
+    assert_eq!(drain(&mut fq, at(999)), []);
+    assert_eq!(drain(&mut fq, at(1000)), [1, 1]);
+}
+
+#[test]
+fn limits_drop_what_arrives() {
+    let mut fq = fq(FqConfig {
+        limit: 5,
+        flow_limit: 3,
+        ..FqConfig::default()
+    });
+    for _ in 0..3 {
+        fq.enqueue(at(0), packet(1, 100)).unwrap();
+    }
+    assert_eq!(fq.enqueue(at(0), packet(1, 7)), Err(packet(1, 7)));
+    fq.enqueue(at(0), packet(2, 100)).unwrap();
+    fq.enqueue(at(0), packet(0, 100)).unwrap();
+    assert_eq!(fq.enqueue(at(0), packet(0, 7)), Err(packet(0, 7)));
+    let stats = fq.stats();
+    assert_eq!((stats.dropped, own(&stats).flows_plimit), (2, 1));
+    assert_eq!((stats.backlog_packets, stats.backlog_bytes), (5, 500));
+    assert_eq!(drain(&mut fq, at(0)).len(), 5);
+    assert_eq!((fq.stats().sent_packets, fq.stats().backlog_bytes), (5, 0));
+}
+
+#[test]
+fn beyond_the_horizon_is_dropped_or_capped() {
+    let config = FqConfig {
+        horizon: Nanos::from_millis(1),
+        ..FqConfig::default()
+    };
+    let mut drops = fq(config);
+    drops.enqueue(at(10), paced(1, 1010)).unwrap();
+    assert_eq!(drops.enqueue(at(10), paced(1, 1011)), Err(paced(1, 1011)));
+    assert_eq!(own(&drops.stats()).horizon_drops, 1);
+    let mut caps = fq(FqConfig {
+        horizon_drop: false,
+        ..config
+    });
+    caps.enqueue(at(10), paced(1, 50_000)).unwrap();
+    assert!(caps.dequeue(at(10)).is_none());
+    assert_eq!(caps.next_departure(), Some(at(1010)));
+    assert_eq!(own(&caps.stats()).horizon_caps, 1);
+}
+
+#[test]
+fn packets_that_waited_too_long_are_marked_if_they_can_be() {
+    let mut fq = fq(FqConfig {
+        ce_threshold: Some(Nanos::from_millis(1)),
+        ..FqConfig::default()
+    });
+    let ect = |us| Packet {
+        ect: true,
+        ..paced(1, us)
+    };
+    for packet in [ect(0), paced(1, 0), ect(500)] {
+        fq.enqueue(at(0), packet).unwrap();
+    }
+    let marks = [at(1001), at(1001), at(1500)].map(|now| fq.dequeue(now).unwrap().ce);
+    // The third waited for its time, which does not count.
+    assert_eq!(marks, [true, false, false]);
+    assert_eq!(own(&fq.stats()).ce_mark, 1);
+}
+
+#[test]
+fn maxrate_spaces_a_flow_and_forgives_a_late_timer() {
+    let mut fq = fq(FqConfig {
+        maxrate: Some(Rate(1_000_000)),
+        ..FqConfig::default()
+    });
+    for _ in 0..50 {
+        fq.enqueue(at(0), packet(1, 1000)).unwrap();
+    }
+    let mut now = at(0);
+    let mut sent = 0;
+    while fq.dequeue(now).is_some() || fq.next_departure().is_some() {
+        sent += 1;
+        assert!(fq.dequeue(now).is_none(), "one in a millisecond");
+        if let Some(next) = fq.next_departure() {
+            now = next + Nanos::from_micros(100);
+        }
+        if sent == 50 {
+            break;
+        }
+    }
+    let spent = now.as_micros();
+    assert!((49_000..=49_500).contains(&spent), "{spent} us for 50 ms");
+}
+
+#[test]
+fn idle_flows_are_forgotten() {
+    let mut fq = fq(FqConfig::default());
+    for flow in 1..=1000 {
+        fq.enqueue(at(0), packet(flow, 100)).unwrap();
+    }
+    assert_eq!(own(&fq.stats()).flows, 1000);
+    drain(&mut fq, at(0));
+    assert_eq!(own(&fq.stats()).inactive, 1000);
+    // Known flows come back without being made anew.
+    fq.enqueue(at(1), packet(5, 100)).unwrap();
+    drain(&mut fq, at(1));
+    let later = at(4_000_000);
+    for flow in 1001..=1500 {
+        fq.enqueue(later, packet(flow, 100)).unwrap();
+    }
+    let stats = own(&fq.stats());
+    assert_eq!((stats.gc, stats.flows, stats.inactive), (1000, 500, 0));
+    drain(&mut fq, later);
+}
+
+#[test]
+fn flows_that_come_once_do_not_fill_memory() {
+    let mut fq = fq(FqConfig::default());
+    for flow in 1..=200_000 {
+        fq.enqueue(at(0), packet(flow, 100)).unwrap();
+        assert_eq!(drain(&mut fq, at(0)), [flow]);
+    }
+    let stats = own(&fq.stats());
+    assert!(stats.flows <= 65_537, "{}", stats.flows);
+    assert_eq!(u64::from(stats.flows) + stats.gc, 200_000);
+}
+
+/// What a test does.
+#[derive(Clone, Debug)]
+enum Step {
+    Enqueue { flow: u64, len: u32, delay_us: u64 },
+    Dequeue(u8),
+    Wait(u64),
+    UntilDue,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0_u64..6, 40_u32..70_000, prop_oneof![Just(0), 0_u64..5000])
+            .prop_map(|(flow, len, delay_us)| Step::Enqueue { flow, len, delay_us }),
+        2 => (1_u8..9).prop_map(Step::Dequeue),
+        1 => (0_u64..3_000).prop_map(Step::Wait),
+        1 => Just(Step::UntilDue),
+    ]
+}
+
+fn small() -> impl Strategy<Value = FqConfig> {
+    (
+        5_u32..40,
+        1_u32..12,
+        256_u32..10_000,
+        any::<bool>(),
+        proptest::option::of((100_000_u64..1 << 30).prop_map(Rate)),
+    )
+        .prop_map(
+            |(limit, flow_limit, quantum, horizon_drop, maxrate)| FqConfig {
+                limit,
+                flow_limit,
+                quantum,
+                initial_quantum: quantum * 2,
+                horizon: Nanos::from_millis(3),
+                horizon_drop,
+                ce_threshold: None,
+                maxrate,
+            },
+        )
+}
+
+/// What is known of a queue from outside.
+#[derive(Default)]
+struct Model {
+    /// By flow: the packet, and when it may leave.
+    queued: BTreeMap<u64, VecDeque<(Packet, Instant)>>,
+    horizon: Nanos,
+    count: u32,
+    accepted: u32,
+    refused: u64,
+    left: u32,
+}
+
+impl Model {
+    fn enqueue(&mut self, fq: &mut Fq<Packet>, now: Instant, packet: Packet) {
+        match fq.enqueue(now, packet) {
+            Ok(()) => {
+                let due = packet.departure.min(now + self.horizon);
+                let queue = self.queued.entry(packet.flow).or_default();
+                queue.push_back((packet, due));
+                self.accepted += 1;
+            }
+            Err(back) => {
+                assert_eq!(back, packet);
+                self.refused += 1;
+            }
+        }
+    }
+
+    fn dequeue(&mut self, fq: &mut Fq<Packet>, now: Instant) -> bool {
+        let Some(packet) = fq.dequeue(now) else {
+            let all = self.queued.values().flatten().count() as u32;
+            assert_eq!(fq.next_departure().is_some(), all > 0, "a flow was lost");
+            assert!(fq.next_departure().is_none_or(|at| at > now), "would spin");
+            return false;
+        };
+        let queue = self.queued.get_mut(&packet.flow).unwrap();
+        let (expected, due) = queue.pop_front().unwrap();
+        assert_eq!(packet, expected, "order within a flow");
+        assert!(packet.flow == 0 || due <= now, "early");
+        self.left += 1;
+        true
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_enters_leaves_once_in_order_and_never_early(
+        config in small(),
+        steps in proptest::collection::vec(step(), 1..300),
+    ) {
+        let mut fq = fq(config);
+        let mut model = Model { horizon: config.horizon, ..Model::default() };
+        let mut now = at(1);
+        for step in steps {
+            match step {
+                Step::Enqueue { flow, len, delay_us } => {
+                    model.count += 1;
+                    let departure = now + Nanos::from_micros(delay_us);
+                    let number = model.count;
+                    let packet = Packet { departure, number, ..packet(flow, len) };
+                    model.enqueue(&mut fq, now, packet);
+                }
+                Step::Dequeue(n) => {
+                    for _ in 0..n {
+                        model.dequeue(&mut fq, now);
+                    }
+                }
+                Step::Wait(us) => now += Nanos::from_micros(us),
+                Step::UntilDue => {
+                    while model.dequeue(&mut fq, now) {}
+                    now = fq.next_departure().map_or(now, |at| at.max(now));
+                }
+            }
+            let stats = fq.stats();
+            prop_assert_eq!(stats.backlog_packets, model.accepted - model.left);
+            prop_assert_eq!(stats.dropped, model.refused);
+            prop_assert!(stats.backlog_packets <= config.limit);
+        }
+        while !fq.is_empty() {
+            if !model.dequeue(&mut fq, now) {
+                now = fq.next_departure().unwrap();
+            }
+        }
+        prop_assert_eq!(model.left, model.accepted);
+        prop_assert_eq!(fq.stats().backlog_bytes, 0);
+        prop_assert!(fq.dequeue(now).is_none() && fq.next_departure().is_none());
+    }
+
+    #[test]
+    fn shares_are_fair_for_any_sizes(
+        sizes in proptest::collection::vec(40_u32..70_000, 2..9),
+        quantum in 256_u32..70_000,
+    ) {
+        let config = FqConfig { quantum, initial_quantum: quantum, ..FqConfig::default() };
+        let bytes = share(config, &sizes, 3000);
+        let largest = u64::from(*sizes.iter().max().unwrap());
+        let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
+        prop_assert!(most - least <= 2 * (largest + u64::from(quantum)), "{:?}", bytes);
+    }
+}

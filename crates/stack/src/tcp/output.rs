@@ -6,7 +6,7 @@ use fullsend_offload::{Checksum, GsoKind, Offload, Packet, TxToken, segment as c
 use fullsend_tcp::SegmentOut;
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
-use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN};
+use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
 
 use super::socket::{Entry, Socket};
 use crate::demux::FlowKey;
@@ -49,7 +49,9 @@ fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64,
         checksum: Checksum::Partial,
         ..Offload::default()
     };
-    if segment.truesize != 0 && socket != 0 {
+    // A FIN by itself is not charged, but must not overtake its flow's text in a queue.
+    let ends = segment.repr.flags.contains(TcpFlags::FIN);
+    if (segment.truesize != 0 || ends) && socket != 0 {
         packet.tx = TxToken {
             socket,
             truesize: segment.truesize,
