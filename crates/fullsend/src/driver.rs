@@ -7,14 +7,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use fullsend_units::Instant;
+use fullsend_units::{Instant, Nanos};
 use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
 use crate::engine::{Engine, RX_BATCH};
+use crate::fine_timer::FineTimer;
 
 /// Batches done before other tasks get a turn.
 const BUDGET: usize = 16;
+/// Deadlines nearer than this need more than tokio's timer, which rounds up to milliseconds.
+const FINE: Nanos = Nanos::from_micros(1500);
 
 pub(crate) struct Driver {
     engine: Arc<Engine>,
@@ -22,6 +25,8 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     /// What the timer is set to.
     timer_at: Instant,
+    /// Made when something is first due so soon.
+    fine: Option<FineTimer>,
 }
 
 impl Driver {
@@ -35,6 +40,7 @@ impl Driver {
             fd,
             timer,
             timer_at,
+            fine: None,
         })
     }
 
@@ -96,7 +102,27 @@ impl Driver {
                 return false;
             }
         }
-        self.engine.arm(self.timer_at)
+        let armed = match deadline {
+            Some(at) if self.set_fine_timer(cx, at) => at,
+            _ => self.timer_at,
+        };
+        self.engine.arm(armed)
+    }
+
+    /// True if `at` is so soon that only the finer timer is in time for it, and it is set.
+    fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
+        let now = self.engine.clock.now();
+        if at.since(now) >= FINE {
+            return false;
+        }
+        let set = match &mut self.fine {
+            Some(fine) => fine.set(cx, now, at),
+            None => FineTimer::new().and_then(|fine| self.fine.insert(fine).set(cx, now, at)),
+        };
+        if let Err(error) = &set {
+            tracing::debug!(%error, "no timer finer than a millisecond");
+        }
+        set.is_ok()
     }
 }
 
@@ -104,7 +130,7 @@ impl Driver {
     unsafe_code,
     reason = "tokio has no safe way to register a file with its reactor"
 )]
-fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the `AsyncFd` owns the descriptor, nobody else can close it, and `OwnedFd` always
     // gives the same one.
     unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)

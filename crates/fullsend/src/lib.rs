@@ -30,6 +30,7 @@ mod clock;
 mod driver;
 mod engine;
 mod error;
+mod fine_timer;
 mod stack;
 mod tcp;
 mod udp;
