@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fullsend_stack::QdiscConfig;
 
 use crate::lab::Lab;
 use crate::size;
@@ -127,6 +128,10 @@ pub(crate) struct CommonArgs {
     /// repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
+    /// Queue in front of our device, in tc's words, as in "fq" or "tbf rate 1gbit burst 64kb"
+    /// (also "pfifo limit 1000") [default: noqueue].
+    #[arg(long, value_name = "QDISC")]
+    qdisc: Option<QdiscConfig>,
     /// Print the result as one JSON object.
     #[arg(short = 'J', long)]
     json: bool,
@@ -194,6 +199,10 @@ pub(crate) struct ServeArgs {
     /// Set a tunable of our stack under its Linux name. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", requires = "tun", value_parser = parse_set)]
     pub(crate) set: Vec<(String, String)>,
+    /// Queue in front of our device, in tc's words, as in "fq" or "tbf rate 1gbit burst 64kb"
+    /// (also "pfifo limit 1000") [default: noqueue].
+    #[arg(long, value_name = "QDISC", requires = "tun")]
+    pub(crate) qdisc: Option<QdiscConfig>,
     #[command(flatten)]
     pub(crate) tun: TunArgs,
 }
@@ -277,6 +286,7 @@ pub(crate) struct TestArgs {
     pub(crate) congestion: Option<String>,
     pub(crate) place: Place,
     pub(crate) set: Vec<(String, String)>,
+    pub(crate) qdisc: QdiscConfig,
     pub(crate) threads: u8,
     pub(crate) json: bool,
 }
@@ -343,6 +353,7 @@ impl CommonArgs {
             congestion: self.congestion,
             place,
             set: self.set,
+            qdisc: self.qdisc.unwrap_or_default(),
             threads,
             json: self.json,
         })
@@ -356,6 +367,7 @@ impl CommonArgs {
                 (self.nic.is_some(), "--nic"),
                 (self.mtu.is_some(), "--mtu"),
                 (!self.set.is_empty(), "--set"),
+                (self.qdisc.is_some(), "--qdisc"),
                 (self.api.is_some(), "--api"),
             ] {
                 if given {
@@ -388,7 +400,14 @@ impl CommonArgs {
             (None, Some(server)) => bail!(
                 "--connect {server} needs a stack to connect with: --kernel, or --tun NAME --address CIDR"
             ),
-            (None, None) if self.api == Some(Api::Core) => Ok(Place::Core { nic, mtu, ipv6 }),
+            (None, None) if self.api == Some(Api::Core) => {
+                if let Some(qdisc) = &self.qdisc {
+                    bail!(
+                        "--api core hands packets to the link itself; leave --qdisc `{qdisc}` out"
+                    );
+                }
+                Ok(Place::Core { nic, mtu, ipv6 })
+            }
             (None, None) => Ok(Place::Pair { nic, mtu, ipv6 }),
         }
     }
@@ -618,6 +637,9 @@ mod tests {
             ),
             ("stream --tun t0 --connect 10.0.0.2", "--address", "CIDR"),
             ("stream --kernel --nic tso", "--nic", "leave it out"),
+            ("stream --qdisc red", "red", "noqueue, pfifo, fq or tbf"),
+            ("stream --kernel --qdisc fq", "--qdisc", "leave it out"),
+            ("rr --api core --qdisc fq", "--qdisc", "out"),
             ("stream --kernel --zerocopy", "--zerocopy", "leave it out"),
             (
                 "stream --threads 2 --api core",

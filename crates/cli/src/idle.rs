@@ -10,6 +10,7 @@ use crate::args::{Api, IdleArgs, Nic};
 use crate::core::Wire;
 use crate::net::Net;
 use crate::net::embedded::Embedded;
+use fullsend_stack::QdiscConfig;
 
 /// Opened before measuring, so that what the first ones need once is not counted.
 const WARM_UP: usize = 64;
@@ -69,7 +70,7 @@ fn core(connections: usize) -> Result<i64> {
 }
 
 async fn tokio(connections: usize) -> Result<i64> {
-    let (client, server) = Embedded::pair(Nic::Tso, 1500, &[])?;
+    let (client, server) = Embedded::pair(Nic::Tso, 1500, (&[], QdiscConfig::NoQueue))?;
     let on = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 0));
     let mut listener = server.listen(on).await?;
     let to = Embedded::local_addr(&listener)?;

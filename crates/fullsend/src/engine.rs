@@ -296,6 +296,12 @@ impl Engine {
         true
     }
 
+    /// The same, and which interface of the host is ours.
+    pub(crate) fn look_at_iface<R>(&self, call: impl FnOnce(&Host, IfaceId) -> R) -> R {
+        let shard = self.shard.lock();
+        call(&shard.host, shard.iface)
+    }
+
     /// One batch of the driver's work: what came in, timers, what may go out.
     ///
     /// Timers come behind all that was received: after a pause of this process, the ACK that

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fullsend_device::{NicMode, PairConfig, pair};
 use fullsend_offload::Link;
-use fullsend_stack::SockStat;
+use fullsend_stack::{QdiscConfig, QdiscStats, SockStat};
 use fullsend_units::Seed;
 
 use crate::builder::Builder;
@@ -32,6 +32,8 @@ pub struct Pair {
     pub mtu: u32,
     /// Tunables of both, by Linux name.
     pub sysctl: Vec<(String, String)>,
+    /// What waits in front of each network card; see [`Builder::qdisc`].
+    pub qdisc: String,
     /// What both derive their random numbers from; the operating system's when `None`.
     pub seed: Option<u64>,
 }
@@ -42,6 +44,7 @@ impl Default for Pair {
             nic: NicMode::Tso,
             mtu: 1500,
             sysctl: Vec::new(),
+            qdisc: "noqueue".to_owned(),
             seed: None,
         }
     }
@@ -89,7 +92,8 @@ impl Stack {
                 .address(&format!("10.0.0.{n}/24"))
                 .address(&format!("fd00::{n}/64"))
                 .route("0.0.0.0/0", None)
-                .route("::/0", None);
+                .route("::/0", None)
+                .qdisc(&config.qdisc);
             for (key, value) in &config.sysctl {
                 builder = builder.sysctl(key, value);
             }
@@ -126,6 +130,14 @@ impl Stack {
     /// Every counter by its `nstat` name, since the stack's start.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.engine.look(fullsend_stack::Host::counters)
+    }
+
+    /// What the queue in front of the device has done and holds; as text, `tc -s qdisc`'s lines.
+    pub fn qdisc_stats(&self) -> QdiscStats {
+        self.engine.look_at_iface(|host, iface| {
+            let stats = host.qdisc_stats(iface);
+            stats.unwrap_or(QdiscConfig::NoQueue.no_stats())
+        })
     }
 
     /// How many TCP sockets there are and what memory they hold; as text, the line of

@@ -25,7 +25,7 @@ mod udp_calls;
 mod waiters;
 
 pub use error::StackError;
-pub use fullsend_qdisc::{FqConfig, QdiscConfig, QdiscStats, TbfConfig};
+pub use fullsend_qdisc::{FqConfig, FqStats, QdiscConfig, QdiscStats, TbfConfig};
 pub use host::{Host, HostConfig};
 pub use inspect::{LinkStats, SocketCursor, SocketInfo, SocketKind, SocketOwner};
 pub use interface::{IfaceConfig, IfaceId, Mac};

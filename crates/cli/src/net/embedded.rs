@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use fullsend::{NicMode, OffloadSet, Pair, Stack, TcpListener, TcpStream};
+use fullsend_stack::QdiscConfig;
 
 use super::{Net, Socket};
 use crate::args::{Nic, Tun};
@@ -21,7 +22,11 @@ pub(crate) struct Embedded(Stack);
 
 impl Embedded {
     /// Two of them with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
-    pub(crate) fn pair(nic: Nic, mtu: u32, set: &[(String, String)]) -> Result<(Self, Self)> {
+    pub(crate) fn pair(
+        nic: Nic,
+        mtu: u32,
+        (set, qdisc): (&[(String, String)], QdiscConfig),
+    ) -> Result<(Self, Self)> {
         let config = Pair {
             nic: match nic {
                 Nic::Tso => NicMode::Tso,
@@ -29,6 +34,7 @@ impl Embedded {
             },
             mtu,
             sysctl: set.to_vec(),
+            qdisc: qdisc.to_string(),
             ..Pair::default()
         };
         let (client, server) = Stack::pair(&config)?;
@@ -38,10 +44,13 @@ impl Embedded {
     /// One behind a TUN. The kernel's side gets the address of `peer` if that is on the link.
     pub(crate) fn tun(
         tun: &Tun,
-        set: &[(String, String)],
+        (set, qdisc): (&[(String, String)], QdiscConfig),
         peer: Option<SocketAddr>,
     ) -> Result<Self> {
-        let mut builder = Stack::builder().tun(&tun.name).mtu(tun.mtu);
+        let mut builder = Stack::builder()
+            .tun(&tun.name)
+            .mtu(tun.mtu)
+            .qdisc(&qdisc.to_string());
         for cidr in &tun.addresses {
             builder = builder.address(&cidr.to_string());
             let there = peer
