@@ -140,6 +140,16 @@ fn draw(seed: u64) -> Scenario {
         scenario.pause = Nanos::from_micros(1 << rng.below(18));
     }
     if rng.chance(0.3) {
+        let qdiscs = [
+            "pfifo limit 20",
+            "fq",
+            "fq limit 30 flow_limit 10 ce_threshold 1ms",
+            "tbf rate 20mbit burst 10kb latency 20ms",
+        ];
+        let qdisc = qdiscs[rng.below(4) as usize];
+        scenario.nic.qdisc = qdisc.parse().unwrap();
+    }
+    if rng.chance(0.3) {
         scenario.rcvbuf = Some(5000 << rng.below(6));
     }
     scenario

@@ -73,6 +73,7 @@ impl Connection {
         if truesize == 0 {
             return;
         }
+        debug_assert!(truesize <= self.snd.wmem_inflight, "completed twice");
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
         if let Some(flow) = &mut self.snd.flow {
             flow.on_completed();
