@@ -6,6 +6,7 @@
 //! what came of it, and [`trace()`] the packets.
 #![forbid(unsafe_code)]
 
+mod bulk;
 mod experiment;
 mod experiments;
 mod figure;

@@ -62,6 +62,14 @@ impl Series {
     pub(crate) fn push(&mut self, at: Instant, value: f64) {
         self.points.push((at.as_nanos() as f64 / 1e9, value));
     }
+
+    /// The mean of the values behind `start`.
+    pub(crate) fn mean_since(&self, start: Instant) -> f64 {
+        let start = start.as_nanos() as f64 / 1e9;
+        let late = self.points.iter().filter(|(at, _)| *at > start);
+        let (sum, n) = late.fold((0.0, 0), |(sum, n), (_, value)| (sum + value, n + 1));
+        sum / f64::from(n.max(1))
+    }
 }
 
 /// How often values fell between a power of two and the next, as DTrace's `quantize` counts.

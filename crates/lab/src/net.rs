@@ -13,8 +13,6 @@ use fullsend_stack::{Cidr, Host, IfaceId, Interest, ListenConfig, StackError, Tc
 use fullsend_tcp::{SocketOption, TcpError, TcpInfo};
 use fullsend_units::{Instant, Nanos, Seed};
 
-use crate::experiment::Progress;
-
 /// The side that connects; in most experiments the one that sends.
 pub(crate) const CLIENT: usize = 0;
 /// The side that listens.
@@ -47,11 +45,6 @@ pub(crate) trait App {
     /// Nothing is left to do.
     fn done(&self) -> bool {
         false
-    }
-
-    /// How far it is, from 0 to 1.
-    fn part_done(&self) -> f64 {
-        0.0
     }
 }
 
@@ -287,14 +280,8 @@ impl Net {
     }
 
     /// Lets time pass until `until` or the programs are done, and gives them their turns.
-    pub(crate) fn run(&mut self, until: Instant, app: &mut impl App, progress: &Progress) {
-        let start = self.now();
-        for step in 0u64.. {
-            if step % 4096 == 0 {
-                let passed = self.now().since(start).as_secs_f64();
-                let all = until.since(start).as_secs_f64();
-                progress.set(app.part_done().max(passed / all));
-            }
+    pub(crate) fn run(&mut self, until: Instant, app: &mut impl App) {
+        loop {
             self.take_turns(app);
             if app.done() {
                 return;

@@ -1,31 +1,64 @@
 //! What the report draws.
 
-use crate::measure::{Histogram, Series};
+use crate::experiment::Experiment;
+use crate::measure::{Histogram, Measures, Series};
 
 /// A plot: curves or histograms of several cases over each other.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plot {
     pub(crate) title: &'static str,
-    pub(crate) kind: Kind,
-    /// A case's name and its data.
-    pub(crate) curves: Vec<(&'static str, Data)>,
-    pub(crate) x: &'static str,
+    /// What the vertical axis counts.
     pub(crate) y: &'static str,
-    /// The vertical axis is logarithmic.
-    pub(crate) log: bool,
+    pub(crate) data: Data,
 }
 
-/// How data is drawn.
+/// How values over time are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Line,
     Dots,
-    Bars,
 }
 
-/// What is drawn.
+/// What is drawn, with the names of the cases.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Data {
-    Series(Series),
-    Histogram(Histogram),
+    OverTime(Kind, Vec<(&'static str, Series)>),
+    Histograms(Vec<(&'static str, Histogram)>),
+}
+
+impl Plot {
+    /// The series called `name` of every case that has it.
+    pub(crate) fn over_time(
+        title: &'static str,
+        y: &'static str,
+        kind: Kind,
+        cases: &[Measures],
+        name: &str,
+        experiment: &Experiment,
+    ) -> Self {
+        let named = experiment.cases.iter().zip(cases);
+        let curves = named.filter_map(|(case, m)| Some((*case, m.series(name)?.clone())));
+        Self {
+            title,
+            y,
+            data: Data::OverTime(kind, curves.collect()),
+        }
+    }
+
+    /// The histogram called `name` of every case that has it; `of` is what it counts.
+    pub(crate) fn histograms(
+        title: &'static str,
+        of: &'static str,
+        cases: &[Measures],
+        name: &str,
+        experiment: &Experiment,
+    ) -> Self {
+        let named = experiment.cases.iter().zip(cases);
+        let bars = named.filter_map(|(case, m)| Some((*case, m.histogram(name)?.clone())));
+        Self {
+            title,
+            y: of,
+            data: Data::Histograms(bars.collect()),
+        }
+    }
 }

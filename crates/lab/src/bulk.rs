@@ -1,0 +1,67 @@
+//! Programs that send as much as they may, and those that take it.
+
+use fullsend_buf::Slice;
+use fullsend_units::{Instant, Nanos};
+
+use crate::experiment::Progress;
+use crate::net::{App, CLIENT, End, Net, Ready, SERVER};
+
+/// Clients that write whenever they may, and servers that read.
+///
+/// Every write lends the same memory, so that gigabytes can be queued and moved.
+pub(crate) struct Bulk {
+    message: Slice,
+    /// Bytes read, by all servers.
+    pub(crate) read: u64,
+    /// Turns that writers got because there was room again.
+    pub(crate) wakeups: u64,
+}
+
+impl Bulk {
+    /// Lets every client write messages of `bytes` from now on.
+    pub(crate) fn start(net: &mut Net, bytes: usize) -> Self {
+        let mut this = Self {
+            message: Slice::copied_from(&vec![b'n'; bytes]),
+            read: 0,
+            wakeups: 0,
+        };
+        for flow in 0..net.flows() {
+            net.want(End { side: SERVER, flow }, Ready::Read);
+            this.fill(net, End { side: CLIENT, flow });
+        }
+        this
+    }
+
+    fn fill(&self, net: &mut Net, end: End) {
+        while net.lend(end, self.message.clone()) {}
+    }
+}
+
+impl App for Bulk {
+    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+        match ready {
+            Ready::Read => self.read += net.read(end),
+            Ready::Write | Ready::Timer => {
+                self.wakeups += 1;
+                self.fill(net, end);
+            }
+        }
+    }
+}
+
+/// Runs `app` for `span` and looks at it every now and then.
+pub(crate) fn run_sampled<A: App>(
+    net: &mut Net,
+    app: &mut A,
+    (span, every): (Nanos, Nanos),
+    progress: &Progress,
+    mut look: impl FnMut(&mut Net, &mut A, Instant),
+) {
+    let samples = span.as_nanos() / every.as_nanos().max(1);
+    for sample in 1..=samples {
+        let next = net.now() + every;
+        net.run(next, app);
+        look(net, app, next);
+        progress.set(sample as f64 / samples as f64);
+    }
+}
