@@ -23,6 +23,8 @@ pub(crate) enum Event {
     Arrives(PortId, Packet),
     /// A card hands over what it gathered.
     Receive(PortId),
+    /// A card tells what it has sent.
+    Complete(PortId),
 }
 
 #[derive(Debug)]

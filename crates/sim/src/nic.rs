@@ -31,6 +31,8 @@ pub struct NicConfig {
     pub ring: usize,
     /// How long it gathers what arrives before it tells its host (interrupt moderation).
     pub rx_wait: Nanos,
+    /// How long it gathers completions before it tells its host (the same on the way out).
+    pub tx_wait: Nanos,
     /// Largest super-segment, IP header included.
     pub gso_max_size: u32,
     /// What waits in front of the ring.
@@ -47,6 +49,7 @@ impl Default for NicConfig {
             overhead: 0,
             ring: 256,
             rx_wait: Nanos::ZERO,
+            tx_wait: Nanos::ZERO,
             gso_max_size: 65_536,
             qdisc: QdiscConfig::NoQueue,
         }

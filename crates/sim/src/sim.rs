@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fullsend_offload::{Checksum, Link, Packet};
+use fullsend_offload::{Checksum, Link, Packet, TxToken};
 use fullsend_stack::{Host, HostConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Rng, Seed};
+use fullsend_units::{Instant, Nanos, Rng, Seed};
 
 use crate::events::{Event, Events, PortId};
 use crate::lane::{Fate, Lane};
@@ -45,6 +45,8 @@ struct Port {
     down: Option<Lane>,
     /// What the card gathered for its host.
     gathered: Vec<Packet>,
+    /// What it has sent and not told its host of.
+    sent: Vec<TxToken>,
 }
 
 struct Wire {
@@ -140,6 +142,7 @@ impl Sim {
                 up,
                 down,
                 gathered: Vec::new(),
+                sent: Vec::new(),
             });
         }
         self.wires.push(Wire {
@@ -263,6 +266,13 @@ impl Sim {
                 host.receive(self.now, port.iface, &mut port.gathered);
                 port.gathered.clear();
             }
+            Some(Event::Complete(id)) => {
+                let port = &mut self.wires[id.link].ports[id.port];
+                let host = &mut self.nodes[port.host.0].host;
+                for token in port.sent.drain(..) {
+                    host.complete(self.now, token);
+                }
+            }
         }
     }
 
@@ -316,12 +326,28 @@ impl Sim {
         }
     }
 
+    /// A card is done with what carried `token`, and tells its host now or soon.
+    fn complete(&mut self, id: PortId, token: TxToken) {
+        let now = self.now;
+        let port = self.port(id);
+        let wait = port.nic.config.tx_wait;
+        if wait == Nanos::ZERO {
+            let host = port.host;
+            self.nodes[host.0].host.complete(now, token);
+            return;
+        }
+        port.sent.push(token);
+        if port.sent.len() == 1 {
+            self.events.schedule(now + wait, Event::Complete(id));
+        }
+    }
+
     /// A packet leaves a card: completed for its host, on its way for the link.
     fn depart(&mut self, id: PortId, packet: Packet) {
         let host = self.port(id).host;
         self.see(host, Point::Sent, &packet);
         let now = self.now;
-        self.nodes[host.0].host.complete(now, packet.tx);
+        self.complete(id, packet.tx);
         let mut fates = std::mem::take(&mut self.fates);
         let port = self.port(id);
         let switched = port.down.is_some();
