@@ -33,6 +33,8 @@ fullsend_units::counters! {
         fast_retrans: "TcpExtTCPFastRetrans",
         /// Retransmissions in slow start after a timeout.
         slow_start_retrans: "TcpExtTCPSlowStartRetrans",
+        /// Retransmissions that were lost, too.
+        lost_retransmit: "TcpExtTCPLostRetransmit",
         /// Recoveries entered by SACK.
         sack_recovery: "TcpExtTCPSackRecovery",
         /// Reductions taken back as the originals arrived (Eifel).

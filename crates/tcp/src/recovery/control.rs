@@ -121,8 +121,10 @@ impl Recovery {
     }
 
     /// cwnd is reduced.
-    fn begin_reduction(&mut self, prr: Prr, undo: Undo) {
-        **self.reduction.get_or_insert_default() = Reduction { prr, undo };
+    fn begin_reduction(&mut self, prr: Prr, una: SeqNum, retrans_out: u32) {
+        let reduction = self.reduction.get_or_insert_default();
+        reduction.prr = prr;
+        reduction.undo = reduction.undo.begin(una, retrans_out);
     }
 
     /// `segs` segments go out again, with this TSval.
@@ -142,7 +144,7 @@ impl Recovery {
     /// Nothing is to be undone any more.
     pub(super) fn forget_undo(&mut self) {
         if let Some(undo) = self.undo_mut() {
-            *undo = Undo::default();
+            undo.disarm();
         }
     }
 }
@@ -169,7 +171,7 @@ impl Connection {
             delivery.on_delivered(cx.now, delivered);
         }
         let newly_lost = if self.agreed.sack && self.snd.rtx.sacked_out() > 0 {
-            self.snd.rtx.mark_lost_by_sack(dupthresh)
+            self.snd.rtx.mark_lost_by_sack(dupthresh) + self.mark_lost_retransmissions(cx, sack)
         } else {
             0
         };
@@ -207,6 +209,21 @@ impl Connection {
         delivered
     }
 
+    /// A retransmission that something overtook which was sent a reordering window (RFC 8985 6.2:
+    /// a quarter of the least round trip) later: waiting for the timer would cost all.
+    fn mark_lost_retransmissions(&mut self, cx: &mut Cx<'_>, sack: &SackOutcome) -> u32 {
+        let (Some(rtt), Some(min_rtt)) = (sack.rtt, self.rtt.min_rtt()) else {
+            return 0;
+        };
+        let newest_sent = cx.now - rtt;
+        let lost = self
+            .snd
+            .rtx
+            .mark_lost_retransmissions(newest_sent - min_rtt / 4);
+        cx.mib.lost_retransmit += u64::from(lost);
+        lost
+    }
+
     /// Segments this ACK says have arrived. Without SACK each duplicate ACK stands for one.
     fn count_delivered(
         &mut self,
@@ -242,9 +259,11 @@ impl Connection {
         self.cwnd.reduce(ssthresh);
         self.recovery.phase = Phase::Recovery;
         self.recovery.high_seq = self.snd.nxt;
-        let undo = Undo::begin(self.snd.una);
-        self.recovery
-            .begin_reduction(Prr::begin(in_flight_at_start), undo);
+        self.recovery.begin_reduction(
+            Prr::begin(in_flight_at_start),
+            self.snd.una,
+            self.snd.rtx.retrans_out(),
+        );
         self.reduce_cwnd(delivered, false);
     }
 
@@ -280,8 +299,9 @@ impl Connection {
         let repeated =
             self.recovery.phase != Phase::Open && self.snd.una.before(self.recovery.high_seq);
         if !repeated {
-            let undo = Undo::begin(self.snd.una);
-            self.recovery.begin_reduction(Prr::default(), undo);
+            let retrans_out = self.snd.rtx.retrans_out();
+            self.recovery
+                .begin_reduction(Prr::default(), self.snd.una, retrans_out);
             let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Rto, cx.now);
             self.cwnd.reduce(ssthresh);
         }

@@ -23,12 +23,25 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    pub(super) fn begin(una: SeqNum) -> Self {
+    /// A reduction begins. What an earlier one sent again, and is still out, can fill the first
+    /// hole of this one; its echo must not be taken for that of the original.
+    pub(super) fn begin(self, una: SeqNum, retrans_out: u32) -> Self {
+        let earlier = if retrans_out > 0 {
+            self
+        } else {
+            Self::default()
+        };
         Self {
             armed: true,
             marker: una,
-            ..Self::default()
+            unconfirmed_segs: retrans_out,
+            ..earlier
         }
+    }
+
+    /// Nothing is to be undone any more.
+    pub(super) const fn disarm(&mut self) {
+        self.armed = false;
     }
 
     /// `segs` segments go out again, with this TSval.
@@ -102,5 +115,28 @@ impl Connection {
         self.recovery.forget_undo();
         self.leave_recovery();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::SeqNum;
+
+    use super::Undo;
+
+    #[test]
+    fn an_earlier_recoverys_retransmission_is_not_the_original() {
+        let una = SeqNum::new(1000);
+        let mut undo = Undo::default().begin(una, 0);
+        undo.on_retransmit(50, 1);
+        assert!(undo.original_arrived(49) && !undo.original_arrived(50));
+        // The next recovery begins while that one is still out, and it fills the first hole.
+        let mut undo = undo.begin(una + 5000, 1);
+        undo.on_retransmit(60, 1);
+        assert!(!undo.original_arrived(50));
+        // With nothing out it begins anew.
+        let mut undo = undo.begin(una + 9000, 0);
+        undo.on_retransmit(70, 1);
+        assert!(undo.original_arrived(60));
     }
 }

@@ -220,6 +220,9 @@ impl Delivery {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// A path within one machine may take no time that the clock can tell.
 const MIN_INTERVAL: Nanos = Nanos::from_micros(1);
 

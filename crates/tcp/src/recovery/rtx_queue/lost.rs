@@ -52,6 +52,25 @@ impl RtxQueue {
         self.lost_out - before
     }
 
+    /// RFC 8985 6.2, for what was sent again: it is lost once more if something sent after
+    /// `sent_before` has arrived, and it was sent before. Segments newly lost.
+    pub(crate) fn mark_lost_retransmissions(&mut self, sent_before: Instant) -> u32 {
+        if self.retrans_out == 0 {
+            return 0;
+        }
+        let before = self.retrans_out;
+        for i in 0..self.index_after(self.rtx_edge - 1) + 1 {
+            let Some(unit) = self.units.get(i) else {
+                break;
+            };
+            if unit.marks.has(Marks::RETRANS) && unit.sent_at < sent_before {
+                self.remark(i, |m| m.without(Marks::RETRANS).without(Marks::LOST));
+                self.mark_lost(i);
+            }
+        }
+        before - self.retrans_out
+    }
+
     /// RFC 6582: marks the first segment lost (fast retransmit, partial ACK). Segments newly
     /// lost (0 or 1).
     pub(crate) fn mark_head_lost(&mut self) -> u32 {

@@ -9,19 +9,19 @@ use proptest::prelude::*;
 
 use super::{RtxQueue, TransmitUnit};
 
-const MSS: u32 = 100;
+pub(super) const MSS: u32 = 100;
 /// Close to the wrap, so that every test crosses it.
 const ISS: u32 = u32::MAX - 777;
 
-fn seq(n: u32) -> SeqNum {
+pub(super) fn seq(n: u32) -> SeqNum {
     SeqNum::new(ISS) + n
 }
 
-fn at(ms: u64) -> Instant {
+pub(super) fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-fn block(left: u32, right: u32) -> SackBlock {
+pub(super) fn block(left: u32, right: u32) -> SackBlock {
     SackBlock {
         left: seq(left),
         right: seq(right),
@@ -44,7 +44,7 @@ fn bytes_of(chain: &Chain) -> Vec<u8> {
     out
 }
 
-fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
+pub(super) fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
     TransmitUnit {
         seq: seq(from),
         payload: text(from, len),
@@ -217,6 +217,25 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
         (None, true, 15)
     );
     assert_eq!((q.is_empty(), q.in_flight()), (true, 0));
+}
+
+#[test]
+fn a_retransmission_that_was_overtaken_is_lost_again() {
+    let mut q = queue(&[1000]);
+    q.sample_delivery(at(0));
+    q.sack(at(1), seq(0), &[block(200, 1000)]);
+    assert_eq!(q.mark_lost_by_sack(3), 2);
+    q.next_retransmit(at(10), 45);
+    q.take_lost();
+    assert_eq!(counts(&q), (10, 8, 2, 2));
+    // What arrived had been sent no later.
+    assert_eq!(q.mark_lost_retransmissions(at(10)), 0);
+    assert_eq!(q.mark_lost_retransmissions(at(11)), 2);
+    assert_eq!((counts(&q), q.has_lost()), ((10, 8, 2, 0), true));
+    assert_eq!(q.take_lost().len(), 1);
+    let again = q.next_retransmit(at(12), 45).expect("lost again");
+    assert_eq!((again.seq, again.segs), (seq(0), 2));
+    assert_eq!(q.mark_lost_retransmissions(at(11)), 0);
 }
 
 #[test]
@@ -403,6 +422,7 @@ proptest! {
     #[test]
     fn survives_any_network(ops in prop::collection::vec(op(), 1..80)) {
         let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+        q.sample_delivery(at(0));
         let (mut una, mut nxt, mut now) = (0u32, 0u32, 0u64);
         let mut got = BTreeSet::new();
         for op in ops {
@@ -424,7 +444,10 @@ proptest! {
                     q.sack(at(now), seq(una), &blocks);
                 }
                 Op::Lie(left, right) => { q.sack(at(now), seq(una), &[block(una + left, una + right)]); }
-                Op::Detect(dupthresh) => { q.mark_lost_by_sack(dupthresh); }
+                Op::Detect(dupthresh) => {
+                    q.mark_lost_by_sack(dupthresh);
+                    q.mark_lost_retransmissions(at(now.saturating_sub(3)));
+                }
                 Op::HeadLost => { q.mark_head_lost(); }
                 Op::Timeout => q.mark_all_lost(),
                 Op::Undo => q.unmark_lost(),

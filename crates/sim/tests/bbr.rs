@@ -1,0 +1,223 @@
+//! BBR on paths of every kind: full pipes with short queues, loss that means nothing, company.
+
+mod flows;
+
+use flows::{Flow, Lab, Path, ms, secs};
+use fullsend_units::Nanos;
+
+/// 100 Mbit/s and 40 ms: 345 segments.
+const WAN: Path = Path {
+    netem: "delay 20ms rate 100mbit limit 2000",
+    back: "delay 20ms",
+};
+const WAN_BYTES: f64 = 12_500_000.0;
+
+#[test]
+fn one_flow_fills_the_pipe_and_leaves_the_queue_short() {
+    let median_rtt = |congestion| {
+        let mut lab = Lab::new(1, WAN);
+        let mut flow = lab.flow(congestion);
+        lab.run_for(&mut [&mut flow], secs(2));
+        let mut rtts = Vec::new();
+        let start = flow.received();
+        for _ in 0..100 {
+            lab.run_for(&mut [&mut flow], ms(100));
+            rtts.push(lab.info(&flow).tcpi_rtt);
+        }
+        rtts.sort_unstable();
+        let share = (flow.received() - start) as f64 / 10.0 / WAN_BYTES;
+        println!(
+            "{congestion}: {share:.3} of the link, srtt {:?} us",
+            rtts[50]
+        );
+        assert!(share > 0.9, "{congestion}: {share}");
+        rtts[50]
+    };
+    let (bbr, cubic) = (median_rtt("bbr"), median_rtt("cubic"));
+    assert!(bbr < 60_000, "{bbr}");
+    assert!(2 * bbr < cubic, "{bbr} against {cubic}");
+}
+
+#[test]
+fn random_loss_does_not_slow_it() {
+    let share = |congestion| {
+        let path = Path {
+            netem: "delay 20ms rate 100mbit limit 2000 loss 1%",
+            ..WAN
+        };
+        let mut lab = Lab::new(2, path);
+        let mut flow = lab.flow(congestion);
+        lab.run_for(&mut [&mut flow], secs(15));
+        let share = flow.received() as f64 / 15.0 / WAN_BYTES;
+        println!("{congestion}: {share:.3} of the link");
+        share
+    };
+    assert!(share("bbr") > 0.8);
+    assert!(share("cubic") < 0.2);
+}
+
+/// Shares of the link in `span`, once the second has joined the first after `gap` and `settle` has
+/// passed.
+fn two_flows(netem: &'static str, gap: Nanos, settle: Nanos, span: Nanos) -> [f64; 2] {
+    let mut lab = Lab::new(3, Path { netem, ..WAN });
+    let mut first = lab.flow("bbr");
+    lab.run_for(&mut [&mut first], gap);
+    let mut second = lab.flow("bbr");
+    lab.run_for(&mut [&mut first, &mut second], settle);
+    let before = [first.received(), second.received()];
+    lab.run_for(&mut [&mut first, &mut second], span);
+    let received = [first.received(), second.received()];
+    let shares = [0, 1].map(|i| (received[i] - before[i]) as f64 / span.as_secs_f64() / WAN_BYTES);
+    println!("{netem}: {:.3} and {:.3} of the link", shares[0], shares[1]);
+    assert!(shares[0] + shares[1] > 0.88);
+    shares
+}
+
+#[test]
+fn two_flows_share_alike() {
+    for (netem, gap) in [
+        (WAN.netem, ms(0)),
+        ("delay 20ms rate 100mbit limit 350", secs(5)),
+    ] {
+        let [a, b] = two_flows(netem, gap, secs(15), secs(20));
+        assert!(a.min(b) / a.max(b) > 0.75, "{netem}: {a} {b}");
+    }
+}
+
+/// Before a deep buffer the newcomer gains more slowly.
+#[test]
+fn a_newcomer_gains_its_share() {
+    let [_, early] = two_flows(WAN.netem, secs(5), secs(0), secs(10));
+    let [_, late] = two_flows(WAN.netem, secs(5), secs(40), secs(10));
+    assert!(late > 0.35 && late > 1.2 * early, "{early} {late}");
+}
+
+#[test]
+fn with_cubic_neither_starves() {
+    let path = Path {
+        netem: "delay 20ms rate 100mbit limit 350",
+        ..WAN
+    };
+    let mut lab = Lab::new(4, path);
+    let (mut bbr, mut cubic) = (lab.flow("bbr"), lab.flow("cubic"));
+    lab.run_for(&mut [&mut bbr, &mut cubic], secs(40));
+    let share = |flow: &Flow| flow.received() as f64 / 40.0 / WAN_BYTES;
+    let (bbr, cubic) = (share(&bbr), share(&cubic));
+    println!("bbr {bbr:.3}, cubic {cubic:.3} of the link");
+    assert!(bbr > 0.15 && cubic > 0.15, "{bbr} {cubic}");
+    assert!(bbr + cubic > 0.9);
+}
+
+/// 2 Mbit/s of application on 100 Mbit/s of path: the estimate is not above the path, nor does
+/// the application's rate become it.
+#[test]
+fn an_app_limited_flow_does_not_distort_the_estimate() {
+    let mut lab = Lab::new(5, WAN);
+    let mut flow = lab.flow("bbr");
+    lab.run_for(&mut [&mut flow], secs(3));
+    let full = lab.bw(&flow);
+    assert!((0.9..1.05).contains(&(full / WAN_BYTES)), "{full}");
+    flow.stop();
+    lab.run_for(&mut [&mut flow], secs(1));
+    for _ in 0..400 {
+        flow.offer(5000);
+        lab.run_for(&mut [&mut flow], ms(20));
+        let now = lab.bw(&flow);
+        assert!((0.85..1.1).contains(&(now / full)), "{now} after {full}");
+    }
+    assert!(lab.info(&flow).tcpi_delivery_rate_app_limited || lab.bw(&flow) > 0.0);
+}
+
+#[test]
+fn an_app_limited_flow_from_the_start_is_not_taken_for_a_slow_path() {
+    let mut lab = Lab::new(6, WAN);
+    let mut flow = lab.flow("bbr");
+    flow.stop();
+    for _ in 0..200 {
+        flow.offer(5000);
+        lab.run_for(&mut [&mut flow], ms(20));
+        assert!(lab.bw(&flow) < 1.1 * WAN_BYTES);
+    }
+    let info = lab.info(&flow);
+    assert!(info.tcpi_delivery_rate_app_limited);
+    // Still in Startup: the first bulk data finds the path's rate.
+    assert!(lab.cc(&flow).to_string().contains("pacing_gain:2.77,"));
+    flow.unlimited();
+    let before = flow.received();
+    lab.run_for(&mut [&mut flow], secs(2));
+    assert!((flow.received() - before) as f64 / 2.0 > 0.8 * WAN_BYTES);
+}
+
+#[test]
+fn it_pauses_every_five_seconds_to_see_the_round_trip() {
+    let mut lab = Lab::new(7, WAN);
+    let mut flow = lab.flow("bbr");
+    let mut pauses = Vec::new();
+    let mut pausing = false;
+    for step in 0..3000 {
+        lab.run_for(&mut [&mut flow], ms(10));
+        let now = lab.cc(&flow).to_string().ends_with("cwnd_gain:0.5)");
+        if now && !pausing {
+            pauses.push(step * 10);
+        }
+        pausing = now;
+    }
+    println!("pauses at {pauses:?} ms");
+    assert!((3..=6).contains(&pauses.len()), "{pauses:?}");
+    for gap in pauses.windows(2).map(|pair| pair[1] - pair[0]) {
+        assert!((5000..=10_500).contains(&gap), "{pauses:?}");
+    }
+    // What it sees is the path without a queue.
+    let min_rtt = lab.info(&flow).tcpi_min_rtt;
+    assert!((40_000..42_000).contains(&min_rtt), "{min_rtt}");
+}
+
+#[test]
+fn the_users_rate_bounds_it() {
+    let mut lab = Lab::new(8, WAN);
+    let mut flow = lab.flow("bbr");
+    lab.pace(&flow, 2_000_000);
+    lab.run_for(&mut [&mut flow], secs(5));
+    let rate = flow.received() as f64 / 5.0;
+    assert!((1_800_000.0..2_010_000.0).contains(&rate), "{rate}");
+    assert!(lab.info(&flow).tcpi_pacing_rate <= 2_000_000);
+}
+
+#[test]
+fn a_hundred_flows_fill_a_long_fat_pipe() {
+    let path = Path {
+        netem: "delay 50ms rate 1gbit limit 20000",
+        back: "delay 50ms",
+    };
+    let mut lab = Lab::new(9, path);
+    lab.sysctl("net.ipv4.tcp_wmem", "4096 16384 64000000");
+    let mut flows: Vec<Flow> = (0..100).map(|_| lab.flow("bbr")).collect();
+    let mut all: Vec<&mut Flow> = flows.iter_mut().collect();
+    lab.run_for(&mut all, secs(3));
+    let before: u64 = all.iter().map(|flow| flow.received()).sum();
+    lab.run_for(&mut all, secs(4));
+    let after: u64 = all.iter().map(|flow| flow.received()).sum();
+    let share = (after - before) as f64 / 4.0 / 125_000_000.0;
+    println!("{share:.3} of the link");
+    assert!(share > 0.9, "{share}");
+}
+
+/// The path loses half its rate, and gets it back.
+#[test]
+fn it_follows_the_path() {
+    let mut lab = Lab::new(10, WAN);
+    let mut flow = lab.flow("bbr");
+    lab.run_for(&mut [&mut flow], secs(5));
+    for (netem, bytes, settle) in [
+        ("delay 20ms rate 50mbit limit 2000", 6_250_000.0, 10),
+        ("delay 20ms rate 100mbit limit 2000", 12_500_000.0, 10),
+    ] {
+        lab.set_netem(netem);
+        lab.run_for(&mut [&mut flow], secs(settle));
+        let before = flow.received();
+        lab.run_for(&mut [&mut flow], secs(5));
+        let share = (flow.received() - before) as f64 / 5.0 / bytes;
+        println!("{netem}: {share:.3}, {}", lab.cc(&flow));
+        assert!(share > 0.85, "{netem}: {share}");
+    }
+}

@@ -1,0 +1,196 @@
+//! Bulk flows from one host to another over one bottleneck, and looks at them from outside.
+
+use std::net::SocketAddr;
+
+use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Sim};
+use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
+use fullsend_tcp::congestion::CcInfo;
+use fullsend_tcp::{SocketOption, TcpInfo};
+use fullsend_units::{Instant, Nanos, Seed};
+
+/// How often users look at their sockets.
+const TURN: Nanos = Nanos::from_millis(1);
+
+pub(crate) const fn secs(n: u64) -> Nanos {
+    Nanos::from_secs(n)
+}
+
+pub(crate) const fn ms(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+/// The way to the receiver, with the bottleneck, and back.
+#[derive(Clone, Copy)]
+pub(crate) struct Path {
+    pub(crate) netem: &'static str,
+    pub(crate) back: &'static str,
+}
+
+/// One bulk flow.
+pub(crate) struct Flow {
+    client: TcpId,
+    server: TcpId,
+    /// Bytes that the application still has to write.
+    left: u64,
+    received: u64,
+}
+
+impl Flow {
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// The application has nothing more to write.
+    pub(crate) fn stop(&mut self) {
+        self.left = 0;
+    }
+
+    /// The application has so many bytes more.
+    pub(crate) fn offer(&mut self, bytes: u64) {
+        self.left += bytes;
+    }
+
+    pub(crate) fn unlimited(&mut self) {
+        self.left = u64::MAX;
+    }
+
+    fn turn(&mut self, sim: &mut Sim, hosts: [HostId; 2], buf: &mut [u8]) {
+        let now = sim.now();
+        while self.left > 0 {
+            let n = self.left.min(buf.len() as u64) as usize;
+            let written = sim
+                .host(hosts[0])
+                .tcp_write(now, self.client, &buf[..n], false);
+            let Ok(n) = written else { break };
+            self.left -= n as u64;
+        }
+        while let Ok(n) = sim.host(hosts[1]).tcp_read(now, self.server, buf) {
+            assert!(n > 0, "the stream ended");
+            self.received += n as u64;
+        }
+    }
+}
+
+/// Two hosts and the path between them.
+pub(crate) struct Lab {
+    sim: Sim,
+    hosts: [HostId; 2],
+    link: LinkId,
+    to: SocketAddr,
+    listener: ListenerId,
+    buf: Vec<u8>,
+}
+
+impl Lab {
+    pub(crate) fn new(seed: u64, path: Path) -> Self {
+        let mut sim = Sim::new(Seed::from_u64(seed));
+        let hosts = [sim.add_host(), sim.add_host()];
+        let nic = NicConfig {
+            mode: NicMode::Mtu,
+            ring: 100_000,
+            ..NicConfig::default()
+        };
+        let netem = [path.netem, path.back].map(|words| words.parse::<Netem>().unwrap());
+        let link = sim.connect(hosts, nic, netem);
+        for (host, addr) in hosts.into_iter().zip(["10.0.0.1", "10.0.0.2"]) {
+            let addr = addr.parse().unwrap();
+            let cidr = Cidr { addr, prefix: 24 };
+            sim.host(host)
+                .add_address(Instant::ZERO, IfaceId(0), cidr)
+                .unwrap();
+        }
+        let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
+        let config = ListenConfig {
+            backlog: 128,
+            hold: false,
+            any_destination: false,
+        };
+        let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
+        Self {
+            sim,
+            hosts,
+            link,
+            to,
+            listener,
+            buf: vec![0; 256 << 10],
+        }
+    }
+
+    /// A new flow that writes without end.
+    pub(crate) fn flow(&mut self, congestion: &str) -> Flow {
+        let Self { sim, hosts, .. } = self;
+        let now = sim.now();
+        let host = sim.host(hosts[0]);
+        let client = host.tcp_connect(now, None, self.to).unwrap();
+        host.tcp_set_congestion(now, client, congestion).unwrap();
+        let mut server = None;
+        sim.run_until(now + secs(60), |sim| {
+            let incoming = sim.host(hosts[1]).tcp_accept(self.listener).unwrap();
+            server = incoming.map(|incoming| incoming.id);
+            server.is_some()
+        });
+        Flow {
+            client,
+            server: server.expect("accepted"),
+            left: u64::MAX,
+            received: 0,
+        }
+    }
+
+    pub(crate) fn run_for(&mut self, flows: &mut [&mut Flow], span: Nanos) {
+        let end = self.sim.now() + span;
+        while self.sim.now() < end {
+            for flow in flows.iter_mut() {
+                flow.turn(&mut self.sim, self.hosts, &mut self.buf);
+            }
+            let next = self.sim.now() + TURN;
+            self.sim.run_to(next.min(end));
+        }
+    }
+
+    pub(crate) fn info(&mut self, flow: &Flow) -> TcpInfo {
+        let now = self.sim.now();
+        self.sim
+            .host(self.hosts[0])
+            .tcp_info(now, flow.client)
+            .unwrap()
+    }
+
+    pub(crate) fn cc(&mut self, flow: &Flow) -> CcInfo {
+        let (name, info) = self
+            .sim
+            .host(self.hosts[0])
+            .tcp_cc_info(flow.client)
+            .unwrap();
+        assert_eq!(name, "bbr");
+        info
+    }
+
+    /// What BBR takes the bandwidth to be, bytes per second.
+    pub(crate) fn bw(&mut self, flow: &Flow) -> f64 {
+        match self.cc(flow) {
+            CcInfo::Bbr { bw, .. } => bw.0 as f64,
+            CcInfo::None => unreachable!(),
+        }
+    }
+
+    /// `SO_MAX_PACING_RATE`, bytes per second.
+    pub(crate) fn pace(&mut self, flow: &Flow, rate: u64) {
+        let now = self.sim.now();
+        self.sim
+            .host(self.hosts[0])
+            .tcp_set_option(now, flow.client, SocketOption::SoMaxPacingRate(rate))
+            .unwrap();
+    }
+
+    pub(crate) fn set_netem(&mut self, words: &str) {
+        self.sim
+            .set_netem(self.link, self.hosts[0], words.parse().unwrap());
+    }
+
+    pub(crate) fn sysctl(&mut self, name: &str, value: &str) {
+        for host in self.hosts {
+            self.sim.host(host).sysctl_mut().set(name, value).unwrap();
+        }
+    }
+}

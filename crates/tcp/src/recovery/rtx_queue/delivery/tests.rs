@@ -1,0 +1,113 @@
+use fullsend_units::{Instant, Mss, Nanos};
+
+use super::super::RtxQueue;
+use super::super::tests::{MSS, at, block, seq, unit};
+use crate::congestion::FlightSample;
+
+/// A queue whose units, of so many segments, are sent at these milliseconds.
+fn queue(units: &[(u32, u64)]) -> RtxQueue {
+    let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
+    queue.sample_delivery(at(0));
+    let mut from = 0;
+    for &(segs, ms) in units {
+        queue.push(unit(from, segs * MSS, ms));
+        from += segs * MSS;
+    }
+    queue
+}
+
+/// An ACK of all before `to` arrives, with this SACK block.
+fn ack(queue: &mut RtxQueue, now: Instant, to: u32, sacked: Option<(u32, u32)>) -> FlightSample {
+    let mut segs = queue.ack(now, seq(to)).delivered_segs;
+    if let Some((left, right)) = sacked {
+        segs += queue
+            .sack(now, seq(to), &[block(left, right)])
+            .delivered_segs;
+    }
+    queue.check();
+    let delivery = queue.delivery_mut().expect("sampled");
+    delivery.on_delivered(now, segs);
+    delivery
+        .take_sample(Nanos::from_millis(10))
+        .expect("delivered")
+}
+
+#[test]
+fn a_sample_spans_from_the_ack_before_the_sending_to_its_own() {
+    // Ten segments a millisecond, acknowledged after 20 ms at five a millisecond.
+    let mut q = queue(&[(10, 100), (10, 101), (10, 102)]);
+    let first = ack(&mut q, at(120), 10 * MSS, None);
+    assert_eq!((first.delivered_segs, first.prior_delivered_segs), (10, 0));
+    assert_eq!(first.interval, Some(Nanos::from_millis(20)));
+    let second = ack(&mut q, at(122), 20 * MSS, None);
+    assert_eq!((second.delivered_segs, second.in_flight_segs), (20, 20));
+    assert_eq!(second.interval, Some(Nanos::from_millis(22)));
+    // Sent after 20 had been delivered: the interval begins there.
+    q.push(unit(30 * MSS, 10 * MSS, 123));
+    let third = ack(&mut q, at(145), 40 * MSS, None);
+    assert_eq!((third.delivered_segs, third.prior_delivered_segs), (20, 20));
+    assert_eq!(third.interval, Some(Nanos::from_millis(23)));
+    let (segs, interval, app_limited) = q.delivery().expect("sampled").told_rate();
+    assert_eq!((segs, interval.as_millis(), app_limited), (20, 23, false));
+}
+
+#[test]
+fn acks_that_come_at_once_tell_no_more_than_the_rate_of_sending() {
+    let mut q = queue(&[(1, 100), (1, 140)]);
+    ack(&mut q, at(150), MSS, None);
+    // Sent 40 ms after the first one: that is the rate, though the ACK took 10 ms more.
+    q.push(unit(2 * MSS, MSS, 190));
+    let sample = ack(&mut q, at(200), 3 * MSS, None);
+    assert_eq!(sample.interval, Some(Nanos::from_millis(90)));
+}
+
+#[test]
+fn a_sample_shorter_than_the_path_is_not_believed() {
+    let mut q = queue(&[(1, 100)]);
+    let sample = ack(&mut q, at(105), MSS, None);
+    assert_eq!((sample.delivered_segs, sample.interval), (1, None));
+}
+
+#[test]
+fn loss_is_counted_from_the_sending_on() {
+    let mut q = queue(&[(20, 100)]);
+    ack(&mut q, at(120), 0, Some((5 * MSS, 10 * MSS)));
+    assert_eq!(q.mark_lost_by_sack(3), 5);
+    let lost = q.take_lost();
+    assert_eq!(lost.len(), 1);
+    assert_eq!((lost[0].segs, lost[0].lost_segs), (5, 5));
+    // Of the unit's 20 segments the lost ones are the first: with them five were in flight.
+    assert_eq!(lost[0].in_flight_segs, 5);
+    q.recycle_lost(lost);
+    let sample = ack(&mut q, at(121), 0, Some((5 * MSS, 20 * MSS)));
+    assert_eq!((sample.lost_segs, sample.delivered_segs), (5, 15));
+    // Sent again, the loss lies behind it.
+    q.next_retransmit(at(130), 45);
+    let sample = ack(&mut q, at(150), 20 * MSS, None);
+    assert_eq!((sample.lost_segs, sample.prior_delivered_segs), (0, 15));
+}
+
+#[test]
+fn a_gap_marks_samples_until_it_has_passed() {
+    let mut q = queue(&[(2, 100)]);
+    q.mark_app_limited();
+    q.push(unit(2 * MSS, 2 * MSS, 110));
+    assert!(!ack(&mut q, at(120), 2 * MSS, None).app_limited);
+    assert!(q.is_app_limited());
+    assert!(ack(&mut q, at(130), 4 * MSS, None).app_limited);
+    assert!(!q.is_app_limited());
+    // The told rate was of the whole path, and this one is slower.
+    let (segs, _, app_limited) = q.delivery().expect("sampled").told_rate();
+    assert_eq!((segs, app_limited), (4, true));
+    q.push(unit(4 * MSS, MSS, 140));
+    assert!(!ack(&mut q, at(160), 5 * MSS, None).app_limited);
+}
+
+#[test]
+fn what_was_out_before_sampling_began_tells_no_rate() {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    q.push(unit(0, 5 * MSS, 100));
+    q.sample_delivery(at(115));
+    let sample = ack(&mut q, at(120), 5 * MSS, None);
+    assert_eq!((sample.interval, sample.app_limited), (None, true));
+}
