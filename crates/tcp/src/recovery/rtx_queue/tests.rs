@@ -225,7 +225,7 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
     q.sample_delivery(at(0));
     q.sack(at(1), seq(0), &[block(200, 1000)]);
     assert_eq!(q.mark_lost_by_sack(3), 2);
-    q.next_retransmit(at(10), 45);
+    q.next_retransmit(at(10), 45, 0, |_| false);
     q.take_lost();
     assert_eq!(counts(&q), (10, 8, 2, 2));
     // What arrived had been sent no later.
@@ -233,7 +233,9 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
     assert_eq!(q.mark_lost_retransmissions(at(11)), 2);
     assert_eq!((counts(&q), q.has_lost()), ((10, 8, 2, 0), true));
     assert_eq!(q.take_lost().len(), 1);
-    let again = q.next_retransmit(at(12), 45).expect("lost again");
+    let again = q
+        .next_retransmit(at(12), 45, 0, |_| false)
+        .expect("lost again");
     assert_eq!((again.seq, again.segs), (seq(0), 2));
     assert_eq!(q.mark_lost_retransmissions(at(11)), 0);
 }

@@ -82,7 +82,7 @@ fn loss_is_counted_from_the_sending_on() {
     let sample = ack(&mut q, at(121), 0, Some((5 * MSS, 20 * MSS)));
     assert_eq!((sample.lost_segs, sample.delivered_segs), (5, 15));
     // Sent again, the loss lies behind it.
-    q.next_retransmit(at(130), 45);
+    q.next_retransmit(at(130), 45, 0, |_| false);
     let sample = ack(&mut q, at(150), 20 * MSS, None);
     assert_eq!((sample.lost_segs, sample.prior_delivered_segs), (0, 15));
 }
