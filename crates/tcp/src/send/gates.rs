@@ -145,7 +145,9 @@ impl Connection {
         let corked = self.is_autocorked();
         let mut unsent = self.snd.queue.len() as u32;
         if corked {
+            // Full segments in front of it go.
             unsent -= self.snd.queue.tail_len() as u32;
+            unsent -= unsent % self.snd.mss.bytes();
             if unsent == 0 {
                 return Err(Blocked::Autocork);
             }

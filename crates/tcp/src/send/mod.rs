@@ -7,6 +7,8 @@ mod gates;
 mod nagle;
 mod output;
 mod pacing;
+#[cfg(test)]
+mod properties;
 mod push;
 mod report;
 mod retransmit;

@@ -75,30 +75,12 @@ impl Connection {
 
     fn send_text(&mut self, cx: &mut Cx<'_>, grant: &Grant) -> Draft {
         let len = grant.len;
-        let snd = &mut self.snd;
-        let was_idle = snd.rtx.is_empty();
-        let taken = snd.queue.take(len as usize);
-        let seq = snd.nxt;
-        let segs = snd.mss.segments(len).max(1);
-        let fin = snd.fin == Fin::Queued && snd.queue.is_empty();
-        if fin {
-            snd.fin = Fin::Sent;
-        }
-        let end = seq + len;
-        snd.nxt = end + u32::from(fin);
-        // Minshall: this unit ends in a short segment.
-        if len < segs * snd.mss.bytes() {
-            snd.sml = end;
-        }
-        // PSH lets the peer's GRO hand a run of segments on at once.
-        let asked = snd.pushed.after(seq) && snd.pushed.before_eq(end);
-        let mut flags = TcpFlags::ACK;
-        if (segs > 1 && !cx.legacy.split_tail) || (asked && len > 0) {
-            flags = flags.union(TcpFlags::PSH);
-        }
-        if fin {
-            flags = flags.union(TcpFlags::FIN);
-        }
+        let was_idle = self.snd.rtx.is_empty();
+        let seq = self.snd.nxt;
+        let segs = self.snd.mss.segments(len).max(1);
+        let flags = self.text_flags(cx, len, segs);
+        let fin = flags.contains(TcpFlags::FIN);
+        let taken = self.snd.queue.take(len as usize);
         self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
         // A FIN by itself needs no completion.
         let (number, truesize) = if len == 0 {
@@ -110,6 +92,15 @@ impl Connection {
         let departure = self.depart(cx, len, segs);
         let sent_at = cx.now.max(departure);
         let snd = &mut self.snd;
+        if fin {
+            snd.fin = Fin::Sent;
+        }
+        let end = seq + len;
+        snd.nxt = end + u32::from(fin);
+        // Minshall: this unit ends in a short segment.
+        if len < segs * snd.mss.bytes() {
+            snd.sml = end;
+        }
         snd.rtx.push(TransmitUnit {
             seq,
             payload: taken.payload.clone(),
@@ -130,6 +121,23 @@ impl Connection {
             truesize,
             departure,
         }
+    }
+
+    /// The flags of the next `len` bytes.
+    #[inline]
+    fn text_flags(&self, cx: &Cx<'_>, len: u32, segs: u32) -> TcpFlags {
+        let snd = &self.snd;
+        let end = snd.nxt + len;
+        let asked = snd.pushed.after(snd.nxt) && snd.pushed.before_eq(end);
+        let mut flags = TcpFlags::ACK;
+        // PSH lets the peer's GRO hand a run of segments on at once.
+        if (segs > 1 && !cx.legacy.split_tail) || (asked && len > 0) {
+            flags = flags.union(TcpFlags::PSH);
+        }
+        if snd.fin == Fin::Queued && len as usize == snd.queue.len() {
+            flags = flags.union(TcpFlags::FIN);
+        }
+        flags
     }
 
     fn after_text_sent(&mut self, cx: &mut Cx<'_>, segs: u32, was_idle: bool) {

@@ -414,6 +414,18 @@ impl Bench {
         self.conn.handle_tx_complete(cx!(self), truesize);
     }
 
+    /// The device completes the first segment that it has.
+    pub(crate) fn complete_one(&mut self) {
+        self.complete_first();
+    }
+
+    /// The device completes all that it has.
+    pub(crate) fn complete_all(&mut self) {
+        while self.device.as_ref().is_some_and(|d| !d.is_empty()) {
+            self.complete_first();
+        }
+    }
+
     /// Our sequence number as scripts count.
     pub(crate) fn relative(seq: SeqNum) -> u32 {
         seq.since(ISS)
@@ -446,6 +458,13 @@ impl Bench {
     /// A pure ACK arrives.
     pub(crate) fn acknowledge(&mut self, ack: u32) {
         self.step_in(&format!(". 1:1(0) ack {ack}"));
+    }
+
+    /// The last ACK once more.
+    pub(crate) fn text_ack(&mut self) {
+        let una = self.info().tcpi_bytes_acked as u32 + 1;
+        self.acknowledge(una);
+        while self.next_out().is_some() {}
     }
 
     /// Text arrives.

@@ -3,9 +3,12 @@
 mod closing;
 mod handshake;
 mod harness;
+mod legacy;
+mod pacing;
 mod receiving;
 mod recovery;
 mod sending;
+mod small_queue;
 mod table;
 mod time_wait;
 mod timers;

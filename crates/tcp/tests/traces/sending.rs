@@ -156,6 +156,76 @@ fn a_cork_holds_until_it_is_pulled_or_200_ms_have_passed() {
 }
 
 #[test]
+fn the_corks_ceiling_holds_with_data_in_flight_too() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set cork 1
+         write 2920
+         > P. 1:2921(2920) ack 1
+         write 100
+         +150ms
+         < . 1:1(0) ack 1461
+         # Younger bytes of the same segment do not make it wait longer.
+         write 100
+         +50ms
+         > P. 2921:3121(200) ack 1
+         # The rest of a segment that filled up is younger.
+         < . 1:1(0) ack 3121
+         write 100
+         +150ms
+         write 1400
+         > . 3121:4581(1460) ack 1
+         +199ms
+         < . 1:1(0) ack 4581
+         +1ms
+         > P. 4581:4621(40) ack 1",
+    );
+    assert_eq!(bench.mib.win_probe, 0);
+    let corked = bench.report().time(SendLimit::Cork);
+    assert_eq!(corked, Nanos::from_millis(200 + 150 + 200));
+}
+
+/// tcp(7): what is queued goes as `TCP_NODELAY` is set, a cork notwithstanding; what follows is
+/// corked again.
+#[test]
+fn nodelay_pushes_what_a_cork_holds_and_is_weaker_than_it() {
+    Bench::established(&Setup::default()).play(
+        "set cork 1
+         write 2000
+         > . 1:1461(1460) ack 1
+         set nodelay 1
+         > P. 1461:2001(540) ack 1
+         write 100
+         < . 1:1(0) ack 2001
+         set cork 0
+         > P. 2001:2101(100) ack 1",
+    );
+}
+
+#[test]
+fn a_pulled_cork_leaves_nagle_to_decide() {
+    Bench::established(&Setup::default()).play(
+        "write 100
+         > P. 1:101(100) ack 1
+         set cork 1
+         write 200
+         set cork 0
+         < . 1:1(0) ack 101
+         > P. 101:301(200) ack 1",
+    );
+}
+
+#[test]
+fn msg_more_without_more_goes_after_200_ms() {
+    Bench::established(&Setup::default()).play(
+        "set nodelay 1
+         write 100 more = 100
+         +200ms
+         > . 1:101(100) ack 1",
+    );
+}
+
+#[test]
 fn msg_more_waits_for_the_next_write() {
     Bench::established(&Setup::default()).play(
         "set nodelay 1
@@ -405,23 +475,23 @@ fn notsent_lowat_has_hysteresis() {
 }
 
 #[test]
-fn a_pacing_rate_spaces_departures() {
-    let mut bench = Bench::established(&Setup::default());
-    // 1460 bytes of text and 60 of headers each millisecond; the first ten are free, but the next
-    // come after them.
-    bench.play(
-        "set max_pacing_rate 1520000
-         write 40000
-         > P. 1:7301(7300) ack 1
-         > P. 7301:14601(7300) ack 1
-         < . 1:1(0) ack 14601
-         +5ms
-         > P. 14601:29201(14600) ack 1
-         +10ms
-         > P. 29201:40001(10800) ack 1",
-    );
-    let paced = bench.report().time(SendLimit::Pacing);
-    assert_eq!(paced, Nanos::from_millis(15));
+fn what_a_cork_holds_does_not_age_the_window_twice() {
+    let mut bench = Bench::established(&with_timestamps());
+    stream(&mut bench, 60);
+    bench.drain();
+    let cwnd = bench.info().tcpi_snd_cwnd;
+    assert!(cwnd > 100);
+    // An idle time of one RTO and a bit halves once, though the gates are asked thrice.
+    bench.pass(Nanos::from_millis(300));
+    bench.play("set cork 1\nset nodelay 1");
+    for _ in 0..3 {
+        assert!(bench.try_write(10));
+        bench.text_ack();
+    }
+    assert!(bench.next_out().is_none());
+    bench.pass(Nanos::from_millis(200));
+    assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(30));
+    assert_eq!(bench.info().tcpi_snd_cwnd, cwnd / 2);
 }
 
 #[test]

@@ -1,0 +1,425 @@
+//! What holds of a sender whatever its user, its peer and its device do: thousands of random
+//! courses of writes, ACKs, windows, segment sizes and completions.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Pool};
+use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
+use proptest::prelude::*;
+
+use super::Blocked;
+use super::autosize::gso_max_text;
+use crate::legacy::Legacy;
+use crate::{
+    Connection, Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMib,
+};
+
+const ISS: SeqNum = SeqNum::new(u32::MAX - 100_000);
+const IRS: SeqNum = SeqNum::new(7);
+const SCALE: u8 = 7;
+
+/// What happens to the sender.
+#[derive(Clone, Debug)]
+enum Op {
+    Write(usize, bool),
+    /// Per mille of what is in flight is acknowledged, and the window is so many units.
+    Ack(u32, u16),
+    /// All in flight but its first segment is SACKed.
+    Hole,
+    Complete(usize),
+    Pass(u64),
+    Mtu(u32),
+    Nodelay(bool),
+    Cork(bool),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    fq: bool,
+    autocorking: bool,
+    limit_output_bytes: u32,
+    max_pacing_rate: u64,
+    congestion: &'static str,
+    legacy_split: bool,
+}
+
+/// A sender, its device and its peer.
+struct World {
+    conn: Connection,
+    now: Instant,
+    sysctl: Sysctl,
+    device: DeviceCaps,
+    legacy: Legacy,
+    pool: Pool,
+    mib: TcpMib,
+    rng: Rng,
+    /// Truesizes that the device has.
+    ring: VecDeque<u32>,
+    /// Ends of short segments that were sent for the first time.
+    small: Vec<SeqNum>,
+    window: u16,
+}
+
+macro_rules! cx {
+    ($world:expr) => {
+        &mut Cx {
+            now: $world.now,
+            sysctl: &$world.sysctl,
+            pool: &$world.pool,
+            mib: &mut $world.mib,
+            rng: &mut $world.rng,
+            device: $world.device,
+            ts_offset: 0,
+            legacy: $world.legacy,
+        }
+    };
+}
+
+fn repr(flags: TcpFlags) -> TcpRepr {
+    TcpRepr {
+        src_port: 1,
+        dst_port: 2,
+        seq: IRS,
+        flags,
+        window: WireWindow(u16::MAX),
+        ..TcpRepr::default()
+    }
+}
+
+impl World {
+    fn new(kind: Kind) -> Self {
+        let sysctl = Sysctl {
+            tcp_autocorking: kind.autocorking,
+            tcp_limit_output_bytes: kind.limit_output_bytes,
+            tcp_congestion_control: kind.congestion,
+            ..Sysctl::default()
+        };
+        let device = DeviceCaps {
+            mtu: 1500,
+            gso_max_size: 65_536,
+            gso_max_segs: 65_535,
+            fq: kind.fq,
+        };
+        let mut syn = repr(TcpFlags::SYN);
+        syn.options = TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(SCALE),
+            sack_permitted: true,
+            ..TcpOptions::default()
+        };
+        let (pool, mut mib) = (Pool::new(1 << 20), TcpMib::default());
+        let mut rng = Rng::new(Seed::from_u64(1));
+        let now = Instant::ZERO + Nanos::from_secs(10);
+        let legacy = Legacy {
+            split_tail: kind.legacy_split,
+            ..Legacy::default()
+        };
+        let mut cx = Cx {
+            now,
+            sysctl: &sysctl,
+            pool: &pool,
+            mib: &mut mib,
+            rng: &mut rng,
+            device,
+            ts_offset: 0,
+            legacy,
+        };
+        let conn = Connection::accept(&mut cx, &syn, ISS, Mss::clamped(1460), 20);
+        let mut world = Self {
+            conn,
+            now,
+            sysctl,
+            device,
+            legacy,
+            pool,
+            mib,
+            rng,
+            ring: VecDeque::new(),
+            small: Vec::new(),
+            window: u16::MAX,
+        };
+        world.conn.poll_transmit(cx!(world)).expect("a SYN-ACK");
+        world.acknowledge(ISS + 1, &[]);
+        if kind.max_pacing_rate != u64::MAX {
+            world.set(SocketOption::SoMaxPacingRate(kind.max_pacing_rate));
+        }
+        world
+    }
+
+    fn set(&mut self, option: SocketOption) {
+        self.conn.set_option(cx!(self), option).expect("valid");
+    }
+
+    fn acknowledge(&mut self, ack: SeqNum, sack: &[SackBlock]) {
+        let mut repr = repr(TcpFlags::ACK);
+        repr.seq = IRS + 1;
+        repr.ack = ack;
+        repr.window = WireWindow(self.window);
+        for block in sack {
+            repr.options.sack.push(*block);
+        }
+        let mut segment = SegmentIn {
+            repr,
+            payload: Chain::new(),
+            gso_size: 0,
+            gso_segs: 1,
+            ce: false,
+        };
+        self.conn.handle_segment(cx!(self), &mut segment);
+    }
+
+    fn apply(&mut self, op: &Op) {
+        let (una, nxt) = (self.conn.snd.una, self.conn.snd.nxt);
+        match *op {
+            Op::Write(len, more) => {
+                let text = [7; 100_000];
+                let _ = self.conn.write(cx!(self), &text[..len], more);
+            }
+            Op::Ack(per_mille, window) => {
+                let bytes = u64::from(nxt.since(una)) * u64::from(per_mille) / 1000;
+                self.window = window;
+                self.acknowledge(una + bytes as u32, &[]);
+            }
+            Op::Hole => {
+                let left = una + self.conn.snd.mss.bytes();
+                if left.before(nxt) {
+                    self.acknowledge(una, &[SackBlock { left, right: nxt }]);
+                }
+            }
+            Op::Complete(n) => {
+                for _ in 0..n {
+                    self.complete();
+                }
+            }
+            Op::Pass(us) => {
+                let end = self.now + Nanos::from_micros(us);
+                while let Some(at) = self.conn.poll_deadline().filter(|&at| at <= end) {
+                    self.now = self.now.max(at);
+                    self.conn.handle_timeout(cx!(self));
+                    self.drain();
+                }
+                self.now = end;
+            }
+            Op::Mtu(mtu) => {
+                let error = IcmpError::TooBig { mtu };
+                self.conn.handle_icmp(cx!(self), una, error);
+            }
+            Op::Nodelay(on) => self.set(SocketOption::TcpNodelay(on)),
+            Op::Cork(on) => self.set(SocketOption::TcpCork(on)),
+        }
+        self.drain();
+        self.check_that_something_is_pending();
+    }
+
+    fn complete(&mut self) {
+        if let Some(truesize) = self.ring.pop_front() {
+            self.conn.handle_tx_complete(cx!(self), truesize);
+        }
+    }
+
+    /// Sends what may be sent.
+    fn drain(&mut self) {
+        loop {
+            let (bound, nxt) = (self.bound(), self.conn.snd.nxt);
+            let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
+                return;
+            };
+            if segment.truesize > 0 {
+                self.ring.push_back(segment.truesize);
+            }
+            if segment.repr.seq == nxt && !segment.payload.is_empty() {
+                self.check_unit(&segment, bound);
+            }
+        }
+    }
+
+    /// Spec of sizes: autosize, quota, window, device, each computed anew.
+    fn bound(&self) -> u32 {
+        let (conn, mss) = (&self.conn, self.conn.snd.mss.bytes());
+        let gso_max = gso_max_text(&self.device, 20);
+        let halvings = conn.rtt.min_rtt().map_or(0, |rtt| rtt.as_micros() >> 9);
+        let rate = conn.pacing_rate(&self.sysctl).0;
+        let share = u64::from(gso_max).checked_shr(halvings.min(64) as u32);
+        let bytes = (rate >> 10).saturating_add(share.unwrap_or(0));
+        let autosize = (bytes.min(gso_max.into()) as u32).max(2 * mss);
+        let cwnd = conn.cwnd.cwnd;
+        let room = cwnd.saturating_sub(conn.snd.rtx.in_flight());
+        let quota = room.min((cwnd / 2).max(1)) * mss;
+        let window = conn.snd.usable_window();
+        autosize.min(quota).min(window).min(gso_max)
+    }
+
+    fn check_unit(&mut self, segment: &SegmentOut, bound: u32) {
+        let (len, snd) = (segment.payload.len() as u32, &self.conn.snd);
+        assert!(len <= bound, "{len} is more than {bound}");
+        if snd.blocked == Blocked::Autocork {
+            assert!(snd.wmem_inflight > 0 && snd.throttled);
+        }
+        if len % snd.mss.bytes() != 0 {
+            self.small.push(segment.repr.seq + len);
+        }
+        let now = self.now;
+        assert!(segment.departure == Instant::ZERO || self.device.fq);
+        assert!(segment.departure.since(now) < Nanos::from_secs(60));
+    }
+
+    fn unacknowledged_small_segments(&mut self) -> usize {
+        let una = self.conn.snd.una;
+        self.small.retain(|end| end.after(una));
+        self.small.len()
+    }
+
+    /// Spec 7.2: whatever holds text back, something will happen that asks again.
+    fn check_that_something_is_pending(&self) {
+        let snd = &self.conn.snd;
+        assert!(!self.conn.wants_transmit());
+        let completion = snd.throttled && snd.wmem_inflight > 0;
+        let deadline = self.conn.poll_deadline();
+        assert_eq!(snd.wmem_inflight, self.ring.iter().sum::<u32>());
+        if snd.rtx.has_lost() {
+            assert!(completion || deadline.is_some());
+        }
+        if !snd.has_unsent() {
+            return;
+        }
+        let wake_at = snd.flow.as_ref().map(|flow| flow.wake_at);
+        let wakes = wake_at.is_some_and(|at| at > self.now && at != Instant::FAR_FUTURE);
+        match snd.blocked {
+            Blocked::No => panic!("unsent text, and nothing holds it"),
+            Blocked::Autocork | Blocked::Tsq => assert!(completion),
+            Blocked::Pacing => assert!(wakes),
+            Blocked::Nagle => {
+                let ack = !snd.rtx.is_empty() && deadline.is_some();
+                assert!(ack || (self.conn.is_corked() && wakes));
+            }
+            Blocked::Cwnd | Blocked::Rwnd | Blocked::Defer | Blocked::Burst => {
+                assert!(deadline.is_some());
+            }
+        }
+    }
+
+    /// The user is done, the device completes, the peer takes and acknowledges: all goes, and
+    /// soon.
+    fn finish(&mut self) {
+        self.window = u16::MAX;
+        let start = self.now;
+        for _ in 0..10_000 {
+            while !self.ring.is_empty() {
+                self.complete();
+            }
+            self.drain();
+            let nxt = self.conn.snd.nxt;
+            self.acknowledge(nxt, &[]);
+            self.drain();
+            if self.conn.is_flushed() && self.ring.is_empty() {
+                break;
+            }
+            if self.ring.is_empty() && self.conn.snd.una == self.conn.snd.nxt {
+                self.now = self.now.max(self.conn.poll_deadline().expect("a deadline"));
+                self.conn.handle_timeout(cx!(self));
+            }
+        }
+        assert!(self.conn.is_flushed(), "{:?}", self.conn.snd.blocked);
+        assert_eq!(self.conn.snd.wmem_inflight, 0);
+        let took = self.now.since(start);
+        // A cork's ceiling at most, where nothing is paced.
+        if self.conn.snd.pacing.is_none() {
+            assert!(took <= Nanos::from_millis(200), "{took:?}");
+        }
+    }
+}
+
+fn write() -> impl Strategy<Value = Op> {
+    let len = prop_oneof![
+        5 => 1..200usize,
+        3 => 1..5_000usize,
+        1 => 1..100_000usize,
+        1 => (1..20usize).prop_map(|n| n * 1460),
+    ];
+    (len, prop::bool::weighted(0.1)).prop_map(|(len, more)| Op::Write(len, more))
+}
+
+fn network() -> impl Strategy<Value = Op> {
+    let window = prop_oneof![3 => Just(u16::MAX), 1 => 0..100u16];
+    prop_oneof![
+        3 => (0..=1000u32, window).prop_map(|(n, w)| Op::Ack(n, w)),
+        2 => Just(Op::Ack(1000, u16::MAX)),
+        3 => (1..4usize).prop_map(Op::Complete),
+        2 => (1..2_000u64).prop_map(Op::Pass),
+        1 => (1..600_000u64).prop_map(Op::Pass),
+        1 => (600..1500u32).prop_map(Op::Mtu),
+        1 => Just(Op::Hole),
+    ]
+}
+
+fn course(user: impl Strategy<Value = Op>) -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(prop_oneof![1 => user, 1 => network()], 1..80)
+}
+
+fn any_user() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        10 => write(),
+        1 => any::<bool>().prop_map(Op::Nodelay),
+        1 => any::<bool>().prop_map(Op::Cork),
+    ]
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    let rate = prop_oneof![4 => Just(u64::MAX), 1 => 100_000..100_000_000u64];
+    let limit = prop_oneof![Just(4_194_304u32), 4096..100_000u32];
+    let congestion = prop_oneof![Just("cubic"), Just("reno"), Just("bbr")];
+    (any::<[bool; 3]>(), limit, rate, congestion).prop_map(
+        |([fq, autocorking, legacy_split], limit_output_bytes, max_pacing_rate, congestion)| Kind {
+            fq,
+            autocorking,
+            limit_output_bytes,
+            max_pacing_rate,
+            congestion,
+            legacy_split,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8000))]
+
+    /// RFC 896 in Minshall's form: whatever is written and acknowledged, one small segment at
+    /// most is under way.
+    #[test]
+    fn nagle_has_one_small_segment_unacknowledged_at_most(
+        kind in kind(),
+        ops in course(write_whole()),
+    ) {
+        let mut world = World::new(kind);
+        for op in &ops {
+            world.apply(op);
+            prop_assert!(world.unacknowledged_small_segments() <= 1);
+        }
+        world.finish();
+    }
+
+    /// Sizes are bounded, something is always pending, nothing that waits for a completion waits
+    /// for ever, and all that was charged is completed.
+    #[test]
+    fn a_sender_keeps_its_bounds_and_never_stands_still(
+        kind in kind(),
+        ops in course(any_user()),
+    ) {
+        let mut world = World::new(kind);
+        for op in &ops {
+            world.apply(op);
+        }
+        world.set(SocketOption::SoMaxPacingRate(u64::MAX));
+        world.finish();
+    }
+}
+
+/// Without `MSG_MORE`, whose end lets a small segment go.
+fn write_whole() -> impl Strategy<Value = Op> {
+    write().prop_map(|op| match op {
+        Op::Write(len, _) => Op::Write(len, false),
+        op => op,
+    })
+}

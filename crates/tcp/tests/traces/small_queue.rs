@@ -1,0 +1,199 @@
+//! TCP Small Queues, autocorking, and retransmissions that wait for the host's own queue.
+
+use fullsend_tcp::SendLimit;
+use fullsend_units::Nanos;
+
+use crate::harness::{Bench, Setup};
+
+/// A device that completes nothing by itself, and the least of `tcp_limit_output_bytes`.
+fn busy(limit_output_bytes: u32) -> Bench {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_limit_output_bytes = limit_output_bytes;
+    let mut bench = Bench::established(&setup);
+    bench.play("set nodelay 1\nbusy");
+    bench
+}
+
+#[test]
+fn the_host_gets_no_more_than_it_needs_to_stay_busy() {
+    let mut bench = busy(10_000);
+    bench.play(
+        "write 60000
+         > P. 1:7301(7300) ack 1
+         # One unit out: an ACK could come before its completion.
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 7301
+         # Again one unit out.
+         > P. 14601:24821(10220) ack 1
+         < . 1:1(0) ack 10221",
+    );
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Tsq));
+    bench.play(
+        "complete
+         complete
+         # 10220 bytes are still in the host.
+         complete
+         > P. 24821:35041(10220) ack 1
+         cwnd = 17",
+    );
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Cwnd));
+}
+
+#[test]
+fn two_units_or_a_millisecond_of_the_pacing_rate_are_always_allowed() {
+    // Paced, so that the limit in bytes does not count: 4 MB/s are 3906 bytes in 2^-10 s.
+    let mut bench = busy(4096);
+    bench.setup_mut().sysctl.tcp_autocorking = false;
+    bench.play(
+        "set max_pacing_rate 4000000
+         write 20000
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 14601
+         +1900us
+         > P. 14601:20001(5400) ack 1
+         write 5000
+         +1410us
+         > P. 20001:25001(5000) ack 1
+         write 5000
+         +1310us",
+    );
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Tsq));
+    bench.play(
+        "complete
+         complete
+         # 10400 bytes, and what they cost beside, are more than two units of 5000.
+         complete
+         > P. 25001:30001(5000) ack 1",
+    );
+}
+
+#[test]
+fn completions_that_nobody_waits_for_send_nothing() {
+    let mut bench = busy(4_194_304);
+    bench.play(
+        "write 20000
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         complete
+         complete",
+    );
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Cwnd));
+}
+
+/// "Line-buffered ssh": the first write leaves alone, the next ones as one when it is completed.
+#[test]
+fn tiny_writes_leave_together_at_the_completion() {
+    let mut bench = busy(4_194_304);
+    bench.play(
+        "write 80
+         > P. 1:81(80) ack 1
+         write 80
+         write 80
+         write 80
+         complete
+         > P. 81:321(240) ack 1
+         # Nothing of this flow is in the host: no added delay.
+         complete
+         write 80
+         > P. 321:401(80) ack 1",
+    );
+    assert_eq!(bench.mib.auto_corking, 1, "counted as it begins to hold");
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Application));
+}
+
+/// What is held is no more than what the device has, so each unit is about as large as those
+/// before it together, up to the full size.
+#[test]
+fn steady_tiny_writes_make_units_grow_geometrically() {
+    let mut bench = busy(4_194_304);
+    let mut sizes = Vec::new();
+    for _ in 0..30 {
+        // The device is slow: a hundred writes for each of its completions.
+        for _ in 0..100 {
+            assert!(bench.try_write(128));
+            while let Some(segment) = bench.next_out() {
+                sizes.push(segment.payload.len());
+            }
+        }
+        let sent = bench.sent();
+        bench.complete_one();
+        bench.acknowledge(sent);
+        while let Some(segment) = bench.next_out() {
+            sizes.push(segment.payload.len());
+        }
+    }
+    assert_eq!(sizes[0], 128);
+    let largest = sizes.iter().max().copied();
+    assert!(largest >= Some(100 * 128), "{sizes:?}");
+    let units = sizes.len();
+    assert!(units < 100, "{units} units for 3000 writes");
+}
+
+#[test]
+fn full_segments_go_and_the_rest_gathers() {
+    let mut bench = busy(4_194_304);
+    let goal = 64_240;
+    // cwnd opens.
+    for _ in 0..40 {
+        bench.fill();
+        while bench.next_out().is_some() {}
+        bench.complete_all();
+        bench.pass(Nanos::from_micros(10));
+        let sent = bench.sent();
+        bench.acknowledge(sent);
+    }
+    bench.setup_mut().sysctl.tcp_autocorking = false;
+    bench.drain();
+    bench.complete_all();
+    bench.setup_mut().sysctl.tcp_autocorking = true;
+    assert!(bench.try_write(goal));
+    assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(goal));
+    let before = bench.mib.auto_corking;
+    // A full unit, and 100 bytes of the next one.
+    assert!(bench.try_write(goal + 100));
+    assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(goal));
+    assert!(bench.next_out().is_none());
+    assert_eq!(bench.mib.auto_corking, before + 1);
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
+    bench.complete_one();
+    assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(100));
+}
+
+#[test]
+fn what_is_still_in_the_hosts_queue_is_not_lost() {
+    let mut bench = busy(4_194_304);
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 1 <sack 7301:14601>
+         # The completion tries again.
+         complete
+         > P. 1:7301(7300) ack 1
+         # The timer finds that this copy is in the queue too.
+         +300ms
+         complete
+         complete
+         > P. 1:1461(1460) ack 1",
+    );
+    assert_eq!(bench.mib.spurious_rtx_host_queues, 3);
+    assert_eq!(bench.mib.retrans_segs, 6);
+}
+
+#[test]
+fn retransmissions_get_twice_the_limit() {
+    let mut bench = busy(10_000);
+    bench.play(
+        "write 29200
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 7301
+         > P. 14601:24821(10220) ack 1
+         complete
+         complete
+         < . 1:1(0) ack 7301 <sack 17521:24821>
+         # 10220 bytes in the host would hold new text.
+         > P. 7301:14601(7300) ack 1",
+    );
+}
