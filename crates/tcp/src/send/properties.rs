@@ -174,8 +174,8 @@ impl World {
         let (una, nxt) = (self.conn.snd.una, self.conn.snd.nxt);
         match *op {
             Op::Write(len, more) => {
-                let text = [7; 100_000];
-                let _ = self.conn.write(cx!(self), &text[..len], more);
+                let text = alloc::vec![7; len];
+                let _ = self.conn.write(cx!(self), &text, more);
             }
             Op::Ack(per_mille, window) => {
                 let bytes = u64::from(nxt.since(una)) * u64::from(per_mille) / 1000;

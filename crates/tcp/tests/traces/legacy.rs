@@ -58,7 +58,7 @@ fn one_loss_bounded_every_later_burst() {
             ..Legacy::default()
         }));
         let before = stream(&mut bench, 100);
-        assert!(before.iter().any(|&len| len == 65_160));
+        assert!(before.contains(&65_160));
         bench.fill();
         let first = bench.next_out().expect("a unit");
         while bench.next_out().is_some() {}

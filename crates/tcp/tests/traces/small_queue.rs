@@ -62,7 +62,8 @@ fn two_units_or_a_millisecond_of_the_pacing_rate_are_always_allowed() {
     bench.play(
         "complete
          complete
-         # 10400 bytes, and what they cost beside, are more than two units of 5000.
+         complete
+         # The memory of one unit of 5000 bytes is more than two such units need.
          complete
          > P. 25001:30001(5000) ack 1",
     );
