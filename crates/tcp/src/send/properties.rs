@@ -13,7 +13,8 @@ use super::Blocked;
 use super::autosize::gso_max_text;
 use crate::legacy::Legacy;
 use crate::{
-    Connection, Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMib,
+    Connection, Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMemory,
+    TcpMib,
 };
 
 const ISS: SeqNum = SeqNum::new(u32::MAX - 100_000);
@@ -54,6 +55,7 @@ struct World {
     legacy: Legacy,
     pool: Pool,
     mib: TcpMib,
+    mem: TcpMemory,
     rng: Rng,
     /// Truesizes that the device has.
     ring: VecDeque<u32>,
@@ -69,6 +71,7 @@ macro_rules! cx {
             sysctl: &$world.sysctl,
             pool: &$world.pool,
             mib: &mut $world.mib,
+            mem: &mut $world.mem,
             rng: &mut $world.rng,
             device: $world.device,
             ts_offset: 0,
@@ -110,6 +113,7 @@ impl World {
             ..TcpOptions::default()
         };
         let (pool, mut mib) = (Pool::new(1 << 20), TcpMib::default());
+        let mut mem = TcpMemory::default();
         let mut rng = Rng::new(Seed::from_u64(1));
         let now = Instant::ZERO + Nanos::from_secs(10);
         let legacy = Legacy {
@@ -121,6 +125,7 @@ impl World {
             sysctl: &sysctl,
             pool: &pool,
             mib: &mut mib,
+            mem: &mut mem,
             rng: &mut rng,
             device,
             ts_offset: 0,
@@ -135,6 +140,7 @@ impl World {
             legacy,
             pool,
             mib,
+            mem,
             rng,
             ring: VecDeque::new(),
             small: Vec::new(),
