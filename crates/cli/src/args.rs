@@ -101,6 +101,9 @@ pub(crate) struct TunArgs {
         allow_hyphen_values = true
     )]
     pub(crate) offload: Option<String>,
+    /// Keep asking the TUN for this many microseconds after each packet before going to sleep.
+    #[arg(long, value_name = "US", requires = "tun", default_value_t = 0)]
+    pub(crate) busy_poll: u32,
 }
 
 /// What both tests take.
@@ -273,6 +276,7 @@ pub(crate) struct Tun {
     pub(crate) addresses: Vec<Cidr>,
     pub(crate) plain: bool,
     pub(crate) offload: Option<String>,
+    pub(crate) busy_poll: Duration,
     pub(crate) mtu: u32,
 }
 
@@ -427,6 +431,7 @@ impl TunArgs {
             addresses: self.address,
             plain: self.plain,
             offload: self.offload,
+            busy_poll: Duration::from_micros(self.busy_poll.into()),
             mtu,
         })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fullsend_units::{Instant, Nanos};
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;
 
 use crate::engine::{Engine, RX_BATCH};
@@ -27,11 +27,16 @@ pub(crate) struct Driver {
     timer_at: Instant,
     /// Made when something is first due so soon.
     fine: Option<FineTimer>,
+    /// How long to ask the device again and again after it gave something.
+    busy_poll: Option<Nanos>,
+    /// When that ends.
+    poll_until: Option<Instant>,
 }
 
 impl Driver {
     /// Must be called within a tokio runtime whose I/O and time are enabled.
-    pub(crate) fn new(engine: Arc<Engine>) -> io::Result<Self> {
+    /// `busy_poll`: see [`Builder::busy_poll`](crate::Builder::busy_poll).
+    pub(crate) fn new(engine: Arc<Engine>, busy_poll: Option<Nanos>) -> io::Result<Self> {
         let fd = engine.device_fd()?.map(register).transpose()?;
         let timer_at = Instant::FAR_FUTURE;
         let timer = Box::pin(tokio::time::sleep_until(engine.clock.timer(timer_at)));
@@ -41,34 +46,56 @@ impl Driver {
             timer,
             timer_at,
             fine: None,
+            busy_poll,
+            poll_until: None,
         })
     }
 
     /// Works until there is nothing left to do now (false) or the budget is used up (true).
     fn work(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         for round in 1..=BUDGET {
-            let readable = match &self.fd {
-                None => None,
-                Some(fd) => match fd.poll_read_ready(cx) {
-                    Poll::Ready(guard) => Some(guard?),
-                    Poll::Pending => None,
-                },
-            };
-            let receive = self.fd.is_none() || readable.is_some();
+            // Had before the device is asked, so that what comes in behind that makes it ready
+            // again.
+            let ready = self.poll_readable(cx)?;
+            let receive = self.fd.is_none() || ready.is_some() || self.is_busy_polling();
             let turn = self.engine.turn(receive, round == BUDGET)?;
-            if let Some(mut guard) = readable {
-                if turn.received == 0 {
+            // A full batch says that the device may have more, anything less that it has not.
+            let full = turn.received >= RX_BATCH;
+            let more = match ready {
+                Some(mut guard) if !full => {
                     guard.clear_ready();
+                    self.poll_readable(cx)?.is_some()
                 }
-                // Ready again or registered: either way the next round tells.
-            } else if turn.received < RX_BATCH && !turn.more {
+                _ => full,
+            };
+            if turn.received > 0 {
+                self.poll_until = self.busy_poll.map(|span| self.engine.clock.now() + span);
+            }
+            if !more && !turn.more {
                 let retry = turn.blocked && self.poll_writable(cx)?;
                 if !retry {
-                    return Ok(!self.set_timer(cx, turn.deadline));
+                    return Ok(!self.set_timer(cx, turn.deadline) || self.is_busy_polling());
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Frames came in so recently that asking for more is better than going to sleep.
+    fn is_busy_polling(&self) -> bool {
+        self.poll_until
+            .is_some_and(|until| self.engine.clock.now() < until)
+    }
+
+    /// The proof that the device may have frames; without it, the task is woken when it has.
+    fn poll_readable(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> io::Result<Option<AsyncFdReadyGuard<'_, OwnedFd>>> {
+        match self.fd.as_ref().map(|fd| fd.poll_read_ready(cx)) {
+            Some(Poll::Ready(guard)) => guard.map(Some),
+            Some(Poll::Pending) | None => Ok(None),
+        }
     }
 
     /// True if a blocked device may have become writable; else the task is woken when it does.

@@ -50,7 +50,8 @@ impl Embedded {
         let mut builder = Stack::builder()
             .tun(&tun.name)
             .mtu(tun.mtu)
-            .qdisc(&qdisc.to_string());
+            .qdisc(&qdisc.to_string())
+            .busy_poll(tun.busy_poll);
         for cidr in &tun.addresses {
             builder = builder.address(&cidr.to_string());
             let there = peer
