@@ -60,7 +60,8 @@ pub trait Device: Send {
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()>;
 
     /// Appends at most about `max` frames to `batch`, as they came (unparsed, checksum state set
-    /// from the device); how many. Fewer than `max` says that there is nothing more now.
+    /// from the device); how many. 0 when there is nothing now. A file
+    /// ([`fd`](Self::fd)) that gives fewer than `max` must have no more.
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
 
     /// Packets that were taken and are still on their way out. The rest have been completed, first

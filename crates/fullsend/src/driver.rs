@@ -14,6 +14,9 @@ use tokio::time::Sleep;
 use crate::engine::{Engine, RX_BATCH};
 use crate::fine_timer::FineTimer;
 
+#[cfg(test)]
+mod tests;
+
 /// Batches done before other tasks get a turn.
 const BUDGET: usize = 16;
 /// Deadlines nearer than this need more than tokio's timer, which rounds up to milliseconds.

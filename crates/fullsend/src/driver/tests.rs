@@ -1,0 +1,104 @@
+//! How often the device is asked.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullsend_device::{Caps, Device};
+use fullsend_offload::{Link, Packet};
+use tokio::task::yield_now;
+
+use crate::Stack;
+
+/// Counts how often it is asked, and has nothing a host would answer.
+struct Counting(UnixDatagram, Arc<AtomicUsize>);
+
+impl Device for Counting {
+    fn caps(&self) -> Caps {
+        Caps {
+            link: Link::Ip,
+            mtu: 1500,
+            tso4: false,
+            tso6: false,
+            uso: false,
+            tx_checksum: false,
+            gso_max_size: 65_535,
+        }
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        batch.clear();
+        Ok(())
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        let mut buf = [0; 2000];
+        for n in 0..max {
+            match self.0.recv(&mut buf) {
+                Ok(len) => batch.push(Packet::from_frame(Bytes::copy_from_slice(&buf[..len]))),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(n),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(max)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+/// A stack over such a device, the device's other end and its count.
+fn stack(busy_poll: Duration) -> (Stack, UnixDatagram, Arc<AtomicUsize>) {
+    let (here, there) = UnixDatagram::pair().unwrap();
+    here.set_nonblocking(true).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stack = Stack::builder()
+        .device(Box::new(Counting(here, asked.clone())))
+        .address("10.0.0.2/24")
+        .busy_poll(busy_poll)
+        .build()
+        .unwrap();
+    (stack, there, asked)
+}
+
+/// Runs everybody else for a while; how often the device was asked meanwhile.
+async fn asked_meanwhile(asked: &AtomicUsize) -> usize {
+    let before = asked.load(Ordering::Relaxed);
+    for _ in 0..1000 {
+        yield_now().await;
+    }
+    asked.load(Ordering::Relaxed) - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_asked_once_for_what_came_and_left_alone_then() {
+    let (_stack, there, asked) = stack(Duration::ZERO);
+    asked_meanwhile(&asked).await;
+    for _ in 0..5 {
+        there.send(&[0; 20]).unwrap();
+        assert_eq!(asked_meanwhile(&asked).await, 1);
+    }
+    assert_eq!(asked_meanwhile(&asked).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_polling_lasts_as_long_as_it_was_told_to() {
+    let span = Duration::from_micros(50);
+    let (_stack, there, asked) = stack(span);
+    asked_meanwhile(&asked).await;
+    assert_eq!(asked_meanwhile(&asked).await, 0);
+    there.send(&[0; 20]).unwrap();
+    assert!(asked_meanwhile(&asked).await > 100);
+    tokio::time::advance(span / 2).await;
+    assert!(asked_meanwhile(&asked).await > 100);
+    tokio::time::advance(span / 2).await;
+    asked_meanwhile(&asked).await;
+    assert_eq!(asked_meanwhile(&asked).await, 0);
+}
