@@ -152,7 +152,7 @@ impl Driver {
         if let Err(error) = &set {
             tracing::debug!(%error, "no timer finer than a millisecond");
         }
-        set.is_ok()
+        set.unwrap_or(false)
     }
 }
 

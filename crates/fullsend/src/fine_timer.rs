@@ -19,6 +19,8 @@ pub(crate) struct FineTimer {
     fd: AsyncFd<OwnedFd>,
     /// What it is set to, if it has not fired since.
     at: Option<Instant>,
+    /// When it was set last.
+    set_at: Option<Instant>,
 }
 
 impl FineTimer {
@@ -29,19 +31,28 @@ impl FineTimer {
         Ok(Self {
             fd: register(fd)?,
             at: None,
+            set_at: None,
         })
     }
 
-    /// Wakes the task at `at`, in place of what was set before.
+    /// Wakes the task at `at` or before: one that is set to an earlier time stays so, as setting
+    /// it anew for each packet would cost more than a look in vain. False if the clock, tokio's,
+    /// stands still: it is paused, and goes on only when nothing but tokio's timer wakes anybody.
     pub(crate) fn set(
         &mut self,
         cx: &mut Context<'_>,
         now: Instant,
         at: Instant,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         // The task is registered before the timer is set, or it could fire unseen.
-        while self.poll_fired(cx)?.is_ready() {}
-        if self.at != Some(at) {
+        let mut fired = false;
+        while self.poll_fired(cx)?.is_ready() {
+            fired = true;
+        }
+        if fired && self.set_at == Some(now) {
+            return Ok(false);
+        }
+        if self.at.is_none_or(|set| at < set) {
             // Zero would stop it.
             let span = at.since(now).as_nanos().max(1);
             let value = Itimerspec {
@@ -53,8 +64,9 @@ impl FineTimer {
             };
             timerfd_settime(self.fd.get_ref(), TimerfdTimerFlags::empty(), &value)?;
             self.at = Some(at);
+            self.set_at = Some(now);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Each time it fires counts once; the task is registered when it has not.
