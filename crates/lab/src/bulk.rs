@@ -18,16 +18,17 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Lets every client write messages of `bytes` from now on.
-    pub(crate) fn start(net: &mut Net, bytes: usize) -> Self {
-        let mut this = Self {
+    /// Lets every client write messages of `bytes`: the first from now on, each other one `gap`
+    /// after the one before.
+    pub(crate) fn start(net: &mut Net, bytes: usize, gap: Nanos) -> Self {
+        let this = Self {
             message: Slice::copied_from(&vec![b'n'; bytes]),
             read: 0,
             wakeups: 0,
         };
         for flow in 0..net.flows() {
             net.want(End { side: SERVER, flow }, Ready::Read);
-            this.fill(net, End { side: CLIENT, flow });
+            net.at(net.now() + gap * flow as u64, End { side: CLIENT, flow });
         }
         this
     }
@@ -41,7 +42,8 @@ impl App for Bulk {
     fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
         match ready {
             Ready::Read => self.read += net.read(end),
-            Ready::Write | Ready::Timer => {
+            Ready::Timer => self.fill(net, end),
+            Ready::Write => {
                 self.wakeups += 1;
                 self.fill(net, end);
             }

@@ -1,8 +1,15 @@
 //! The experiments, a file each.
 
+mod autocorking;
+mod max_burst;
 mod notsent_lowat;
 mod tso_split;
 
 use crate::Experiment;
 
-pub(crate) const ALL: &[Experiment] = &[tso_split::EXPERIMENT, notsent_lowat::EXPERIMENT];
+pub(crate) const ALL: &[Experiment] = &[
+    tso_split::EXPERIMENT,
+    autocorking::EXPERIMENT,
+    notsent_lowat::EXPERIMENT,
+    max_burst::EXPERIMENT,
+];

@@ -9,16 +9,16 @@ pub(crate) enum Check {
     Exactly([f64; 2]),
     /// The one there is is this, exactly.
     ExactlyOne(f64),
+    /// The first is this, exactly, and the second at least that.
+    FromTo(f64, f64),
+    /// The first is zero, and the second is not.
+    ZeroThenMore,
     /// Each is within this part of the reference's.
     Within(f64),
     /// The larger is at least this many times the smaller, and they move as the reference's do.
     RatioAtLeast(f64),
     /// They differ by this part at most.
     Unchanged(f64),
-    /// The one there is is at least this.
-    AtLeast(f64),
-    /// The one there is is at most this.
-    AtMost(f64),
     /// Nothing: it is told, not judged.
     Told,
 }
@@ -145,6 +145,17 @@ fn judge(
             Some(after.is_some_and(|after| equal(after, value))),
             "exact".to_owned(),
         ),
+        Check::FromTo(from, least) => {
+            let holds = both.is_some_and(|(b, a)| equal(b, from) && a >= least);
+            (
+                Some(holds),
+                format!("{from} exactly, then at least {least:.0}"),
+            )
+        }
+        Check::ZeroThenMore => {
+            let holds = both.is_some_and(|(b, a)| b == 0.0 && a > 0.0);
+            (Some(holds), "0 when it is off".to_owned())
+        }
         Check::Within(part) => {
             let mut pairs = reference.into_iter().zip(ours);
             let holds = pairs.all(|pair| match pair {
@@ -155,10 +166,9 @@ fn judge(
             (Some(holds), format!("within {}", percent(part)))
         }
         Check::RatioAtLeast(least) => {
-            let [rb, ra] = reference;
-            let rises = rb.zip(ra).is_none_or(|(b, a)| a > b);
-            let ratio = both.map(|(b, a)| if rises { a / b } else { b / a });
-            let ratio = ratio.unwrap_or(0.0);
+            let theirs = reference[0].zip(reference[1]);
+            let rises = theirs.or(both).is_some_and(|(b, a)| a > b);
+            let ratio = both.map_or(0.0, |(b, a)| if rises { a / b } else { b / a });
             let text = format!("{ratio:.2}x (at least {least}x)");
             (Some(ratio >= least), text)
         }
@@ -166,14 +176,6 @@ fn judge(
             let holds = both.is_some_and(|(b, a)| close(a, b, part));
             (Some(holds), format!("unchanged within {}", percent(part)))
         }
-        Check::AtLeast(least) => (
-            Some(after.is_some_and(|after| after >= least)),
-            format!("at least {least}"),
-        ),
-        Check::AtMost(most) => (
-            Some(after.is_some_and(|after| after <= most)),
-            format!("at most {most}"),
-        ),
         Check::Told => (None, String::new()),
     }
 }

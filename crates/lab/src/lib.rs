@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bulk;
+mod cost;
 mod experiment;
 mod experiments;
 mod figure;

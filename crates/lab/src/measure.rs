@@ -97,6 +97,18 @@ impl Histogram {
         self.counts[bucket] += 1;
     }
 
+    /// What TCP counted between two looks.
+    pub(crate) fn between(
+        name: &'static str,
+        earlier: &fullsend_tcp::Histogram,
+        later: &fullsend_tcp::Histogram,
+    ) -> Self {
+        let pairs = later.buckets().iter().zip(earlier.buckets());
+        let mut counts: Vec<u64> = pairs.map(|(l, e)| u64::from(l.wrapping_sub(*e))).collect();
+        while counts.pop_if(|count| *count == 0).is_some() {}
+        Self { name, counts }
+    }
+
     pub(crate) fn total(&self) -> u64 {
         self.counts.iter().sum()
     }

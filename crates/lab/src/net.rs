@@ -1,8 +1,10 @@
 //! Two hosts on a cable with many flows between them, and the programs that use the flows.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
@@ -10,7 +12,7 @@ use fullsend_buf::Slice;
 use fullsend_offload::Link;
 use fullsend_sim::{HostId, Netem, NicConfig, Point, Sim, Tap};
 use fullsend_stack::{Cidr, Host, IfaceId, Interest, ListenConfig, StackError, TcpId};
-use fullsend_tcp::{SocketOption, TcpError, TcpInfo};
+use fullsend_tcp::{FlowReport, SocketOption, TcpError, TcpInfo};
 use fullsend_units::{Instant, Nanos, Seed};
 
 /// The side that connects; in most experiments the one that sends.
@@ -94,7 +96,10 @@ pub(crate) struct Net {
     timers: BinaryHeap<Reverse<(Instant, u64, End)>>,
     timers_set: u64,
     wakers: Vec<Waker>,
+    watchers: Rc<RefCell<Vec<Watcher>>>,
 }
+
+type Watcher = Box<dyn FnMut(&Tap<'_>)>;
 
 impl Net {
     /// Two hosts on `cable`. Times start at zero.
@@ -121,6 +126,7 @@ impl Net {
             timers: BinaryHeap::new(),
             timers_set: 0,
             wakers: Vec::new(),
+            watchers: Rc::default(),
         }
     }
 
@@ -208,6 +214,12 @@ impl Net {
     pub(crate) fn info(&mut self, end: End) -> TcpInfo {
         let (now, id) = (self.now(), self.id(end));
         self.host(end.side).tcp_info(now, id).expect("it is open")
+    }
+
+    pub(crate) fn report(&mut self, end: End) -> FlowReport {
+        let (now, id) = (self.now(), self.id(end));
+        let report = self.host(end.side).tcp_flow_report(now, id);
+        report.expect("it is open")
     }
 
     pub(crate) fn counter(&mut self, side: usize, name: &str) -> u64 {
@@ -332,7 +344,7 @@ impl Net {
             by_port[usize::from(local.port())] = flow;
         }
         let hosts = self.hosts;
-        self.sim.watch(move |tap| {
+        self.watch(move |tap| {
             let side = usize::from(tap.host == hosts[SERVER]);
             let outgoing = !matches!(tap.point, Point::Arrived);
             let at = if outgoing == (side == CLIENT) { 0 } else { 2 };
@@ -349,9 +361,12 @@ impl Net {
         });
     }
 
-    /// Has `see` called for every packet at a card.
+    /// Has `see` called for every packet at a card, and those that were told so before too.
     pub(crate) fn watch(&mut self, see: impl FnMut(&Tap<'_>) + 'static) {
-        self.sim.watch(see);
+        self.watchers.borrow_mut().push(Box::new(see));
+        let all = self.watchers.clone();
+        self.sim
+            .watch(move |tap| all.borrow_mut().iter_mut().for_each(|see| see(tap)));
     }
 }
 

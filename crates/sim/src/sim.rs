@@ -443,7 +443,7 @@ impl fmt::Debug for Sim {
 /// What of a packet a receiver can know.
 fn as_on_wire(packet: Packet) -> Packet {
     Packet {
-        tx: fullsend_offload::TxToken::default(),
+        tx: TxToken::default(),
         ..packet
     }
 }

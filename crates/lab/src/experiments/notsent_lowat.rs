@@ -34,10 +34,12 @@ const OLD_WAKEUPS: usize = 2;
 const LOWAT: u32 = 2_097_152;
 /// Bytes of one write.
 const MESSAGE: usize = 64 << 10;
-/// What the bottleneck gives each flow, bytes per second: 20 Gbit/s for a hundred.
+/// What the card gives each flow, bytes per second: 20 Gbit/s for a hundred.
 const RATE_PER_FLOW: u64 = 25_000_000;
 /// Each way.
 const DELAY: Nanos = Nanos::from_millis(50);
+/// One writer starts after the other, as processes do.
+const GAP: Nanos = Nanos::from_millis(10);
 const SAMPLE: Nanos = Nanos::from_millis(20);
 
 fn network(run: &Run<'_>, flows: usize) -> Net {
@@ -45,26 +47,25 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
         delay: DELAY,
         ..Netem::default()
     };
-    let bottleneck = Netem {
-        rate: Rate(RATE_PER_FLOW * flows as u64),
-        // Two bandwidth-delay products.
-        limit: (RATE_PER_FLOW * flows as u64 / 5 / 1500) as u32,
-        ..delay
-    };
     let mut net = Net::new(
         &Cable {
             nic: NicConfig {
+                // The card is the bottleneck, as in the reference.
+                rate: Rate(RATE_PER_FLOW * flows as u64),
+                overhead: 38,
                 qdisc: "fq".parse().expect("fq needs no more words"),
                 rx_wait: Nanos::from_micros(20),
                 ..NicConfig::default()
             },
-            netem: [bottleneck, delay],
+            netem: [delay; 2],
         },
         run.seed,
     );
     for side in [CLIENT, SERVER] {
         net.sysctl(side, "tcp_congestion_control", "bbr");
         net.sysctl(side, "tcp_wmem", "4096 262144 64000000");
+        // 16 GiB before anybody is asked to save.
+        net.sysctl(side, "tcp_mem", "4194304 5592405 8388608");
         net.sysctl(side, "tcp_rmem", "4096 262144 64000000");
     }
     if !run.before() {
@@ -85,7 +86,7 @@ fn run(run: &Run<'_>) -> Measures {
     let start = net.now();
     // The first half is for slow start, and for buffers to grow.
     let half = start + span / 2;
-    let mut app = Bulk::start(&mut net, MESSAGE);
+    let mut app = Bulk::start(&mut net, MESSAGE, GAP);
     let mut memory = Series::new("memory");
     let [mut cwnd, mut pacing] = ["cwnd", "pacing rate"].map(Series::new);
     let mut at_half = (0, 0, 0);
@@ -184,6 +185,6 @@ fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run, 1);
     attach(&mut net);
     net.open(1);
-    let mut app = Bulk::start(&mut net, MESSAGE);
+    let mut app = Bulk::start(&mut net, MESSAGE, GAP);
     net.run(Instant::ZERO + Nanos::from_millis(450), &mut app);
 }

@@ -100,6 +100,14 @@ impl Transactions {
         assert_eq!(written as u64, MESSAGE, "one message fits the send buffer");
     }
 
+    /// Has the message acknowledged as it begins to arrive, by itself.
+    fn acknowledge(&self, net: &mut Net, end: End) {
+        if self.missing[end.side][end.flow] == MESSAGE {
+            net.set_option(end, SocketOption::TcpQuickack(true));
+            net.set_option(end, SocketOption::TcpQuickack(false));
+        }
+    }
+
     fn ended(&mut self, now: Instant) {
         self.done += 1;
         if self.done == self.all / 4 {
@@ -116,8 +124,7 @@ impl App for Transactions {
         if ready == Ready::Read {
             self.wakeups += 1;
             if !self.at_once {
-                // The message is acknowledged as it arrives, not with the answer.
-                net.set_option(end, SocketOption::TcpQuickack(true));
+                self.acknowledge(net, end);
                 net.at(net.now() + WAKEUP, end);
                 return;
             }

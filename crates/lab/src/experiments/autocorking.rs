@@ -1,0 +1,342 @@
+//! Do small writes gather while the card is busy with the flow? Four streams of 128-byte writes on
+//! a 10 Gbit/s card, and a person who types.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fullsend_sim::{Netem, NicConfig, Point};
+use fullsend_tcp::SocketOption;
+use fullsend_units::{Instant, Nanos, Rate, Rng, Seed};
+
+use crate::bulk::run_sampled;
+use crate::cost::{Cpu, SERVER_OF_2013};
+use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::figure::{Check, Figure};
+use crate::measure::{Histogram, Measures, Series};
+use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER, Seen};
+use crate::plot::{Kind, Plot};
+
+#[cfg(test)]
+mod tests;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "autocorking",
+    purpose: "small writes gather while the card still sends for the flow, and never wait for a timer",
+    source: "Linux commit f54b3111 \"tcp: auto corking\" (E. Dumazet, Dec 2013): super_netperf 4 -t TCP_STREAM -- -m 128",
+    cases: &["before", "after", "lines, before", "lines, after"],
+    weights: &[20, 20, 1, 1],
+    run,
+    figures,
+    plots,
+    trace,
+};
+
+/// The cases of the interactive writer.
+const LINES: [usize; 2] = [2, 3];
+
+const MESSAGE: &[u8; 128] = &[b'n'; 128];
+const FLOWS: usize = 4;
+const SAMPLE: Nanos = Nanos::from_millis(1);
+
+/// Writers that are as fast as their processor.
+struct Writers {
+    cpus: Rc<RefCell<Vec<Cpu>>>,
+    writes: u64,
+    blocked: u64,
+    read: u64,
+}
+
+impl Writers {
+    fn start(net: &mut Net, cpus: Rc<RefCell<Vec<Cpu>>>) -> Self {
+        for flow in 0..net.flows() {
+            net.want(End { side: SERVER, flow }, Ready::Read);
+            net.at(net.now(), End { side: CLIENT, flow });
+        }
+        Self {
+            cpus,
+            writes: 0,
+            blocked: 0,
+            read: 0,
+        }
+    }
+
+    /// One write; the next one when the processor is free.
+    fn write(&mut self, net: &mut Net, end: End) {
+        let now = net.now();
+        let mut cpus = self.cpus.borrow_mut();
+        let cpu = &mut cpus[end.flow];
+        if cpu.free_at() > now {
+            net.at(cpu.free_at(), end);
+            return;
+        }
+        let written = net.write(end, MESSAGE);
+        cpu.work(now, SERVER_OF_2013.of_write(written as u64));
+        self.writes += 1;
+        if written == MESSAGE.len() {
+            net.at(cpu.free_at(), end);
+        } else {
+            self.blocked += 1;
+        }
+    }
+}
+
+impl App for Writers {
+    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+        match ready {
+            Ready::Read => self.read += net.read(end),
+            Ready::Write => {
+                let cpu = &mut self.cpus.borrow_mut()[end.flow];
+                cpu.work(net.now(), SERVER_OF_2013.switch);
+                net.at(cpu.free_at(), end);
+            }
+            Ready::Timer => self.write(net, end),
+        }
+    }
+}
+
+fn network(run: &Run<'_>, delay: Nanos) -> Net {
+    let netem = Netem {
+        delay,
+        ..Netem::default()
+    };
+    let mut net = Net::new(
+        &Cable {
+            nic: NicConfig {
+                rate: Rate(1_250_000_000),
+                overhead: 38,
+                ring: 512,
+                rx_wait: Nanos::from_micros(25),
+                tx_wait: Nanos::from_micros(50),
+                ..NicConfig::default()
+            },
+            netem: [netem; 2],
+        },
+        run.seed,
+    );
+    let on = run.case == AFTER || run.case == LINES[1];
+    net.sysctl(CLIENT, "tcp_autocorking", if on { "1" } else { "0" });
+    net
+}
+
+/// What left the client.
+#[derive(Default)]
+struct Units {
+    count: u64,
+    text: u64,
+    sizes: Vec<u32>,
+}
+
+fn run(run: &Run<'_>) -> Measures {
+    if LINES.contains(&run.case) {
+        return run_lines(run);
+    }
+    let mut net = network(run, Nanos::from_micros(10));
+    net.open(FLOWS);
+    let cpus = Rc::new(RefCell::new(vec![Cpu::default(); FLOWS]));
+    let units = Rc::new(RefCell::new(Units::default()));
+    net.observe(observer(&cpus, &units));
+    let mut app = Writers::start(&mut net, cpus.clone());
+    let span = run.scaled(Nanos::from_millis(200), Nanos::from_millis(20));
+    let [mut throughput, mut size] = ["throughput", "send size"].map(Series::new);
+    let mut sizes = Histogram::new("send size");
+    let mut last = 0;
+    let start = net.now();
+    run_sampled(
+        &mut net,
+        &mut app,
+        (span, SAMPLE),
+        run.progress,
+        |_, app, now| {
+            throughput.push(
+                now,
+                (app.read - last) as f64 * 8.0 / 1e6 / SAMPLE.as_secs_f64(),
+            );
+            last = app.read;
+            let mut units = units.borrow_mut();
+            let (sum, n) = units.sizes.drain(..).fold((0, 0), |(sum, n), bytes| {
+                sizes.add(u64::from(bytes));
+                (sum + u64::from(bytes), n + 1)
+            });
+            size.push(now, sum as f64 / f64::from(n.max(1)));
+        },
+    );
+    let half = start + span / 2;
+    let units = units.borrow();
+    let seconds = span.as_secs_f64();
+    let busy: f64 = cpus
+        .borrow()
+        .iter()
+        .map(|cpu| cpu.busy().as_secs_f64())
+        .sum();
+    let mut out = Measures::default();
+    out.set("throughput_mbps", throughput.mean_since(half));
+    out.set("units_per_second", units.count as f64 / seconds);
+    out.set("bytes_per_unit", units.text as f64 / units.count as f64);
+    out.set("cpus", busy / seconds);
+    out.set("cpu_ns_per_byte", busy * 1e9 / units.text as f64);
+    out.set(
+        "autocorked",
+        net.counter(CLIENT, "TcpExtTCPAutoCorking") as f64,
+    );
+    out.set("writers_blocked", app.blocked as f64);
+    out.set("writes", app.writes as f64);
+    out.histograms.push(sizes);
+    out.series = vec![throughput, size];
+    out
+}
+
+fn observer(
+    cpus: &Rc<RefCell<Vec<Cpu>>>,
+    units: &Rc<RefCell<Units>>,
+) -> impl FnMut(&Seen) + 'static {
+    let (cpus, units) = (cpus.clone(), units.clone());
+    move |seen| {
+        let cost = SERVER_OF_2013.of_packet(seen);
+        cpus.borrow_mut()[seen.flow].work(seen.at, cost);
+        if seen.side == CLIENT && seen.point == Point::Queued && seen.text > 0 {
+            let mut units = units.borrow_mut();
+            units.count += 1;
+            units.text += u64::from(seen.text);
+            units.sizes.push(seen.text);
+        }
+    }
+}
+
+/// A person, or a program, that writes a line now and then.
+struct Typist {
+    rng: Rng,
+    left: u32,
+}
+
+impl App for Typist {
+    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+        if ready == Ready::Read {
+            net.read(end);
+            return;
+        }
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        let len = 1 + self.rng.below(100) as usize;
+        net.write(end, &MESSAGE[..len]);
+        // Between a key held down and a thought.
+        let pause = Nanos::from_micros(500 << self.rng.below(9));
+        net.at(net.now() + pause, end);
+    }
+}
+
+/// One line at a time over a 40 ms path, with TCP_NODELAY as ssh sets it.
+fn run_lines(run: &Run<'_>) -> Measures {
+    let mut net = network(run, Nanos::from_millis(20));
+    net.open(1);
+    let (client, server) = (
+        End {
+            side: CLIENT,
+            flow: 0,
+        },
+        End {
+            side: SERVER,
+            flow: 0,
+        },
+    );
+    net.set_option(client, SocketOption::TcpNodelay(true));
+    let departures = Rc::new(RefCell::new(Series::new("departures")));
+    let seen_at = departures.clone();
+    net.observe(move |seen| {
+        if seen.side == CLIENT && seen.point == Point::Queued && seen.text > 0 {
+            seen_at.borrow_mut().push(seen.at, f64::from(seen.text));
+        }
+    });
+    let mut app = Typist {
+        rng: Rng::new(Seed::from_u64(run.seed)),
+        left: run.scaled(2000, 200),
+    };
+    net.want(server, Ready::Read);
+    net.at(net.now(), client);
+    while app.left > 0 {
+        let next = net.now() + Nanos::from_millis(100);
+        net.run(next, &mut app);
+    }
+    let mut out = Measures::default();
+    out.set("lines", f64::from(run.scaled(2000, 200)));
+    out.set(
+        "autocorked",
+        net.counter(CLIENT, "TcpExtTCPAutoCorking") as f64,
+    );
+    out.series = vec![departures.borrow().clone()];
+    out
+}
+
+/// The longest that a line left later with autocorking than without, in microseconds; infinite if
+/// other lines left.
+fn added_delay_us(cases: &[Measures]) -> f64 {
+    let [off, on] = LINES.map(|case| cases[case].series("departures"));
+    let (Some(off), Some(on)) = (off, on) else {
+        return f64::INFINITY;
+    };
+    if off.points.len() != on.points.len() {
+        return f64::INFINITY;
+    }
+    let pairs = off.points.iter().zip(&on.points);
+    pairs
+        .map(|((off, _), (on, _))| (on - off) * 1e6)
+        .fold(0.0, f64::max)
+}
+
+fn figures(cases: &[Measures]) -> Vec<Figure> {
+    let pair = |what, unit, name: &str, digits| {
+        Figure::new(what, unit, digits).ours(cases[BEFORE].get(name), cases[AFTER].get(name))
+    };
+    vec![
+        pair("4 streams of 128-byte writes", "Mb/s", "throughput_mbps", 2)
+            .reference(6624.89, 9410.39)
+            .check(Check::RatioAtLeast(1.42)),
+        pair("packets before segmentation", "1/s", "units_per_second", 0)
+            .check(Check::RatioAtLeast(2.0)),
+        pair("text per packet", "bytes", "bytes_per_unit", 0).check(Check::Told),
+        pair("processors busy (cost model)", "", "cpus", 3)
+            .reference(3.301, 2.901)
+            .check(Check::Told),
+        pair(
+            "processor per byte (reference: at 2.8 GHz)",
+            "ns",
+            "cpu_ns_per_byte",
+            2,
+        )
+        .reference(13.4 / 2.8, 8.3 / 2.8)
+        .check(Check::Told),
+        pair("TCPAutoCorking", "", "autocorked", 0).check(Check::ZeroThenMore),
+        pair(
+            "writers blocked (reference: context switches)",
+            "",
+            "writers_blocked",
+            0,
+        )
+        .reference(171.0, 2294.0)
+        .check(Check::Told),
+        Figure::new("a line at a time over 40 ms: added delay", "us", 3)
+            .ours_after(added_delay_us(cases))
+            .check(Check::ExactlyOne(0.0)),
+    ]
+}
+
+fn plots(cases: &[Measures]) -> Vec<Plot> {
+    let over = |title, name, y| Plot::over_time(title, y, Kind::Line, cases, name, &EXPERIMENT);
+    vec![
+        over("Throughput of 4 streams", "throughput", "Mbit/s"),
+        over("Mean send size", "send size", "bytes"),
+        Plot::histograms("Send size", "bytes", cases, "send size", &EXPERIMENT),
+    ]
+}
+
+/// The first half millisecond of one stream.
+fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+    let mut net = network(run, Nanos::from_micros(10));
+    attach(&mut net);
+    net.open(1);
+    let cpus = Rc::new(RefCell::new(vec![Cpu::default()]));
+    net.observe(observer(&cpus, &Rc::default()));
+    let mut app = Writers::start(&mut net, cpus);
+    net.run(Instant::ZERO + Nanos::from_micros(600), &mut app);
+}

@@ -1,0 +1,15 @@
+use super::{AFTER, BEFORE, EXPERIMENT, LINES};
+use crate::testing::quick_all;
+
+#[test]
+fn small_writes_gather_and_lines_do_not_wait() {
+    let cases = quick_all(&EXPERIMENT);
+    for figure in EXPERIMENT.figures(&cases) {
+        assert_ne!(figure.holds, Some(false), "{figure:?}");
+    }
+    let autocorked = |case: usize| cases[case].get("autocorked");
+    assert_eq!(autocorked(BEFORE), 0.0);
+    assert!(autocorked(AFTER) > 100.0);
+    // Nothing of the flow is in the card when a line comes.
+    assert_eq!(LINES.map(autocorked), [0.0, 0.0]);
+}

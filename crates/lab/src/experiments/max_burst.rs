@@ -1,0 +1,266 @@
+//! Does a loss shorten every later send? One bulk flow over a path of 1 ms, and one loss.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fullsend_sim::{Netem, NicConfig, Point, RandomLoss};
+use fullsend_tcp::legacy::Legacy;
+use fullsend_units::{Instant, Nanos, Rate};
+
+use crate::bulk::{Bulk, run_sampled};
+use crate::experiment::{AFTER, BEFORE, Experiment, Progress, Run};
+use crate::figure::{Check, Figure};
+use crate::measure::{Histogram, Measures, Series};
+use crate::net::{CLIENT, Cable, End, Net};
+use crate::plot::{Kind, Plot};
+
+#[cfg(test)]
+mod tests;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "max-burst",
+    purpose: "a loss does not shorten later sends: nothing set by a retransmission outlives recovery",
+    source: "illumos bug 5295 \"remove maxburst logic from TCP's send algorithm\": iperf over 10 Gbit/s, dlstat and DTrace",
+    cases: &["before", "after", "cured live"],
+    weights: &[3, 8, 6],
+    run,
+    figures,
+    plots,
+    trace,
+};
+
+/// The case in which the old rule is switched off while the flow runs.
+const CURED: usize = 2;
+
+const MSS: f64 = 1448.0;
+/// Ethernet, IP and TCP with timestamps, as dlstat counts them.
+const HEADERS: f64 = 66.0;
+const MESSAGE: usize = 64 << 10;
+const SAMPLE: Nanos = Nanos::from_millis(1);
+/// Each way.
+const DELAY: Nanos = Nanos::from_micros(500);
+const FLOW: End = End {
+    side: CLIENT,
+    flow: 0,
+};
+
+/// The way of 1 ms there and back.
+fn wire() -> Netem {
+    Netem {
+        delay: DELAY,
+        ..Netem::default()
+    }
+}
+
+fn network(run: &Run<'_>) -> Net {
+    let mut net = Net::new(
+        &Cable {
+            nic: NicConfig {
+                rate: Rate(1_250_000_000),
+                overhead: 38,
+                ..NicConfig::default()
+            },
+            netem: [wire(); 2],
+        },
+        run.seed,
+    );
+    net.host(CLIENT).set_legacy(Legacy {
+        max_burst: run.case != AFTER,
+        ..Legacy::default()
+    });
+    net
+}
+
+/// What passes the client's card, since it was last reset.
+#[derive(Default)]
+struct Tally {
+    units: u64,
+    text: u64,
+    largest: u32,
+    acks: u64,
+    lost: u64,
+    /// Each unit: when, and how many bytes.
+    sizes: Vec<(Instant, u32)>,
+}
+
+fn observe(net: &mut Net) -> Rc<RefCell<Tally>> {
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let see = tally.clone();
+    net.observe(move |seen| {
+        let mut tally = see.borrow_mut();
+        match seen.point {
+            Point::Queued if seen.side == CLIENT && seen.text > 0 => {
+                tally.units += 1;
+                tally.text += u64::from(seen.text);
+                tally.largest = tally.largest.max(seen.text);
+                tally.sizes.push((seen.at, seen.text));
+            }
+            Point::Arrived if seen.side == CLIENT => tally.acks += 1,
+            Point::Lost(_) => tally.lost += 1,
+            _ => {}
+        }
+    });
+    tally
+}
+
+/// Loses the next packet of the client.
+fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
+    let loss = RandomLoss::Even(1.0);
+    net.set_netem(CLIENT, Netem { loss, ..wire() });
+    while tally.borrow().lost == 0 {
+        net.run(net.now() + Nanos::from_micros(1), app);
+    }
+    net.set_netem(CLIENT, wire());
+}
+
+/// Curves that are sampled as the flow runs.
+struct Curves {
+    rate: Series,
+    size: Series,
+    headroom: Series,
+    cwnd: Series,
+}
+
+impl Curves {
+    fn sample(&mut self, net: &mut Net, tally: &Tally, now: Instant) {
+        let since = Instant::from_nanos(now.as_nanos().saturating_sub(SAMPLE.as_nanos()));
+        let late = tally.sizes.iter().rev().take_while(|(at, _)| *at > since);
+        let (sum, n) = late.fold((0.0, 0.0), |(sum, n), (_, len)| {
+            (sum + f64::from(*len), n + 1.0)
+        });
+        if n > 0.0 {
+            self.size.push(now, sum / n);
+        }
+        self.rate
+            .push(now, (sum + n * HEADERS) / SAMPLE.as_secs_f64() / 1e6);
+        let info = net.info(FLOW);
+        let cwnd = f64::from(info.tcpi_snd_cwnd) * MSS;
+        let in_flight = f64::from(info.tcpi_unacked) * MSS;
+        let room = cwnd.min(f64::from(info.tcpi_snd_wnd)) - in_flight;
+        self.headroom.push(now, room.max(0.0) / 1024.0);
+        self.cwnd.push(now, cwnd / 1024.0);
+    }
+}
+
+fn run(run: &Run<'_>) -> Measures {
+    let mut net = network(run);
+    net.open(1);
+    let tally = observe(&mut net);
+    let mut app = Bulk::start(&mut net, MESSAGE, Nanos::ZERO);
+    let mut curves = Curves {
+        rate: Series::new("rate"),
+        size: Series::new("send size"),
+        headroom: Series::new("head-room"),
+        cwnd: Series::new("cwnd"),
+    };
+    let (warm, settle, measured) = (
+        Nanos::from_millis(100),
+        Nanos::from_millis(60),
+        run.scaled(Nanos::from_millis(240), Nanos::from_millis(40)),
+    );
+    let silent = Progress::default();
+    let mut phase = |net: &mut Net, app: &mut Bulk, span, progress: &Progress| {
+        run_sampled(net, app, (span, SAMPLE), progress, |net, _, now| {
+            curves.sample(net, &tally.borrow(), now);
+        });
+    };
+    phase(&mut net, &mut app, warm, &silent);
+    lose_one(&mut net, &mut app, &tally);
+    phase(&mut net, &mut app, settle, &silent);
+    if run.case == CURED {
+        net.host(CLIENT).set_legacy(Legacy::default());
+        phase(&mut net, &mut app, settle, &silent);
+    }
+    let report = net.report(FLOW);
+    *tally.borrow_mut() = Tally::default();
+    phase(&mut net, &mut app, measured, run.progress);
+    let after = net.report(FLOW);
+    let tally = tally.borrow();
+    let mut out = Measures::default();
+    let (units, text) = (tally.units as f64, tally.text as f64);
+    let bytes = text + units * HEADERS;
+    out.set("bytes_per_packet", bytes / units);
+    out.set("largest_packet", f64::from(tally.largest) + HEADERS);
+    out.set("segments_per_packet", text / units / MSS);
+    out.set("rate_mb_per_second", bytes / 1e6 / measured.as_secs_f64());
+    out.set("packets_per_second", units / measured.as_secs_f64());
+    out.set("acks_per_packet", tally.acks as f64 / units);
+    out.set(
+        "retransmitted_segments",
+        net.counter(CLIENT, "TcpRetransSegs") as f64,
+    );
+    let start = net.now().as_nanos() - measured.as_nanos();
+    out.set(
+        "headroom_kib",
+        curves.headroom.mean_since(Instant::from_nanos(start)),
+    );
+    out.histograms = vec![
+        Histogram::between("send size", &report.send_size, &after.send_size),
+        Histogram::between("head-room", &report.headroom, &after.headroom),
+    ];
+    out.series = vec![curves.rate, curves.size, curves.headroom, curves.cwnd];
+    out
+}
+
+fn figures(cases: &[Measures]) -> Vec<Figure> {
+    let pair = |what, unit, name: &str, digits| {
+        Figure::new(what, unit, digits).ours(cases[BEFORE].get(name), cases[AFTER].get(name))
+    };
+    let stuck = 5.0 * MSS + HEADERS;
+    let full = 45.0 * MSS + HEADERS;
+    vec![
+        pair(
+            "bytes per packet after one loss (dlstat)",
+            "bytes",
+            "bytes_per_packet",
+            0,
+        )
+        .reference(7301.0, 46_387.0)
+        .check(Check::FromTo(stuck, 0.9 * full)),
+        pair("segments per packet", "", "segments_per_packet", 2)
+            .reference(5.0, 32.0)
+            .check(Check::Told),
+        pair("largest packet", "bytes", "largest_packet", 0).check(Check::Exactly([stuck, full])),
+        pair("rate (dlstat)", "MB/s", "rate_mb_per_second", 2)
+            .reference(55.71, 1130.0)
+            .check(Check::RatioAtLeast(10.0)),
+        pair("packets", "1/s", "packets_per_second", 0)
+            .reference(7630.0, 24_360.0)
+            .check(Check::Told),
+        pair("ACKs per packet", "", "acks_per_packet", 2)
+            .reference(0.94, 1.0)
+            .check(Check::Told),
+        pair("head-room, mean", "KiB", "headroom_kib", 0).check(Check::Told),
+        Figure::new("rate once the old rule is switched off, live", "MB/s", 2)
+            .ours(
+                cases[BEFORE].get("rate_mb_per_second"),
+                cases[CURED].get("rate_mb_per_second"),
+            )
+            .check(Check::RatioAtLeast(10.0)),
+    ]
+}
+
+fn plots(cases: &[Measures]) -> Vec<Plot> {
+    let over = |title, name, y| Plot::over_time(title, y, Kind::Line, cases, name, &EXPERIMENT);
+    let bars = |title, name| Plot::histograms(title, "bytes", cases, name, &EXPERIMENT);
+    vec![
+        over("Rate on the link", "rate", "MB/s"),
+        over("Mean send size", "send size", "bytes"),
+        over("Head-room", "head-room", "KiB"),
+        over("cwnd", "cwnd", "KiB"),
+        bars("Send size after the loss", "send size"),
+        bars("Head-room of each send after the loss", "head-room"),
+    ]
+}
+
+/// Slow start, a loss, and a few milliseconds of what follows.
+fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
+    let mut net = network(run);
+    attach(&mut net);
+    net.open(1);
+    let tally = observe(&mut net);
+    let mut app = Bulk::start(&mut net, MESSAGE, Nanos::ZERO);
+    net.run(Instant::ZERO + Nanos::from_millis(12), &mut app);
+    lose_one(&mut net, &mut app, &tally);
+    net.run(Instant::ZERO + Nanos::from_millis(30), &mut app);
+}

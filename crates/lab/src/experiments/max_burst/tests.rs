@@ -1,0 +1,12 @@
+use super::{BEFORE, EXPERIMENT};
+use crate::testing::quick_all;
+
+#[test]
+fn a_loss_shortened_every_later_send_and_does_no_longer() {
+    let cases = quick_all(&EXPERIMENT);
+    for figure in EXPERIMENT.figures(&cases) {
+        assert_ne!(figure.holds, Some(false), "{figure:?}");
+    }
+    // The room was there all the time.
+    assert!(cases[BEFORE].get("headroom_kib") > 100.0);
+}
