@@ -115,16 +115,20 @@ impl Stack {
     /// A tunable's value by its Linux name, in Linux's text form.
     pub fn sysctl(&self, key: &str) -> io::Result<String> {
         self.engine
-            .op(|host, _| host.sysctl_mut().get(key).map_err(|e| sysctl_error(&e)))
+            .op(|host, _| host.sysctl().get(key).map_err(|e| sysctl_error(&e)))
     }
 
     /// Sets a tunable. It holds for what happens from now on, as on Linux.
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
-        self.engine.op(|host, _| {
-            host.sysctl_mut()
-                .set(key, value)
+        self.engine.op(|host, now| {
+            host.set_sysctl(now, key, value)
                 .map_err(|e| sysctl_error(&e))
         })
+    }
+
+    /// Every tunable: full Linux name and value.
+    pub fn sysctls(&self) -> Vec<(&'static str, String)> {
+        self.engine.look(|host| host.sysctl().list().collect())
     }
 
     /// Every counter by its `nstat` name, since the stack's start.

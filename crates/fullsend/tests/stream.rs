@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{carry, connected, pair, pair_with, pattern, paused};
-use fullsend::{NicMode, SocketOption, Stack, State, TcpListener, TcpStream};
+use fullsend::{Nanos, NicMode, SocketOption, Stack, State, TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
@@ -447,13 +447,27 @@ fn every_option_is_taken() {
         client.set_keepcnt(3).unwrap();
         client.set_notsent_lowat(100_000).unwrap();
         client.set_linger(Some(s)).unwrap();
+        assert_eq!(client.linger().unwrap(), Some(s));
         client.set_linger(None).unwrap();
+        assert_eq!(client.linger().unwrap(), None);
         client.set_sndbuf(300_000).unwrap();
         client.set_rcvbuf(300_000).unwrap();
         client.set_rcvlowat(1).unwrap();
         client.set_max_pacing_rate(1_000_000_000).unwrap();
         client.set_congestion("reno").unwrap();
+        assert_eq!(client.congestion().unwrap(), "reno");
         client.set_congestion("cubic").unwrap();
+        let options = client.options().unwrap();
+        assert!(options.tcp_quickack && client.keepalive().unwrap());
+        assert_eq!(options.tcp_maxseg, 988);
+        assert_eq!(options.tcp_user_timeout, Nanos::from_secs(30));
+        assert_eq!((options.tcp_syncnt, options.tcp_keepcnt), (3, 3));
+        assert_eq!(options.tcp_keepidle, Nanos::from_secs(60));
+        assert_eq!(client.notsent_lowat().unwrap(), 100_000);
+        // Twice what was asked for, as Linux tells it.
+        assert_eq!(client.sndbuf().unwrap(), 600_000);
+        assert_eq!(client.rcvbuf().unwrap(), 600_000);
+        assert_eq!(options.so_max_pacing_rate, 1_000_000_000);
 
         let error = client.set_congestion("warp").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

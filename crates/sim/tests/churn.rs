@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use common::{MODES, Scenario, netem, pair, pattern, piece};
 use fullsend_sim::{HostId, NicConfig, Sim};
-use fullsend_stack::{ListenConfig, ListenerId, TcpId};
-use fullsend_tcp::{Linger, SocketOption};
+use fullsend_stack::{ListenConfig, ListenerId, SocketCursor, SocketInfo, TcpId};
+use fullsend_tcp::{Linger, SocketOption, tcp_mem};
 use fullsend_units::{Instant, Nanos, Rng, Seed};
 
 /// One end of a connection.
@@ -126,8 +126,8 @@ fn option(rng: &mut Rng) -> SocketOption {
     }
 }
 
-/// Bytes that were read, on both sides.
-fn run(seed: u64) -> u64 {
+/// Bytes that were read, on both sides; how many sides came under pressure of memory.
+fn run(seed: u64) -> (u64, u64) {
     let mut rng = Rng::new(Seed::from_u64(seed ^ 0xc4a7));
     let (mode, v6) = MODES[rng.below(4) as usize];
     let words = [
@@ -163,8 +163,16 @@ fn run(seed: u64) -> u64 {
         conns: Vec::new(),
         patterns,
     };
+    // In some worlds there is plenty of memory, in others hardly any, and in some none to share.
+    let pages = [1 << 20, 200, 40, 2][users.rng.below(4) as usize];
+    for host in hosts {
+        sim.host(host).sysctl_mut().tcp_mem = tcp_mem(pages * 4096);
+    }
     for _ in 0..400 {
         users.tick(&mut sim);
+        hosts
+            .into_iter()
+            .for_each(|host| check_memory(&mut sim, host));
         let next = sim.now() + Nanos::from_micros(1 << users.rng.below(16));
         sim.run_to(next);
     }
@@ -184,6 +192,7 @@ fn run(seed: u64) -> u64 {
     }
     sim.host(hosts[1]).close_listener(now, listener);
     sim.run_to(now + Nanos::from_secs(3600));
+    let mut pressed = 0;
     for host in hosts {
         let host = sim.host(host);
         let left = (
@@ -192,20 +201,47 @@ fn run(seed: u64) -> u64 {
             host.tcp_unflushed(),
         );
         assert_eq!(left, (0, 0, 0), "left over an hour after the last close");
+        assert_eq!(host.sockstat().mem, 0);
+        pressed += u64::from(
+            host.counters()
+                .iter()
+                .any(|(name, n)| *name == "TcpExtTCPMemoryPressures" && *n > 0),
+        );
     }
-    read
+    (read, pressed)
+}
+
+/// What the host is charged is what its connections hold, in pages.
+fn check_memory(sim: &mut Sim, host: HostId) {
+    let now = sim.now();
+    let host = sim.host(host);
+    let mut sockets = Vec::new();
+    assert_eq!(
+        host.sockets(now, SocketCursor::default(), 1 << 20, &mut sockets),
+        None
+    );
+    let held = |socket: &SocketInfo| {
+        let memory = socket.tcp.as_ref()?.memory;
+        Some((memory.rmem_alloc + memory.wmem_queued).div_ceil(4096))
+    };
+    let sum: u64 = sockets.iter().filter_map(held).sum();
+    assert_eq!(host.sockstat().mem, sum);
 }
 
 #[test]
 fn nothing_is_left_of_three_hundred_worlds() {
-    let mut read = 0;
+    let (mut read, mut pressed) = (0, 0);
     for seed in 0..300 {
         let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
-        read += result.unwrap_or_else(|panic| {
+        let result = result.unwrap_or_else(|panic| {
             eprintln!("failed with seed {seed}");
             resume_unwind(panic)
         });
+        read += result.0;
+        pressed += result.1;
     }
+    println!("{read} bytes read, {pressed} hosts under pressure");
+    assert!(pressed > 200, "{pressed} hosts came under pressure");
     // They did get something done.
     assert!(read > 5_000_000, "{read} bytes read");
 }

@@ -7,7 +7,7 @@ use core::task::Waker;
 use fullsend_buf::Pool;
 use fullsend_offload::{Packet, TxToken};
 use fullsend_tcp::legacy::Legacy;
-use fullsend_tcp::{Cx, DeviceCaps, Sysctl, TcpMemory, TcpMib};
+use fullsend_tcp::{Cx, DeviceCaps, Sysctl, SysctlError, TcpMemory, TcpMib};
 use fullsend_units::{Instant, Rng, Seed};
 
 use crate::interface::{Interface, LOOPBACK};
@@ -143,9 +143,18 @@ impl Host {
         &self.env.sysctl
     }
 
-    /// TCP tunables, live.
+    /// TCP tunables, before there are connections: writers that wait are not told of a change
+    /// ([`set_sysctl`](Self::set_sysctl) does that).
     pub fn sysctl_mut(&mut self) -> &mut Sysctl {
         &mut self.env.sysctl
+    }
+
+    /// Sets a tunable by its Linux name, live: it holds for what happens from now on, and writers
+    /// that a raised limit gives room are woken.
+    pub fn set_sysctl(&mut self, now: Instant, key: &str, value: &str) -> Result<(), SysctlError> {
+        self.env.sysctl.set(key, value)?;
+        self.tcp_limits_changed(now);
+        Ok(())
     }
 
     /// Puts old rules in force, to show what replaced them.

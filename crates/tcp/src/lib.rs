@@ -31,7 +31,7 @@ pub use info::TcpInfo;
 pub use inspect::{Inspection, SkMem, TimerInfo, TimerKind};
 pub use memory::{PAGE_BYTES, TcpMemory};
 pub use mib::TcpMib;
-pub use options::{Linger, SocketOption};
+pub use options::{Linger, SocketOption, SocketOptions};
 pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
 pub use send::{FlowReport, Histogram, SendLimit};
 pub use sysctl::{Sysctl, SysctlError, tcp_mem};

@@ -145,7 +145,7 @@ pub const fn tcp_mem(bytes: u64) -> [u32; 3] {
     } else {
         pages as u32
     };
-    [pages / 2, pages / 3 * 2, pages]
+    [pages / 2, pages - pages / 3, pages]
 }
 
 /// `key` without its prefix.

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use fullsend_tcp::{Linger, SocketOption, State, TcpInfo};
+use fullsend_tcp::{Linger, SocketOption, SocketOptions, State, TcpInfo};
 
 use crate::error::io_error;
 use crate::tcp::TcpStream;
@@ -70,8 +70,8 @@ impl TcpStream {
         self.set_option(SocketOption::TcpKeepcnt(count))
     }
 
-    /// `TCP_NOTSENT_LOWAT`: most bytes queued and not yet sent; `u32::MAX` leaves it to the
-    /// sysctl.
+    /// `TCP_NOTSENT_LOWAT`: most bytes queued and not yet sent; 0 leaves it to the sysctl. A
+    /// writer that met the limit is woken below half of it.
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::TcpNotsentLowat(bytes))
     }
@@ -119,6 +119,55 @@ impl TcpStream {
                     io::Error::new(error.kind(), text)
                 })
         })
+    }
+
+    /// All options, as `getsockopt` gives them.
+    pub fn options(&self) -> io::Result<SocketOptions> {
+        self.engine
+            .op(|host, _| host.tcp_options(self.id).map_err(io_error))
+    }
+
+    /// `TCP_NODELAY`.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.options().map(|o| o.tcp_nodelay)
+    }
+
+    /// `TCP_CORK`.
+    pub fn cork(&self) -> io::Result<bool> {
+        self.options().map(|o| o.tcp_cork)
+    }
+
+    /// `TCP_NOTSENT_LOWAT`; 0: the sysctl decides.
+    pub fn notsent_lowat(&self) -> io::Result<u32> {
+        self.options().map(|o| o.tcp_notsent_lowat)
+    }
+
+    /// `SO_LINGER`.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        self.options().map(|o| match o.so_linger {
+            Linger::Background => None,
+            Linger::For(span) => Some(span.into()),
+        })
+    }
+
+    /// `SO_KEEPALIVE`.
+    pub fn keepalive(&self) -> io::Result<bool> {
+        self.options().map(|o| o.so_keepalive)
+    }
+
+    /// `SO_SNDBUF`: bytes of memory, twice what was asked for, or what tuning has made of it.
+    pub fn sndbuf(&self) -> io::Result<u32> {
+        self.options().map(|o| o.so_sndbuf)
+    }
+
+    /// `SO_RCVBUF`: bytes of memory, twice what was asked for, or what tuning has made of it.
+    pub fn rcvbuf(&self) -> io::Result<u32> {
+        self.options().map(|o| o.so_rcvbuf)
+    }
+
+    /// `TCP_CONGESTION`.
+    pub fn congestion(&self) -> io::Result<&'static str> {
+        self.options().map(|o| o.tcp_congestion)
     }
 
     /// `TCP_INFO`.

@@ -6,7 +6,9 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_tcp::congestion::CcInfo;
-use fullsend_tcp::{Connection, Cx, FlowReport, SocketOption, State, TcpError, TcpInfo};
+use fullsend_tcp::{
+    Connection, Cx, FlowReport, SocketOption, SocketOptions, State, TcpError, TcpInfo,
+};
 use fullsend_units::Instant;
 
 use super::TcpId;
@@ -238,6 +240,12 @@ impl Host {
         option: SocketOption,
     ) -> Result<(), StackError> {
         Ok(self.with_conn(now, id, |conn, cx| conn.set_option(cx, option))??)
+    }
+
+    /// All options (`getsockopt`).
+    pub fn tcp_options(&mut self, id: TcpId) -> Result<SocketOptions, StackError> {
+        let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
+        Ok(socket.conn.options(&cx))
     }
 
     /// `TCP_CONGESTION`.

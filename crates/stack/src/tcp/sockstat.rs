@@ -1,6 +1,8 @@
-//! How many connections there are, and what memory they hold.
+//! How many connections there are, what memory they hold, and the limits to it.
 
 use core::fmt;
+
+use fullsend_units::Instant;
 
 use super::socket::{Entry, Owner};
 use crate::Host;
@@ -37,6 +39,17 @@ impl fmt::Display for SockStat {
 }
 
 impl Host {
+    /// A tunable was set: whoever waits for room may have it now.
+    pub(crate) fn tcp_limits_changed(&mut self, now: Instant) {
+        for index in 0..self.tcp.table.slots() as u32 {
+            if let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) {
+                let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+                socket.conn.limits_changed(&mut cx);
+                self.settle(now, index);
+            }
+        }
+    }
+
     /// The host's TCP sockets. Walks all of them. A handshake under way on a listener's behalf is
     /// no socket yet, as on Linux.
     pub fn sockstat(&self) -> SockStat {

@@ -8,7 +8,7 @@ use fullsend_units::{Instant, Nanos, Rate};
 use super::Connection;
 use crate::congestion::{self, UnknownCongestion};
 use crate::send::{Force, Pacing};
-use crate::{Cx, Linger, SocketOption, Sysctl, TcpError};
+use crate::{Cx, Linger, SocketOption, SocketOptions, Sysctl, TcpError};
 
 /// What the user set.
 #[derive(Clone, Debug, Default)]
@@ -130,7 +130,7 @@ impl Connection {
             O::TcpKeepintvl(span) => settings.rare_mut().keepintvl = Some(keepalive_span(span)?),
             O::TcpKeepcnt(n) => settings.rare_mut().keepcnt = Some(in_range(n, 1..=127)?),
             O::TcpNotsentLowat(bytes) => {
-                settings.rare_mut().notsent_lowat = (bytes != u32::MAX).then_some(bytes);
+                settings.rare_mut().notsent_lowat = (bytes != 0).then_some(bytes);
                 self.wake_writer_if_room(cx);
             }
             O::SoKeepalive(on) => {
@@ -179,6 +179,32 @@ impl Connection {
             Some(pacing) => pacing.max_rate = rate,
             none if rate != Rate::UNLIMITED => *none = Some(Box::new(Pacing::new(rate))),
             _ => {}
+        }
+    }
+
+    /// All options.
+    pub fn options(&self, cx: &Cx<'_>) -> SocketOptions {
+        let (settings, sysctl) = (&self.settings, cx.sysctl);
+        let lowat = settings.rare.as_ref().and_then(|r| r.notsent_lowat);
+        let max_rate = self.snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
+        SocketOptions {
+            tcp_nodelay: settings.nodelay,
+            tcp_cork: settings.cork,
+            tcp_quickack: self.rcv.ack.is_quick(),
+            tcp_maxseg: self.snd.mss.bytes(),
+            tcp_user_timeout: settings.user_timeout(),
+            tcp_syncnt: settings.syn_retries(sysctl),
+            tcp_keepidle: settings.keepidle(sysctl),
+            tcp_keepintvl: settings.keepintvl(sysctl),
+            tcp_keepcnt: settings.keepcnt(sysctl),
+            tcp_notsent_lowat: lowat.unwrap_or(0),
+            tcp_congestion: self.cc.name(),
+            so_keepalive: settings.keepalive,
+            so_linger: settings.linger(),
+            so_sndbuf: self.snd.sndbuf,
+            so_rcvbuf: self.rcv.window.rcvbuf(),
+            so_rcvlowat: settings.rcvlowat(),
+            so_max_pacing_rate: max_rate,
         }
     }
 

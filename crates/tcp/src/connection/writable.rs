@@ -30,7 +30,7 @@ impl Connection {
         let queued = self.snd.wmem_queued();
         queued < self.snd.sndbuf as usize
             && (self.snd.queue.len() as u32) < self.settings.notsent_lowat(cx.sysctl)
-            && self.has_memory(cx, queued)
+            && Self::has_memory(cx, queued)
     }
 
     /// `wake = 1`: a third of the buffer is free, and less than half of what may be unsent is.
@@ -41,13 +41,13 @@ impl Connection {
         queued < sndbuf
             && sndbuf - queued >= queued / 2
             && weight * notsent < u64::from(self.settings.notsent_lowat(cx.sysctl))
-            && self.has_memory(cx, queued)
+            && Self::has_memory(cx, queued)
     }
 
     /// When the host's memory is exhausted a connection still gets its least, so that each makes
     /// progress, and a writer that waits is woken by its own acknowledgements at the latest.
     #[inline]
-    fn has_memory(&self, cx: &Cx<'_>, queued: usize) -> bool {
+    fn has_memory(cx: &Cx<'_>, queued: usize) -> bool {
         !cx.mem.is_exhausted(cx.sysctl) || queued < cx.sysctl.tcp_wmem[0] as usize
     }
 

@@ -86,6 +86,11 @@ impl AckPolicy {
     }
 
     /// `TCP_QUICKACK`.
+    pub(crate) fn is_quick(&self) -> bool {
+        !self.interactive
+    }
+
+    /// `TCP_QUICKACK`.
     pub(crate) fn set_quick(&mut self, on: bool) {
         self.interactive = !on;
         self.quick_segs = if on { QUICK_SEGS as u8 } else { 0 };
