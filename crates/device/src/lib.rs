@@ -79,3 +79,29 @@ pub trait Device: Send {
     /// What to wait on for readability, when it is a file.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn caps(&self) -> Caps {
+        (**self).caps()
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        (**self).transmit(batch)
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        (**self).receive(batch, max)
+    }
+
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
+
+    fn notify_completion(&mut self) -> bool {
+        (**self).notify_completion()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+}

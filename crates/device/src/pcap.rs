@@ -19,6 +19,7 @@ mod tests;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
+const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
@@ -26,6 +27,8 @@ const LINKTYPE_RAW: u16 = 101;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
+const ISB_IFRECV: u16 = 4;
+const ISB_IFDROP: u16 = 5;
 
 /// Which way a packet passed, as `epb_flags` has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +46,8 @@ pub struct Capture {
 struct CaptureFile {
     out: Box<dyn Write + Send>,
     interfaces: u32,
+    /// Most bytes of each packet.
+    snaplen: u32,
     block: Vec<u8>,
 }
 
@@ -52,6 +57,7 @@ impl Capture {
         let mut file = CaptureFile {
             out: Box::new(out),
             interfaces: 0,
+            snaplen: u32::MAX,
             block: Vec::new(),
         };
         file.write_block(SECTION_HEADER, |body| {
@@ -66,9 +72,37 @@ impl Capture {
         })
     }
 
+    /// Records at most so many bytes of each packet. For tap points added from then on.
+    #[must_use]
+    pub fn snaplen(self, bytes: u32) -> Self {
+        self.file.lock().snaplen = bytes.max(1);
+        self
+    }
+
+    /// Records how many packets of a tap point (by its number, from 0) were recorded and how many
+    /// were dropped, as a recording's last words.
+    pub fn statistics(
+        &self,
+        time_ns: u64,
+        tap_point: u32,
+        (recorded, dropped): (u64, u64),
+    ) -> io::Result<()> {
+        let mut file = self.file.lock();
+        file.write_block(INTERFACE_STATISTICS, |body| {
+            body.extend(tap_point.to_le_bytes());
+            body.extend(((time_ns >> 32) as u32).to_le_bytes());
+            body.extend((time_ns as u32).to_le_bytes());
+            option(body, ISB_IFRECV, &(recorded + dropped).to_le_bytes());
+            option(body, ISB_IFDROP, &dropped.to_le_bytes());
+            option(body, 0, &[]);
+        })?;
+        file.out.flush()
+    }
+
     /// Adds a tap point, an interface of its own in the recording.
     pub fn tap_point(&self, name: &str, link: Link) -> io::Result<TapPoint> {
         let mut file = self.file.lock();
+        let snaplen = file.snaplen;
         file.write_block(INTERFACE_DESCRIPTION, |body| {
             let link_type = match link {
                 Link::Ip => LINKTYPE_RAW,
@@ -76,8 +110,9 @@ impl Capture {
             };
             body.extend(link_type.to_le_bytes());
             body.extend(0u16.to_le_bytes());
-            // No limit on the length of packets.
-            body.extend(0u32.to_le_bytes());
+            // Zero is no limit on the length of packets.
+            let limit = if snaplen == u32::MAX { 0 } else { snaplen };
+            body.extend(limit.to_le_bytes());
             option(body, IF_NAME, name.as_bytes());
             // Timestamps count in units of 10^-9 s.
             option(body, IF_TSRESOL, &[9]);
@@ -87,6 +122,7 @@ impl Capture {
         Ok(TapPoint {
             file: self.file.clone(),
             interface: file.interfaces - 1,
+            snaplen,
         })
     }
 }
@@ -95,6 +131,7 @@ impl Capture {
 pub struct TapPoint {
     file: Arc<Mutex<CaptureFile>>,
     interface: u32,
+    snaplen: u32,
 }
 
 impl TapPoint {
@@ -119,10 +156,15 @@ impl TapPoint {
                 body.extend(((time_ns >> 32) as u32).to_le_bytes());
                 body.extend((time_ns as u32).to_le_bytes());
                 let len = packet.len() as u32;
+                let mut left = len.min(self.snaplen) as usize;
                 // As recorded, and as it was.
+                body.extend((left as u32).to_le_bytes());
                 body.extend(len.to_le_bytes());
-                body.extend(len.to_le_bytes());
-                packet.slices().for_each(|piece| body.extend(piece));
+                for piece in packet.slices() {
+                    let take = piece.len().min(left);
+                    body.extend(&piece[..take]);
+                    left -= take;
+                }
                 pad(body);
                 option(body, EPB_FLAGS, &(direction as u32).to_le_bytes());
                 option(body, 0, &[]);
@@ -161,7 +203,8 @@ fn pad(body: &mut Vec<u8>) {
 
 /// A device with a recorder in front of it: records what the device took and what it gave.
 ///
-/// When the recording cannot be written (disk full) it stops, with a warning; traffic goes on.
+/// When the recording cannot be written (disk full) it stops, with a warning; traffic goes on. It
+/// can be switched on and off while traffic passes, and costs nothing while off.
 pub struct Tapped<D> {
     device: D,
     tap: Option<TapPoint>,
@@ -187,6 +230,21 @@ impl<D: Device> Tapped<D> {
             clock: Box::new(clock),
             offered: Vec::new(),
         }
+    }
+
+    /// In front of `device`, recording nothing until [`set_tap`](Self::set_tap).
+    pub fn off(device: D) -> Self {
+        Self {
+            device,
+            tap: None,
+            clock: Box::new(wall_clock_ns),
+            offered: Vec::new(),
+        }
+    }
+
+    /// Records at `tap` from now on, or no more.
+    pub fn set_tap(&mut self, tap: Option<TapPoint>) {
+        self.tap = tap;
     }
 
     /// The device within.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct Builder {
     mac: Option<[u8; 6]>,
     sysctl: Sysctl,
     seed: Option<Seed>,
+    link_name: String,
+    control: Option<PathBuf>,
     pool_bytes: usize,
     gso: bool,
     gro: bool,
@@ -71,6 +74,8 @@ impl Builder {
             mac: None,
             sysctl: Sysctl::default(),
             seed: None,
+            link_name: "link0".to_owned(),
+            control: None,
             pool_bytes: POOL_BYTES,
             gso: true,
             gro: true,
@@ -84,6 +89,7 @@ impl Builder {
     #[must_use]
     pub fn tun(mut self, name: &str) -> Self {
         self.choice = Choice::Tun(Tun::tun(name));
+        name.clone_into(&mut self.link_name);
         self
     }
 
@@ -91,6 +97,7 @@ impl Builder {
     #[must_use]
     pub fn tap(mut self, name: &str) -> Self {
         self.choice = Choice::Tun(Tun::tap(name));
+        name.clone_into(&mut self.link_name);
         self
     }
 
@@ -222,6 +229,15 @@ impl Builder {
         self
     }
 
+    /// Opens a Unix socket of that name, mode 0600, through which `fullsend stat` looks into the
+    /// stack (see [`control`](crate::control)). It goes away with the stack. A socket there that
+    /// nobody listens on is replaced; anything else is an error of [`build`](Self::build).
+    #[must_use]
+    pub fn control_socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.control = Some(path.into());
+        self
+    }
+
     fn fail(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
@@ -280,6 +296,10 @@ impl Builder {
         let device = open(&self, &host)?;
         let iface = self.set_up(&mut host, seed, device.caps(), clock.now())?;
         let engine = Arc::new(Engine::new(clock, kick, host, iface, device));
+        engine.name_link(&self.link_name);
+        if let Some(path) = &self.control {
+            engine.open_control(path)?;
+        }
         let handle = Handle::new(engine.clone());
         runtime.spawn(Driver::new(engine, self.busy_poll)?);
         Ok(Stack::new(handle))

@@ -1,5 +1,7 @@
 //! The one place that reads the time.
 
+use std::time::SystemTime;
+
 use fullsend_units::{Instant, Nanos};
 use tokio::time;
 
@@ -30,4 +32,15 @@ impl Clock {
         let span = at.as_nanos().min(u64::from(u32::MAX) * 10_000_000);
         self.start + Nanos::from_nanos(span).into()
     }
+}
+
+/// The time of day, ns since the epoch.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "tools and recordings tell real times"
+)]
+pub(crate) fn wall_clock_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }

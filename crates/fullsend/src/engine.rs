@@ -1,5 +1,6 @@
 //! One shard: a host, its device, and the lock that users and the driver share.
 
+mod inspect;
 #[cfg(test)]
 mod tests;
 
@@ -14,13 +15,14 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use fullsend_device::Device;
+use fullsend_device::{Device, Tapped};
 use fullsend_offload::{Packet, TxToken};
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, wall_clock_ns};
+use crate::control::Control;
 
 /// Super-segments asked from the host at once.
 const TX_BATCH: usize = 8;
@@ -104,7 +106,11 @@ pub(crate) struct Turn {
 pub(crate) struct Shard {
     pub(crate) host: Host,
     iface: IfaceId,
-    device: Box<dyn Device>,
+    device: Tapped<Box<dyn Device>>,
+    /// Number of the recording that runs.
+    tap: Option<u64>,
+    /// Recordings begun.
+    taps: u64,
     /// Left the host, not yet taken by the device; `tokens` goes with it.
     tx: VecDeque<Packet>,
     tokens: VecDeque<TxToken>,
@@ -135,6 +141,12 @@ pub(crate) struct Engine {
     handles: AtomicUsize,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<Kick>, Weak<Engine>)>,
+    /// When it was made, ns since the epoch.
+    started: u64,
+    /// What tools call the device.
+    link_name: OnceLock<String>,
+    /// Control sockets, while it is driven.
+    controls: Mutex<Vec<Control>>,
 }
 
 thread_local! {
@@ -153,7 +165,9 @@ impl Engine {
         let shard = Shard {
             host,
             iface,
-            device,
+            device: Tapped::off(device),
+            tap: None,
+            taps: 0,
             tx: VecDeque::new(),
             tokens: VecDeque::new(),
             corked: 0,
@@ -172,6 +186,9 @@ impl Engine {
             shard: Mutex::new(shard),
             handles: AtomicUsize::new(0),
             peer: OnceLock::new(),
+            started: wall_clock_ns(),
+            link_name: OnceLock::new(),
+            controls: Mutex::default(),
         }
     }
 
@@ -365,6 +382,7 @@ impl Engine {
 
     /// Ends it: every later call fails with this text.
     pub(crate) fn kill(&self, kind: io::ErrorKind, why: &str) {
+        self.controls.lock().clear();
         let (mut shard, now) = self.lock();
         if shard.dead.is_none() {
             shard.dead = Some((kind, why.to_owned()));

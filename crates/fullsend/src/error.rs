@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind};
 
 use fullsend_stack::StackError;
-use fullsend_tcp::TcpError;
+use fullsend_tcp::{SysctlError, TcpError};
 
 /// The `io::Error` a tokio user expects, with a text that says what to do.
 pub(crate) fn io_error(error: StackError) -> Error {
@@ -63,4 +63,9 @@ pub(crate) fn tcp_error(error: TcpError) -> Error {
 /// Nothing to do now; never reaches a user of the async calls.
 pub(crate) fn would_block() -> Error {
     ErrorKind::WouldBlock.into()
+}
+
+/// The same for tunables.
+pub(crate) fn sysctl_error(error: &SysctlError) -> Error {
+    Error::new(ErrorKind::InvalidInput, error.to_string())
 }

@@ -27,6 +27,7 @@ mod addr;
 mod axum;
 mod builder;
 mod clock;
+pub mod control;
 mod driver;
 mod engine;
 mod error;

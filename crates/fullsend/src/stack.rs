@@ -1,7 +1,8 @@
 //! The stack as its user holds it.
 
 use std::future::poll_fn;
-use std::io::{self, Error, ErrorKind};
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::Arc;
 
 use fullsend_device::{NicMode, PairConfig, pair};
@@ -12,6 +13,7 @@ use fullsend_units::Seed;
 use crate::builder::Builder;
 use crate::clock::Clock;
 use crate::engine::{Engine, Handle, Kick};
+use crate::error::sysctl_error;
 
 /// A TCP/IP stack in this process. Clones are handles to the same stack.
 ///
@@ -120,10 +122,16 @@ impl Stack {
 
     /// Sets a tunable. It holds for what happens from now on, as on Linux.
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
-        self.engine.op(|host, now| {
-            host.set_sysctl(now, key, value)
-                .map_err(|e| sysctl_error(&e))
-        })
+        self.engine.set_sysctl(key, value)
+    }
+
+    /// Opens a socket through which `fullsend stat` looks into this stack, as
+    /// [`Builder::control_socket`] does. Must be called within the tokio runtime that drives it.
+    ///
+    /// # Errors
+    /// If the path is taken or cannot be written; the text names it and the mend.
+    pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.engine.open_control(path.as_ref())
     }
 
     /// Every tunable: full Linux name and value.
@@ -168,8 +176,4 @@ impl Stack {
         );
         Ok(())
     }
-}
-
-fn sysctl_error(error: &fullsend_tcp::SysctlError) -> Error {
-    Error::new(ErrorKind::InvalidInput, error.to_string())
 }

@@ -59,7 +59,7 @@ impl SocketOwner {
 }
 
 /// A socket, as `ss` lists it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct SocketInfo {
     /// Number of its handle; 0 in TIME-WAIT, where there is none.
     pub id: u64,

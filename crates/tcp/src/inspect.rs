@@ -2,6 +2,7 @@
 
 use fullsend_units::{Instant, Nanos};
 
+use crate::congestion::CcInfo;
 use crate::{Connection, Cx, FlowReport, State, TcpInfo};
 
 /// Memory of one connection, bytes, under the names of `ss -m`'s `skmem`.
@@ -56,7 +57,7 @@ pub struct TimerInfo {
 }
 
 /// A connection, as `ss -tinmo` shows one.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Inspection {
     /// Where it stands.
     pub state: State,
@@ -72,6 +73,8 @@ pub struct Inspection {
     pub timer: Option<TimerInfo>,
     /// `TCP_CONGESTION`.
     pub congestion: &'static str,
+    /// What it tells of itself.
+    pub congestion_info: CcInfo,
     /// `TCP_NODELAY`.
     pub nodelay: bool,
     /// `TCP_CORK`.
@@ -98,6 +101,7 @@ impl Connection {
             },
             timer: self.timer_info(cx.now),
             congestion: self.cc.name(),
+            congestion_info: self.cc_info(),
             nodelay: self.settings.nodelay,
             cork: self.settings.cork,
             report: self.flow_report(cx.now),

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use fullsend_device::{Caps, Device};
+use fullsend_device::{Caps, Device, Tapped};
 use fullsend_offload::Packet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -36,7 +36,7 @@ impl Device for Cut {
 fn cut(stack: &Stack) {
     let mut shard = stack.engine.shard.lock();
     let caps = shard.device.caps();
-    shard.device = Box::new(Cut(caps));
+    shard.device = Tapped::off(Box::new(Cut(caps)));
 }
 
 /// Two ends of a connection, and the stack of the first.

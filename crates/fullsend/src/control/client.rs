@@ -1,0 +1,164 @@
+//! One client: its requests in turn. Nothing of the stack is held while the client is waited for.
+
+use std::io;
+use std::sync::Weak;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::answer::{self, Listing};
+use super::capture::LiveCapture;
+use super::{MAX_LINE, Reply, Request};
+use crate::engine::Engine;
+
+pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
+    let (read, write) = stream.into_split();
+    let mut client = Client {
+        lines: Lines {
+            read: BufReader::with_capacity(MAX_LINE, read),
+            line: Vec::new(),
+        },
+        write,
+        engine,
+    };
+    // An error is a client that left.
+    while let Ok(true) = client.turn().await {}
+}
+
+struct Client {
+    lines: Lines,
+    write: OwnedWriteHalf,
+    engine: Weak<Engine>,
+}
+
+/// Lines of bounded length.
+struct Lines {
+    read: BufReader<OwnedReadHalf>,
+    line: Vec<u8>,
+}
+
+/// What a client sent.
+enum Input {
+    Line,
+    TooLong,
+    End,
+}
+
+impl Lines {
+    /// Reads on to the end of a line; when dropped half-way, the next call goes on.
+    async fn next(&mut self) -> io::Result<Input> {
+        loop {
+            let available = self.read.fill_buf().await?;
+            if available.is_empty() {
+                return Ok(Input::End);
+            }
+            let end = available.iter().position(|&byte| byte == b'\n');
+            let take = end.map_or(available.len(), |at| at + 1);
+            if self.line.len() + take > MAX_LINE {
+                return Ok(Input::TooLong);
+            }
+            self.line.extend_from_slice(&available[..take]);
+            self.read.consume(take);
+            if end.is_some() {
+                return Ok(Input::Line);
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<Request, String> {
+        let request = Request::parse(&self.line);
+        self.line.clear();
+        request
+    }
+}
+
+impl Client {
+    /// One request; false at the end.
+    async fn turn(&mut self) -> io::Result<bool> {
+        match self.lines.next().await? {
+            Input::End => return Ok(false),
+            Input::TooLong => {
+                let text = format!("the request is longer than {MAX_LINE} bytes: send less");
+                self.send(&Reply::Error(text)).await?;
+                return Ok(false);
+            }
+            Input::Line => {}
+        }
+        match self.lines.take() {
+            Ok(Request::Sockets) => self.list_sockets().await?,
+            Ok(Request::Capture { count, snaplen }) => self.capture(count, snaplen).await?,
+            Ok(request) => {
+                let reply = self.engine.upgrade().map_or_else(gone, |engine| {
+                    answer::answer(&engine, &request).unwrap_or_else(Reply::Error)
+                });
+                self.send(&reply).await?;
+            }
+            Err(text) => self.send(&Reply::Error(text)).await?,
+        }
+        Ok(true)
+    }
+
+    async fn send(&mut self, reply: &Reply) -> io::Result<()> {
+        self.write.write_all(reply.to_line().as_bytes()).await
+    }
+
+    async fn list_sockets(&mut self) -> io::Result<()> {
+        let mut listing = Listing::default();
+        let mut count = 0u64;
+        loop {
+            let piece = self
+                .engine
+                .upgrade()
+                .map_or_else(|| Err(gone()), |engine| listing.next(&engine));
+            match piece {
+                Ok(Some(items)) => {
+                    count += items.len() as u64;
+                    let text: String = items.iter().map(Reply::to_line).collect();
+                    self.write.write_all(text.as_bytes()).await?;
+                }
+                Ok(None) => return self.send(&Reply::End(count.into())).await,
+                Err(reply) => return self.send(&reply).await,
+            }
+        }
+    }
+
+    async fn capture(&mut self, count: Option<u64>, snaplen: Option<u32>) -> io::Result<()> {
+        let Some(engine) = self.engine.upgrade() else {
+            return self.send(&gone()).await;
+        };
+        let started = LiveCapture::start(&engine, count, snaplen);
+        drop(engine);
+        let mut capture = match started {
+            Ok(capture) => capture,
+            Err(text) => return self.send(&Reply::Error(text)).await,
+        };
+        loop {
+            tokio::select! {
+                chunk = capture.next() => match chunk {
+                    Some(bytes) => self.send_data(&bytes).await?,
+                    None => break,
+                },
+                input = self.lines.next() => match input? {
+                    Input::End => break,
+                    Input::TooLong => return Err(io::ErrorKind::InvalidData.into()),
+                    Input::Line if self.lines.take() == Ok(Request::Stop) => break,
+                    Input::Line => {}
+                }
+            }
+        }
+        let (rest, summary) = capture.finish();
+        self.send_data(&rest).await?;
+        let summary = serde_json::to_value(summary).unwrap_or_default();
+        self.send(&Reply::End(summary)).await
+    }
+
+    async fn send_data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send(&Reply::Data(bytes.len() as u64)).await?;
+        self.write.write_all(bytes).await
+    }
+}
+
+fn gone() -> Reply {
+    Reply::Error("the stack has stopped".to_owned())
+}

@@ -1,0 +1,144 @@
+//! Socket options by their Linux names, with values in Linux's units.
+
+use fullsend_tcp::{Linger, SocketOption as O};
+use fullsend_units::Nanos;
+
+/// What to set on a connection.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Setting {
+    Option(O),
+    /// `TCP_CONGESTION`, by name.
+    Congestion(String),
+}
+
+/// How an option's value is read.
+type Parse = fn(&str) -> Option<O>;
+
+/// Name, what a value is, how it is read.
+const OPTIONS: &[(&str, &str, Parse)] = &[
+    ("TCP_NODELAY", SWITCH, |v| Some(O::TcpNodelay(switch(v)?))),
+    ("TCP_CORK", SWITCH, |v| Some(O::TcpCork(switch(v)?))),
+    ("TCP_QUICKACK", SWITCH, |v| Some(O::TcpQuickack(switch(v)?))),
+    ("TCP_MAXSEG", "bytes", |v| {
+        Some(O::TcpMaxseg(v.parse().ok()?))
+    }),
+    ("TCP_USER_TIMEOUT", "milliseconds, 0 for none", |v| {
+        let ms: u32 = v.parse().ok()?;
+        Some(O::TcpUserTimeout(Nanos::from_millis(ms.into())))
+    }),
+    ("TCP_SYNCNT", "a count", |v| {
+        Some(O::TcpSyncnt(v.parse().ok()?))
+    }),
+    ("TCP_KEEPIDLE", "seconds", |v| {
+        Some(O::TcpKeepidle(seconds(v)?))
+    }),
+    ("TCP_KEEPINTVL", "seconds", |v| {
+        Some(O::TcpKeepintvl(seconds(v)?))
+    }),
+    ("TCP_KEEPCNT", "a count", |v| {
+        Some(O::TcpKeepcnt(v.parse().ok()?))
+    }),
+    (
+        "TCP_NOTSENT_LOWAT",
+        "bytes, 4294967295 for the tunable",
+        |v| Some(O::TcpNotsentLowat(v.parse().ok()?)),
+    ),
+    ("SO_KEEPALIVE", SWITCH, |v| Some(O::SoKeepalive(switch(v)?))),
+    ("SO_LINGER", "seconds, or off", |v| {
+        Some(O::SoLinger(if v == "off" {
+            Linger::Background
+        } else {
+            Linger::For(seconds(v)?)
+        }))
+    }),
+    ("SO_SNDBUF", "bytes", |v| Some(O::SoSndbuf(v.parse().ok()?))),
+    ("SO_RCVBUF", "bytes", |v| Some(O::SoRcvbuf(v.parse().ok()?))),
+    ("SO_RCVLOWAT", "bytes", |v| {
+        Some(O::SoRcvlowat(v.parse().ok()?))
+    }),
+    ("SO_MAX_PACING_RATE", "bytes per second, or max", |v| {
+        Some(O::SoMaxPacingRate(if v == "max" {
+            u64::MAX
+        } else {
+            v.parse().ok()?
+        }))
+    }),
+];
+
+const SWITCH: &str = "0 (off) or 1 (on)";
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn seconds(value: &str) -> Option<Nanos> {
+    let seconds: u32 = value.parse().ok()?;
+    Some(Nanos::from_secs(seconds.into()))
+}
+
+/// The option called `name` with `value`; else what to write.
+pub(super) fn parse(name: &str, value: &str) -> Result<Setting, String> {
+    if name.eq_ignore_ascii_case("TCP_CONGESTION") {
+        return Ok(Setting::Congestion(value.to_owned()));
+    }
+    let Some((known, what, parse)) = OPTIONS.iter().find(|o| name.eq_ignore_ascii_case(o.0)) else {
+        let names: Vec<_> = OPTIONS.iter().map(|option| option.0).collect();
+        return Err(format!(
+            "{name:?} is not a socket option that can be set here: use one of TCP_CONGESTION, {}",
+            names.join(", ")
+        ));
+    };
+    parse(value)
+        .map(Setting::Option)
+        .ok_or_else(|| format!("{known} cannot be {value:?}: give {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_tcp::{Linger, SocketOption};
+    use fullsend_units::Nanos;
+
+    use super::{OPTIONS, Setting, parse};
+
+    #[test]
+    fn options_by_name_in_linux_units() {
+        let option = |name, value| match parse(name, value) {
+            Ok(Setting::Option(option)) => option,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(option("TCP_NODELAY", "1"), SocketOption::TcpNodelay(true));
+        assert_eq!(
+            option("tcp_user_timeout", "1500"),
+            SocketOption::TcpUserTimeout(Nanos::from_millis(1500))
+        );
+        assert_eq!(
+            option("SO_LINGER", "off"),
+            SocketOption::SoLinger(Linger::Background)
+        );
+        assert_eq!(
+            option("SO_MAX_PACING_RATE", "max"),
+            SocketOption::SoMaxPacingRate(u64::MAX)
+        );
+        assert_eq!(
+            parse("TCP_CONGESTION", "reno"),
+            Ok(Setting::Congestion("reno".into()))
+        );
+    }
+
+    #[test]
+    fn errors_name_the_value_and_the_mend() {
+        for (name, what, _) in OPTIONS {
+            let error = parse(name, "blue").unwrap_err();
+            assert!(
+                error.contains("\"blue\"") && error.contains(what),
+                "{error}"
+            );
+        }
+        let error = parse("TCP_NODELY", "1").unwrap_err();
+        assert!(error.contains("TCP_NODELY") && error.contains("TCP_NODELAY"));
+    }
+}

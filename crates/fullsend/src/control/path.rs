@@ -1,0 +1,135 @@
+//! Where control sockets are: made, found, and taken away.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Error, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use tokio::net::{UnixListener, UnixSocket};
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 16;
+
+/// Where processes put their sockets unless told otherwise: `$XDG_RUNTIME_DIR/fullsend`, or
+/// `/run/fullsend`.
+pub fn default_dir() -> PathBuf {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    PathBuf::from(base.unwrap_or_else(|| "/run".into())).join("fullsend")
+}
+
+/// This process's socket in [`default_dir`], which is made if it is not there.
+pub fn default_path() -> io::Result<PathBuf> {
+    let dir = default_dir();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .map_err(|error| {
+            let text = format!(
+                "cannot make {}: {error}; set XDG_RUNTIME_DIR, or give a path of your own",
+                dir.display()
+            );
+            Error::new(error.kind(), text)
+        })?;
+    Ok(dir.join(format!("{}.sock", std::process::id())))
+}
+
+/// A socket in [`default_dir`] that answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PidSocket {
+    /// Where it is.
+    pub path: PathBuf,
+    /// It is named for a process alone, so it is what one looks for who names none.
+    pub main: bool,
+}
+
+/// Those in [`default_dir`] that answer, in order of their names.
+pub fn running() -> Vec<PidSocket> {
+    let Ok(entries) = fs::read_dir(default_dir()) else {
+        return Vec::new();
+    };
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension() == Some(OsStr::new("sock")) && answers(path))
+        .map(|path| {
+            let stem = path.file_stem().and_then(OsStr::to_str);
+            let main = stem.is_some_and(|s| s.parse::<u32>().is_ok());
+            PidSocket { path, main }
+        })
+        .collect();
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn answers(path: &Path) -> bool {
+    UnixStream::connect(path).is_ok()
+}
+
+/// A socket's name in the file system; it goes away with this.
+pub(super) struct Bound {
+    path: PathBuf,
+    /// Device and inode: somebody else's of the same name is not ours to remove.
+    id: (u64, u64),
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    let meta = fs::symlink_metadata(path)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// Listens at `path`. What a process that is gone left there is replaced; a live socket, or any
+/// other file, is not.
+pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
+    let named = |error: Error, mend: &str| {
+        let text = format!("control socket {}: {error}; {mend}", path.display());
+        Error::new(error.kind(), text)
+    };
+    clear(path)?;
+    let socket = UnixSocket::new_stream()?;
+    socket
+        .bind(path)
+        .map_err(|error| named(error, "give a path in a directory that you can write to"))?;
+    let bound = Bound {
+        path: path.to_owned(),
+        id: file_id(path)?,
+    };
+    // Nobody can connect before it listens, so nobody can before the mode is right.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+        .map_err(|error| named(error, "give a path in a directory of your own"))?;
+    let listener = socket
+        .listen(BACKLOG)
+        .map_err(|error| named(error, "give another path"))?;
+    Ok((listener, bound))
+}
+
+/// Removes a socket that nobody listens on.
+fn clear(path: &Path) -> io::Result<()> {
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    let refuse = |what: &str| {
+        let text = format!(
+            "control socket {}: {what}; give another path",
+            path.display()
+        );
+        Err(Error::new(ErrorKind::AddrInUse, text))
+    };
+    if !meta.file_type().is_socket() {
+        return refuse("a file of that name is there, and not a socket");
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => refuse("another stack answers there"),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => refuse(&error.to_string()),
+    }
+}

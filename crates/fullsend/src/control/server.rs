@@ -1,0 +1,68 @@
+//! The task that accepts clients.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::path::{Bound, bind};
+use super::{Reply, client};
+use crate::engine::Engine;
+
+/// Clients at a time; one more is told so.
+pub const MAX_CLIENTS: usize = 64;
+
+/// An open control socket. Dropping it closes it and removes its name.
+pub(crate) struct Control {
+    task: JoinHandle<()>,
+    _bound: Bound,
+}
+
+impl Control {
+    /// Opens one for `engine`. Must be called within a tokio runtime.
+    pub(crate) fn open(engine: &Arc<Engine>, path: &Path) -> io::Result<Self> {
+        let (listener, bound) = bind(path)?;
+        let task = tokio::spawn(accept(listener, Arc::downgrade(engine)));
+        Ok(Self {
+            task,
+            _bound: bound,
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Its clients' tasks end with it.
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: UnixListener, engine: Weak<Engine>) {
+    let mut clients = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if clients.len() < MAX_CLIENTS => {
+                    clients.spawn(client::serve(stream, engine.clone()));
+                }
+                Ok((stream, _)) => refuse(&stream),
+                // Out of descriptors: they come back when a client leaves.
+                Err(error) => {
+                    tracing::warn!(%error, "control socket");
+                    if clients.join_next().await.is_none() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            },
+            Some(_) = clients.join_next() => {}
+        }
+    }
+}
+
+fn refuse(stream: &UnixStream) {
+    let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
+    // A new socket's buffer has room for a line.
+    let _ = stream.try_write(Reply::Error(text).to_line().as_bytes());
+}

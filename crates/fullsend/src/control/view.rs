@@ -1,0 +1,271 @@
+//! What a stack shows of itself, as it stands in replies. Names and units never change.
+
+use fullsend_stack::{LinkStats, QdiscStats, SockStat, SocketInfo, SocketKind};
+use fullsend_tcp::{FlowReport, Histogram, Inspection, SendLimit, SkMem, TimerInfo};
+use serde::{Deserialize, Serialize};
+
+/// All counters since the stack's start.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Counters {
+    /// When the stack was made, ns since the epoch: tells it from others.
+    pub started: u64,
+    /// Nanoseconds since.
+    pub uptime_ns: u64,
+    /// Names as `nstat` has them, and values.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// Totals, as `/proc/net/sockstat` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the kernel's names")]
+pub struct SockStatView {
+    pub inuse: u64,
+    pub orphan: u64,
+    pub tw: u64,
+    pub alloc: u64,
+    /// Pages of 4096 bytes.
+    pub mem: u64,
+}
+
+impl From<SockStat> for SockStatView {
+    fn from(stat: SockStat) -> Self {
+        Self {
+            inuse: stat.inuse as u64,
+            orphan: stat.orphan as u64,
+            tw: stat.tw as u64,
+            alloc: stat.alloc as u64,
+            mem: stat.mem,
+        }
+    }
+}
+
+/// What passed a link since the stack's start, link headers included.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "see fullsend_stack::LinkStats")]
+pub struct LinkView {
+    pub link: String,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub tx_wire_packets: u64,
+    pub tx_wire_bytes: u64,
+}
+
+impl LinkView {
+    pub(super) fn new(link: &str, stats: &LinkStats) -> Self {
+        Self {
+            link: link.to_owned(),
+            rx_packets: stats.rx_packets,
+            rx_bytes: stats.rx_bytes,
+            tx_packets: stats.tx_packets,
+            tx_bytes: stats.tx_bytes,
+            tx_wire_packets: stats.tx_wire_packets,
+            tx_wire_bytes: stats.tx_wire_bytes,
+        }
+    }
+}
+
+/// The queue in front of a link.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "see fullsend_stack::QdiscStats")]
+pub struct QdiscView {
+    pub link: String,
+    /// Its configuration in tc's words.
+    pub config: String,
+    pub sent_bytes: u64,
+    pub sent_packets: u64,
+    pub dropped: u64,
+    pub overlimits: u64,
+    pub backlog_bytes: u64,
+    pub backlog_packets: u64,
+    /// All of it, as `tc -s qdisc` prints it.
+    pub text: String,
+}
+
+impl QdiscView {
+    pub(super) fn new(link: &str, stats: &QdiscStats) -> Self {
+        Self {
+            link: link.to_owned(),
+            config: stats.config.to_string(),
+            sent_bytes: stats.sent_bytes,
+            sent_packets: stats.sent_packets,
+            dropped: stats.dropped,
+            overlimits: stats.overlimits,
+            backlog_bytes: stats.backlog_bytes,
+            backlog_packets: stats.backlog_packets.into(),
+            text: stats.to_string(),
+        }
+    }
+}
+
+/// A socket.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SocketView {
+    /// What `set` knows it by; empty in TIME-WAIT.
+    pub id: String,
+    /// `tcp` or `udp`.
+    pub netid: String,
+    /// In the words of `ss`.
+    pub state: String,
+    /// `user`, `listener`, `orphan` or `host`.
+    pub owner: String,
+    /// Address and port of ours.
+    pub local: String,
+    /// The peer's.
+    pub peer: Option<String>,
+    /// Bytes that wait to be read; of a listener, connections that wait to be accepted.
+    pub recv_q: u64,
+    /// Bytes that are not acknowledged; of a listener, its backlog.
+    pub send_q: u64,
+    /// The timer that fires next.
+    pub timer: Option<TimerView>,
+    /// What only a connection has, from here on.
+    pub skmem: Option<SkMemView>,
+    /// `TCP_CONGESTION`.
+    pub congestion: Option<String>,
+    /// What the congestion control tells of itself, in the words of `ss -i`.
+    pub congestion_info: Option<String>,
+    /// `TCP_NODELAY`.
+    #[serde(default)]
+    pub nodelay: bool,
+    /// `TCP_CORK`.
+    #[serde(default)]
+    pub cork: bool,
+    /// `TCP_INFO`, by field.
+    pub tcp_info: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Why it is not faster.
+    pub why: Option<WhyView>,
+}
+
+/// A running timer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TimerView {
+    /// `on`, `keepalive`, `timewait` or `persist`.
+    pub kind: String,
+    /// Milliseconds until it fires.
+    pub left_ms: u64,
+    /// How often it has fired in a row.
+    pub retransmits: u8,
+}
+
+impl From<TimerInfo> for TimerView {
+    fn from(timer: TimerInfo) -> Self {
+        Self {
+            kind: timer.kind.name().to_owned(),
+            left_ms: timer.left.as_millis(),
+            retransmits: timer.retransmits,
+        }
+    }
+}
+
+/// Memory of a connection, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "see fullsend_tcp::SkMem")]
+pub struct SkMemView {
+    pub rmem_alloc: u64,
+    pub rcvbuf: u64,
+    pub wmem_alloc: u64,
+    pub sndbuf: u64,
+    pub wmem_queued: u64,
+}
+
+impl From<SkMem> for SkMemView {
+    fn from(memory: SkMem) -> Self {
+        Self {
+            rmem_alloc: memory.rmem_alloc,
+            rcvbuf: memory.rcvbuf,
+            wmem_alloc: memory.wmem_alloc,
+            sndbuf: memory.sndbuf,
+            wmem_queued: memory.wmem_queued,
+        }
+    }
+}
+
+/// What a flow sent, and what held it back.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WhyView {
+    /// Bytes of each send: the least value of each power-of-two bucket, and its count.
+    pub send_size: Vec<(u32, u32)>,
+    /// Bytes that could still go as each was sent, likewise.
+    pub headroom: Vec<(u32, u32)>,
+    /// What held the flow back.
+    pub limits: Vec<WhyLimit>,
+    /// What holds it back now.
+    pub held_by: Option<String>,
+}
+
+/// One rule's part.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WhyLimit {
+    /// Its name.
+    pub limit: String,
+    /// Sends whose size it determined.
+    pub sends: u32,
+    /// How long it held the flow back.
+    pub time_ns: u64,
+}
+
+impl From<&FlowReport> for WhyView {
+    fn from(report: &FlowReport) -> Self {
+        let buckets = |histogram: &Histogram| histogram.iter().collect();
+        let part = |limit: SendLimit| WhyLimit {
+            limit: limit.name().to_owned(),
+            sends: report.sends(limit),
+            time_ns: report.time(limit).as_nanos(),
+        };
+        Self {
+            send_size: buckets(&report.send_size),
+            headroom: buckets(&report.headroom),
+            limits: SendLimit::ALL.into_iter().map(part).collect(),
+            held_by: report.now_held_by.map(|limit| limit.name().to_owned()),
+        }
+    }
+}
+
+impl From<SocketInfo> for SocketView {
+    fn from(socket: SocketInfo) -> Self {
+        let tcp = socket.tcp.as_deref();
+        let fields = |tcp: &Inspection| {
+            let fields = tcp.info.fields();
+            fields
+                .map(|(name, n)| (name.to_owned(), n.into()))
+                .collect()
+        };
+        Self {
+            id: match socket.id {
+                0 => String::new(),
+                id => format!("{id:x}"),
+            },
+            netid: match socket.kind {
+                SocketKind::Udp => "udp".to_owned(),
+                _ => "tcp".to_owned(),
+            },
+            state: socket.state.to_owned(),
+            owner: socket.owner.name().to_owned(),
+            local: socket.local.to_string(),
+            peer: socket.remote.map(|addr| addr.to_string()),
+            recv_q: socket.recv_q,
+            send_q: socket.send_q,
+            timer: socket.timer.map(TimerView::from),
+            skmem: tcp.map(|tcp| tcp.memory.into()),
+            congestion: tcp.map(|tcp| tcp.congestion.to_owned()),
+            congestion_info: tcp
+                .map(|tcp| tcp.congestion_info.to_string())
+                .filter(|text| !text.is_empty()),
+            nodelay: tcp.is_some_and(|tcp| tcp.nodelay),
+            cork: tcp.is_some_and(|tcp| tcp.cork),
+            tcp_info: tcp.map(fields),
+            why: tcp.map(|tcp| WhyView::from(&tcp.report)),
+        }
+    }
+}
+
+/// How a capture went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CaptureSummary {
+    /// Packets recorded.
+    pub packets: u64,
+    /// Packets not recorded because the client was too slow.
+    pub dropped: u64,
+}
