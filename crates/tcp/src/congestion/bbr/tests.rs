@@ -1,8 +1,13 @@
-//! Samples for the tests beside the rules.
+//! The state machine on a path that a test describes; samples for the tests beside the rules.
 
-use fullsend_units::{Instant, Mss, Nanos};
+use alloc::collections::VecDeque;
 
-use crate::congestion::{FlightSample, RateSample};
+use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
+
+use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
+use crate::congestion::{
+    CongestionControl, CongestionEvent, Cwnd, FlightSample, LostUnit, RateSample,
+};
 
 /// An ACK that tells a rate of so many segments per second, over 100 ms.
 pub(super) fn sample(per_second: u32) -> RateSample {
@@ -28,4 +33,297 @@ pub(super) fn sample(per_second: u32) -> RateSample {
         send_quantum_segs: 2,
         mss: Mss::clamped(1448),
     }
+}
+
+/// A path of 1000 segments a second and 100 ms, told to BBR in one ACK each 10 ms.
+struct Drive {
+    bbr: Bbr,
+    window: Cwnd,
+    rng: Rng,
+    now: Instant,
+    delivered: u32,
+    /// Segments per second that the path delivers at most.
+    rate: u32,
+    rtt: Nanos,
+    lost: u32,
+    app_limited: bool,
+    recovering: bool,
+    /// What was delivered as what arrives now was sent, one for each ACK of a round trip.
+    sent: VecDeque<u32>,
+}
+
+impl Drive {
+    fn new() -> Self {
+        Self {
+            bbr: Bbr::new(),
+            window: Cwnd::default(),
+            rng: Rng::new(Seed::from_u64(1)),
+            now: Instant::ZERO + Nanos::from_secs(1),
+            delivered: 0,
+            rate: 1000,
+            rtt: Nanos::from_millis(100),
+            lost: 0,
+            app_limited: false,
+            recovering: false,
+            sent: (0..10).map(|_| 0).collect(),
+        }
+    }
+
+    /// One ACK: the flow gets what its window and the path admit.
+    fn ack(&mut self) {
+        self.now += Nanos::from_millis(10);
+        // Ever a little shorter, so that there is no need of a pause to see it.
+        self.rtt = self.rtt.saturating_sub(Nanos::from_nanos(1));
+        let newly = (self.rate / 100).min(self.window.cwnd / 10).max(1);
+        self.delivered = self.delivered.wrapping_add(newly);
+        self.sent.push_back(self.delivered);
+        let prior = self.sent.pop_front().unwrap_or(0);
+        let delivered_segs = self.delivered.wrapping_sub(prior);
+        let sample = RateSample {
+            now: self.now,
+            delivered_segs: self.delivered,
+            newly_delivered_segs: newly,
+            in_flight_segs: self.window.cwnd.min(self.rate / 10),
+            rtt: Some(self.rtt),
+            srtt: self.rtt,
+            flight: Some(FlightSample {
+                prior_delivered_segs: prior,
+                delivered_segs,
+                interval: Some(self.rtt),
+                lost_segs: self.lost,
+                in_flight_segs: self.window.cwnd.min(self.rate / 10),
+                app_limited: self.app_limited,
+            }),
+            in_recovery: self.recovering,
+            ..sample(1000)
+        };
+        self.bbr
+            .on_rate_sample(&mut self.window, &sample, &mut self.rng);
+    }
+
+    /// Until the state is this one; how many ACKs that took.
+    fn until(&mut self, state: State) -> u32 {
+        for acks in 0..2000 {
+            if self.bbr.state == state {
+                return acks;
+            }
+            self.ack();
+        }
+        panic!("never {state:?}: {:?}", self.bbr);
+    }
+
+    /// `segs` segments are found lost, of which `lost` were lost since their sending.
+    fn lose(&mut self, segs: u32, lost: u32) {
+        let unit = LostUnit {
+            seq: SeqNum::new(self.delivered * 1448),
+            end: SeqNum::new((self.delivered + segs) * 1448),
+            segs,
+            lost_segs: lost,
+            in_flight_segs: self.window.cwnd,
+            app_limited: self.app_limited,
+            delivered_segs: self.delivered,
+        };
+        self.bbr.on_lost(&self.window, &unit, self.now);
+    }
+}
+
+#[test]
+fn startup_drains_and_the_cycle_turns() {
+    let mut drive = Drive::new();
+    drive.until(State::Down);
+    assert!(drive.bbr.full.reached);
+    let bw = drive.bbr.bw;
+    assert!((950.0..1010.0).contains(&bw), "{bw}");
+    // A probe comes every two to three seconds.
+    let start = drive.now;
+    for state in [State::Cruise, State::Refill, State::Up] {
+        drive.until(state);
+        let most = 2.25 * 100.0 + 3.0 + f64::from(drive.bbr.extra_acked.get());
+        assert!(f64::from(drive.window.cwnd) <= most, "{state:?}");
+    }
+    let took = drive.now.since(start).as_millis();
+    assert!((2000..3300).contains(&took), "{took} ms");
+    drive.until(State::Down);
+}
+
+#[test]
+fn the_rate_in_startup_only_grows_and_later_follows_the_state() {
+    let mut drive = Drive::new();
+    drive.ack();
+    let first = drive.bbr.pacing_rate();
+    drive.app_limited = true;
+    drive.rate = 10;
+    for _ in 0..50 {
+        drive.ack();
+    }
+    assert_eq!(drive.bbr.pacing_rate(), first);
+    assert_eq!(drive.bbr.state, State::Startup, "the application was slow");
+    let mut drive = Drive::new();
+    drive.until(State::Cruise);
+    let wire = 1508.0 * 0.99 * drive.bbr.bw;
+    let rate = drive.bbr.pacing_rate().map_or(0.0, |rate| rate.0 as f64);
+    assert!((rate / wire - 1.0).abs() < 0.001, "{rate} {wire}");
+}
+
+#[test]
+fn loss_in_a_probe_sets_the_long_term_bound_and_ends_the_probe() {
+    let mut drive = Drive::new();
+    drive.until(State::Up);
+    drive.ack();
+    let in_flight = drive.window.cwnd;
+    drive.lose(1, 1);
+    assert_eq!(
+        (drive.bbr.state, drive.bbr.inflight_longterm),
+        (State::Up, INFINITE)
+    );
+    drive.lose(10, 11);
+    assert_eq!(drive.bbr.state, State::Down);
+    let bound = drive.bbr.inflight_longterm;
+    assert!((in_flight - 10..=in_flight).contains(&bound), "{bound}");
+    // The window leaves headroom below it while cruising.
+    drive.until(State::Cruise);
+    drive.ack();
+    assert!(
+        drive.window.cwnd <= bound - bound * 15 / 100,
+        "{bound} {:?}",
+        drive.window
+    );
+}
+
+#[test]
+fn a_probe_after_loss_is_cautious_and_a_full_one_follows_at_once() {
+    let mut drive = Drive::new();
+    drive.until(State::Up);
+    drive.lose(10, 10);
+    drive.until(State::Refill);
+    drive.bbr.inflight_longterm = 100;
+    drive.until(State::Up);
+    let acks = drive.until(State::Down);
+    assert!(acks <= 20, "{acks}");
+    let acks = drive.until(State::Refill);
+    assert!(
+        acks <= 20,
+        "no harm was done: it goes on without waiting, {acks}"
+    );
+}
+
+#[test]
+fn loss_while_cruising_gives_way_by_what_was_delivered() {
+    let mut drive = Drive::new();
+    drive.until(State::Cruise);
+    drive.rate = 800;
+    for _ in 0..30 {
+        drive.ack();
+    }
+    assert!(drive.bbr.bw > 950.0);
+    drive.lose(2, 2);
+    for _ in 0..21 {
+        drive.ack();
+    }
+    let bw = drive.bbr.bw;
+    assert!((700.0..=900.0).contains(&bw), "{bw}");
+    // The next probe forgets it.
+    drive.until(State::Refill);
+    drive.ack();
+    assert!(drive.bbr.bw > 900.0);
+}
+
+#[test]
+fn what_was_no_loss_is_taken_back() {
+    let mut drive = Drive::new();
+    drive.until(State::Up);
+    let cwnd = drive.window.cwnd;
+    drive
+        .bbr
+        .ssthresh(&drive.window, CongestionEvent::Loss, drive.now);
+    drive.lose(10, 10);
+    assert_eq!(drive.bbr.state, State::Down);
+    for _ in 0..5 {
+        drive.ack();
+    }
+    assert_eq!(drive.bbr.undo(&drive.window), cwnd);
+    drive.bbr.on_spurious(drive.now);
+    assert_eq!(
+        (drive.bbr.state, drive.bbr.inflight_longterm),
+        (State::Refill, INFINITE)
+    );
+}
+
+#[test]
+fn a_timeout_keeps_the_window_in_mind() {
+    let mut drive = Drive::new();
+    drive.until(State::Cruise);
+    drive.until(State::Refill);
+    let before = drive.window;
+    let ssthresh = drive
+        .bbr
+        .ssthresh(&drive.window, CongestionEvent::Rto, drive.now);
+    assert_eq!(ssthresh, before.ssthresh);
+    drive.window.cwnd = 1;
+    drive.ack();
+    assert_eq!(drive.window.cwnd, MIN_PIPE_CWND);
+    drive.bbr.on_repaired(&mut drive.window);
+    assert_eq!(drive.window.cwnd, before.cwnd);
+}
+
+/// Draft 5.3.1.3: six holes in a round trip that began in recovery, and more than 2 %.
+#[test]
+fn heavy_loss_ends_startup_after_a_round_of_recovery() {
+    let startup_ends_with = |holes: u32, lost: u32| {
+        let mut drive = Drive::new();
+        drive.rate = 1_000_000;
+        for _ in 0..25 {
+            drive.ack();
+        }
+        assert_eq!(drive.bbr.state, State::Startup);
+        drive.recovering = true;
+        drive.lost = lost;
+        for hole in 0..12 {
+            if hole < holes {
+                drive.lose(1, hole + 1);
+            }
+            drive.ack();
+        }
+        drive
+    };
+    let mut ended = startup_ends_with(6, 1000);
+    assert!(ended.bbr.full.reached);
+    assert_ne!(ended.bbr.inflight_longterm, INFINITE);
+    ended.bbr.on_spurious(ended.now);
+    assert_eq!(ended.bbr.state, State::Startup);
+    assert!(!startup_ends_with(5, 1000).bbr.full.reached);
+    assert!(!startup_ends_with(6, 1).bbr.full.reached);
+}
+
+#[test]
+fn after_silence_it_goes_on_at_the_paths_rate() {
+    let mut drive = Drive::new();
+    drive.until(State::Up);
+    drive.now += Nanos::from_secs(20);
+    drive.bbr.on_restart(&mut drive.window, drive.now);
+    let rate = drive.bbr.pace.wire_rate(drive.bbr.mss).0 as f64;
+    assert!((rate / (1508.0 * 0.99 * drive.bbr.bw) - 1.0).abs() < 0.001);
+    drive.ack();
+    assert_ne!(drive.bbr.state, State::ProbeRtt, "the silence was a pause");
+}
+
+#[test]
+fn the_pause_holds_half_a_pipe_for_200_ms_and_restores_the_window() {
+    let mut drive = Drive::new();
+    drive.until(State::Cruise);
+    // A queue that stays: no round trip as low as the first.
+    drive.rtt = Nanos::from_millis(110);
+    drive.until(State::ProbeRtt);
+    assert!(drive.bbr.holds_back());
+    let before = drive.bbr.prior_cwnd;
+    let start = drive.now;
+    let acks = (0..200).find(|_| {
+        drive.ack();
+        drive.bbr.state != State::ProbeRtt
+    });
+    assert!(acks.is_some());
+    let took = drive.now.since(start).as_millis();
+    assert!((200..=450).contains(&took), "{took} ms");
+    assert_eq!(drive.bbr.state, State::Cruise);
+    assert!(drive.window.cwnd >= before * 9 / 10, "{:?}", drive.window);
 }
