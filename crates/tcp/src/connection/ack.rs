@@ -135,7 +135,7 @@ impl Connection {
         let arrived = self.recover(cx, repr, &outcome, &sack, advanced, duplicate);
         self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
-        if self.cc.owns_cwnd() {
+        if self.snd.rtx.delivery().is_some() {
             self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt));
         } else if advanced && self.recovery.may_grow() {
             let sample = AckSample {

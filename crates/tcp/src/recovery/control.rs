@@ -205,7 +205,9 @@ impl Connection {
             }
             Phase::Loss => {}
         }
-        self.tell_lost(cx);
+        if self.snd.rtx.delivery().is_some() {
+            self.tell_lost(cx);
+        }
         delivered
     }
 
