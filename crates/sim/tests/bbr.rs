@@ -60,37 +60,37 @@ fn random_loss_does_not_slow_it() {
     }
 }
 
-/// Shares of the link in `span`, once the second has joined the first after `gap` and `settle` has
-/// passed.
-fn two_flows(netem: &'static str, gap: Nanos, settle: Nanos, span: Nanos) -> [f64; 2] {
+/// Two flows, the second joining after `gap`: their shares of the link in each of the spans.
+fn two_flows<const N: usize>(netem: &str, gap: Nanos, spans: [Nanos; N]) -> [[f64; 2]; N] {
     let mut lab = Lab::new(4, Path { netem, ..WAN });
     let mut first = lab.flow("bbr");
     lab.run_for(&mut [&mut first], gap);
     let mut second = lab.flow("bbr");
-    lab.run_for(&mut [&mut first, &mut second], settle);
-    let before = [first.received(), second.received()];
-    lab.run_for(&mut [&mut first, &mut second], span);
-    let received = [first.received(), second.received()];
-    let shares = [0, 1].map(|i| (received[i] - before[i]) as f64 / span.as_secs_f64() / WAN_BYTES);
-    println!("{netem}: {:.3} and {:.3} of the link", shares[0], shares[1]);
-    assert!(shares[0] + shares[1] > 0.88);
-    shares
+    spans.map(|span| {
+        let before = [first.received(), second.received()];
+        lab.run_for(&mut [&mut first, &mut second], span);
+        let received = [first.received(), second.received()];
+        let link = span.as_secs_f64() * WAN_BYTES;
+        let shares = [0, 1].map(|i| (received[i] - before[i]) as f64 / link);
+        println!("{netem}: {:.3} and {:.3} of the link", shares[0], shares[1]);
+        shares
+    })
 }
 
 #[test]
 fn two_flows_share_alike() {
-    let [a, b] = two_flows(WAN.netem, ms(0), secs(5), secs(20));
+    let [_, [a, b]] = two_flows(WAN.netem, ms(0), [secs(5), secs(15)]);
     assert!(a.min(b) / a.max(b) > 0.75, "{a} {b}");
+    assert!(a + b > 0.9, "{a} {b}");
 }
 
 /// A newcomer has half after some twenty probes; the deeper the buffer, the more.
 #[test]
 fn a_newcomer_gains_its_share() {
     let shallow = "delay 20ms rate 100mbit limit 350";
-    let [old, new] = two_flows(shallow, secs(5), secs(40), secs(20));
+    let [_, [old, new]] = two_flows(shallow, secs(5), [secs(40), secs(10)]);
     assert!(old.min(new) / old.max(new) > 0.75, "{old} {new}");
-    let [_, early] = two_flows(WAN.netem, secs(5), secs(0), secs(10));
-    let [_, late] = two_flows(WAN.netem, secs(5), secs(40), secs(10));
+    let [[_, early], _, [_, late]] = two_flows(WAN.netem, secs(5), [secs(10), secs(30), secs(10)]);
     assert!(late > 0.33 && late > 1.2 * early, "{early} {late}");
 }
 
