@@ -11,7 +11,7 @@ use fullsend_units::{Instant, Nanos};
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;
 
-use crate::engine::{Engine, RX_BATCH};
+use crate::engine::{Engine, RX_BATCH, Turn};
 use crate::fine_timer::FineTimer;
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ impl Driver {
             if !more && !turn.more {
                 let retry = turn.blocked && self.poll_writable(cx)?;
                 if !retry {
-                    return Ok(!self.set_timer(cx, turn.deadline) || self.is_busy_polling());
+                    return Ok(!self.set_timer(cx, &turn) || self.is_busy_polling());
                 }
             }
         }
@@ -120,9 +120,9 @@ impl Driver {
     ///
     /// A timer that fires too early costs a look; setting it anew for each packet would cost
     /// more. So it is moved only when the deadline comes nearer.
-    fn set_timer(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> bool {
+    fn set_timer(&mut self, cx: &mut Context<'_>, turn: &Turn) -> bool {
         let fired = self.timer.as_mut().poll(cx).is_ready();
-        let wanted = deadline.unwrap_or(Instant::FAR_FUTURE);
+        let wanted = turn.deadline.unwrap_or(Instant::FAR_FUTURE);
         if fired || wanted < self.timer_at {
             self.timer_at = wanted;
             let at = self.engine.clock.timer(wanted);
@@ -132,17 +132,18 @@ impl Driver {
                 return false;
             }
         }
-        let armed = match deadline {
-            Some(at) if self.set_fine_timer(cx, at) => at,
+        let armed = match turn.deadline {
+            Some(at) if self.set_fine_timer(cx, at, turn.departure == Some(at)) => at,
             _ => self.timer_at,
         };
         self.engine.arm(armed)
     }
 
-    /// True if `at` is so soon that only the finer timer is in time for it, and it is set.
-    fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
+    /// Sets the finer timer for what is so soon, or must be so exact, that only it is in time;
+    /// true if it is set.
+    fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant, exact: bool) -> bool {
         let now = self.engine.clock.now();
-        if at.since(now) >= FINE {
+        if !exact && at.since(now) >= FINE {
             return false;
         }
         let set = match &mut self.fine {

@@ -101,6 +101,8 @@ pub(crate) struct Turn {
     pub(crate) more: bool,
     /// When the driver must come back by itself.
     pub(crate) deadline: Option<Instant>,
+    /// The same, of what must not be late: a packet's departure from its queue.
+    pub(crate) departure: Option<Instant>,
 }
 
 pub(crate) struct Shard {
@@ -351,6 +353,7 @@ impl Engine {
             blocked: shard.blocked,
             more: after.more,
             deadline: shard.host.poll_deadline(),
+            departure: shard.host.next_departure(),
         };
         self.finish(shard, After::default(), false);
         Ok(turn)

@@ -52,6 +52,13 @@ impl Host {
         })
     }
 
+    /// When a qdisc next gives a packet that waits for its time. `poll_deadline` covers it; being
+    /// late for it costs throughput, so it is worth an exact timer.
+    #[inline]
+    pub fn next_departure(&self) -> Option<Instant> {
+        self.ifaces.iter().filter_map(Interface::wakes_at).min()
+    }
+
     /// `transmit` for an interface with a qdisc.
     pub(crate) fn qdisc_transmit(
         &mut self,
