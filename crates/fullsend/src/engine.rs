@@ -117,7 +117,7 @@ pub(crate) struct Shard {
     tx: VecDeque<Packet>,
     tokens: VecDeque<TxToken>,
     /// How often the host had begun to hold writes until a completion.
-    corked: u64,
+    throttled: u64,
     /// When `send` was called last.
     now: Instant,
     out: Vec<Packet>,
@@ -172,7 +172,7 @@ impl Engine {
             taps: 0,
             tx: VecDeque::new(),
             tokens: VecDeque::new(),
-            corked: 0,
+            throttled: 0,
             now: Instant::ZERO,
             out: Vec::new(),
             rx: Vec::new(),
@@ -500,8 +500,9 @@ impl Shard {
     /// already, and the next turn must see to it.
     #[inline]
     fn awaits_completion(&mut self) -> bool {
-        let corked = self.host.autocorked();
-        corked != mem::replace(&mut self.corked, corked) && !self.device.notify_completion()
+        let throttled = self.host.throttled();
+        throttled != mem::replace(&mut self.throttled, throttled)
+            && !self.device.notify_completion()
     }
 
     /// True if the host may have more to give and the device would take it.

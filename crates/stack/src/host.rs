@@ -256,11 +256,11 @@ impl Host {
         }
     }
 
-    /// How many times a connection began to hold small writes until the device completes what it
-    /// has of it (`TCPAutoCorking`). When this grew, completions should not be late.
+    /// How many times a connection began to wait for the device to complete what it has of it
+    /// (autocorking, small queues). When this grew, completions should not be late.
     #[inline]
-    pub fn autocorked(&self) -> u64 {
-        self.env.mib.auto_corking
+    pub fn throttled(&self) -> u64 {
+        self.env.mib.small_queue_throttled
     }
 
     /// The device is done with a packet that carried `token`.

@@ -23,6 +23,9 @@ fullsend_units::counters! {
         out_rsts: "TcpOutRsts",
         /// Times that small writes were held until the device was done with what it had.
         auto_corking: "TcpExtTCPAutoCorking",
+        /// Times that a connection began to wait for a completion: autocorking, small queues,
+        /// retransmissions whose last copy the host has (ours; Linux has no counter for it).
+        small_queue_throttled: "TcpExtTCPSmallQueueThrottled",
         /// Retransmissions withheld because the host still had the last copy.
         spurious_rtx_host_queues: "TcpExtTCPSpuriousRtxHostQueues",
         /// SYNs and SYN-ACKs sent again.

@@ -69,7 +69,7 @@ struct Measures {
 
 impl Connection {
     /// Text that goes now for the first time.
-    pub(super) fn new_text(&mut self, cx: &Cx<'_>) -> Option<Grant> {
+    pub(super) fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<Grant> {
         let force = core::mem::take(&mut self.out.force);
         if !self.snd.has_unsent() {
             self.snd.blocked = Blocked::No;
@@ -255,13 +255,16 @@ impl Connection {
         })
     }
 
-    fn on_blocked(&mut self, cx: &Cx<'_>, why: Blocked) {
+    fn on_blocked(&mut self, cx: &mut Cx<'_>, why: Blocked) {
         let before = core::mem::replace(&mut self.snd.blocked, why);
         let limit = self.limit_of(why);
         self.report_held(cx.now, limit);
         if limit == SendLimit::Cwnd && (why == Blocked::Cwnd || self.is_cwnd_short()) {
             let packets_out = self.snd.rtx.packets_out();
             self.recovery.on_cwnd_blocked(self.snd.nxt, packets_out);
+        }
+        if why == Blocked::Tsq {
+            self.throttle(cx);
         }
         // Something must always be pending that sends it one day.
         if limit == SendLimit::Cork {

@@ -37,7 +37,7 @@ impl Connection {
         }
         if !self.snd.throttled {
             cx.mib.auto_corking += 1;
-            self.snd.throttled = true;
+            self.throttle(cx);
         }
         self.snd.blocked = Blocked::Autocork;
         // Full units in front of the one that waits go.

@@ -22,6 +22,7 @@ impl Connection {
         }
         let len = limit.saturating_mul(self.snd.mss.bytes());
         if self.small_queue_holds(cx, len, Handout::Retransmission) {
+            self.throttle(cx);
             return None;
         }
         let again = self.take_lost(cx, limit)?;
@@ -76,7 +77,7 @@ impl Connection {
         let in_host = self.snd.wmem_inflight > 0 && number.is_some_and(|n| flow.is_in_host(n));
         if in_host {
             cx.mib.spurious_rtx_host_queues += 1;
-            self.snd.throttled = true;
+            self.throttle(cx);
         }
         in_host
     }

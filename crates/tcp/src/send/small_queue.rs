@@ -14,10 +14,9 @@ pub(super) enum Handout {
 }
 
 impl Connection {
-    /// So much is with the host already that `len` bytes more must wait; the next completion
-    /// tries again.
+    /// So much is with the host already that `len` bytes more must wait.
     #[inline]
-    pub(super) fn small_queue_holds(&mut self, cx: &Cx<'_>, len: u32, what: Handout) -> bool {
+    pub(super) fn small_queue_holds(&self, cx: &Cx<'_>, len: u32, what: Handout) -> bool {
         let two_units = 2 * (u64::from(len) + u64::from(UNIT_OVERHEAD_BYTES));
         if u64::from(self.snd.wmem_inflight)
             < two_units.min(cx.sysctl.tcp_limit_output_bytes.into())
@@ -27,7 +26,7 @@ impl Connection {
         self.small_queue_is_full(cx, two_units, what)
     }
 
-    fn small_queue_is_full(&mut self, cx: &Cx<'_>, two_units: u64, what: Handout) -> bool {
+    fn small_queue_is_full(&self, cx: &Cx<'_>, two_units: u64, what: Handout) -> bool {
         let mut limit = two_units.max(self.pacing_rate(cx.sysctl).0 >> PACING_SHIFT);
         if !self.is_paced(cx) {
             limit = limit.min(cx.sysctl.tcp_limit_output_bytes.into());
@@ -36,11 +35,15 @@ impl Connection {
             limit <<= 1;
         }
         // With so little out, an ACK could come before the completion, and find nothing to send.
-        if u64::from(self.snd.wmem_inflight) < limit || self.snd.rtx.units() <= 1 {
-            return false;
+        u64::from(self.snd.wmem_inflight) >= limit && self.snd.rtx.units() > 1
+    }
+
+    /// What is held goes after the next completion.
+    pub(super) fn throttle(&mut self, cx: &mut Cx<'_>) {
+        if !self.snd.throttled {
+            cx.mib.small_queue_throttled += 1;
+            self.snd.throttled = true;
         }
-        self.snd.throttled = true;
-        true
     }
 
     /// Autocorking: a unit that is not full waits while the host has at least as much of this
