@@ -38,6 +38,27 @@ fn one_flow_fills_the_pipe_and_leaves_the_queue_short() {
     assert!(2 * bbr < cubic, "{bbr} against {cubic}");
 }
 
+/// The host's fq keeps the times of departure, instead of the connection's timer.
+#[test]
+fn behind_fq_it_is_the_same() {
+    let mut lab = Lab::with_qdisc(11, WAN, "fq");
+    let mut flow = lab.flow("bbr");
+    lab.run_for(&mut [&mut flow], secs(2));
+    let before = flow.received();
+    lab.run_for(&mut [&mut flow], secs(5));
+    let share = (flow.received() - before) as f64 / 5.0 / WAN_BYTES;
+    let info = lab.info(&flow);
+    println!(
+        "behind fq: {share:.3} of the link, srtt {} us",
+        info.tcpi_rtt
+    );
+    assert!(share > 0.9, "{share}");
+    assert!(
+        info.tcpi_rtt < 60_000 && info.tcpi_total_retrans == 0,
+        "{info:?}"
+    );
+}
+
 /// With every round trip that knows loss the rate gives way a little (draft 5.5.10.3); each probe
 /// takes it back. The more round trips between probes, the more is given.
 #[test]

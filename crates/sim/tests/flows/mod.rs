@@ -83,11 +83,17 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn new(seed: u64, path: Path<'_>) -> Self {
+        Self::with_qdisc(seed, path, "noqueue")
+    }
+
+    /// With this queue, in tc's words, in front of each card.
+    pub(crate) fn with_qdisc(seed: u64, path: Path<'_>, qdisc: &str) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
         let hosts = [sim.add_host(), sim.add_host()];
         let nic = NicConfig {
             mode: NicMode::Mtu,
             ring: 100_000,
+            qdisc: qdisc.parse().unwrap(),
             ..NicConfig::default()
         };
         let netem = [path.netem, path.back].map(|words| words.parse::<Netem>().unwrap());
