@@ -225,6 +225,26 @@ fn a_hundred_flows_fill_a_long_fat_pipe() {
     assert!(share > 0.9, "{share}");
 }
 
+#[test]
+fn it_can_be_chosen_in_the_middle_of_a_flow() {
+    let mut lab = Lab::new(12, WAN);
+    let mut flow = lab.flow("cubic");
+    lab.run_for(&mut [&mut flow], secs(3));
+    for (congestion, rtt_most) in [("bbr", 60_000), ("cubic", 260_000), ("bbr", 60_000)] {
+        lab.switch(&flow, congestion);
+        lab.run_for(&mut [&mut flow], secs(6));
+        let before = flow.received();
+        lab.run_for(&mut [&mut flow], secs(4));
+        let share = (flow.received() - before) as f64 / 4.0 / WAN_BYTES;
+        let rtt = lab.info(&flow).tcpi_rtt;
+        println!("{congestion}: {share:.3} of the link, srtt {rtt} us");
+        assert!(
+            share > 0.85 && rtt < rtt_most,
+            "{congestion}: {share} {rtt}"
+        );
+    }
+}
+
 /// The path loses half its rate, and gets it back.
 #[test]
 fn it_follows_the_path() {

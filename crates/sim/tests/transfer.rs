@@ -152,5 +152,8 @@ fn draw(seed: u64) -> Scenario {
     if rng.chance(0.3) {
         scenario.rcvbuf = Some(5000 << rng.below(6));
     }
+    if rng.chance(0.4) {
+        scenario.congestion = "bbr";
+    }
     scenario
 }

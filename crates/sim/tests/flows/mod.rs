@@ -180,6 +180,15 @@ impl Lab {
         }
     }
 
+    /// `TCP_CONGESTION`, in the middle of a flow.
+    pub(crate) fn switch(&mut self, flow: &Flow, congestion: &str) {
+        let now = self.sim.now();
+        self.sim
+            .host(self.hosts[0])
+            .tcp_set_congestion(now, flow.client, congestion)
+            .unwrap();
+    }
+
     /// `SO_MAX_PACING_RATE`, bytes per second.
     pub(crate) fn pace(&mut self, flow: &Flow, rate: u64) {
         let now = self.sim.now();

@@ -226,9 +226,8 @@ impl RtxQueue {
         let segs = self.segments(payload.len() as u32);
         let idle = self.packets_out == 0;
         self.packets_out += segs;
-        let in_flight = self.in_flight();
-        if let Some(delivery) = &mut self.delivery {
-            delivery.on_sent(sent_at, in_flight, idle);
+        if self.delivery.is_some() {
+            self.stamp_sent(sent_at, idle);
         }
         self.truesize += truesize;
         let mut marks = Marks::default();

@@ -265,6 +265,14 @@ impl RtxQueue {
         delivery.is_some_and(|d| d.app_limited.is_some())
     }
 
+    #[inline(never)]
+    pub(super) fn stamp_sent(&mut self, at: Instant, idle: bool) {
+        let in_flight = self.in_flight();
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_sent(at, in_flight, idle);
+        }
+    }
+
     /// The application leaves a gap in what the path carries: samples are marked until it has
     /// passed.
     pub(crate) fn mark_app_limited(&mut self) {
