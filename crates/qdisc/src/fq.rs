@@ -20,6 +20,9 @@ use store::{Fifo, Store};
 /// first packet may not leave yet stands aside until it may, and costs the others nothing.
 ///
 /// Packets without a flow (ARP, ICMP, pure ACKs) go first, but never all the time.
+///
+/// Cost, instructions for a packet out and back in (`benches/fq.rs`): 464 at 100 flows and at
+/// 10,000; where each packet waits for its time, 822 and 964, 1028 at 100,000.
 #[derive(Debug)]
 pub struct Fq<P> {
     config: FqConfig,
