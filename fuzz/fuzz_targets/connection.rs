@@ -260,7 +260,7 @@ impl Bench {
         let slice = Slice::copied_from(&data);
         match self.call(|c, cx| c.write_slice(cx, slice, false)) {
             Ok(()) => self.written += u32::from(len),
-            Err((_, back)) => assert_eq!(back.len(), usize::from(len)),
+            Err((_, rest)) => self.written += u32::from(len) - rest.len() as u32,
         }
     }
 

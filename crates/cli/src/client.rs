@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fullsend_tcp::FlowReport;
 use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -50,6 +51,9 @@ pub(crate) async fn run<N: Net>(
     while let Some(done) = join(&mut tasks, ends).await? {
         total.bytes += done.bytes;
         total.transactions += done.transactions;
+        if let Some(flow) = done.flow {
+            total.flow.get_or_insert_default().merge(&flow);
+        }
     }
     let seconds = started.elapsed().as_secs_f64();
     let usage = Usage::now()?.since(&usage);
@@ -63,6 +67,7 @@ pub(crate) async fn run<N: Net>(
         client: usage::delta(&before.0, &after.0),
         server: usage::delta(&before.1, &after.1),
         reverse: args.test.is_reverse(),
+        flow: total.flow,
     })
 }
 
@@ -124,6 +129,7 @@ impl<S: Socket> Control<S> {
 struct Done {
     bytes: u64,
     transactions: u64,
+    flow: Option<FlowReport>,
 }
 
 /// What all flows share.
@@ -216,8 +222,8 @@ impl Work {
                     verify,
                     zerocopy,
                 };
-                let receipt = if reverse {
-                    self.receive(socket, &carriage).await?
+                let (receipt, flow) = if reverse {
+                    (self.receive(socket, &carriage).await?, None)
                 } else {
                     self.send(socket, &carriage, ends).await?
                 };
@@ -227,6 +233,7 @@ impl Work {
                 Ok(Done {
                     bytes: receipt.bytes,
                     transactions: 0,
+                    flow,
                 })
             }
             Test::Rr { request, response } => self.rr(socket, request, response, ends).await,
@@ -238,13 +245,14 @@ impl Work {
         mut socket: impl Socket,
         carriage: &Carriage,
         ends: Instant,
-    ) -> Result<Receipt> {
+    ) -> Result<(Receipt, Option<FlowReport>)> {
         let sent = flow::send(&mut socket, carriage, ends, &self.progress.bytes).await?;
         let receipt = Receipt::read(&mut socket).await?;
+        let flow = socket.flow_report();
         if receipt.bytes != sent {
             bail!("{sent} bytes were sent, but {} arrived", receipt.bytes);
         }
-        Ok(receipt)
+        Ok((receipt, flow))
     }
 
     async fn receive(&self, mut socket: impl Socket, carriage: &Carriage) -> Result<Receipt> {
@@ -278,6 +286,7 @@ impl Work {
             done.bytes += (request + response) as u64;
         }
         latencies.flush();
+        done.flow = socket.flow_report();
         socket.shutdown().await?;
         flow::take(&mut socket, 1).await?;
         Ok(done)

@@ -9,7 +9,7 @@ use fullsend_stack::{
     Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, QdiscConfig,
     StackError, TcpId,
 };
-use fullsend_tcp::{SocketOption, State, Sysctl, TcpError};
+use fullsend_tcp::{FlowReport, SocketOption, State, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
 
 use crate::args::{Nic, Test, TestArgs, congestion_help};
@@ -203,6 +203,18 @@ impl Wire {
         Ok(ids.map(|(&(_, c), &(_, s))| (c, s)).collect())
     }
 
+    /// What the clients sent, and what held them back.
+    fn flow_report(&mut self, flows: &[(TcpId, TcpId)]) -> FlowReport {
+        let now = self.now();
+        let mut all = FlowReport::default();
+        for &(client, _) in flows {
+            if let Ok(report) = self.client.host.tcp_flow_report(now, client) {
+                all.merge(&report);
+            }
+        }
+        all
+    }
+
     fn set_options(&mut self, flows: &[(TcpId, TcpId)], args: &TestArgs) -> Result<()> {
         let now = self.now();
         for &(client, server) in flows {
@@ -315,5 +327,6 @@ pub(crate) fn run(
         client: usage::delta(&counters.0, &wire.client.counters()),
         server: usage::delta(&counters.1, &wire.server.counters()),
         reverse: false,
+        flow: Some(wire.flow_report(&flows)),
     })
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use fullsend_tcp::FlowReport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::usage::Counters;
@@ -16,6 +17,8 @@ pub(crate) mod kernel;
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// `TCP_NODELAY`.
     fn set_nodelay(&self) -> io::Result<()>;
+    /// What was sent and what held it back; `None` where the stack does not tell (the kernel's).
+    fn flow_report(&self) -> Option<FlowReport>;
     /// `TCP_CONGESTION`.
     fn set_congestion(&self, name: &str) -> io::Result<()>;
     /// Writes all of `data` without copying it.

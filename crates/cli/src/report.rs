@@ -1,9 +1,12 @@
 //! What a test found, as text and as JSON. The JSON's names and units never change.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+
+use fullsend_tcp::{FlowReport, SendLimit};
 
 use crate::args::{Test, TestArgs};
 use crate::size;
@@ -32,6 +35,9 @@ pub(crate) struct Outcome {
     pub(crate) server: Counters,
     /// The server was the one that sent.
     pub(crate) reverse: bool,
+    /// What the flows of the sender of data sent, all together, and what held them back; `None`
+    /// if that is another process or the kernel.
+    pub(crate) flow: Option<FlowReport>,
 }
 
 /// Percentiles in microseconds.
@@ -40,6 +46,43 @@ struct LatencyUs {
     p50: f64,
     p99: f64,
     p999: f64,
+}
+
+/// What one rule did: sends whose size it bounded, and the time it held flows back.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct LimitShare {
+    sends: u32,
+    sends_share: f64,
+    time_s: f64,
+    time_share: f64,
+}
+
+/// Least value and count of each bucket that is not empty; powers of two.
+type Buckets = Vec<(u32, u32)>;
+
+fn send_limits(flow: &FlowReport) -> BTreeMap<&'static str, LimitShare> {
+    let share = |part: f64, whole: f64| {
+        let ratio = if whole > 0.0 { part / whole } else { 0.0 };
+        (ratio * 1e4).round() / 1e4
+    };
+    let seconds = |limit| flow.time(limit).as_nanos() as f64 / 1e9;
+    let sends: f64 = SendLimit::ALL
+        .map(|l| f64::from(flow.sends(l)))
+        .iter()
+        .sum();
+    let time: f64 = SendLimit::ALL.map(seconds).iter().sum();
+    SendLimit::ALL
+        .into_iter()
+        .map(|limit| {
+            let share = LimitShare {
+                sends: flow.sends(limit),
+                sends_share: share(flow.sends(limit).into(), sends),
+                time_s: seconds(limit),
+                time_share: share(seconds(limit), time),
+            };
+            (limit.name(), share)
+        })
+        .collect()
 }
 
 #[derive(Serialize)]
@@ -62,6 +105,9 @@ pub(crate) struct Report {
     context_switches: ContextSwitches,
     bytes_per_packet: Option<f64>,
     counters: CounterDeltas,
+    send_limits: Option<BTreeMap<&'static str, LimitShare>>,
+    send_size_bytes: Option<Buckets>,
+    head_room_bytes: Option<Buckets>,
 }
 
 impl Report {
@@ -74,7 +120,11 @@ impl Report {
             &outcome.client
         };
         let transactions = outcome.transactions.as_ref();
+        let flow = outcome.flow.as_ref();
         Self {
+            send_limits: flow.map(send_limits),
+            send_size_bytes: flow.map(|f| f.send_size.iter().collect()),
+            head_room_bytes: flow.map(|f| f.headroom.iter().collect()),
             test: args.test.name(),
             flows: args.flows,
             seconds: outcome.seconds,
@@ -145,7 +195,27 @@ impl Report {
                 );
             }
         }
-        out
+        out + &self.held_back_by()
+    }
+
+    /// One line: what took most of the flows' time, most first.
+    fn held_back_by(&self) -> String {
+        let Some(limits) = &self.send_limits else {
+            return String::new();
+        };
+        let mut by_time: Vec<_> = limits
+            .iter()
+            .filter(|(_, l)| l.time_share >= 0.005)
+            .collect();
+        by_time.sort_by(|a, b| b.1.time_share.total_cmp(&a.1.time_share));
+        let words: Vec<String> = by_time
+            .iter()
+            .map(|(name, l)| format!("{name} {:.0}%", l.time_share * 100.0))
+            .collect();
+        if words.is_empty() {
+            return String::new();
+        }
+        format!("Held back by: {}\n", words.join(", "))
     }
 
     fn headline(&self, args: &TestArgs, scene: &str) -> String {

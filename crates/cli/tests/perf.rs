@@ -25,6 +25,31 @@ fn report(line: &str) -> Value {
     report
 }
 
+/// Every share is told, they are parts of one, and each send is in both histograms.
+fn check_send_limits(line: &str, report: &Value) {
+    let Some(limits) = report["send_limits"].as_object() else {
+        assert!(report["send_size_bytes"].is_null(), "{line}");
+        return;
+    };
+    assert_eq!(limits.len(), 9, "{line}");
+    let sum = |what: &str| {
+        limits
+            .values()
+            .filter_map(|l| l[what].as_f64())
+            .sum::<f64>()
+    };
+    assert!(
+        (sum("sends_share") - 1.0).abs() < 0.01,
+        "{line}: {limits:?}"
+    );
+    assert!((sum("time_share") - 1.0).abs() < 0.01, "{line}: {limits:?}");
+    for histogram in ["send_size_bytes", "head_room_bytes"] {
+        let buckets = report[histogram].as_array().expect(line);
+        let count: f64 = buckets.iter().filter_map(|b| b[1].as_f64()).sum();
+        assert_eq!(count, sum("sends"), "{line}: {histogram}");
+    }
+}
+
 fn check(line: &str, report: &Value) {
     let keys = [
         "test",
@@ -38,6 +63,9 @@ fn check(line: &str, report: &Value) {
         "context_switches",
         "bytes_per_packet",
         "counters",
+        "send_limits",
+        "send_size_bytes",
+        "head_room_bytes",
     ];
     let mut have: Vec<&str> = report
         .as_object()
@@ -49,6 +77,7 @@ fn check(line: &str, report: &Value) {
     have.sort_unstable();
     want.sort_unstable();
     assert_eq!(have, want, "{line}");
+    check_send_limits(line, report);
     let positive = |path: &str| {
         let value = report.pointer(path).and_then(Value::as_f64);
         assert!(value.is_some_and(|v| v > 0.0), "{line}: {path} in {report}");

@@ -41,7 +41,9 @@ pub use builder::Builder;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, other_address};
 pub use fullsend_stack::SockStat;
 pub use fullsend_stack::{FqStats, QdiscStats};
-pub use fullsend_tcp::{Linger, SocketOption, SocketOptions, State, TcpInfo};
+pub use fullsend_tcp::{
+    FlowReport, Histogram, Linger, SendLimit, SocketOption, SocketOptions, State, TcpInfo,
+};
 pub use fullsend_units::{Nanos, Seed};
 pub use stack::{Pair, Stack};
 pub use tcp::{

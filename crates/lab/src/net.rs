@@ -242,7 +242,8 @@ impl Net {
         written
     }
 
-    /// Lends `data` to the connection; if there is no room, false, and a turn to write will come.
+    /// Lends `data` to the connection; if there is no room for all of it, false, and a turn to
+    /// write will come.
     pub(crate) fn lend(&mut self, end: End, data: Slice) -> bool {
         let (now, id) = (self.now(), self.id(end));
         match self.host(end.side).tcp_write_slice(now, id, data) {

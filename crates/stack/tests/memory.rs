@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{Net, Nic, V4};
+use common::{Count, Net, Nic, V4, bytes, wake_all};
 use fullsend_offload::Link;
-use fullsend_units::Nanos;
+use fullsend_stack::{Interest, StackError, TcpId};
+use fullsend_tcp::{SocketOption, TcpError, tcp_mem};
+use fullsend_units::{Nanos, Rng, Seed};
 
 #[test]
 fn sockstat_tells_of_sockets_as_linux_does() {
@@ -26,4 +28,210 @@ fn sockstat_tells_of_sockets_as_linux_does() {
     net.run_for(Nanos::from_millis(100));
     assert_eq!(line(&net, 0), "TCP: inuse 0 orphan 0 tw 1 alloc 0 mem 0");
     assert_eq!(line(&net, 1), "TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 0");
+}
+
+/// Writes until there is no room; bytes taken.
+fn fill(net: &mut Net, id: TcpId, piece: usize) -> usize {
+    let data = bytes(piece);
+    let mut taken = 0;
+    loop {
+        match net.hosts[0].tcp_write(net.now, id, &data, false) {
+            Ok(n) => taken += n,
+            Err(StackError::Tcp(TcpError::WouldBlock)) => return taken,
+            Err(error) => panic!("write: {error}"),
+        }
+    }
+}
+
+fn drain(net: &mut Net, id: TcpId) -> usize {
+    let mut buf = vec![0; 256 << 10];
+    let mut got = 0;
+    while let Ok(n) = net.hosts[1].tcp_read(net.now, id, &mut buf) {
+        got += n;
+    }
+    got
+}
+
+/// How a steady flow was carried.
+struct Steady {
+    wakes: usize,
+    /// Packets that the sender's device took.
+    units: usize,
+    most_unsent: u32,
+}
+
+/// Sends `total` bytes at 1 Gbit/s over a 10 ms path with this TCP_NOTSENT_LOWAT, writing whenever
+/// woken.
+fn steady_flow(total: usize, lowat: u32, legacy: bool) -> Steady {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    net.delay = Nanos::from_millis(10);
+    let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
+    #[cfg(feature = "legacy")]
+    net.hosts[0].set_legacy(fullsend_tcp::legacy::Legacy {
+        pollout_on_every_ack: legacy,
+        ..Default::default()
+    });
+    assert!(cfg!(feature = "legacy") || !legacy);
+    net.hosts[0].sysctl_mut().wmem_max = 64 << 20;
+    for option in [
+        SocketOption::TcpNotsentLowat(lowat),
+        SocketOption::SoSndbuf(32 << 20),
+        SocketOption::SoMaxPacingRate(125_000_000),
+    ] {
+        net.hosts[0]
+            .tcp_set_option(net.now, client, option)
+            .unwrap();
+    }
+    let (count, waker) = Count::waker();
+    let (mut sent, mut got, mut seen, mut most_unsent) = (0, 0, 0, 0);
+    sent += fill(&mut net, client, 4096);
+    let register = |net: &mut Net| {
+        let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
+        ready.unwrap()
+    };
+    assert!(!register(&mut net));
+    assert!(net.run_until(Nanos::from_secs(100), |net| {
+        wake_all(&mut net.hosts[0]);
+        if count.get() > seen {
+            assert_eq!(count.get(), seen + 1, "one wake for one wait");
+            seen += 1;
+            sent += fill(net, client, 4096);
+            assert!(!register(net), "just filled");
+        }
+        let info = net.hosts[0].tcp_info(net.now, client).unwrap();
+        most_unsent = most_unsent.max(info.tcpi_notsent_bytes);
+        got += drain(net, server);
+        sent >= total
+    }));
+    Steady {
+        wakes: seen,
+        units: net.crossed[0],
+        most_unsent,
+    }
+}
+
+#[test]
+fn a_writer_is_woken_once_for_each_half_of_notsent_lowat() {
+    let (total, lowat) = (128 << 20, 8 << 20);
+    let steady = steady_flow(total, lowat, false);
+    // The first filling needs no wake.
+    let expected = (total - lowat as usize) / (lowat as usize / 2);
+    println!("{} wakes, {} units", steady.wakes, steady.units);
+    // What is unsent may pass the limit by the unit that was begun below it.
+    assert!(
+        steady.most_unsent < lowat + 65_160,
+        "{}",
+        steady.most_unsent
+    );
+    assert!(
+        steady.wakes.abs_diff(expected) <= 1,
+        "{} wakes",
+        steady.wakes
+    );
+}
+
+#[test]
+#[cfg(feature = "legacy")]
+fn under_the_old_rule_every_send_woke_the_writer() {
+    let old = steady_flow(128 << 20, 8 << 20, true);
+    println!("{} wakes, {} units", old.wakes, old.units);
+    assert!(
+        old.wakes > old.units / 2,
+        "{} wakes, {} units",
+        old.wakes,
+        old.units
+    );
+}
+
+#[test]
+fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (client, _server, _) = net.connect(&format!("{}:80", V4[1]));
+    // Nothing is let through, so that what is unsent stays.
+    net.filter = Some(Box::new(|_, _| false));
+    fill(&mut net, client, 4096);
+    net.run_for(Nanos::from_millis(1));
+    let unsent = net.hosts[0]
+        .tcp_info(net.now, client)
+        .unwrap()
+        .tcpi_notsent_bytes;
+    net.hosts[0]
+        .set_sysctl(net.now, "tcp_wmem", "4096 4194304 4194304")
+        .unwrap();
+    let option = SocketOption::SoSndbuf(4 << 20);
+    net.hosts[0]
+        .tcp_set_option(net.now, client, option)
+        .unwrap();
+    let (count, waker) = Count::waker();
+    let mut wakes_at = |lowat: u32| {
+        // The socket has no limit of its own: the sysctl's is in force at once.
+        let low = (unsent / 2).to_string();
+        net.hosts[0]
+            .set_sysctl(net.now, "tcp_notsent_lowat", &low)
+            .unwrap();
+        let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
+        assert_eq!(ready, Ok(false));
+        let before = count.get();
+        for _ in 0..3 {
+            let value = lowat.to_string();
+            net.hosts[0]
+                .set_sysctl(net.now, "tcp_notsent_lowat", &value)
+                .unwrap();
+            wake_all(&mut net.hosts[0]);
+        }
+        count.get() - before
+    };
+    assert_eq!(wakes_at(2 * unsent), 0);
+    assert_eq!(wakes_at(2 * unsent + 1), 1);
+    assert_eq!(wakes_at(2 * unsent + 2), 1);
+}
+
+/// One random schedule of a writer that waits as epoll's users do, edge by edge.
+fn never_stuck(seed: u64) {
+    let mut rng = Rng::new(Seed::from_u64(seed));
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    net.delay = Nanos::from_micros(1 << rng.below(14));
+    let (client, server, _) = net.connect(&format!("{}:80", V4[1]));
+    let lowat = SocketOption::TcpNotsentLowat(rng.below(200_000) as u32);
+    net.hosts[0].tcp_set_option(net.now, client, lowat).unwrap();
+    if rng.chance(0.5) {
+        let sndbuf = SocketOption::SoSndbuf(1 << (12 + rng.below(8)));
+        net.hosts[0]
+            .tcp_set_option(net.now, client, sndbuf)
+            .unwrap();
+    }
+    if rng.chance(0.3) {
+        let pages = 1 + rng.below(64);
+        let host = &mut net.hosts[rng.below(2) as usize];
+        host.sysctl_mut().tcp_mem = tcp_mem(pages * 4096);
+    }
+    let loss = [0.0, 0.0, 0.02][rng.below(3) as usize];
+    let mut dice = Rng::new(Seed::from_u64(!seed));
+    net.filter = Some(Box::new(move |_, _| !dice.chance(loss)));
+    let total = 300_000;
+    let piece = 1 + rng.below(20_000) as usize;
+    let (count, waker) = Count::waker();
+    let (mut sent, mut got, mut seen) = (0, 0, 0);
+    let mut may_write = true;
+    let done = net.run_until(Nanos::from_secs(600), |net| {
+        wake_all(&mut net.hosts[0]);
+        may_write |= count.get() > seen;
+        seen = count.get();
+        // Only an edge lets the writer go on: one that is lost would leave it here.
+        while may_write && sent < total {
+            sent += fill(net, client, piece);
+            let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
+            may_write = ready.unwrap();
+        }
+        if rng.chance(0.7) {
+            got += drain(net, server);
+        }
+        sent >= total && got >= sent
+    });
+    assert!(done, "seed {seed}: stuck with {sent} bytes sent, {got} got");
+}
+
+#[test]
+fn a_writer_that_waits_is_always_woken() {
+    (0..1500).for_each(never_stuck);
 }

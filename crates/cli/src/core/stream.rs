@@ -126,7 +126,10 @@ impl Run<'_> {
         let data = self.lent.slice(start..start + message);
         match host.tcp_write_slice(now, flow.client, data) {
             Ok(()) => Ok(Some(message)),
-            Err((StackError::Tcp(TcpError::WouldBlock), _)) => Ok(None),
+            Err((StackError::Tcp(TcpError::WouldBlock), rest)) => {
+                let taken = message - rest.len();
+                Ok((taken > 0).then_some(taken))
+            }
             Err((error, _)) => Err(stack_error(error)),
         }
     }

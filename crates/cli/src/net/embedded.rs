@@ -12,6 +12,7 @@ use super::{Net, Socket};
 use crate::args::{Nic, Tun};
 use crate::flow::READ_MAX;
 use crate::usage::Counters;
+use fullsend_tcp::FlowReport;
 
 /// As many as `--flows` can ask for at a time, nearly.
 const BACKLOG: usize = 4096;
@@ -109,6 +110,10 @@ impl Net for Embedded {
 impl Socket for TcpStream {
     fn set_nodelay(&self) -> io::Result<()> {
         TcpStream::set_nodelay(self, true)
+    }
+
+    fn flow_report(&self) -> Option<FlowReport> {
+        TcpStream::flow_report(self).ok()
     }
 
     fn set_congestion(&self, name: &str) -> io::Result<()> {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use fullsend_tcp::FlowReport;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -54,6 +55,10 @@ impl Net for Kernel {
 impl Socket for TcpStream {
     fn set_nodelay(&self) -> io::Result<()> {
         TcpStream::set_nodelay(self, true)
+    }
+
+    fn flow_report(&self) -> Option<FlowReport> {
+        None
     }
 
     fn set_congestion(&self, name: &str) -> io::Result<()> {

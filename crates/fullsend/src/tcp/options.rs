@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use fullsend_tcp::{Linger, SocketOption, SocketOptions, State, TcpInfo};
+use fullsend_tcp::{FlowReport, Linger, SocketOption, SocketOptions, State, TcpInfo};
 
 use crate::error::io_error;
 use crate::tcp::TcpStream;
@@ -174,6 +174,12 @@ impl TcpStream {
     pub fn tcp_info(&self) -> io::Result<TcpInfo> {
         self.engine
             .op(|host, now| host.tcp_info(now, self.id).map_err(io_error))
+    }
+
+    /// What this connection sent, and what held it back: why it is slow.
+    pub fn flow_report(&self) -> io::Result<FlowReport> {
+        self.engine
+            .op(|host, now| host.tcp_flow_report(now, self.id).map_err(io_error))
     }
 
     /// The state (RFC 9293 3.3.2).

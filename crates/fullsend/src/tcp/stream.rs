@@ -295,7 +295,7 @@ impl TcpStream {
 
     /// Writes all of `data` without copying it: the stack holds on to it until it is acknowledged.
     ///
-    /// When dropped before its end, a part of more than 256 KiB may have been written.
+    /// When dropped before its end, a part may have been written.
     pub async fn write_bytes(&self, mut data: Bytes) -> io::Result<()> {
         while data.has_remaining() {
             let piece = data.split_to(data.len().min(LEND_MAX));
@@ -305,7 +305,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Queues the slice whole, or leaves it where it is.
+    /// Queues as much of the slice as there is room for, and leaves the rest where it is.
     fn poll_write_slice(
         &self,
         cx: &mut Context<'_>,
@@ -313,12 +313,12 @@ impl TcpStream {
     ) -> Poll<io::Result<()>> {
         let prompt = self.take_prompt();
         self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
-            let Some(whole) = slice.take() else {
+            let Some(data) = slice.take() else {
                 return Ok(());
             };
-            host.tcp_write_slice(now, self.id, whole)
-                .map_err(|(error, whole)| {
-                    *slice = Some(whole);
+            host.tcp_write_slice(now, self.id, data)
+                .map_err(|(error, rest)| {
+                    *slice = Some(rest);
                     error
                 })
         })

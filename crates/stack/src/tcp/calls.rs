@@ -98,7 +98,7 @@ impl Host {
         Ok(written)
     }
 
-    /// Writes without copying; on `WouldBlock` the slice comes back.
+    /// Writes without copying; with an error comes back what was not taken, all or a part.
     pub fn tcp_write_slice(
         &mut self,
         now: Instant,
