@@ -4,7 +4,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{Scenario, counter, netem, pair};
+use common::{IFACE, Scenario, counter, netem, pair};
 use fullsend_sim::{HostId, NicConfig, Sim};
 use fullsend_stack::{ListenConfig, TcpId};
 use fullsend_tcp::{FlowReport, SendLimit};
@@ -13,7 +13,7 @@ use fullsend_units::{Instant, Nanos, Rate};
 /// 45 segments of 1448 bytes.
 const FULL: u64 = 65_160;
 
-/// A bulk flow over a card of 10 Gbit/s.
+/// A bulk flow over a card with a ring of one packet.
 struct Bulk {
     sim: Sim,
     hosts: [HostId; 2],
@@ -25,9 +25,14 @@ struct Bulk {
 
 impl Bulk {
     fn new(qdisc: &str, congestion: &str, link: &str) -> Self {
+        Self::over(Rate(1_250_000_000), qdisc, congestion, link)
+    }
+
+    fn over(rate: Rate, qdisc: &str, congestion: &str, link: &str) -> Self {
         let scenario = Scenario {
             nic: NicConfig {
-                rate: Rate(1_250_000_000),
+                rate,
+                ring: 1,
                 qdisc: qdisc.parse().unwrap(),
                 ..NicConfig::default()
             },
@@ -150,4 +155,28 @@ fn a_loss_does_not_shrink_what_follows() {
         assert!(time(SendLimit::Cwnd) > time(SendLimit::Rwnd));
         assert!(mean * 10 >= FULL * 9, "{qdisc} {congestion}: mean {mean}");
     }
+}
+
+/// TCP Small Queues: the host's queue never has more of a flow than keeps the card busy, though
+/// cwnd would fill it.
+#[test]
+fn a_flow_does_not_fill_its_hosts_queue() {
+    let card = Rate(12_500_000);
+    let mut bulk = Bulk::over(card, "pfifo limit 1000", "cubic", "delay 5ms limit 100000");
+    bulk.run(Nanos::from_secs(1));
+    let (start, received) = (bulk.sim.now(), bulk.received);
+    let mut most = 0;
+    while bulk.sim.now() < start + Nanos::from_secs(1) {
+        bulk.run(Nanos::from_micros(100));
+        let stats = bulk.sim.host(bulk.hosts[0]).qdisc_stats(IFACE);
+        most = most.max(stats.expect("an interface").backlog_bytes);
+    }
+    let rate = (bulk.received - received) as f64;
+    println!("{most} bytes at most, {:.1} Mbit/s", rate * 8e-6);
+    // Two units, and one that is let in below the limit.
+    assert!(most <= 3 * FULL + 3 * 2000, "{most}");
+    assert!(rate > 0.9 * card.0 as f64, "{rate}");
+    assert!(bulk.report().time(SendLimit::Tsq) > Nanos::from_millis(900));
+    let host = bulk.hosts[0];
+    assert_eq!(counter(&mut bulk.sim, host, "TcpRetransSegs"), 0);
 }

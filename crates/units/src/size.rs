@@ -114,7 +114,11 @@ impl Rate {
         if self.0 == u64::MAX || self.0 == 0 {
             return Nanos::ZERO;
         }
-        Nanos::from_nanos((bytes as u128 * 1_000_000_000 / self.0 as u128) as u64)
+        let nanos = match bytes.checked_mul(1_000_000_000) {
+            Some(product) => product / self.0,
+            None => (bytes as u128 * 1_000_000_000 / self.0 as u128) as u64,
+        };
+        Nanos::from_nanos(nanos)
     }
 }
 
