@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use fullsend_lab::{
-    EXPERIMENTS, Experiment, Plan, Scale, TraceConfig, by_name, table, tally, trace,
+    EXPERIMENTS, Experiment, Outcome, Plan, Scale, TraceConfig, by_name, quantized, table, tally,
+    trace,
 };
 
 #[derive(Subcommand)]
@@ -112,6 +113,14 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
         println!("{document}");
     } else {
         print!("{}", table(&outcomes));
+        let (held, all) = tally(&outcomes);
+        println!(
+            "\n{held} of {all} figures hold (virtual time, seed {})",
+            args.seed
+        );
+        if let [one] = &outcomes[..] {
+            print!("{}", histograms(one));
+        }
     }
     if let Some((mut file, path)) = html {
         let page = fullsend_lab::html(&outcomes, args.seed);
@@ -122,6 +131,19 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
         (held, all) if held == all => Ok(()),
         (held, all) => bail!("{} of {all} figures are not as they should be", all - held),
     }
+}
+
+/// What one experiment's cases counted, as DTrace prints it.
+fn histograms(outcome: &Outcome) -> String {
+    let mut out = String::new();
+    for case in &outcome.cases {
+        for histogram in &case.measures.histograms {
+            let title = format!("\n{} ({})\n", histogram.name, case.name);
+            out.push_str(&title);
+            out.push_str(&quantized(histogram));
+        }
+    }
+    out
 }
 
 fn create(path: &PathBuf) -> Result<BufWriter<File>> {

@@ -147,10 +147,7 @@ fn judge(
         ),
         Check::FromTo(from, least) => {
             let holds = both.is_some_and(|(b, a)| equal(b, from) && a >= least);
-            (
-                Some(holds),
-                format!("{from} exactly, then at least {least:.0}"),
-            )
+            (Some(holds), format!("exact, then at least {least:.0}"))
         }
         Check::ZeroThenMore => {
             let holds = both.is_some_and(|(b, a)| b == 0.0 && a > 0.0);

@@ -16,6 +16,7 @@ mod measure;
 mod net;
 mod plot;
 mod run;
+mod svg;
 mod table;
 mod tcpdump;
 #[cfg(test)]
@@ -28,5 +29,5 @@ pub use html::html;
 pub use measure::{Histogram, Measures, Series};
 pub use plot::Plot;
 pub use run::{Case, Outcome, Plan};
-pub use table::{table, tally};
+pub use table::{quantized, table, tally};
 pub use trace::{TraceConfig, trace};

@@ -7,7 +7,8 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, Progress, Run, Scale};
+use crate::experiment::{EXPERIMENTS, Experiment, Progress, Run, Scale};
+use crate::plot::Plot;
 use crate::{Figure, Measures};
 
 /// An experiment's result.
@@ -23,6 +24,15 @@ pub struct Outcome {
     pub figures: Vec<Figure>,
     /// What each case measured.
     pub cases: Vec<Case>,
+}
+
+impl Outcome {
+    /// What there is to draw of it.
+    pub(crate) fn plots(&self) -> Vec<Plot> {
+        let experiment = EXPERIMENTS.iter().find(|e| e.name == self.experiment);
+        let measures: Vec<Measures> = self.cases.iter().map(|c| c.measures.clone()).collect();
+        experiment.map_or_else(Vec::new, |experiment| (experiment.plots)(&measures))
+    }
 }
 
 /// What one case of an experiment measured.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::Outcome;
+use crate::{Histogram, Outcome};
 
 /// Every figure of every outcome, a line each.
 pub fn table(outcomes: &[Outcome]) -> String {
@@ -59,4 +59,46 @@ pub fn tally(outcomes: &[Outcome]) -> (usize, usize) {
     judged.fold((0, 0), |(held, all), holds| {
         (held + usize::from(holds), all + 1)
     })
+}
+
+/// A histogram as DTrace prints its `quantize`.
+pub fn quantized(histogram: &Histogram) -> String {
+    const WIDTH: u64 = 40;
+    let total = histogram.total().max(1);
+    let mut out =
+        String::from("           value  ------------- Distribution ------------- count\n");
+    let first = histogram
+        .counts
+        .iter()
+        .position(|count| *count > 0)
+        .unwrap_or(0);
+    let mut line = |bucket: usize, count: u64| {
+        // The first bucket has 0 and 1.
+        let value = if bucket == 0 { 0 } else { 1u64 << bucket };
+        let bar = "@".repeat((count * WIDTH).div_ceil(total) as usize);
+        let _ = writeln!(out, "{value:>16} |{bar:<40} {count}");
+    };
+    if first > 0 {
+        line(first - 1, 0);
+    }
+    for (bucket, count) in histogram.counts.iter().enumerate().skip(first) {
+        line(bucket, *count);
+    }
+    line(histogram.counts.len(), 0);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantized;
+    use crate::Histogram;
+
+    #[test]
+    fn histograms_look_as_dtrace_prints_them() {
+        let mut histogram = Histogram::new("send size");
+        (0..30).for_each(|_| histogram.add(7240));
+        (0..10).for_each(|_| histogram.add(1448));
+        let expected = "           value  ------------- Distribution ------------- count\n             512 |                                         0\n            1024 |@@@@@@@@@@                               10\n            2048 |                                         0\n            4096 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@           30\n            8192 |                                         0\n";
+        assert_eq!(quantized(&histogram), expected);
+    }
 }

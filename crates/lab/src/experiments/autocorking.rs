@@ -295,11 +295,11 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         pair("packets before segmentation", "1/s", "units_per_second", 0)
             .check(Check::RatioAtLeast(2.0)),
         pair("text per packet", "bytes", "bytes_per_unit", 0).check(Check::Told),
-        pair("processors busy (cost model)", "", "cpus", 3)
+        pair("processors busy", "", "cpus", 3)
             .reference(3.301, 2.901)
             .check(Check::Told),
         pair(
-            "processor per byte (reference: at 2.8 GHz)",
+            "processor time per byte (2.8 GHz)",
             "ns",
             "cpu_ns_per_byte",
             2,
@@ -308,14 +308,14 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         .check(Check::Told),
         pair("TCPAutoCorking", "", "autocorked", 0).check(Check::ZeroThenMore),
         pair(
-            "writers blocked (reference: context switches)",
+            "writers blocked (reference: switches)",
             "",
             "writers_blocked",
             0,
         )
         .reference(171.0, 2294.0)
         .check(Check::Told),
-        Figure::new("a line at a time over 40 ms: added delay", "us", 3)
+        Figure::new("delay added to lines over 40 ms", "us", 3)
             .ours_after(added_delay_us(cases))
             .check(Check::ExactlyOne(0.0)),
     ]

@@ -79,6 +79,8 @@ struct Tally {
     largest: u32,
     acks: u64,
     lost: u64,
+    /// Bytes that left the card, with their headers.
+    sent: f64,
     /// Each unit: when, and how many bytes.
     sizes: Vec<(Instant, u32)>,
 }
@@ -94,6 +96,9 @@ fn observe(net: &mut Net) -> Rc<RefCell<Tally>> {
                 tally.text += u64::from(seen.text);
                 tally.largest = tally.largest.max(seen.text);
                 tally.sizes.push((seen.at, seen.text));
+            }
+            Point::Sent if seen.side == CLIENT && seen.text > 0 => {
+                tally.sent += f64::from(seen.text) + HEADERS;
             }
             Point::Arrived if seen.side == CLIENT => tally.acks += 1,
             Point::Lost(_) => tally.lost += 1,
@@ -116,23 +121,14 @@ fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
 /// Curves that are sampled as the flow runs.
 struct Curves {
     rate: Series,
-    size: Series,
     headroom: Series,
     cwnd: Series,
 }
 
 impl Curves {
-    fn sample(&mut self, net: &mut Net, tally: &Tally, now: Instant) {
-        let since = Instant::from_nanos(now.as_nanos().saturating_sub(SAMPLE.as_nanos()));
-        let late = tally.sizes.iter().rev().take_while(|(at, _)| *at > since);
-        let (sum, n) = late.fold((0.0, 0.0), |(sum, n), (_, len)| {
-            (sum + f64::from(*len), n + 1.0)
-        });
-        if n > 0.0 {
-            self.size.push(now, sum / n);
-        }
-        self.rate
-            .push(now, (sum + n * HEADERS) / SAMPLE.as_secs_f64() / 1e6);
+    fn sample(&mut self, net: &mut Net, tally: &mut Tally, now: Instant) {
+        let sent = std::mem::take(&mut tally.sent);
+        self.rate.push(now, sent / SAMPLE.as_secs_f64() / 1e6);
         let info = net.info(FLOW);
         let cwnd = f64::from(info.tcpi_snd_cwnd) * MSS;
         let in_flight = f64::from(info.tcpi_unacked) * MSS;
@@ -149,7 +145,6 @@ fn run(run: &Run<'_>) -> Measures {
     let mut app = Bulk::start(&mut net, MESSAGE, Nanos::ZERO);
     let mut curves = Curves {
         rate: Series::new("rate"),
-        size: Series::new("send size"),
         headroom: Series::new("head-room"),
         cwnd: Series::new("cwnd"),
     };
@@ -161,16 +156,18 @@ fn run(run: &Run<'_>) -> Measures {
     let silent = Progress::default();
     let mut phase = |net: &mut Net, app: &mut Bulk, span, progress: &Progress| {
         run_sampled(net, app, (span, SAMPLE), progress, |net, _, now| {
-            curves.sample(net, &tally.borrow(), now);
+            curves.sample(net, &mut tally.borrow_mut(), now);
         });
     };
     phase(&mut net, &mut app, warm, &silent);
+    let lost_at = net.now();
     lose_one(&mut net, &mut app, &tally);
     phase(&mut net, &mut app, settle, &silent);
     if run.case == CURED {
         net.host(CLIENT).set_legacy(Legacy::default());
         phase(&mut net, &mut app, settle, &silent);
     }
+    let each = around(&tally.borrow(), lost_at);
     let report = net.report(FLOW);
     *tally.borrow_mut() = Tally::default();
     phase(&mut net, &mut app, measured, run.progress);
@@ -198,8 +195,23 @@ fn run(run: &Run<'_>) -> Measures {
         Histogram::between("send size", &report.send_size, &after.send_size),
         Histogram::between("head-room", &report.headroom, &after.headroom),
     ];
-    out.series = vec![curves.rate, curves.size, curves.headroom, curves.cwnd];
+    out.series = vec![curves.rate, curves.headroom, curves.cwnd, each];
     out
+}
+
+/// Every send from shortly before a time until some round trips later.
+fn around(tally: &Tally, at: Instant) -> Series {
+    let (first, last) = (
+        at.as_nanos().saturating_sub(5_000_000),
+        at.as_nanos() + 25_000_000,
+    );
+    let mut each = Series::new("each send");
+    for (at, bytes) in &tally.sizes {
+        if (first..last).contains(&at.as_nanos()) {
+            each.push(*at, f64::from(*bytes));
+        }
+    }
+    each
 }
 
 fn figures(cases: &[Measures]) -> Vec<Figure> {
@@ -210,7 +222,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
     let full = 45.0 * MSS + HEADERS;
     vec![
         pair(
-            "bytes per packet after one loss (dlstat)",
+            "bytes per packet after a loss (dlstat)",
             "bytes",
             "bytes_per_packet",
             0,
@@ -231,7 +243,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
             .reference(0.94, 1.0)
             .check(Check::Told),
         pair("head-room, mean", "KiB", "headroom_kib", 0).check(Check::Told),
-        Figure::new("rate once the old rule is switched off, live", "MB/s", 2)
+        Figure::new("rate, old rule switched off live", "MB/s", 2)
             .ours(
                 cases[BEFORE].get("rate_mb_per_second"),
                 cases[CURED].get("rate_mb_per_second"),
@@ -241,11 +253,17 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
 }
 
 fn plots(cases: &[Measures]) -> Vec<Plot> {
-    let over = |title, name, y| Plot::over_time(title, y, Kind::Line, cases, name, &EXPERIMENT);
+    let drawn = |kind, title, name, y| Plot::over_time(title, y, kind, cases, name, &EXPERIMENT);
+    let over = |title, name, y| drawn(Kind::Line, title, name, y);
     let bars = |title, name| Plot::histograms(title, "bytes", cases, name, &EXPERIMENT);
     vec![
         over("Rate on the link", "rate", "MB/s"),
-        over("Mean send size", "send size", "bytes"),
+        drawn(
+            Kind::Dots,
+            "Each send around the loss",
+            "each send",
+            "bytes",
+        ),
         over("Head-room", "head-room", "KiB"),
         over("cwnd", "cwnd", "KiB"),
         bars("Send size after the loss", "send size"),

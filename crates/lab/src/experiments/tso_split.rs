@@ -1,15 +1,19 @@
 //! Is the tail of a write cut off its super-segment? 200 flows of 4 KiB requests and responses on
 //! a 10 Gbit/s card.
 
-use fullsend_sim::{Netem, NicConfig};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fullsend_sim::{Netem, NicConfig, Point};
 use fullsend_tcp::SocketOption;
 use fullsend_tcp::legacy::Legacy;
 use fullsend_units::{Instant, Nanos, Rate};
 
 use crate::experiment::{AFTER, BEFORE, Experiment, Run};
 use crate::figure::{Check, Figure};
-use crate::measure::Measures;
+use crate::measure::{Histogram, Measures};
 use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER};
+use crate::plot::Plot;
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     weights: &[4, 4, 3],
     run,
     figures,
-    plots: |_| Vec::new(),
+    plots,
     trace,
 };
 
@@ -183,6 +187,13 @@ impl Sent {
 fn run(run: &Run<'_>) -> Measures {
     let mut net = network(run);
     net.open(200);
+    let sizes = Rc::new(RefCell::new(Histogram::new("send size")));
+    let seen = sizes.clone();
+    net.observe(move |packet| {
+        if packet.point == Point::Queued && packet.text > 0 {
+            seen.borrow_mut().add(u64::from(packet.text));
+        }
+    });
     let start = Sent::of(&mut net);
     let each = run.scaled(400, 20);
     let mut app = Transactions::new(&mut net, run.case == RIDES, each);
@@ -202,6 +213,7 @@ fn run(run: &Run<'_>) -> Measures {
     let half = app.all / 4 * 2;
     let span = last.since(first).as_secs_f64();
     out.set("transactions_per_second", half as f64 / span);
+    out.histograms.push(sizes.borrow().clone());
     out
 }
 
@@ -248,6 +260,17 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         )
         .check(Check::ExactlyOne(4148.0)),
     ]
+}
+
+fn plots(cases: &[Measures]) -> Vec<Plot> {
+    let title = "Text per packet, pure ACKs left out";
+    vec![Plot::histograms(
+        title,
+        "bytes",
+        cases,
+        "send size",
+        &EXPERIMENT,
+    )]
 }
 
 /// Three transactions of one flow.
