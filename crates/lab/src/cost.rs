@@ -47,7 +47,7 @@ impl Cpu {
     /// Works for `cost`, from `now` on or when it is free.
     pub(crate) fn work(&mut self, now: Instant, cost: Nanos) {
         self.free_at = self.free_at.max(now) + cost;
-        self.busy = self.busy + cost;
+        self.busy += cost;
     }
 
     /// When it has done all its work.

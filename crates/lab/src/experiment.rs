@@ -84,10 +84,13 @@ pub struct Experiment {
     pub(crate) run: fn(&Run<'_>) -> Measures,
     pub(crate) figures: fn(&[Measures]) -> Vec<Figure>,
     pub(crate) plots: fn(&[Measures]) -> Vec<Plot>,
-    /// Builds a small representative run and gives it to the second argument, which attaches what
-    /// looks at packets; then runs it.
-    pub(crate) trace: fn(&Run<'_>, &mut dyn FnMut(&mut Net)),
+    /// A small representative run.
+    pub(crate) trace: Trace,
 }
+
+/// Builds a network, gives it to the second argument, which attaches what looks at packets, and
+/// runs it.
+pub(crate) type Trace = fn(&Run<'_>, &mut dyn FnMut(&mut Net));
 
 impl Experiment {
     /// Runs one case.

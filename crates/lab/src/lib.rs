@@ -5,6 +5,10 @@
 //! last digit, on any machine. [`EXPERIMENTS`] lists them, a [`Plan`] runs them, [`table()`] shows
 //! what came of it, and [`trace()`] the packets.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::float_cmp, reason = "figures are exact, and the tests say so")
+)]
 
 mod bulk;
 mod cost;
