@@ -182,7 +182,7 @@ impl core::error::Error for UnknownCongestion {}
 mod tests {
     use alloc::string::ToString;
 
-    use super::{AVAILABLE, Cubic, Reno, by_name};
+    use super::{AVAILABLE, Bbr, Cubic, Reno, by_name};
 
     #[test]
     fn every_available_name_gives_an_instance_of_that_name() {
@@ -204,5 +204,7 @@ mod tests {
     fn instances_are_small() {
         assert!(size_of::<Cubic>() <= 96);
         assert!(size_of::<Reno>() <= 96);
+        let bbr = size_of::<Bbr>();
+        assert!(bbr <= 392, "{bbr}");
     }
 }

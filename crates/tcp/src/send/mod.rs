@@ -19,6 +19,6 @@ mod write_queue;
 pub(crate) use flow::Flow;
 pub(crate) use gates::{Blocked, Force};
 pub(crate) use nagle::Nagle;
-pub(crate) use pacing::Pacing;
+pub(crate) use pacing::{HEADERS_BYTES, Pacing};
 pub use report::{FlowReport, Histogram, SendLimit};
 pub(crate) use write_queue::{UNIT_OVERHEAD_BYTES, WriteQueue};

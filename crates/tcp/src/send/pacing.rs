@@ -15,7 +15,7 @@ pub(super) const PACING_SHIFT: u32 = 10;
 const UNPACED_SEGS: u32 = 10;
 
 /// What a segment takes beside its text, about: rates count headers.
-const HEADERS_BYTES: u32 = 60;
+pub(crate) const HEADERS_BYTES: u32 = 60;
 
 /// Times of departure. Connections have one whose packets pass fq, whose congestion control
 /// paces, or whose user set `SO_MAX_PACING_RATE`.

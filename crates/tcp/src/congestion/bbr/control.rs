@@ -4,11 +4,10 @@ use fullsend_units::{Instant, Mss, Nanos, Rate};
 
 use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::{Cwnd, INITIAL_WINDOW_SEGS};
+use crate::send::HEADERS_BYTES;
 
 /// `BBR.PacingMarginPercent`: a little slower than the path, so that queues go.
 const PACING_MARGIN: f64 = 0.99;
-/// Bytes that headers add to a segment where pacing counts them.
-const HEADERS: u32 = 60;
 /// Below this rate (1.2 Mbit/s) units are single segments.
 const SLOW_BYTES: u64 = 150_000;
 /// `UpdateOffloadBudget`: units on their way through sender, segmentation and receiver.
@@ -45,7 +44,7 @@ impl Pace {
 
     /// Bytes per second, headers included.
     pub(super) fn wire_rate(&self, mss: Mss) -> Rate {
-        let bytes = self.rate * f64::from(mss.bytes() + HEADERS);
+        let bytes = self.rate * f64::from(mss.bytes() + HEADERS_BYTES);
         Rate((bytes as u64).max(1))
     }
 
