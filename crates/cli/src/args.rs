@@ -10,6 +10,7 @@ use fullsend_stack::QdiscConfig;
 
 use crate::lab::Lab;
 use crate::size;
+use crate::stat::args::{ControlArgs, StatArgs};
 
 /// Where `perf serve` listens unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 5211;
@@ -33,6 +34,11 @@ pub(crate) enum Command {
     /// Measure throughput, transactions and memory, of this stack or of the kernel's.
     #[command(subcommand)]
     Perf(Perf),
+    /// Look into a running stack, and set things: counters, sockets, links, tunables, captures.
+    ///
+    /// The stack's process must have opened a control socket: `perf ... --control`, or
+    /// `Builder::control_socket` of the fullsend crate.
+    Stat(StatArgs),
     /// Show each mechanism beside the figures of the reference that introduced it.
     #[command(subcommand)]
     Lab(Lab),
@@ -159,6 +165,8 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
     threads: Option<u8>,
     #[command(flatten)]
+    control: ControlArgs,
+    #[command(flatten)]
     tun: TunArgs,
 }
 
@@ -210,6 +218,8 @@ pub(crate) struct ServeArgs {
     /// (also "pfifo limit 1000") [default: noqueue].
     #[arg(long, value_name = "QDISC", requires = "tun")]
     pub(crate) qdisc: Option<QdiscConfig>,
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
     #[command(flatten)]
     pub(crate) tun: TunArgs,
 }
@@ -297,6 +307,7 @@ pub(crate) struct TestArgs {
     pub(crate) qdisc: QdiscConfig,
     pub(crate) threads: u8,
     pub(crate) json: bool,
+    pub(crate) control: ControlArgs,
 }
 
 impl TestArgs {
@@ -364,6 +375,7 @@ impl CommonArgs {
             qdisc: self.qdisc.unwrap_or_default(),
             threads,
             json: self.json,
+            control: self.control,
         })
     }
 
@@ -377,6 +389,7 @@ impl CommonArgs {
                 (!self.set.is_empty(), "--set"),
                 (self.qdisc.is_some(), "--qdisc"),
                 (self.api.is_some(), "--api"),
+                (self.control.is_given(), "--control"),
             ] {
                 if given {
                     bail!("{name} is about our stack; leave it out with --kernel");
@@ -409,6 +422,11 @@ impl CommonArgs {
                 "--connect {server} needs a stack to connect with: --kernel, or --tun NAME --address CIDR"
             ),
             (None, None) if self.api == Some(Api::Core) => {
+                if self.control.is_given() {
+                    bail!(
+                        "--control is for stacks that sockets run on; leave it or --api core out"
+                    );
+                }
                 if let Some(qdisc) = &self.qdisc {
                     bail!(
                         "--api core hands packets to the link itself; leave --qdisc `{qdisc}` out"

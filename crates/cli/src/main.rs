@@ -20,6 +20,7 @@ mod report;
 mod serve;
 mod server;
 mod size;
+mod stat;
 mod usage;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         .init();
     let done = match cli.command {
         Command::Perf(perf) => perf::run(perf),
+        Command::Stat(args) => stat::run(args),
         Command::Lab(lab) => lab::run(lab),
     };
     match done {

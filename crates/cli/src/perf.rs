@@ -83,6 +83,7 @@ fn test(args: &TestArgs) -> Result<()> {
             let on = SocketAddr::new(ip, 0);
             let outcome = runtime.block_on(async {
                 let (client, server) = Embedded::pair(nic, mtu, (&args.set, args.qdisc))?;
+                Embedded::open_control(&args.control, &client, Some(&server))?;
                 one_thread(client, server, on, args, &progress).await
             })?;
             (outcome, pair_scene(nic, mtu, ipv6, "tokio API"))
@@ -90,6 +91,7 @@ fn test(args: &TestArgs) -> Result<()> {
         Place::Tun { server, tun } => {
             let outcome = runtime()?.block_on(async {
                 let client = Embedded::tun(tun, (&args.set, args.qdisc), Some(*server))?;
+                Embedded::open_control(&args.control, &client, None)?;
                 client::run(&client, *server, args, &progress).await
             })?;
             (outcome, format!("to {server} over TUN {}", tun.name))
@@ -171,6 +173,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
     let tun = args.tun.clone().checked(args.mtu.unwrap_or(1500))?;
     runtime()?.block_on(async {
         let stack = Embedded::tun(&tun, (&args.set, args.qdisc.unwrap_or_default()), None)?;
+        Embedded::open_control(&args.control, &stack, None)?;
         serve::run(stack, on, &format!("our stack, over TUN {}", tun.name)).await
     })
 }

@@ -11,6 +11,7 @@ use fullsend_stack::QdiscConfig;
 use super::{Net, Socket};
 use crate::args::{Nic, Tun};
 use crate::flow::READ_MAX;
+use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
 use fullsend_tcp::FlowReport;
 
@@ -78,6 +79,21 @@ impl Embedded {
             .build()
             .with_context(|| format!("cannot run over --tun {}", tun.name))?;
         Ok(Self(stack))
+    }
+
+    /// Opens the control sockets that were asked for.
+    pub(crate) fn open_control(
+        control: &ControlArgs,
+        stack: &Self,
+        server: Option<&Self>,
+    ) -> Result<()> {
+        if let Some(path) = control.path()? {
+            stack.0.control_socket(&path)?;
+            if let Some(server) = server {
+                server.0.control_socket(ControlArgs::server_path(&path))?;
+            }
+        }
+        Ok(())
     }
 }
 

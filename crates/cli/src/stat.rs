@@ -1,0 +1,127 @@
+//! `fullsend stat`: looks into a running stack through its control socket.
+
+pub(crate) mod args;
+mod capture;
+mod connection;
+mod link;
+mod nstat;
+mod ss;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use fullsend::control::{self, QdiscView, Request, SockStatView};
+use serde_json::Value;
+
+use args::{StatArgs, StatCommand};
+use connection::Connection;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: StatArgs) -> Result<()> {
+    let path = match args.socket {
+        Some(path) => path,
+        None => the_only_one(&control::running())?,
+    };
+    if let StatCommand::Capture(capture) = &args.command {
+        return capture::run(&path, capture, args.json);
+    }
+    let mut stack = Connection::to(&path)?;
+    match args.command {
+        StatCommand::Nstat(nstat) => nstat::run(&mut stack, nstat, args.json),
+        StatCommand::Ss(ss) => ss::run(&mut stack, &ss, args.json),
+        StatCommand::Sockstat => sockstat(&mut stack, args.json),
+        StatCommand::Link(link) => link::run(&mut stack, link, args.json),
+        StatCommand::Sysctl { all: _, setting } => {
+            sysctl(&mut stack, setting.as_deref(), args.json)
+        }
+        StatCommand::Set { flow, setting } => set(&mut stack, flow, &setting),
+        StatCommand::Qdisc => qdisc(&mut stack, args.json),
+        StatCommand::Capture(_) => Ok(()),
+    }
+}
+
+/// The socket to use when none was named.
+fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
+    let main: Vec<_> = running.iter().filter(|socket| socket.main).collect();
+    if let [one] = main[..] {
+        return Ok(one.path.clone());
+    }
+    let dir = control::default_dir();
+    if running.is_empty() {
+        bail!(
+            "no stack answers in {}: start one with `perf ... --control` or \
+             Builder::control_socket, or name its socket with --socket PATH",
+            dir.display()
+        );
+    }
+    let list: Vec<_> = running
+        .iter()
+        .map(|socket| format!("  --socket {}", socket.path.display()))
+        .collect();
+    bail!("several stacks answer; choose one:\n{}", list.join("\n"));
+}
+
+fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
+    let value = stack.ask(&Request::Sockstat)?;
+    if json {
+        println!("{value}");
+        return Ok(());
+    }
+    let SockStatView {
+        inuse,
+        orphan,
+        tw,
+        alloc,
+        mem,
+    } = serde_json::from_value(value)?;
+    println!("TCP: inuse {inuse} orphan {orphan} tw {tw} alloc {alloc} mem {mem}");
+    Ok(())
+}
+
+fn sysctl(stack: &mut Connection, setting: Option<&str>, json: bool) -> Result<()> {
+    let (key, value) = match setting.map(|text| text.split_once('=').ok_or(text)) {
+        None => (None, None),
+        Some(Ok((key, value))) => (Some(key), Some(value)),
+        Some(Err(key)) => (Some(key), None),
+    };
+    let value = stack.ask(&Request::Sysctl {
+        key: key.map(|key| key.trim().to_owned()),
+        value: value.map(|value| value.trim().to_owned()),
+    })?;
+    let list: Vec<(String, String)> = serde_json::from_value(value)?;
+    if json {
+        let object = list.into_iter().map(|(key, value)| (key, value.into()));
+        println!("{}", Value::Object(object.collect()));
+        return Ok(());
+    }
+    for (key, value) in list {
+        println!("{key} = {value}");
+    }
+    Ok(())
+}
+
+fn set(stack: &mut Connection, flow: String, setting: &str) -> Result<()> {
+    let Some((option, value)) = setting.split_once('=') else {
+        bail!("`{setting}` sets nothing; write OPTION=VALUE, as in TCP_NODELAY=1");
+    };
+    stack.ask(&Request::Set {
+        flow,
+        option: option.trim().to_owned(),
+        value: value.trim().to_owned(),
+    })?;
+    Ok(())
+}
+
+fn qdisc(stack: &mut Connection, json: bool) -> Result<()> {
+    let value = stack.ask(&Request::Qdisc)?;
+    if json {
+        println!("{value}");
+        return Ok(());
+    }
+    let queues: Vec<QdiscView> = serde_json::from_value(value)?;
+    for queue in queues {
+        let (first, rest) = queue.text.split_once('\n').unwrap_or((&queue.text, ""));
+        println!("{first} dev {}\n{rest}", queue.link);
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `stat capture`: a running stack's packets into a file or a pipe.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use fullsend::control::{CaptureSummary, Reply, Request};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::CaptureArgs;
+use super::connection::{cannot, parse};
+use crate::perf;
+
+pub(super) fn run(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
+    perf::runtime()?.block_on(capture(socket, args, json))
+}
+
+async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
+    let stream = UnixStream::connect(socket)
+        .await
+        .with_context(|| cannot(socket))?;
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    let start = Request::Capture {
+        count: args.count,
+        snaplen: args.snaplen,
+    };
+    write.write_all(start.to_line().as_bytes()).await?;
+    // The stack's word first: a capture that cannot begin leaves no file behind.
+    let mut reply = next(&mut read).await?;
+    let mut out = open(&args.file)?;
+    let mut stopped = false;
+    let mut stop = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    loop {
+        match reply {
+            Reply::Data(len) => {
+                let mut bytes = vec![0; usize::try_from(len)?];
+                read.read_exact(&mut bytes).await?;
+                if !written(out.as_mut(), &bytes)? {
+                    // Whoever read the pipe has seen enough.
+                    return Ok(());
+                }
+            }
+            Reply::End(summary) => return end(serde_json::from_value(summary)?, json),
+            other => bail!("the stack replied something else: {other:?}"),
+        }
+        reply = loop {
+            tokio::select! {
+                ready = read.fill_buf() => {
+                    ready?;
+                    break next(&mut read).await?;
+                }
+                _ = stop.recv(), if !stopped => stopped = true,
+                _ = terminate.recv(), if !stopped => stopped = true,
+            }
+            write.write_all(Request::Stop.to_line().as_bytes()).await?;
+        };
+    }
+}
+
+async fn next(read: &mut BufReader<tokio::net::unix::OwnedReadHalf>) -> Result<Reply> {
+    let mut line = Vec::new();
+    read.read_until(b'\n', &mut line).await?;
+    parse(&line)
+}
+
+fn open(file: &Path) -> Result<Box<dyn Write>> {
+    if file == Path::new("-") {
+        return Ok(Box::new(io::stdout().lock()));
+    }
+    let file = File::create(file).with_context(|| {
+        format!(
+            "cannot write {}: name a file that can be made",
+            file.display()
+        )
+    })?;
+    Ok(Box::new(file))
+}
+
+/// False when a pipe's other end is gone.
+fn written(out: &mut dyn Write, bytes: &[u8]) -> Result<bool> {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        result => Ok(result.map(|()| true)?),
+    }
+}
+
+fn end(summary: CaptureSummary, json: bool) -> Result<()> {
+    if json {
+        eprintln!("{}", serde_json::to_string(&summary)?);
+    } else {
+        eprintln!(
+            "{} packets recorded, {} dropped",
+            summary.packets, summary.dropped
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! A connection to a control socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use fullsend::control::{Reply, Request};
+use serde_json::Value;
+
+pub(super) struct Connection {
+    stream: BufReader<UnixStream>,
+    line: Vec<u8>,
+}
+
+/// What to say when a socket cannot be used.
+pub(super) fn cannot(path: &Path) -> String {
+    format!(
+        "cannot connect to {}: name the control socket of a stack that runs, and be its user",
+        path.display()
+    )
+}
+
+impl Connection {
+    pub(super) fn to(path: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(path).with_context(|| cannot(path))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            line: Vec::new(),
+        })
+    }
+
+    /// One request, one reply.
+    pub(super) fn ask(&mut self, request: &Request) -> Result<Value> {
+        self.send(request)?;
+        match self.reply()? {
+            Reply::Ok(value) => Ok(value),
+            other => bail!("the stack replied something else: {other:?}"),
+        }
+    }
+
+    /// One request, many items.
+    pub(super) fn list(&mut self, request: &Request) -> Result<Vec<Value>> {
+        self.send(request)?;
+        let mut items = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Item(item) => items.push(item),
+                Reply::End(_) => return Ok(items),
+                other => bail!("the stack replied something else: {other:?}"),
+            }
+        }
+    }
+
+    fn send(&mut self, request: &Request) -> Result<()> {
+        let line = request.to_line();
+        self.stream
+            .get_mut()
+            .write_all(line.as_bytes())
+            .context("the stack has closed the control socket")
+    }
+
+    fn reply(&mut self) -> Result<Reply> {
+        self.line.clear();
+        self.stream.read_until(b'\n', &mut self.line)?;
+        parse(&self.line)
+    }
+}
+
+/// A reply that is not an error.
+pub(super) fn parse(line: &[u8]) -> Result<Reply> {
+    if line.is_empty() {
+        bail!("the stack has closed the control socket");
+    }
+    match Reply::parse(line).map_err(|text| anyhow!("{text}"))? {
+        Reply::Error(text) => Err(anyhow!(text)),
+        reply => Ok(reply),
+    }
+}

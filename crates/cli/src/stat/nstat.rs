@@ -1,0 +1,158 @@
+//! `stat nstat`: counters, and by how much they grew since the same user last looked.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use fullsend::control::{self, Counters, Request};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::args::NstatArgs;
+use super::connection::Connection;
+
+/// Names the history, in place of the default.
+const HISTORY: &str = "FULLSEND_STAT_HISTORY";
+/// Stacks that the history remembers.
+const REMEMBERED: usize = 32;
+
+/// What was seen when last looked, by the time a stack was started.
+#[derive(Serialize, Deserialize, Default)]
+struct History {
+    stacks: BTreeMap<u64, Seen>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Default)]
+struct Seen {
+    uptime_ns: u64,
+    counters: BTreeMap<String, u64>,
+}
+
+pub(super) fn run(stack: &mut Connection, args: NstatArgs, json: bool) -> Result<()> {
+    let counters: Counters = serde_json::from_value(stack.ask(&Request::Counters)?)?;
+    let path = history_path()?;
+    let mut history = read(&path);
+    let seen = history.stacks.get(&counters.started);
+    let before = seen.filter(|_| !args.absolute).cloned().unwrap_or_default();
+    print(&grown(&counters, &before, args.zeros), json);
+    if !args.noupdate {
+        history.stacks.insert(
+            counters.started,
+            Seen {
+                uptime_ns: counters.uptime_ns,
+                counters: counters.counters.into_iter().collect(),
+            },
+        );
+        while history.stacks.len() > REMEMBERED {
+            history.stacks.pop_first();
+        }
+        write(&path, &history)?;
+    }
+    Ok(())
+}
+
+/// Name, growth, and growth per second.
+type Row = (String, u64, f64);
+
+fn grown(now: &Counters, before: &Seen, zeros: bool) -> Vec<Row> {
+    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns) as f64 / 1e9;
+    now.counters
+        .iter()
+        .map(|(name, value)| {
+            let old = before.counters.get(name).copied().unwrap_or(0);
+            // A gauge, or a stack whose interfaces went, may fall.
+            let more = value.saturating_sub(old);
+            (name.clone(), more, more as f64 / seconds.max(1e-9))
+        })
+        .filter(|(_, more, _)| zeros || *more != 0)
+        .collect()
+}
+
+fn print(rows: &[Row], json: bool) {
+    if json {
+        let object = rows
+            .iter()
+            .map(|(name, more, _)| (name.clone(), (*more).into()));
+        let object = Value::Object(object.collect());
+        println!("{}", serde_json::json!({ "fullsend": object }));
+        return;
+    }
+    println!("#fullsend");
+    for (name, more, rate) in rows {
+        println!("{name:<32}{more:<16}{rate:<6.1}");
+    }
+}
+
+fn history_path() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(HISTORY) {
+        return Ok(path.into());
+    }
+    let uid = fs::metadata("/proc/self")
+        .with_context(|| format!("cannot tell the user; name a file for the history in {HISTORY}"))?
+        .uid();
+    let dir = control::default_dir();
+    let dir = if dir.is_dir() && fs::metadata(&dir)?.uid() == uid {
+        dir
+    } else {
+        std::env::temp_dir()
+    };
+    Ok(dir.join(format!(".nstat.u{uid}")))
+}
+
+/// What cannot be read, or is not ours, is as if nothing had been seen.
+fn read(path: &Path) -> History {
+    let ours = || {
+        let file = fs::symlink_metadata(path).ok()?;
+        let uid = fs::metadata("/proc/self").ok()?.uid();
+        (file.is_file() && file.uid() == uid).then_some(())
+    };
+    ours()
+        .and_then(|()| fs::read(path).ok())
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default()
+}
+
+/// Beside it first, then in its place: a link that somebody put there is not followed.
+fn write(path: &Path, history: &History) -> Result<()> {
+    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside)
+        .with_context(|| {
+            format!(
+                "cannot keep the history in {}; name another file in {HISTORY}, or use --noupdate",
+                path.display()
+            )
+        })?;
+    file.write_all(&serde_json::to_vec(history)?)?;
+    fs::rename(&beside, path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend::control::Counters;
+
+    use super::{Seen, grown};
+
+    #[test]
+    fn growth_and_its_rate() {
+        let now = Counters {
+            started: 1,
+            uptime_ns: 3_000_000_000,
+            counters: vec![("A".into(), 10), ("B".into(), 7), ("C".into(), 0)],
+        };
+        let before = Seen {
+            uptime_ns: 1_000_000_000,
+            counters: [("A".to_owned(), 4), ("B".to_owned(), 7)].into(),
+        };
+        assert_eq!(grown(&now, &before, false), [("A".to_owned(), 6, 3.0)]);
+        assert_eq!(grown(&now, &before, true).len(), 3);
+        assert_eq!(grown(&now, &Seen::default(), false).len(), 2);
+    }
+}

@@ -1,0 +1,327 @@
+//! `stat ss`: sockets in the shape of `ss -tinmo`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use fullsend::control::{Request, SkMemView, SocketView, TimerView, WhyView};
+use serde_json::Value;
+
+use super::args::SsArgs;
+use super::connection::Connection;
+
+pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<()> {
+    let items = stack.list(&Request::Sockets)?;
+    let sockets: Vec<SocketView> = items
+        .into_iter()
+        .map(serde_json::from_value)
+        .collect::<Result<_, _>>()?;
+    let shown = |socket: &&SocketView| {
+        let listens = socket.peer.is_none();
+        args.all || listens == args.listening
+    };
+    let sockets: Vec<_> = sockets.iter().filter(shown).collect();
+    if json {
+        println!("{}", serde_json::to_string(&sockets)?);
+    } else {
+        print!("{}", table(&sockets, args.why));
+    }
+    Ok(())
+}
+
+fn table(sockets: &[&SocketView], why: bool) -> String {
+    let peer = |socket: &SocketView| socket.peer.clone().unwrap_or_else(|| "*:*".to_owned());
+    let width = |text: fn(&SocketView) -> usize, least: usize| {
+        sockets
+            .iter()
+            .map(|s| text(s))
+            .max()
+            .unwrap_or(0)
+            .max(least)
+    };
+    let local_width = width(|s| s.local.len(), "Local Address:Port".len());
+    let peer_width = width(
+        |s| s.peer.as_ref().map_or(3, String::len),
+        "Peer Address:Port".len(),
+    );
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:<11}{:<8}{:<8}{:>local_width$} {:>peer_width$}",
+        "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"
+    );
+    for socket in sockets {
+        let _ = write!(
+            out,
+            "{:<11}{:<8}{:<8}{:>local_width$} {:>peer_width$}",
+            socket.state,
+            socket.recv_q,
+            socket.send_q,
+            socket.local,
+            peer(socket)
+        );
+        if let Some(timer) = &socket.timer {
+            let _ = write!(out, " {}", timer_text(timer));
+        }
+        if socket.owner != "user" {
+            let _ = write!(out, " {}", socket.owner);
+        }
+        if !socket.id.is_empty() {
+            let _ = write!(out, " sk:{}", socket.id);
+        }
+        out.push('\n');
+        if let Some(info) = &socket.tcp_info {
+            let _ = writeln!(out, "\t {}", info_line(socket, &Fields(info)));
+        }
+        if let (true, Some(why)) = (why, &socket.why) {
+            out.push_str(&why_text(why));
+        }
+    }
+    out
+}
+
+fn timer_text(timer: &TimerView) -> String {
+    let (seconds, ms) = (timer.left_ms / 1000, timer.left_ms % 1000);
+    let left = match seconds {
+        0 => format!("{ms}ms"),
+        1..10 => format!("{seconds}.{ms:03}sec"),
+        10..60 => format!("{seconds}sec"),
+        _ => match (seconds / 60, seconds % 60) {
+            (minutes, 0) => format!("{minutes}min"),
+            (minutes, rest) => format!("{minutes}min{rest}sec"),
+        },
+    };
+    format!("timer:({},{left},{})", timer.kind, timer.retransmits)
+}
+
+/// `TCP_INFO`, by name.
+struct Fields<'a>(&'a serde_json::Map<String, Value>);
+
+impl Fields<'_> {
+    /// The field `tcpi_NAME`; 0 if the stack has none.
+    fn get(&self, name: &str) -> u64 {
+        let value = self.0.get(&format!("tcpi_{name}"));
+        value.and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// `tcpi_NAME` of microseconds, in milliseconds.
+    fn ms(&self, name: &str) -> f64 {
+        self.get(name) as f64 / 1000.0
+    }
+}
+
+/// Bits of `tcpi_options`.
+const OPTIONS: [(u64, &str); 2] = [(1, "ts"), (2, "sack")];
+const WSCALE: u64 = 4;
+
+fn info_line(socket: &SocketView, info: &Fields<'_>) -> String {
+    let mut words: Vec<String> = Vec::new();
+    words.extend(socket.skmem.map(skmem_text));
+    let options = info.get("options");
+    let agreed = OPTIONS.iter().filter(|(bit, _)| options & bit != 0);
+    words.extend(agreed.map(|(_, name)| (*name).to_owned()));
+    words.extend(socket.congestion.clone());
+    if options & WSCALE != 0 {
+        let (snd, rcv) = (info.get("snd_wscale"), info.get("rcv_wscale"));
+        words.push(format!("wscale:{snd},{rcv}"));
+    }
+    words.push(format!("rto:{}", info.ms("rto")));
+    if info.get("backoff") > 0 {
+        words.push(format!("backoff:{}", info.get("backoff")));
+    }
+    if info.get("rtt") > 0 {
+        words.push(format!("rtt:{}/{}", info.ms("rtt"), info.ms("rttvar")));
+    }
+    if info.get("ato") > 0 {
+        words.push(format!("ato:{}", info.ms("ato")));
+    }
+    words.push(format!("mss:{}", info.get("snd_mss")));
+    named(
+        info,
+        &mut words,
+        &[
+            ("pmtu", "pmtu"),
+            ("rcvmss", "rcv_mss"),
+            ("advmss", "advmss"),
+        ],
+    );
+    words.push(format!("cwnd:{}", info.get("snd_cwnd")));
+    // What no loss has set yet is not shown.
+    if info.get("snd_ssthresh") < 0x7fff_ffff {
+        words.push(format!("ssthresh:{}", info.get("snd_ssthresh")));
+    }
+    named(info, &mut words, COUNTS);
+    words.extend(socket.congestion_info.clone());
+    rates(info, &mut words);
+    named(info, &mut words, TAIL);
+    if info.get("retrans") > 0 || info.get("total_retrans") > 0 {
+        words.push(format!(
+            "retrans:{}/{}",
+            info.get("retrans"),
+            info.get("total_retrans")
+        ));
+    }
+    if info.get("min_rtt") > 0 {
+        words.push(format!("minrtt:{}", info.ms("min_rtt")));
+    }
+    named(
+        info,
+        &mut words,
+        &[("snd_wnd", "snd_wnd"), ("rcv_wnd", "rcv_wnd")],
+    );
+    words.extend(socket.nodelay.then(|| "nodelay".to_owned()));
+    words.extend(socket.cork.then(|| "cork".to_owned()));
+    words.join(" ")
+}
+
+/// The word that `ss` has for a field.
+type Named = (&'static str, &'static str);
+
+const COUNTS: &[Named] = &[
+    ("bytes_sent", "bytes_sent"),
+    ("bytes_retrans", "bytes_retrans"),
+    ("bytes_acked", "bytes_acked"),
+    ("bytes_received", "bytes_received"),
+    ("segs_out", "segs_out"),
+    ("segs_in", "segs_in"),
+    ("data_segs_out", "data_segs_out"),
+    ("data_segs_in", "data_segs_in"),
+];
+
+const TAIL: &[Named] = &[
+    ("delivered", "delivered"),
+    ("unacked", "unacked"),
+    ("sacked", "sacked"),
+    ("lost", "lost"),
+    ("rcv_space", "rcv_space"),
+    ("notsent", "notsent_bytes"),
+];
+
+/// Adds `word:value` for each field that is not zero.
+fn named(info: &Fields<'_>, words: &mut Vec<String>, fields: &[Named]) {
+    for (word, field) in fields {
+        match info.get(field) {
+            0 => {}
+            value => words.push(format!("{word}:{value}")),
+        }
+    }
+}
+
+/// Bits per second, and milliseconds since something was last sent or heard.
+fn rates(info: &Fields<'_>, words: &mut Vec<String>) {
+    let rtt = info.get("rtt");
+    if rtt > 0 {
+        let window = info.get("snd_cwnd") * info.get("snd_mss") * 8;
+        words.push(format!(
+            "send {}bps",
+            window.saturating_mul(1_000_000) / rtt
+        ));
+    }
+    named(
+        info,
+        words,
+        &[
+            ("lastsnd", "last_data_sent"),
+            ("lastrcv", "last_data_recv"),
+            ("lastack", "last_ack_recv"),
+        ],
+    );
+    for (word, field) in [
+        ("pacing_rate", "pacing_rate"),
+        ("delivery_rate", "delivery_rate"),
+    ] {
+        let rate = info.get(field);
+        if rate > 0 && rate < u64::MAX {
+            words.push(format!("{word} {}bps", rate.saturating_mul(8)));
+        }
+    }
+    let most = info.get("max_pacing_rate");
+    if most > 0 && most < u64::MAX {
+        words.push(format!("max_pacing_rate {}bps", most.saturating_mul(8)));
+    }
+    if info.get("delivery_rate_app_limited") > 0 {
+        words.push("app_limited".to_owned());
+    }
+}
+
+/// Linux has four more figures there; we have nothing that they would count.
+fn skmem_text(memory: SkMemView) -> String {
+    let SkMemView {
+        rmem_alloc,
+        rcvbuf,
+        wmem_alloc,
+        sndbuf,
+        wmem_queued,
+    } = memory;
+    format!("skmem:(r{rmem_alloc},rb{rcvbuf},t{wmem_alloc},tb{sndbuf},f0,w{wmem_queued},o0,bl0,d0)")
+}
+
+/// Widest bar of a histogram.
+const BAR: u64 = 40;
+
+fn why_text(why: &WhyView) -> String {
+    let mut out = String::new();
+    let sends: u64 = why.limits.iter().map(|part| u64::from(part.sends)).sum();
+    let time: u64 = why.limits.iter().map(|part| part.time_ns).sum();
+    if sends == 0 {
+        out.push_str("\t sent nothing yet\n");
+        return out;
+    }
+    let _ = writeln!(out, "\t {:<12} {:>8} {:>8}", "limited by", "sends", "time");
+    let share = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+    for part in &why.limits {
+        if part.sends == 0 && part.time_ns == 0 {
+            continue;
+        }
+        let now = if why.held_by.as_ref() == Some(&part.limit) {
+            "  now"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            out,
+            "\t {:<12} {:>7.1}% {:>7.1}%{now}",
+            part.limit,
+            share(part.sends.into(), sends),
+            share(part.time_ns, time)
+        );
+    }
+    histogram(&mut out, "bytes per send", &why.send_size);
+    histogram(&mut out, "head-room per send, bytes", &why.headroom);
+    out
+}
+
+fn histogram(out: &mut String, title: &str, buckets: &[(u32, u32)]) {
+    let most = buckets.iter().map(|bucket| bucket.1).max().unwrap_or(1);
+    let _ = writeln!(out, "\t {title}");
+    for &(least, count) in buckets {
+        let bar = (u64::from(count) * BAR / u64::from(most.max(1))).max(1);
+        let _ = writeln!(
+            out,
+            "\t {least:>12} {:<40} {count}",
+            "@".repeat(bar as usize)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend::control::TimerView;
+
+    use super::timer_text;
+
+    #[test]
+    fn timers_in_the_words_of_ss() {
+        let text = |left_ms| {
+            timer_text(&TimerView {
+                kind: "on".into(),
+                left_ms,
+                retransmits: 2,
+            })
+        };
+        assert_eq!(text(204), "timer:(on,204ms,2)");
+        assert_eq!(text(1628), "timer:(on,1.628sec,2)");
+        assert_eq!(text(59_000), "timer:(on,59sec,2)");
+        assert_eq!(text(7_200_000), "timer:(on,120min,2)");
+        assert_eq!(text(116_000), "timer:(on,1min56sec,2)");
+    }
+}

@@ -1,0 +1,386 @@
+//! `fullsend stat` against a running stack: the program as its users run it, and a pair of stacks
+//! of this process to look into.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use fullsend::{Pair, Stack, TcpListener, TcpStream};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Two stacks with a connection, driven by threads of their own, and a control socket.
+struct Scene {
+    runtime: tokio::runtime::Runtime,
+    stack: Stack,
+    _peer: Stack,
+    client: TcpStream,
+    server: TcpStream,
+    dir: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stack.sock");
+        let (stack, peer, client, server) = runtime.block_on(async {
+            let (a, b) = Stack::pair(&Pair::default()).unwrap();
+            a.control_socket(&path).unwrap();
+            let listener = TcpListener::bind(&b, "10.0.0.2:80").unwrap();
+            let client = TcpStream::connect(&a, "10.0.0.2:80");
+            let (client, server) = tokio::join!(client, listener.accept());
+            (a, b, client.unwrap(), server.unwrap().0)
+        });
+        Self {
+            runtime,
+            stack,
+            _peer: peer,
+            client,
+            server,
+            dir,
+        }
+    }
+
+    /// Sends and takes `len` bytes, and waits for their acknowledgement.
+    fn carry(&mut self, len: usize) {
+        let (client, server) = (&mut self.client, &mut self.server);
+        self.runtime.block_on(async {
+            let data = vec![7; len];
+            let mut got = vec![0; len];
+            let write = async {
+                client.write_all(&data).await.unwrap();
+                client.flushed().await.unwrap();
+            };
+            let ((), read) = tokio::join!(write, server.read_exact(&mut got));
+            read.unwrap();
+        });
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullsend"));
+        command
+            .args(["stat", "--socket"])
+            .arg(self.dir.path().join("stack.sock"))
+            .args(line.split_whitespace())
+            .env("FULLSEND_STAT_HISTORY", self.dir.path().join("history"));
+        command
+    }
+
+    fn stat(&self, line: &str) -> String {
+        let out = self.command(line).output().unwrap();
+        assert!(out.status.success(), "{line}: {}", errors(&out));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.stat(&format!("{line} --json"))).unwrap()
+    }
+
+    fn refused(&self, line: &str) -> String {
+        let out = self.command(line).output().unwrap();
+        assert!(!out.status.success(), "{line}");
+        errors(&out)
+    }
+}
+
+fn errors(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+#[test]
+fn nstat_shows_what_was_counted_since_the_last_call() {
+    let mut scene = Scene::new();
+    let counter = |stack: &Stack, name: &str| {
+        let all = stack.counters();
+        all.iter().find(|c| c.0 == name).unwrap().1
+    };
+    let first = scene.json("nstat");
+    assert_eq!(first["fullsend"]["TcpActiveOpens"], 1);
+    assert!(scene.stat("nstat").trim_end().ends_with("#fullsend"));
+    let before = counter(&scene.stack, "TcpOutSegs");
+    scene.carry(100_000);
+    let grown = counter(&scene.stack, "TcpOutSegs") - before;
+    let text = scene.stat("nstat --noupdate");
+    assert!(text.starts_with("#fullsend\n"), "{text}");
+    let line = text.lines().find(|l| l.starts_with("TcpOutSegs")).unwrap();
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!((words.len(), words[1]), (3, &*grown.to_string()), "{text}");
+    assert!(words[2].parse::<f64>().unwrap() > 0.0);
+    assert!(!text.contains("TcpActiveOpens"), "{text}");
+    // Not updated, so once more; and then no more.
+    assert_eq!(scene.json("nstat")["fullsend"]["TcpOutSegs"], grown);
+    assert_eq!(scene.json("nstat")["fullsend"]["TcpOutSegs"], Value::Null);
+    let absolute = scene.json("nstat -az");
+    assert_eq!(absolute["fullsend"]["TcpOutSegs"], before + grown);
+    assert_eq!(absolute["fullsend"]["TcpRetransSegs"], 0);
+}
+
+#[test]
+fn ss_shows_the_flow_and_why() {
+    let mut scene = Scene::new();
+    scene.carry(100_000);
+    // The server reads no more: what is sent now waits there.
+    scene
+        .runtime
+        .block_on(async {
+            scene.client.write_all(&[1; 500]).await?;
+            scene.client.flushed().await
+        })
+        .unwrap();
+    let text = scene.stat("ss -tinmo --why");
+    let mut lines = text.lines();
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .starts_with("State      Recv-Q  Send-Q"),
+        "{text}"
+    );
+    let first: Vec<_> = lines.next().unwrap().split_whitespace().collect();
+    let local = scene.client.local_addr().unwrap().to_string();
+    assert_eq!(
+        first[..5],
+        ["ESTAB", "0", "0", &local, "10.0.0.2:80"],
+        "{text}"
+    );
+    let info = lines.next().unwrap();
+    for part in [
+        "skmem:(r0,rb",
+        "ts sack cubic wscale:",
+        "rto:",
+        "rtt:",
+        "mss:1448",
+        "cwnd:",
+        "bytes_sent:100500",
+        "bytes_acked:100500",
+        "send ",
+        "pacing_rate ",
+        "minrtt:",
+    ] {
+        assert!(info.contains(part), "{part}: {text}");
+    }
+    for part in [
+        "limited by",
+        "application",
+        "bytes per send",
+        "head-room",
+        "@",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json = scene.json("ss");
+    assert_eq!(json[0]["tcp_info"]["tcpi_bytes_acked"], 100_500);
+    assert_eq!(scene.json("ss -l"), Value::Array(Vec::new()));
+    assert_eq!(
+        scene
+            .stat("sockstat")
+            .split_whitespace()
+            .take(3)
+            .collect::<Vec<_>>(),
+        ["TCP:", "inuse", "1"]
+    );
+}
+
+#[test]
+fn tunables_and_options_take_effect() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.stat("sysctl tcp_sack"), "tcp_sack = 1\n");
+    assert_eq!(scene.stat("sysctl tcp_sack=0"), "tcp_sack = 0\n");
+    assert_eq!(scene.stack.sysctl("tcp_sack").unwrap(), "0");
+    assert!(
+        scene
+            .stat("sysctl -a")
+            .contains("net.ipv4.tcp_wmem = 4096\t")
+    );
+    let error = scene.refused("sysctl tcp_sack=2");
+    assert!(
+        error.contains("tcp_sack") && error.contains("0 (off)"),
+        "{error}"
+    );
+
+    // Nagle holds the second of two small writes until the first is acknowledged; without him
+    // it leaves at once.
+    let id = scene.json("ss")[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(scene.json("ss")[0]["nodelay"], false);
+    scene.stat(&format!("set sk:{id} TCP_CORK=1"));
+    scene
+        .runtime
+        .block_on(scene.client.write_all(&[1; 100]))
+        .unwrap();
+    assert_eq!(scene.client.tcp_info().unwrap().tcpi_bytes_sent, 0);
+    scene.stat(&format!("set {id} TCP_NODELAY=1"));
+    scene.stat(&format!("set {id} TCP_CORK=0"));
+    scene.runtime.block_on(scene.client.flushed()).unwrap();
+    assert_eq!(scene.json("ss")[0]["nodelay"], true);
+    let flow = format!("{}-10.0.0.2:80", scene.client.local_addr().unwrap());
+    scene.stat(&format!("set {flow} TCP_CONGESTION=reno"));
+    assert_eq!(scene.json("ss")[0]["congestion"], "reno");
+    let error = scene.refused(&format!("set {flow} TCP_NODELAY=perhaps"));
+    assert!(
+        error.contains("perhaps") && error.contains("1 (on)"),
+        "{error}"
+    );
+    let error = scene.refused("set sk:1 TCP_NODELAY");
+    assert!(error.contains("OPTION=VALUE"), "{error}");
+    scene.carry(10);
+}
+
+#[test]
+fn links_and_queues() {
+    let mut scene = Scene::new();
+    scene.carry(1_000_000);
+    let link = scene.json("link");
+    let sent = link[0]["tx_bytes"].as_u64().unwrap();
+    assert!(sent > 1_000_000, "{link}");
+    assert!(link[0]["tx_wire_packets"].as_u64() > link[0]["tx_packets"].as_u64());
+    let text = scene.stat("link -i 1 -c 1");
+    let lines: Vec<Vec<_>> = text
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[0], ["LINK", "IPKTS", "RBYTES", "OPKTS", "OBYTES"]);
+    assert_eq!(lines[1], ["link0", "0", "0", "0", "0"]);
+    assert!(scene.stat("qdisc").starts_with("qdisc noqueue dev link0\n"));
+}
+
+/// What tshark says of a recording: packets, and malformed ones.
+fn tshark(file: &Path) -> Option<(usize, String)> {
+    let run = |filter: &str| {
+        let mut command = Command::new("tshark");
+        command
+            .arg("-r")
+            .arg(file)
+            .args(["-Y", filter])
+            .output()
+            .ok()
+    };
+    let all = run("frame")?;
+    assert!(all.status.success(), "{}", errors(&all));
+    let bad = run("_ws.malformed")?;
+    let lines = String::from_utf8_lossy(&all.stdout).lines().count();
+    Some((lines, String::from_utf8_lossy(&bad.stdout).into_owned()))
+}
+
+/// Waits for a file to have something in it.
+fn until_written(file: &Path) {
+    while std::fs::metadata(file).map_or(0, |meta| meta.len()) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_capture_opens_in_tshark() {
+    let mut scene = Scene::new();
+    let file: PathBuf = scene.dir.path().join("some.pcapng");
+    let mut capture = scene
+        .command(&format!("capture {}", file.display()))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until_written(&file);
+    let before = scene.json("link");
+    for _ in 0..20 {
+        scene.carry(10_000);
+    }
+    let after = scene.json("link");
+    kill(Pid::from_raw(capture.id() as i32), Signal::SIGINT).unwrap();
+    let mut said = String::new();
+    capture
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(capture.wait().unwrap().success(), "{said}");
+    let passed: u64 = ["rx_packets", "tx_packets"]
+        .map(|name| after[0][name].as_u64().unwrap() - before[0][name].as_u64().unwrap())
+        .iter()
+        .sum();
+    let words: Vec<_> = said.split_whitespace().collect();
+    let recorded: u64 = words[0].parse().unwrap();
+    assert_eq!(
+        words[1..],
+        ["packets", "recorded,", "0", "dropped"],
+        "{said}"
+    );
+    // A last acknowledgement may have passed on either side of the second look.
+    assert!(recorded >= passed && passed >= 20, "{recorded} {passed}");
+    match tshark(&file) {
+        None => println!("skipped, needs tshark"),
+        Some(seen) => assert_eq!(seen, (recorded as usize, String::new())),
+    }
+}
+
+#[test]
+fn a_capture_of_a_few_packets_through_a_pipe() {
+    let mut scene = Scene::new();
+    let mut capture = scene
+        .command("capture - -c 3 -s 80")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = capture.stdout.take().unwrap();
+    let mut bytes = vec![0; 4];
+    pipe.read_exact(&mut bytes).unwrap();
+    for _ in 0..3 {
+        scene.carry(1000);
+    }
+    pipe.read_to_end(&mut bytes).unwrap();
+    let out = capture.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", errors(&out));
+    assert_eq!(errors(&out), "3 packets recorded, 0 dropped\n");
+    let file = scene.dir.path().join("pipe.pcapng");
+    std::fs::write(&file, &bytes).unwrap();
+    if let Some((packets, _)) = tshark(&file) {
+        assert_eq!(packets, 3);
+    }
+}
+
+#[test]
+fn without_a_socket_the_running_one_is_found_or_the_error_helps() {
+    let scene = Scene::new();
+    let runtime_dir = scene.dir.path().join("run");
+    let stat = || {
+        Command::new(env!("CARGO_BIN_EXE_fullsend"))
+            .args(["stat", "sockstat"])
+            .env("XDG_RUNTIME_DIR", &runtime_dir)
+            .output()
+            .unwrap()
+    };
+    let none = errors(&stat());
+    assert!(
+        none.contains("--control") && none.contains("--socket"),
+        "{none}"
+    );
+    std::fs::create_dir_all(runtime_dir.join("fullsend")).unwrap();
+    let open = |name: &str| {
+        let path = runtime_dir.join("fullsend").join(name);
+        let _inside = scene.runtime.enter();
+        scene.stack.control_socket(&path).unwrap();
+    };
+    open("17.sock");
+    open("17.server.sock");
+    assert!(stat().status.success());
+    open("18.sock");
+    let many = errors(&stat());
+    assert!(
+        many.contains("17.sock") && many.contains("18.sock"),
+        "{many}"
+    );
+    let gone = scene.dir.path().join("gone.sock");
+    let out = Command::new(env!("CARGO_BIN_EXE_fullsend"))
+        .args(["stat", "ss", "--socket"])
+        .arg(&gone)
+        .output()
+        .unwrap();
+    assert!(errors(&out).contains("gone.sock"), "{}", errors(&out));
+}
