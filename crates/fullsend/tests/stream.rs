@@ -552,3 +552,38 @@ fn counter(stack: &Stack, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no counter {name}"))
         .1
 }
+
+#[test]
+fn notsent_lowat_bounds_what_a_slow_reader_leaves_unsent() {
+    const LOWAT: u32 = 128 << 10;
+    paused(async {
+        let (a, b) = pair();
+        let (mut client, mut server) = connected(&a, &b).await;
+        a.set_sysctl("tcp_notsent_lowat", &LOWAT.to_string())
+            .unwrap();
+        let total = 8 << 20;
+        let (mut sent, mut got) = (0, 0);
+        let mut buf = vec![0; 64 << 10];
+        while got < total {
+            // The writer takes all the room there is, and goes on when it is told of more.
+            while sent < total {
+                match client.try_write(&[7; 4096]) {
+                    Ok(n) => sent += n,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        break;
+                    }
+                }
+            }
+            let unsent = client.tcp_info().unwrap().tcpi_notsent_bytes;
+            assert!(unsent <= LOWAT + 65_160, "{unsent} bytes unsent");
+            got += server.read(&mut buf).await.unwrap();
+        }
+        client.shutdown().await.unwrap();
+        assert!(
+            a.sockstat()
+                .to_string()
+                .starts_with("TCP: inuse 1 orphan 0")
+        );
+    });
+}
