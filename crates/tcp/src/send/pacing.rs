@@ -109,7 +109,8 @@ impl Connection {
     #[inline]
     pub(super) fn depart(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
         if self.snd.pacing.is_none() {
-            if !cx.device.fq && self.cc.pacing_rate().is_none() {
+            // Congestion control that paces brought a box of its own.
+            if !cx.device.fq {
                 return Instant::ZERO;
             }
             self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));

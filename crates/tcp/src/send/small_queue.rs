@@ -17,13 +17,13 @@ impl Connection {
     /// So much is with the host already that `len` bytes more must wait.
     #[inline]
     pub(super) fn small_queue_holds(&self, cx: &Cx<'_>, len: u32, what: Handout) -> bool {
-        let two_units = 2 * (u64::from(len) + u64::from(UNIT_OVERHEAD_BYTES));
-        if u64::from(self.snd.wmem_inflight)
-            < two_units.min(cx.sysctl.tcp_limit_output_bytes.into())
-        {
+        // With so little out, an ACK could come before the completion, and find nothing to send.
+        if self.snd.wmem_inflight == 0 || self.snd.rtx.units() <= 1 {
             return false;
         }
-        self.small_queue_is_full(cx, two_units, what)
+        let two_units = 2 * (u64::from(len) + u64::from(UNIT_OVERHEAD_BYTES));
+        let least = two_units.min(cx.sysctl.tcp_limit_output_bytes.into());
+        u64::from(self.snd.wmem_inflight) >= least && self.small_queue_is_full(cx, two_units, what)
     }
 
     fn small_queue_is_full(&self, cx: &Cx<'_>, two_units: u64, what: Handout) -> bool {
@@ -34,8 +34,7 @@ impl Connection {
         if what == Handout::Retransmission {
             limit <<= 1;
         }
-        // With so little out, an ACK could come before the completion, and find nothing to send.
-        u64::from(self.snd.wmem_inflight) >= limit && self.snd.rtx.units() > 1
+        u64::from(self.snd.wmem_inflight) >= limit
     }
 
     /// What is held goes after the next completion.
