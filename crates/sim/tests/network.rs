@@ -112,7 +112,11 @@ fn the_trace_reads_like_tcpdump() {
     });
     let lines = Rc::new(RefCell::new(Vec::new()));
     let log = lines.clone();
-    sim.watch(move |tap| log.borrow_mut().push(line(tap, Link::Ip)));
+    sim.watch(move |tap| {
+        if tap.point != Point::Queued {
+            log.borrow_mut().push(line(tap, Link::Ip));
+        }
+    });
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
     sim.host(hosts[0])
         .tcp_connect(Instant::ZERO, None, to)
