@@ -206,8 +206,7 @@ fn tunables_and_options_take_effect() {
         "{error}"
     );
 
-    // Nagle holds the second of two small writes until the first is acknowledged; without him
-    // it leaves at once.
+    // A cork holds a small write until it is taken off.
     let id = scene.json("ss")[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(scene.json("ss")[0]["nodelay"], false);
     scene.stat(&format!("set sk:{id} TCP_CORK=1"));

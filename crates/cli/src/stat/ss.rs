@@ -208,14 +208,11 @@ fn named(info: &Fields<'_>, words: &mut Vec<String>, fields: &[Named]) {
 
 /// Bits per second, and milliseconds since something was last sent or heard.
 fn rates(info: &Fields<'_>, words: &mut Vec<String>) {
-    let rtt = info.get("rtt");
-    if rtt > 0 {
-        let window = info.get("snd_cwnd") * info.get("snd_mss") * 8;
-        words.push(format!(
-            "send {}bps",
-            window.saturating_mul(1_000_000) / rtt
-        ));
-    }
+    let window = info.get("snd_cwnd") * info.get("snd_mss") * 8;
+    let rate = window
+        .saturating_mul(1_000_000)
+        .checked_div(info.get("rtt"));
+    words.extend(rate.map(|rate| format!("send {rate}bps")));
     named(
         info,
         words,
