@@ -162,3 +162,22 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Plan;
+    use crate::experiment::{EXPERIMENTS, Scale};
+
+    #[test]
+    fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+        let run = |threads| {
+            let plan = Plan::new(EXPERIMENTS.iter().collect(), 7, Scale::Quick);
+            let outcomes = plan.run(threads);
+            let json = serde_json::to_string(&outcomes).expect("numbers and strings");
+            (json, crate::html(&outcomes, 7))
+        };
+        let (one, three) = (run(1), run(3));
+        assert_eq!(one, three);
+        assert!(one.0.contains("\"packets_per_transaction\":3.0"));
+    }
+}

@@ -12,6 +12,9 @@ use crate::experiment::{Experiment, Progress, Run, Scale};
 use crate::net::{CLIENT, LINK};
 use crate::tcpdump::Tcpdump;
 
+#[cfg(test)]
+mod tests;
+
 /// What to look at, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceConfig {

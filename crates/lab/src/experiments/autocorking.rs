@@ -126,6 +126,27 @@ struct Units {
     sizes: Vec<u32>,
 }
 
+/// What is sampled as the writers write.
+struct Curves {
+    throughput: Series,
+    size: Series,
+    sizes: Histogram,
+    read: u64,
+}
+
+impl Curves {
+    fn sample(&mut self, units: &mut Units, read: u64, now: Instant) {
+        let bits = (read - self.read) as f64 * 8.0;
+        self.read = read;
+        self.throughput.push(now, bits / 1e6 / SAMPLE.as_secs_f64());
+        let (sum, n) = units.sizes.drain(..).fold((0, 0), |(sum, n), bytes| {
+            self.sizes.add(u64::from(bytes));
+            (sum + u64::from(bytes), n + 1)
+        });
+        self.size.push(now, sum as f64 / f64::from(n.max(1)));
+    }
+}
+
 fn run(run: &Run<'_>) -> Measures {
     if LINES.contains(&run.case) {
         return run_lines(run);
@@ -136,52 +157,44 @@ fn run(run: &Run<'_>) -> Measures {
     let units = Rc::new(RefCell::new(Units::default()));
     net.observe(observer(&cpus, &units));
     let mut app = Writers::start(&mut net, cpus.clone());
+    let mut curves = Curves {
+        throughput: Series::new("throughput"),
+        size: Series::new("send size"),
+        sizes: Histogram::new("send size"),
+        read: 0,
+    };
     let span = run.scaled(Nanos::from_millis(200), Nanos::from_millis(20));
-    let [mut throughput, mut size] = ["throughput", "send size"].map(Series::new);
-    let mut sizes = Histogram::new("send size");
-    let mut last = 0;
-    let start = net.now();
-    run_sampled(
-        &mut net,
-        &mut app,
-        (span, SAMPLE),
-        run.progress,
-        |_, app, now| {
-            throughput.push(
-                now,
-                (app.read - last) as f64 * 8.0 / 1e6 / SAMPLE.as_secs_f64(),
-            );
-            last = app.read;
-            let mut units = units.borrow_mut();
-            let (sum, n) = units.sizes.drain(..).fold((0, 0), |(sum, n), bytes| {
-                sizes.add(u64::from(bytes));
-                (sum + u64::from(bytes), n + 1)
-            });
-            size.push(now, sum as f64 / f64::from(n.max(1)));
-        },
-    );
-    let half = start + span / 2;
-    let units = units.borrow();
-    let seconds = span.as_secs_f64();
-    let busy: f64 = cpus
+    // The first half is for windows to grow.
+    let half = net.now() + span / 2;
+    let sampled = (span, SAMPLE);
+    run_sampled(&mut net, &mut app, sampled, run.progress, |_, app, now| {
+        curves.sample(&mut units.borrow_mut(), app.read, now);
+    });
+    let busy = cpus
         .borrow()
         .iter()
         .map(|cpu| cpu.busy().as_secs_f64())
         .sum();
-    let mut out = Measures::default();
-    out.set("throughput_mbps", throughput.mean_since(half));
-    out.set("units_per_second", units.count as f64 / seconds);
-    out.set("bytes_per_unit", units.text as f64 / units.count as f64);
-    out.set("cpus", busy / seconds);
-    out.set("cpu_ns_per_byte", busy * 1e9 / units.text as f64);
-    out.set(
-        "autocorked",
-        net.counter(CLIENT, "TcpExtTCPAutoCorking") as f64,
-    );
+    let mut out = measures(&units.borrow(), busy, span);
+    out.set("throughput_mbps", curves.throughput.mean_since(half));
+    let autocorked = net.counter(CLIENT, "TcpExtTCPAutoCorking");
+    out.set("autocorked", autocorked as f64);
     out.set("writers_blocked", app.blocked as f64);
     out.set("writes", app.writes as f64);
-    out.histograms.push(sizes);
-    out.series = vec![throughput, size];
+    out.histograms.push(curves.sizes);
+    out.series = vec![curves.throughput, curves.size];
+    out
+}
+
+/// What `units` tell, and `busy` seconds of processors, over a span.
+fn measures(units: &Units, busy: f64, span: Nanos) -> Measures {
+    let seconds = span.as_secs_f64();
+    let (count, text) = (units.count as f64, units.text as f64);
+    let mut out = Measures::default();
+    out.set("units_per_second", count / seconds);
+    out.set("bytes_per_unit", text / count);
+    out.set("cpus", busy / seconds);
+    out.set("cpu_ns_per_byte", busy * 1e9 / text);
     out
 }
 

@@ -37,6 +37,10 @@ const MSS: f64 = 1448.0;
 const HEADERS: f64 = 66.0;
 const MESSAGE: usize = 64 << 10;
 const SAMPLE: Nanos = Nanos::from_millis(1);
+/// Until the loss, until all is settled again, and what is measured then.
+const WARM: Nanos = Nanos::from_millis(100);
+const SETTLE: Nanos = Nanos::from_millis(60);
+const MEASURED: Nanos = Nanos::from_millis(240);
 /// Each way.
 const DELAY: Nanos = Nanos::from_micros(500);
 const FLOW: End = End {
@@ -148,54 +152,50 @@ fn run(run: &Run<'_>) -> Measures {
         headroom: Series::new("head-room"),
         cwnd: Series::new("cwnd"),
     };
-    let (warm, settle, measured) = (
-        Nanos::from_millis(100),
-        Nanos::from_millis(60),
-        run.scaled(Nanos::from_millis(240), Nanos::from_millis(40)),
-    );
     let silent = Progress::default();
     let mut phase = |net: &mut Net, app: &mut Bulk, span, progress: &Progress| {
         run_sampled(net, app, (span, SAMPLE), progress, |net, _, now| {
             curves.sample(net, &mut tally.borrow_mut(), now);
         });
     };
-    phase(&mut net, &mut app, warm, &silent);
+    phase(&mut net, &mut app, WARM, &silent);
     let lost_at = net.now();
     lose_one(&mut net, &mut app, &tally);
-    phase(&mut net, &mut app, settle, &silent);
+    phase(&mut net, &mut app, SETTLE, &silent);
     if run.case == CURED {
         net.host(CLIENT).set_legacy(Legacy::default());
-        phase(&mut net, &mut app, settle, &silent);
+        phase(&mut net, &mut app, SETTLE, &silent);
     }
     let each = around(&tally.borrow(), lost_at);
-    let report = net.report(FLOW);
+    let earlier = net.report(FLOW);
     *tally.borrow_mut() = Tally::default();
-    phase(&mut net, &mut app, measured, run.progress);
-    let after = net.report(FLOW);
-    let tally = tally.borrow();
-    let mut out = Measures::default();
+    let (start, span) = (net.now(), run.scaled(MEASURED, MEASURED / 6));
+    phase(&mut net, &mut app, span, run.progress);
+    let later = net.report(FLOW);
+    let mut out = measures(&tally.borrow(), span);
+    out.set("headroom_kib", curves.headroom.mean_since(start));
+    let retransmitted = net.counter(CLIENT, "TcpRetransSegs");
+    out.set("retransmitted_segments", retransmitted as f64);
+    out.histograms = vec![
+        Histogram::between("send size", &earlier.send_size, &later.send_size),
+        Histogram::between("head-room", &earlier.headroom, &later.headroom),
+    ];
+    out.series = vec![curves.rate, curves.headroom, curves.cwnd, each];
+    out
+}
+
+/// What passed the card in a span.
+fn measures(tally: &Tally, span: Nanos) -> Measures {
     let (units, text) = (tally.units as f64, tally.text as f64);
     let bytes = text + units * HEADERS;
+    let seconds = span.as_secs_f64();
+    let mut out = Measures::default();
     out.set("bytes_per_packet", bytes / units);
     out.set("largest_packet", f64::from(tally.largest) + HEADERS);
     out.set("segments_per_packet", text / units / MSS);
-    out.set("rate_mb_per_second", bytes / 1e6 / measured.as_secs_f64());
-    out.set("packets_per_second", units / measured.as_secs_f64());
+    out.set("rate_mb_per_second", bytes / 1e6 / seconds);
+    out.set("packets_per_second", units / seconds);
     out.set("acks_per_packet", tally.acks as f64 / units);
-    out.set(
-        "retransmitted_segments",
-        net.counter(CLIENT, "TcpRetransSegs") as f64,
-    );
-    let start = net.now().as_nanos() - measured.as_nanos();
-    out.set(
-        "headroom_kib",
-        curves.headroom.mean_since(Instant::from_nanos(start)),
-    );
-    out.histograms = vec![
-        Histogram::between("send size", &report.send_size, &after.send_size),
-        Histogram::between("head-room", &report.headroom, &after.headroom),
-    ];
-    out.series = vec![curves.rate, curves.headroom, curves.cwnd, each];
     out
 }
 

@@ -32,6 +32,8 @@ const OLD_WAKEUPS: usize = 2;
 
 /// `net.ipv4.tcp_notsent_lowat` with the limit.
 const LOWAT: u32 = 2_097_152;
+const MIB: f64 = 1_048_576.0;
+const PAGE: f64 = 4096.0;
 /// Bytes of one write.
 const MESSAGE: usize = 64 << 10;
 /// What the card gives each flow, bytes per second: 20 Gbit/s for a hundred.
@@ -78,67 +80,92 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
     net
 }
 
+/// What is sampled as the flows run.
+struct Curves {
+    memory: Series,
+    cwnd: Series,
+    pacing: Series,
+}
+
+impl Curves {
+    fn sample(&mut self, net: &mut Net, now: Instant) {
+        let flows = net.flows();
+        let bytes = net.host(CLIENT).sockstat().mem as f64 * PAGE;
+        self.memory.push(now, bytes / flows as f64 / MIB);
+        let info = net.info(End {
+            side: CLIENT,
+            flow: flows / 2,
+        });
+        let cwnd = f64::from(info.tcpi_snd_cwnd) * f64::from(info.tcpi_snd_mss);
+        self.cwnd.push(now, cwnd / MIB);
+        self.pacing
+            .push(now, info.tcpi_pacing_rate as f64 * 8.0 / 1e6);
+    }
+}
+
+/// Bytes read, writers woken, and ACKs, so far.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    read: u64,
+    wakeups: u64,
+    acks: u64,
+}
+
+impl Counts {
+    fn of(net: &mut Net, app: &Bulk) -> Self {
+        Self {
+            read: app.read,
+            wakeups: app.wakeups,
+            // All that the client gets are acknowledgements.
+            acks: net.counter(CLIENT, "TcpInSegs"),
+        }
+    }
+}
+
 fn run(run: &Run<'_>) -> Measures {
     let flows = run.scaled(100, 4);
     let span = run.scaled(Nanos::from_secs(12), Nanos::from_secs(8));
     let mut net = network(run, flows);
     net.open(flows);
-    let start = net.now();
     // The first half is for slow start, and for buffers to grow.
-    let half = start + span / 2;
+    let half = net.now() + span / 2;
     let mut app = Bulk::start(&mut net, MESSAGE, GAP);
-    let mut memory = Series::new("memory");
-    let [mut cwnd, mut pacing] = ["cwnd", "pacing rate"].map(Series::new);
-    let one = End {
-        side: CLIENT,
-        flow: flows / 2,
+    let mut curves = Curves {
+        memory: Series::new("memory"),
+        cwnd: Series::new("cwnd"),
+        pacing: Series::new("pacing rate"),
     };
-    let mut at_half = (0, 0, 0);
+    let mut at_half = Counts::default();
+    let sampled = (span, SAMPLE);
     run_sampled(
         &mut net,
         &mut app,
-        (span, SAMPLE),
+        sampled,
         run.progress,
         |net, app, now| {
-            let pages = net.host(CLIENT).sockstat().mem;
-            memory.push(now, pages as f64 * 4096.0 / flows as f64 / MIB);
-            let info = net.info(one);
-            cwnd.push(
-                now,
-                f64::from(info.tcpi_snd_cwnd) * f64::from(info.tcpi_snd_mss) / MIB,
-            );
-            pacing.push(now, info.tcpi_pacing_rate as f64 * 8.0 / 1e6);
+            curves.sample(net, now);
             if now <= half {
-                at_half = (app.read, app.wakeups, acks(net));
+                at_half = Counts::of(net, app);
             }
         },
     );
+    let end = Counts::of(&mut net, &app);
     let seconds = net.now().since(half).as_secs_f64();
-    let mean = memory.mean_since(half);
-    let (read, wakeups) = (app.read - at_half.0, app.wakeups - at_half.1);
+    let memory = curves.memory.mean_since(half);
+    let read = (end.read - at_half.read) as f64;
+    let wakeups = (end.wakeups - at_half.wakeups) as f64;
     let mut out = Measures::default();
-    out.set("memory_per_flow_mib", mean);
-    out.set("pages", mean * MIB / 4096.0 * flows as f64);
-    out.set("throughput_mbps", read as f64 * 8.0 / 1e6 / seconds);
-    out.set("wakeups_per_second", wakeups as f64 / seconds);
+    out.set("memory_per_flow_mib", memory);
+    out.set("pages", memory * MIB / PAGE * flows as f64);
+    out.set("throughput_mbps", read * 8.0 / 1e6 / seconds);
+    out.set("wakeups_per_second", wakeups / seconds);
     out.set(
         "acks_per_second",
-        (acks(&mut net) - at_half.2) as f64 / seconds,
+        (end.acks - at_half.acks) as f64 / seconds,
     );
-    out.set("bytes_per_wakeup", read as f64 / wakeups as f64);
-    out.set(
-        "retransmitted_segments",
-        net.counter(CLIENT, "TcpRetransSegs") as f64,
-    );
-    out.series = vec![memory, cwnd, pacing];
+    out.set("bytes_per_wakeup", read / wakeups);
+    out.series = vec![curves.memory, curves.cwnd, curves.pacing];
     out
-}
-
-const MIB: f64 = 1_048_576.0;
-
-/// Segments that the client got; all are acknowledgements.
-fn acks(net: &mut Net) -> u64 {
-    net.counter(CLIENT, "TcpInSegs")
 }
 
 fn figures(cases: &[Measures]) -> Vec<Figure> {
