@@ -170,9 +170,9 @@ fn run(seed: u64) -> (u64, u64) {
     }
     for _ in 0..400 {
         users.tick(&mut sim);
-        hosts
-            .into_iter()
-            .for_each(|host| check_memory(&mut sim, host));
+        for host in hosts {
+            check_memory(&mut sim, host);
+        }
         let next = sim.now() + Nanos::from_micros(1 << users.rng.below(16));
         sim.run_to(next);
     }

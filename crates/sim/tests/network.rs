@@ -205,3 +205,59 @@ fn a_card_sends_at_its_rate_and_takes_no_more_than_its_ring() {
     let took = outcome.took.as_millis();
     assert!((165..180).contains(&took), "{took} ms");
 }
+
+#[test]
+fn a_card_counts_what_surrounds_each_packet_on_the_wire() {
+    let took = |overhead| {
+        let scenario = Scenario {
+            nic: NicConfig {
+                rate: Rate(12_500_000),
+                overhead,
+                ..NicConfig::default()
+            },
+            netem: netem("delay 1ms"),
+            bytes: [2_000_000, 0],
+            ..Scenario::default()
+        };
+        common::run(&scenario).took.as_millis() as f64
+    };
+    // 1,538 bytes in place of 1,500, of each segment of every super-segment.
+    let ratio = took(38) / took(0);
+    assert!((1.02..1.03).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_card_that_gathers_completions_keeps_small_writes_together() {
+    // As how many packets four writes leave, 2 us apart.
+    let packets = |tx_wait| {
+        let scenario = Scenario {
+            nic: NicConfig {
+                tx_wait,
+                ..NicConfig::default()
+            },
+            netem: netem("delay 1ms"),
+            ..Scenario::default()
+        };
+        let (mut sim, hosts) = pair(&scenario);
+        let to: SocketAddr = "10.0.0.2:9".parse().unwrap();
+        sim.host(hosts[1]).tcp_listen(to, LISTEN).unwrap();
+        let id = sim.host(hosts[0]).tcp_connect(Instant::ZERO, None, to);
+        let id = id.unwrap();
+        let nodelay = fullsend_tcp::SocketOption::TcpNodelay(true);
+        let now = sim.now();
+        sim.host(hosts[0]).tcp_set_option(now, id, nodelay).unwrap();
+        sim.run_to(secs(1));
+        let before = common::counter(&mut sim, hosts[0], "IpOutRequests");
+        for _ in 0..4 {
+            let now = sim.now();
+            let wrote = sim.host(hosts[0]).tcp_write(now, id, b"a few bytes", false);
+            assert_eq!(wrote, Ok(11));
+            sim.run_to(now + Nanos::from_micros(2));
+        }
+        sim.run_to(secs(2));
+        common::counter(&mut sim, hosts[0], "IpOutRequests") - before
+    };
+    assert_eq!(packets(Nanos::ZERO), 4);
+    // The first leaves alone, and the others when it is completed.
+    assert_eq!(packets(Nanos::from_micros(20)), 2);
+}
