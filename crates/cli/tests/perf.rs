@@ -32,12 +32,7 @@ fn check_send_limits(line: &str, report: &Value) {
         return;
     };
     assert_eq!(limits.len(), 9, "{line}");
-    let sum = |what: &str| {
-        limits
-            .values()
-            .filter_map(|l| l[what].as_f64())
-            .sum::<f64>()
-    };
+    let sum = |what: &str| -> f64 { limits.values().filter_map(|l| l[what].as_f64()).sum() };
     assert!(
         (sum("sends_share") - 1.0).abs() < 0.01,
         "{line}: {limits:?}"
@@ -45,8 +40,9 @@ fn check_send_limits(line: &str, report: &Value) {
     assert!((sum("time_share") - 1.0).abs() < 0.01, "{line}: {limits:?}");
     for histogram in ["send_size_bytes", "head_room_bytes"] {
         let buckets = report[histogram].as_array().expect(line);
-        let count: f64 = buckets.iter().filter_map(|b| b[1].as_f64()).sum();
-        assert_eq!(count, sum("sends"), "{line}: {histogram}");
+        let count: u64 = buckets.iter().filter_map(|b| b[1].as_u64()).sum();
+        let sends: u64 = limits.values().filter_map(|l| l["sends"].as_u64()).sum();
+        assert_eq!(count, sends, "{line}: {histogram}");
     }
 }
 

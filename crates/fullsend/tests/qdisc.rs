@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener as KernelListener};
 use std::process::Command;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullsend::{SocketOption, Stack, TcpStream};
 use nix::sched::{CloneFlags, unshare};
@@ -73,7 +73,7 @@ async fn send(
         stream.set_option(option).unwrap();
     }
     let message = vec![b'x'; size];
-    let start = Instant::now();
+    let start = tokio::time::Instant::now();
     for _ in 0..total / size {
         stream.write_all(&message).await.unwrap();
     }
