@@ -31,7 +31,6 @@ pub use experiment::{EXPERIMENTS, Experiment, Progress, Run, Scale, by_name};
 pub use figure::Figure;
 pub use html::html;
 pub use measure::{Histogram, Measures, Series};
-pub use plot::Plot;
 pub use run::{Case, Outcome, Plan};
 pub use table::{quantized, table, tally};
 pub use trace::{TraceConfig, trace};

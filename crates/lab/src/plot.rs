@@ -5,7 +5,7 @@ use crate::measure::{Histogram, Measures, Series};
 
 /// A plot: curves or histograms of several cases over each other.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Plot {
+pub(crate) struct Plot {
     pub(crate) title: &'static str,
     /// What the vertical axis counts.
     pub(crate) y: &'static str,

@@ -246,7 +246,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
             3,
         )
         .reference(1.505, 1.003)
-        .check(Check::Told),
+        .check(Check::ExactlyOne(1.0)),
         rides(
             "packets, ACK on the answer",
             "packets_per_transaction",
