@@ -85,10 +85,15 @@ struct Curves {
     memory: Series,
     cwnd: Series,
     pacing: Series,
+    woken: Series,
+    wakeups: u64,
 }
 
 impl Curves {
-    fn sample(&mut self, net: &mut Net, now: Instant) {
+    fn sample(&mut self, net: &mut Net, wakeups: u64, now: Instant) {
+        let woken = (wakeups - self.wakeups) as f64 / SAMPLE.as_secs_f64();
+        self.woken.push(now, woken);
+        self.wakeups = wakeups;
         let flows = net.flows();
         let bytes = net.host(CLIENT).sockstat().mem as f64 * PAGE;
         self.memory.push(now, bytes / flows as f64 / MIB);
@@ -134,6 +139,8 @@ fn run(run: &Run<'_>) -> Measures {
         memory: Series::new("memory"),
         cwnd: Series::new("cwnd"),
         pacing: Series::new("pacing rate"),
+        woken: Series::new("writers woken"),
+        wakeups: 0,
     };
     let mut at_half = Counts::default();
     let sampled = (span, SAMPLE);
@@ -143,7 +150,7 @@ fn run(run: &Run<'_>) -> Measures {
         sampled,
         run.progress,
         |net, app, now| {
-            curves.sample(net, now);
+            curves.sample(net, app.wakeups, now);
             if now <= half {
                 at_half = Counts::of(net, app);
             }
@@ -164,7 +171,7 @@ fn run(run: &Run<'_>) -> Measures {
         (end.acks - at_half.acks) as f64 / seconds,
     );
     out.set("bytes_per_wakeup", read / wakeups);
-    out.series = vec![curves.memory, curves.cwnd, curves.pacing];
+    out.series = vec![curves.memory, curves.cwnd, curves.pacing, curves.woken];
     out
 }
 
@@ -212,6 +219,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
     let over = |title, name, y| Plot::over_time(title, y, Kind::Line, cases, name, &EXPERIMENT);
     vec![
         over("Memory per flow", "memory", "MiB"),
+        over("Writers woken", "writers woken", "1/s"),
         over("cwnd of one flow", "cwnd", "MiB"),
         over("Pacing rate of one flow", "pacing rate", "Mbit/s"),
     ]
