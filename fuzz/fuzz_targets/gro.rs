@@ -3,7 +3,7 @@
 #![no_main]
 
 use fullsend_buf::{Chain, Slice};
-use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, segment};
+use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
 use fullsend_units::Instant;
 use libfuzzer_sys::fuzz_target;
 
@@ -49,6 +49,7 @@ fuzz_target!(|data: &[u8]| {
         link,
         enabled: true,
         max_size: 65_536,
+        tunnels: Tunnels::STANDARD,
     });
     let (mut out, mut payload_in) = (Vec::new(), 0);
     while !data.is_empty() {

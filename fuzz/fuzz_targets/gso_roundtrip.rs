@@ -3,7 +3,7 @@
 #![no_main]
 
 use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, segment};
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels, segment};
 use fullsend_units::Instant;
 use fullsend_wire::checksum::{Sum, sum};
 use libfuzzer_sys::fuzz_target;
@@ -88,6 +88,7 @@ fuzz_target!(|data: &[u8]| {
         link: Link::Ip,
         enabled: true,
         max_size: 65_536,
+        tunnels: Tunnels::STANDARD,
     });
     let (mut expected, mut out) = (Vec::new(), Vec::new());
     for step in data.as_chunks::<4>().0 {

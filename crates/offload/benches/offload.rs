@@ -9,7 +9,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use fullsend_buf::{Pool, Slice};
 use fullsend_offload::{
-    Checksum, Gro, GroConfig, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, segment,
+    Checksum, Gro, GroConfig, GsoKind, HeaderBuf, Layers, Link, Offload, Packet, Tunnels, segment,
 };
 use fullsend_units::Instant;
 
@@ -128,6 +128,7 @@ fn run(
         link: Link::Ip,
         enabled: true,
         max_size: 65_536,
+        tunnels: Tunnels::STANDARD,
     });
     let mut out = Vec::with_capacity(input.len());
     group.bench_function(name, |b| {

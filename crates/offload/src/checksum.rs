@@ -5,7 +5,7 @@ use fullsend_wire::checksum::{Running, Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use crate::bytes::{be16, put16};
-use crate::{Checksum, Layers, Packet};
+use crate::{Checksum, Encap, Layers, Packet};
 
 /// Where the checksum stands in the transport header.
 pub(crate) const fn field(protocol: u8) -> Option<usize> {
@@ -16,17 +16,16 @@ pub(crate) const fn field(protocol: u8) -> Option<usize> {
     }
 }
 
-/// The pseudo-header's sum over a packet whose innermost addresses stand in `header` (RFC 9293
-/// 3.1, RFC 8200 8.1). `len` counts transport header and payload.
+/// The pseudo-header's sum (RFC 9293 3.1, RFC 8200 8.1) with the addresses of the IP header at
+/// `network`. `len` counts transport header and payload.
 #[inline]
-pub(crate) fn pseudo(header: &[u8], layers: &Layers, v6: bool, len: usize) -> Sum {
-    let network = usize::from(layers.network[1]);
+pub(crate) fn pseudo(header: &[u8], network: usize, v6: bool, protocol: u8, len: usize) -> Sum {
     let addresses = if v6 {
         &header[network + 8..network + 40]
     } else {
         &header[network + 12..network + 20]
     };
-    sum(addresses) + Sum::dword(len as u32) + Sum::word(u16::from(layers.protocol))
+    sum(addresses) + Sum::dword(len as u32) + Sum::word(u16::from(protocol))
 }
 
 /// The sum over a chain, appended to `start` at an even offset.
@@ -78,36 +77,94 @@ pub(crate) enum Verdict {
     Unknown,
 }
 
-/// Verifies a packet given in pieces: `front` begins with the headers, `rest` follows it.
+/// Verifies a packet given in pieces: `front` begins with the headers, `rest` follows it. Of a
+/// tunnelled packet both checksums are verified, and the payload is still summed once.
 #[inline]
 pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
     let Some(field) = field(layers.protocol).filter(|_| !layers.fragment) else {
         return Verdict::Unknown;
     };
-    let v6 = layers.ethertype == ethertype::IPV6;
+    let tunnelled = layers.encap != Encap::None;
+    let v6 = if tunnelled {
+        layers.inner_v6(front)
+    } else {
+        layers.ethertype == ethertype::IPV6
+    };
     let transport = usize::from(layers.transport);
     // RFC 768: no checksum over IPv4; RFC 8200 8.1: required over IPv6.
-    if layers.protocol == protocol::UDP && be16(front, transport + field) == 0 {
-        return if v6 { Verdict::Bad } else { Verdict::Good };
+    let none = layers.protocol == protocol::UDP && be16(front, transport + field) == 0;
+    let good = if none {
+        !v6
+    } else {
+        is_right(front, rest, layers, v6)
+    };
+    if good && (!tunnelled || outer_is_right(front, rest, layers, v6, none)) {
+        Verdict::Good
+    } else {
+        Verdict::Bad
     }
+}
+
+/// The innermost transport checksum is right.
+#[inline(always)]
+pub(crate) fn is_right(front: &[u8], rest: &[Slice], layers: &Layers, v6: bool) -> bool {
+    let transport = usize::from(layers.transport);
     let upper = &front[transport..];
     let len = upper.len() + rest.iter().map(Slice::len).sum::<usize>();
-    let start = pseudo(front, layers, v6, len) + sum(upper);
-    let total = match rest {
-        [] => start,
-        [one] if upper.len().is_multiple_of(2) => start + sum(one),
+    let network = usize::from(layers.network[1]);
+    let start = pseudo(front, network, v6, layers.protocol, len);
+    sum_pieces(start, upper, rest).is_valid()
+}
+
+#[inline]
+fn sum_pieces(start: Sum, first: &[u8], rest: &[Slice]) -> Sum {
+    match rest {
+        [] => start + sum(first),
+        [one] if first.len().is_multiple_of(2) => start + sum(first) + sum(one),
         _ => {
-            let mut running = Running::from(pseudo(front, layers, v6, len));
-            running.push(upper);
+            let mut running = Running::from(start);
+            running.push(first);
             for slice in rest {
                 running.push(slice);
             }
             running.sum()
         }
-    };
-    if total.is_valid() {
-        Verdict::Good
-    } else {
-        Verdict::Bad
     }
+}
+
+/// The checksum of a UDP tunnel's outer header is right or absent (RFC 6935). An inner packet with
+/// a right checksum adds to it only what its pseudo-header leaves over.
+#[inline(never)]
+fn outer_is_right(
+    front: &[u8],
+    rest: &[Slice],
+    layers: &Layers,
+    inner_v6: bool,
+    inner_unsummed: bool,
+) -> bool {
+    let (tunnel, transport) = (usize::from(layers.tunnel), usize::from(layers.transport));
+    if layers.encap != Encap::Udp || be16(front, tunnel + 6) == 0 {
+        return true;
+    }
+    let len = front.len() - tunnel + rest.iter().map(Slice::len).sum::<usize>();
+    let v6 = layers.ethertype == ethertype::IPV6;
+    let start = pseudo(
+        front,
+        usize::from(layers.network[0]),
+        v6,
+        protocol::UDP,
+        len,
+    );
+    if inner_unsummed {
+        return sum_pieces(start, &front[tunnel..], rest).is_valid();
+    }
+    let inner = inner_sum(front, layers, inner_v6, len - (transport - tunnel));
+    (start + sum(&front[tunnel..transport]) + inner).is_valid()
+}
+
+/// The sum over an inner transport header and payload of `len` bytes whose checksum is right.
+#[inline]
+pub(crate) fn inner_sum(header: &[u8], layers: &Layers, v6: bool, len: usize) -> Sum {
+    let network = usize::from(layers.network[1]);
+    Sum::folded(pseudo(header, network, v6, layers.protocol, len).checksum())
 }

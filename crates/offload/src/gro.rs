@@ -11,19 +11,24 @@ use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
 use crate::bytes::be16;
+use crate::checksum::is_right;
 use crate::checksum::{Verdict, verify};
 use crate::parse::Walk;
-use crate::{Checksum, Link, Packet};
+use crate::{Checksum, Encap, Layers, Link, Packet, Tunnels};
 
 mod flow;
 mod held;
+mod ids;
 mod predict;
+mod super_segment;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use flow::Flow;
 use held::{Held, LAST, Step};
+use ids::{Ids, LayerIds, NoId, OneId};
+use predict::Shape;
 use table::{At, Table};
 
 /// The most a coalesced TCP packet may span where its receiver takes more than 64 KiB.
@@ -38,7 +43,11 @@ pub struct GroConfig {
     pub enabled: bool,
     /// A coalesced packet stays below this many bytes, IP header included: 65536, or more where
     /// the receiver takes an IP length field of 0 in a super-segment.
+    ///
+    /// Only TCP without a tunnel around it grows beyond 65536.
     pub max_size: u32,
+    /// Encapsulations to coalesce through.
+    pub tunnels: Tunnels,
 }
 
 /// What GRO did, in packets.
@@ -125,7 +134,7 @@ impl Gro {
     /// long way.
     #[inline]
     fn goes_alone(&mut self, packet: &mut Packet) -> bool {
-        let Ok(walk) = packet.walk(self.config.link) else {
+        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
             return false;
         };
         let alone =
@@ -144,43 +153,104 @@ impl Gro {
         if self.follow(packet, out) {
             return;
         }
-        let Ok(walk) = packet.walk(self.config.link) else {
+        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
             self.stats.malformed += 1;
             return;
         };
         let trusted = self.check(packet);
         if !(trusted && self.config.enabled && joins(packet, &walk)) {
+            if walk.opaque && self.config.tunnels != Tunnels::NONE {
+                // It may be of any flow in a tunnel, and must not overtake it.
+                self.table.drain_tunnelled(out);
+            }
             return pass(packet, &walk, out);
         }
         self.coalesce(now, packet, &walk, out);
     }
 
-    /// Joins a packet to the one that was touched last if it plainly follows it. This decides
-    /// nothing that the long way would decide otherwise.
+    /// Joins a packet to one that it plainly follows: the one that was touched last, or else the
+    /// one of its flow if its headers lie as there. This decides nothing that the long way would
+    /// decide otherwise.
     #[inline]
     fn follow(&mut self, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
         let Some(at) = self.table.recent() else {
             return false;
         };
-        let held = self.table.held_mut(at);
-        let Some(header_len) = held.predicts(packet) else {
-            return false;
-        };
-        let step = Step::new(&packet.front()[..header_len], held.layers(), packet, false);
-        let joins = held.accepts(&step, self.config.max_size)
-            && (packet.offload.checksum != Checksum::Unverified
-                || verify(packet.front(), packet.rest(), held.layers()) == Verdict::Good);
-        if joins {
-            self.join(at, &step, packet, header_len, out);
-        }
-        joins
+        self.follow_at(at, packet, out) || self.follow_other(packet, out)
     }
 
-    #[inline]
-    fn join(
+    #[inline(never)]
+    fn follow_other(&mut self, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
+        match self.table.guess(packet.front()) {
+            Some(at) => self.follow_at(at, packet, out),
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn follow_at(&mut self, at: At, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
+        match self.table.held_mut(at).shape() {
+            Shape::V4 => self.follow_tcp::<false, false, _>(at, packet, OneId::new, out),
+            Shape::V6 => self.follow_tcp::<true, false, _>(at, packet, |_, _| NoId, out),
+            Shape::V6Ext => self.follow_tcp::<true, true, _>(at, packet, |_, _| NoId, out),
+            Shape::Other => self.follow_any(at, packet, out),
+        }
+    }
+
+    /// TCP without a tunnel.
+    #[inline(always)]
+    fn follow_tcp<const V6: bool, const EXT: bool, I: Ids>(
         &mut self,
         at: At,
-        step: &Step,
+        packet: &mut Packet,
+        ids: impl FnOnce(&[u8], usize) -> I,
+        out: &mut Vec<Packet>,
+    ) -> bool {
+        let held = self.table.held_mut(at);
+        let Some(header_len) = held.predicts::<V6, EXT>(packet) else {
+            return false;
+        };
+        let layers = held.layers();
+        let header = &packet.front()[..header_len];
+        let ids = ids(header, usize::from(layers.network[0]));
+        let step = Step::tcp(header, usize::from(layers.transport), packet, ids, false);
+        let Some(fixed) = held.accepts(&step) else {
+            return false;
+        };
+        let good = packet.offload.checksum != Checksum::Unverified
+            || is_right(packet.front(), packet.rest(), layers, V6);
+        if good {
+            self.join(at, &step, fixed, packet, header_len, out);
+        }
+        good
+    }
+
+    /// Tunnels and UDP.
+    #[inline(never)]
+    fn follow_any(&mut self, at: At, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
+        let held = self.table.held_mut(at);
+        let Some(header_len) = held.predicts_any(packet) else {
+            return false;
+        };
+        let layers = *held.layers();
+        let step = step(&packet.front()[..header_len], &layers, packet, false);
+        let Some(fixed) = held.accepts(&step) else {
+            return false;
+        };
+        let good = is_trusted(packet, &layers)
+            || verify(packet.front(), packet.rest(), &layers) == Verdict::Good;
+        if good {
+            self.join(at, &step, fixed, packet, header_len, out);
+        }
+        good
+    }
+
+    #[inline(always)]
+    fn join<I: Ids>(
+        &mut self,
+        at: At,
+        step: &Step<I>,
+        fixed_id: [bool; 2],
         packet: &mut Packet,
         header_len: usize,
         out: &mut Vec<Packet>,
@@ -188,7 +258,7 @@ impl Gro {
         self.stats.merged += 1;
         let held = self.table.held_mut(at);
         let ends = step.flush_now() || step.is_short_for(held);
-        held.join(step, packet, header_len);
+        held.join(step, fixed_id, packet, header_len);
         if ends {
             self.table.complete(at, out);
         }
@@ -197,13 +267,14 @@ impl Gro {
     /// Verifies the transport checksum if nobody has; false when it is wrong.
     #[inline]
     fn check(&mut self, packet: &mut Packet) -> bool {
-        if packet.offload.checksum != Checksum::Unverified {
+        if is_trusted(packet, &packet.layers) {
             return true;
         }
         match verify(packet.front(), packet.rest(), &packet.layers) {
             Verdict::Good => packet.offload.checksum = Checksum::Valid,
             Verdict::Unknown => {}
             Verdict::Bad => {
+                packet.offload.checksum = Checksum::Unverified;
                 self.stats.bad_checksum += 1;
                 return false;
             }
@@ -214,24 +285,54 @@ impl Gro {
     /// A packet that may join another: it joins, or ends the one held, and is held or goes by.
     fn coalesce(&mut self, now: Instant, packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
         let header = &packet.front()[..walk.header_len];
-        let Some(flow) = Flow::new(header, &packet.layers) else {
+        let flow = Flow::new(header, &packet.layers);
+        let hashed = flow.and_then(|f| Some((f, flow::hash(header, &packet.layers, f.v6())?)));
+        let Some((flow, hash)) = hashed else {
             return pass(packet, walk, out);
         };
-        let step = Step::new(header, &packet.layers, packet, walk.padded);
-        let hash = flow.hash();
+        let step = step(header, &packet.layers, packet, walk.padded);
         if let Some(at) = self.table.find(hash, &flow) {
             let held = self.table.held_mut(at);
-            if held.accepts(&step, self.config.max_size) && held.is_like(&flow) {
-                return self.join(at, &step, packet, walk.header_len, out);
+            if let Some(fixed) = held.accepts(&step).filter(|_| held.is_like(&flow)) {
+                return self.join(at, &step, fixed, packet, walk.header_len, out);
             }
             self.table.complete(at, out);
         }
         if step.may_be_held() {
             packet.take_headers(walk);
-            let held = Held::new(core::mem::take(packet), &step, hash, now);
+            let packet = core::mem::take(packet);
+            let held = Held::new(packet, &step, hash, now, self.config.max_size);
             self.table.insert(held, out);
         } else {
             pass(packet, walk, out);
+        }
+    }
+}
+
+/// What a packet of any shape would do.
+#[inline]
+fn step(header: &[u8], layers: &Layers, packet: &Packet, flush: bool) -> Step<LayerIds> {
+    let ids = LayerIds::new(header, layers);
+    let transport = usize::from(layers.transport);
+    // Of a tunnelled packet whose checksum is not complete, nobody says which one that is.
+    let unclear = layers.encap != Encap::None
+        && packet.offload.checksum == Checksum::Partial
+        && packet.offload.gso_size == 0;
+    if layers.protocol == protocol::UDP {
+        Step::udp(header, transport, packet, ids, flush || unclear)
+    } else {
+        Step::tcp(header, transport, packet, ids, flush || unclear)
+    }
+}
+
+/// The checksum needs no look. What a device says of a tunnelled packet may be of the outer one.
+#[inline]
+fn is_trusted(packet: &Packet, layers: &Layers) -> bool {
+    match packet.offload.checksum {
+        Checksum::Unverified => false,
+        Checksum::Partial => true,
+        Checksum::Valid => {
+            layers.encap != Encap::Udp || be16(packet.front(), usize::from(layers.tunnel) + 6) == 0
         }
     }
 }
@@ -243,25 +344,33 @@ fn pass(packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
     out.push(core::mem::take(packet));
 }
 
-/// A TCP packet that nothing may follow in a super-segment.
+/// A packet that nothing may follow in a super-segment.
 #[inline]
 fn is_last(packet: &Packet, walk: &Walk) -> bool {
-    let flags = TcpFlags(be16(
-        packet.front(),
-        usize::from(walk.layers.transport) + 12,
-    ));
-    packet.len() == walk.header_len || flags.intersects(LAST)
+    if packet.len() == walk.header_len {
+        return true;
+    }
+    let at = usize::from(walk.layers.transport) + 12;
+    walk.layers.protocol == protocol::TCP && TcpFlags(be16(packet.front(), at)).intersects(LAST)
 }
 
-/// The protocols and headers that coalescing knows: TCP over IPv4 without options or over IPv6.
-/// Encapsulated packets, and UDP, have their place here.
+/// The protocols and headers that coalescing knows: TCP and UDP over IPv4 without options or over
+/// IPv6, and tunnels of these.
 #[inline]
 fn joins(packet: &Packet, walk: &Walk) -> bool {
     let layers = &packet.layers;
+    let upper = if layers.encap == Encap::None {
+        layers.transport
+    } else {
+        layers.tunnel
+    };
     let plain = match layers.ethertype {
-        ethertype::IPV4 => layers.transport - layers.network[0] == 20,
-        ethertype::IPV6 => !walk.opaque,
+        ethertype::IPV4 => upper - layers.network[0] == 20,
+        ethertype::IPV6 => true,
         _ => false,
     };
-    plain && layers.protocol == protocol::TCP && !layers.fragment && layers.encap == 0
+    plain
+        && !walk.opaque
+        && matches!(layers.protocol, protocol::TCP | protocol::UDP)
+        && !layers.fragment
 }

@@ -9,10 +9,15 @@ use fullsend_wire::tcp::TcpFlags;
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::checksum::sum_chain;
-use crate::{GsoKind, HeaderBuf, Layers, Offload, Packet, checksum};
+use crate::{Encap, GsoKind, HeaderBuf, Layers, Offload, Packet, checksum};
 
+mod network;
 #[cfg(test)]
 mod tests;
+mod tunnel;
+
+use network::Network;
+use tunnel::Outer;
 
 /// Cuts `packet` into packets of `gso_size` payload bytes with headers and checksums complete,
 /// appended to `out`. A packet that needs no cutting only has its checksum completed.
@@ -74,14 +79,10 @@ struct Place {
 /// The headers of the super-segment, and the sums over what all segments have alike.
 struct Template {
     header: HeaderBuf,
-    network: usize,
     transport: usize,
-    v6: bool,
-    /// The IPv4 header without total length, ID and checksum.
-    network_sum: Sum,
-    ip_id: u16,
-    /// 0 where all segments carry the same ID, else 1.
-    ip_id_step: u16,
+    /// The innermost one.
+    network: Network,
+    outer: Option<Outer>,
     upper: Upper,
     /// Pseudo-header and transport header without lengths, sequence number, flags and checksum.
     transport_sum: Sum,
@@ -98,12 +99,11 @@ impl Template {
         let (layers, kind) = (&packet.layers, packet.offload.kind);
         let network = usize::from(layers.network[1]);
         let transport = usize::from(layers.transport);
-        let v6 = layers.ethertype == ethertype::IPV6;
+        let v6 = innermost_v6(packet);
         if !fits(packet, network, transport, v6) {
             return None;
         }
         let mut header = packet.header.clone();
-        let ip_id = be16(&header, network + 4);
         let upper = if kind == GsoKind::Udp {
             put16(&mut header, transport + 4, 0);
             put16(&mut header, transport + 6, 0);
@@ -118,22 +118,18 @@ impl Template {
                 offset_and_flags: word,
             }
         };
-        let mut network_sum = Sum::ZERO;
-        if !v6 {
-            put16(&mut header, network + 2, 0);
-            put16(&mut header, network + 4, 0);
-            put16(&mut header, network + 10, 0);
-            network_sum = sum(&header[network..transport]);
-        }
-        let transport_sum = checksum::pseudo(&header, layers, v6, 0) + sum(&header[transport..]);
+        let fixed_id = packet.offload.fixed_id;
+        let outer = match layers.encap {
+            Encap::None => None,
+            _ => Some(Outer::new(&mut header, layers, fixed_id[0])?),
+        };
+        let transport_sum =
+            checksum::pseudo(&header, network, v6, layers.protocol, 0) + sum(&header[transport..]);
         Some(Self {
+            network: Network::new(&mut header, network, transport, v6, fixed_id[1]),
             header,
-            network,
             transport,
-            v6,
-            network_sum,
-            ip_id,
-            ip_id_step: u16::from(!packet.offload.fixed_id[1]),
+            outer,
             upper,
             transport_sum,
         })
@@ -142,12 +138,7 @@ impl Template {
     #[inline]
     fn write(&self, place: &Place, header: &mut [u8]) {
         header.copy_from_slice(&self.header);
-        if self.v6 {
-            let len = header.len() - self.network - 40 + place.len;
-            put16(header, self.network + 4, len as u16);
-        } else {
-            self.write_ipv4(header, place);
-        }
+        self.network.write(place, header);
         match self.upper {
             Upper::Tcp {
                 seq,
@@ -155,18 +146,9 @@ impl Template {
             } => self.write_tcp(header, place, seq, offset_and_flags),
             Upper::Udp => self.write_udp(header, place),
         }
-    }
-
-    #[inline]
-    fn write_ipv4(&self, header: &mut [u8], place: &Place) {
-        let len = (header.len() - self.network + place.len) as u16;
-        let id = self
-            .ip_id
-            .wrapping_add(place.index.wrapping_mul(self.ip_id_step));
-        let sum = self.network_sum + Sum::word(len) + Sum::word(id);
-        put16(header, self.network + 2, len);
-        put16(header, self.network + 4, id);
-        put16(header, self.network + 10, sum.checksum());
+        if let Some(outer) = &self.outer {
+            outer.write(place, header);
+        }
     }
 
     #[inline]
@@ -201,6 +183,16 @@ impl Template {
     }
 }
 
+#[inline]
+fn innermost_v6(packet: &Packet) -> bool {
+    let layers = &packet.layers;
+    if layers.encap == Encap::None {
+        layers.ethertype == ethertype::IPV6
+    } else {
+        layers.inner_v6(&packet.header)
+    }
+}
+
 /// The headers are what the kind of segmentation works on.
 fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
     let Packet {
@@ -212,28 +204,27 @@ fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
     let Layers {
         ethertype,
         protocol,
-        encap,
         fragment,
         ..
     } = *layers;
     let kind_fits = match offload.kind {
-        GsoKind::TcpV4 => ethertype == ethertype::IPV4 && protocol == protocol::TCP,
-        GsoKind::TcpV6 => ethertype == ethertype::IPV6 && protocol == protocol::TCP,
-        GsoKind::Udp => {
-            matches!(ethertype, ethertype::IPV4 | ethertype::IPV6) && protocol == protocol::UDP
-        }
+        GsoKind::TcpV4 => !v6 && protocol == protocol::TCP,
+        GsoKind::TcpV6 => v6 && protocol == protocol::TCP,
+        GsoKind::Udp => protocol == protocol::UDP,
         GsoKind::None => false,
     };
     let (network_len, transport_len) = (
         if v6 { 40 } else { 20 },
         if protocol == protocol::TCP { 20 } else { 8 },
     );
+    let outermost = usize::from(layers.network[0]);
     kind_fits
-        && encap == 0
+        && matches!(ethertype, ethertype::IPV4 | ethertype::IPV6)
         && !fragment
+        && outermost <= network
         && network + network_len <= transport
         && transport + transport_len <= header.len()
-        && u16::try_from(header.len() - network + usize::from(offload.gso_size)).is_ok()
+        && u16::try_from(header.len() - outermost + usize::from(offload.gso_size)).is_ok()
 }
 
 /// The payload, taken off piece by piece.

@@ -14,8 +14,10 @@ mod packet;
 mod parse;
 #[cfg(test)]
 mod testing;
+mod tunnel;
 
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;
 pub use header::HeaderBuf;
 pub use packet::{Checksum, GsoKind, Layers, Link, Offload, Packet, ParseError, TxToken};
+pub use tunnel::{Encap, Tunnels};

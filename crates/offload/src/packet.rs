@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use fullsend_buf::{Chain, Slice};
 
-use crate::{HeaderBuf, ecn};
+use crate::{Encap, HeaderBuf, ecn};
 
 /// A packet or super-segment: owned headers, shared payload, where each layer begins, and what is
 /// left to do.
@@ -39,8 +39,9 @@ impl Default for Packet {
                 network: [0; 2],
                 transport: 0,
                 ethertype: 0,
+                tunnel: 0,
                 protocol: 0,
-                encap: 0,
+                encap: Encap::None,
                 fragment: false,
             },
             Offload {
@@ -155,12 +156,24 @@ pub struct Layers {
     pub transport: u16,
     /// EtherType of the outer network header; 0 before parsing.
     pub ethertype: u16,
+    /// Tunnel header (GRE, UDP) behind the outer network header; 0 when not encapsulated.
+    pub tunnel: u16,
     /// Final protocol (after IPv6 extension headers), as the IP protocol number.
     pub protocol: u8,
-    /// Encapsulation levels (0 or 1).
-    pub encap: u8,
+    /// What lies between the two network headers.
+    pub encap: Encap,
     /// An IP fragment: no transport header can be read.
     pub fragment: bool,
+}
+
+impl Layers {
+    /// The innermost network header is IPv6's, of these headers.
+    #[inline]
+    pub(crate) fn inner_v6(&self, header: &[u8]) -> bool {
+        header
+            .get(usize::from(self.network[1]))
+            .is_some_and(|first| first >> 4 == 6)
+    }
 }
 
 /// What is known or owed about the transport checksum.
@@ -176,7 +189,8 @@ pub enum Checksum {
     Valid,
 }
 
-/// Which segmentation a super-segment needs.
+/// Which segmentation a super-segment needs. It is of the innermost packet; whether there is a
+/// tunnel around it, [`Layers::encap`] says, and few devices can cut through one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GsoKind {
     /// It is one packet.

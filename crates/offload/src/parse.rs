@@ -5,16 +5,22 @@ use fullsend_buf::Slice;
 
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::ethertype::{IPV4, IPV6, QINQ, VLAN};
-use fullsend_wire::numbers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
+use fullsend_wire::numbers::protocol::{
+    DESTINATION, FRAGMENT, GRE, HOP_BY_HOP, IPIP, IPV6 as ENCAPSULATED_V6, ROUTING, TCP, UDP,
+};
 
 use crate::bytes::be16;
-use crate::{HeaderBuf, Layers, Link, Packet, ParseError};
+use crate::tunnel::{self, Encap, Inner};
+use crate::{HeaderBuf, Layers, Link, Packet, ParseError, Tunnels};
 
 #[cfg(test)]
 mod tests;
 
 /// Authentication header (RFC 4302).
 const AUTH: u8 = 51;
+
+/// Extension headers looked through; what follows more of them is not looked for.
+const MAX_EXTENSIONS: usize = 8;
 
 /// What the walk over a frame's headers found.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +32,7 @@ pub(crate) struct Walk {
     pub(crate) end: usize,
     /// There was something behind the end.
     pub(crate) padded: bool,
-    /// IPv6 extension headers that differ from packet to packet stand in front.
+    /// There are headers that differ from packet to packet, or that were not looked into.
     pub(crate) opaque: bool,
 }
 
@@ -51,27 +57,22 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], Stop> {
 
 /// Walks the headers of a frame of `total` bytes that begins with `bytes`.
 #[inline]
-fn walk(bytes: &[u8], total: usize, link: Link, oversize: bool) -> Result<Walk, Stop> {
+fn walk(
+    bytes: &[u8],
+    total: usize,
+    link: Link,
+    tunnels: &Tunnels,
+    oversize: bool,
+) -> Result<Walk, Stop> {
     let (network, ethertype) = match link {
         Link::Ip => match array::<1>(bytes, 0)?[0] >> 4 {
             4 => (0, IPV4),
             6 => (0, IPV6),
             _ => return Err(MALFORMED),
         },
-        Link::Ethernet => ethernet(bytes)?,
+        Link::Ethernet => ethernet(bytes, 0)?,
     };
-    let mut walk = Walk {
-        layers: Layers {
-            network: [network as u16; 2],
-            transport: network as u16,
-            ethertype,
-            ..Layers::default()
-        },
-        header_len: network,
-        end: total,
-        padded: false,
-        opaque: false,
-    };
+    let mut walk = Walk::at(network, ethertype, total);
     match ethertype {
         IPV4 => ipv4(bytes, total, oversize, &mut walk)?,
         IPV6 => ipv6(bytes, total, oversize, &mut walk)?,
@@ -79,14 +80,124 @@ fn walk(bytes: &[u8], total: usize, link: Link, oversize: bool) -> Result<Walk, 
     }
     transport(bytes, &mut walk)?;
     walk.padded = walk.end != total;
+    if walk.layers.protocol != TCP && *tunnels != Tunnels::NONE && !walk.layers.fragment {
+        look_inside(bytes, total, tunnels, oversize, &mut walk)?;
+    }
     Ok(walk)
+}
+
+impl Walk {
+    /// A walk that begins with a network header at `network`.
+    #[inline]
+    fn at(network: usize, ethertype: u16, total: usize) -> Self {
+        Self {
+            layers: Layers {
+                network: [network as u16; 2],
+                transport: network as u16,
+                ethertype,
+                ..Layers::default()
+            },
+            header_len: network,
+            end: total,
+            padded: false,
+            opaque: false,
+        }
+    }
+}
+
+/// Goes on behind a tunnel's header. Where that leads to no whole TCP or UDP packet that ends with
+/// the outer one, or into another tunnel, the outer packet stays what it is, and `opaque`.
+#[inline(never)]
+fn look_inside(
+    bytes: &[u8],
+    total: usize,
+    tunnels: &Tunnels,
+    oversize: bool,
+    walk: &mut Walk,
+) -> Result<(), Stop> {
+    let layers = walk.layers;
+    let at = usize::from(layers.transport);
+    let found = if layers.protocol == UDP {
+        tunnel::inner_of_udp(bytes, at, tunnels).map(|inner| (Encap::Udp, inner))
+    } else {
+        tunnel::inner(bytes, at, layers.protocol, tunnels)
+    };
+    let Some((encap, inner)) = found else {
+        walk.opaque |= is_tunnel(bytes, &layers, tunnels);
+        return Ok(());
+    };
+    match inside(bytes, walk.end, tunnels, oversize, inner) {
+        Ok(found) => {
+            walk.header_len = found.header_len;
+            walk.opaque |= found.opaque;
+            walk.layers = Layers {
+                network: [layers.network[0], found.layers.network[1]],
+                transport: found.layers.transport,
+                protocol: found.layers.protocol,
+                tunnel: layers.transport,
+                encap,
+                ..layers
+            };
+            Ok(())
+        }
+        // The rest of the headers may be in the next piece.
+        Err(Stop::Short) if bytes.len() < total => Err(Stop::Short),
+        Err(_) => {
+            walk.opaque = true;
+            Ok(())
+        }
+    }
+}
+
+/// The walk over an inner packet, which `end` ends.
+fn inside(
+    bytes: &[u8],
+    end: usize,
+    tunnels: &Tunnels,
+    oversize: bool,
+    inner: Inner,
+) -> Result<Walk, Stop> {
+    let (network, ethertype) = match inner {
+        Inner::Ip { at, v6 } => (at, if v6 { IPV6 } else { IPV4 }),
+        Inner::Ethernet { at } => ethernet(bytes, at)?,
+    };
+    if network > end || network > usize::from(u16::MAX) {
+        return Err(TRUNCATED);
+    }
+    let mut walk = Walk::at(network, ethertype, end);
+    match ethertype {
+        IPV4 => ipv4(bytes, end, oversize, &mut walk)?,
+        IPV6 => ipv6(bytes, end, oversize, &mut walk)?,
+        _ => return Err(MALFORMED),
+    }
+    transport(bytes, &mut walk)?;
+    let layers = &walk.layers;
+    let known = matches!(layers.protocol, TCP | UDP) && !layers.fragment && walk.end == end;
+    let options = ethertype == IPV4 && usize::from(layers.transport) != network + 20;
+    if !known || options || is_tunnel(bytes, layers, tunnels) {
+        return Err(MALFORMED);
+    }
+    Ok(walk)
+}
+
+/// The protocol, or the UDP port, is one that tunnels are looked for at.
+fn is_tunnel(bytes: &[u8], layers: &Layers, tunnels: &Tunnels) -> bool {
+    match layers.protocol {
+        IPIP | ENCAPSULATED_V6 | GRE => true,
+        UDP => {
+            let port = Some(be16(bytes, usize::from(layers.transport) + 2));
+            let fou = tunnels.fou.map(|(port, _)| port);
+            [tunnels.vxlan, tunnels.geneve, fou, tunnels.gue].contains(&port)
+        }
+        _ => false,
+    }
 }
 
 /// Where the network header begins, and of what kind it is.
 #[inline]
-fn ethernet(bytes: &[u8]) -> Result<(usize, u16), Stop> {
-    let header: &[u8; 14] = array(bytes, 0)?;
-    let mut at = 14;
+fn ethernet(bytes: &[u8], start: usize) -> Result<(usize, u16), Stop> {
+    let header: &[u8; 14] = array(bytes, start)?;
+    let mut at = start + 14;
     let mut ethertype = be16(header, 12);
     // IEEE 802.1Q and 802.1ad: one tag, or a service tag in front of it.
     for _ in 0..2 {
@@ -158,7 +269,10 @@ fn ipv6(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(
 /// RFC 8200 4: skips what stands between the IPv6 header and the upper layer.
 fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
     let first = walk.header_len;
-    while !walk.layers.fragment {
+    for _ in 0..MAX_EXTENSIONS {
+        if walk.layers.fragment {
+            break;
+        }
         let at = walk.header_len;
         // RFC 8200 4.1: hop-by-hop options come first; elsewhere they are an unknown protocol.
         let known = match walk.layers.protocol {
@@ -257,7 +371,13 @@ impl Packet {
     ///
     /// A packet with its header apart already (from a device in this process) is parsed from it.
     pub fn parse(&mut self, link: Link) -> Result<(), ParseError> {
-        let walk = self.walk(link)?;
+        self.parse_through(link, &Tunnels::NONE)
+    }
+
+    /// The same, looking into tunnels: the header then reaches to the end of the inner transport
+    /// header.
+    pub fn parse_through(&mut self, link: Link, tunnels: &Tunnels) -> Result<(), ParseError> {
+        let walk = self.walk(link, tunnels)?;
         self.take_headers(&walk);
         Ok(())
     }
@@ -265,14 +385,14 @@ impl Packet {
     /// The walk alone: padding is gone afterwards, and the headers lie in one piece at the
     /// [`front`](Self::front), but not moved out.
     #[inline]
-    pub(crate) fn walk(&mut self, link: Link) -> Result<Walk, ParseError> {
+    pub(crate) fn walk(&mut self, link: Link, tunnels: &Tunnels) -> Result<Walk, ParseError> {
         let total = self.len();
         let oversize = self.offload.gso_size != 0 && total > usize::from(u16::MAX);
-        let found = walk(self.front(), total, link, oversize);
+        let found = walk(self.front(), total, link, tunnels, oversize);
         let walk = match found {
             Ok(walk) if self.header.is_empty() || self.header.len() == walk.header_len => walk,
             Err(Stop::Bad(error)) => return Err(error),
-            Ok(_) | Err(Stop::Short) => self.walk_linear(link, oversize)?,
+            Ok(_) | Err(Stop::Short) => self.walk_linear(link, tunnels, oversize)?,
         };
         self.layers = walk.layers;
         if walk.padded {
@@ -304,9 +424,14 @@ impl Packet {
 
     /// For headers that straddle pieces: copies the frame into one.
     #[cold]
-    fn walk_linear(&mut self, link: Link, oversize: bool) -> Result<Walk, ParseError> {
+    fn walk_linear(
+        &mut self,
+        link: Link,
+        tunnels: &Tunnels,
+        oversize: bool,
+    ) -> Result<Walk, ParseError> {
         let frame = self.to_bytes();
-        let found = walk(&frame, frame.len(), link, oversize);
+        let found = walk(&frame, frame.len(), link, tunnels, oversize);
         self.header.clear();
         self.payload = Slice::from(Bytes::from(frame)).into();
         found.map_err(|stop| match stop {

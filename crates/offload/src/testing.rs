@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use fullsend_buf::Slice;
 
-use crate::{Link, Packet};
+use crate::{Link, Packet, Tunnels};
 
 pub(crate) const FIN: u16 = 0x01;
 pub(crate) const SYN: u16 = 0x02;
@@ -21,6 +21,7 @@ pub(crate) const CWR: u16 = 0x80;
 pub(crate) struct Tcp {
     pub(crate) link: Link,
     pub(crate) vlan: Option<u16>,
+    pub(crate) service_vlan: Option<u16>,
     pub(crate) v6: bool,
     pub(crate) host: u8,
     pub(crate) port: u16,
@@ -42,6 +43,150 @@ pub(crate) struct Tcp {
     pub(crate) payload: Vec<u8>,
     pub(crate) padding: usize,
     pub(crate) break_checksum: bool,
+    /// A UDP datagram instead, with this checksum or none.
+    pub(crate) udp: bool,
+    pub(crate) unsummed: bool,
+    pub(crate) outer: Option<Outer>,
+}
+
+/// A tunnel around a packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Outer {
+    pub(crate) kind: Kind,
+    pub(crate) v6: bool,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    pub(crate) df: bool,
+    pub(crate) ip_id: u16,
+    pub(crate) label: u32,
+    pub(crate) host: u8,
+    pub(crate) port: u16,
+    /// VXLAN's and Geneve's network, GRE's key.
+    pub(crate) key: u8,
+    /// UDP tunnels with a checksum; broken.
+    pub(crate) summed: bool,
+    pub(crate) break_checksum: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Ip,
+    Gre,
+    GreKey,
+    GreSequence,
+    GreEthernet,
+    Vxlan,
+    Geneve,
+    Fou,
+    Gue,
+}
+
+impl Kind {
+    pub(crate) const COALESCED: [Self; 8] = [
+        Self::Ip,
+        Self::Gre,
+        Self::GreKey,
+        Self::GreEthernet,
+        Self::Vxlan,
+        Self::Geneve,
+        Self::Fou,
+        Self::Gue,
+    ];
+}
+
+/// All tunnels that the tests use. FOU carries GRE.
+pub(crate) const TUNNELS: Tunnels = Tunnels {
+    fou: Some((5555, 47)),
+    gue: Some(6080),
+    ..Tunnels::STANDARD
+};
+
+impl Outer {
+    pub(crate) fn new(kind: Kind, v6: bool) -> Self {
+        Self {
+            kind,
+            v6,
+            tos: 0,
+            ttl: 60,
+            df: false,
+            ip_id: if v6 { 0 } else { 0xffff },
+            label: 7,
+            host: 9,
+            port: 50_000,
+            key: 42,
+            summed: false,
+            break_checksum: false,
+        }
+    }
+
+    pub(crate) fn around(&self, inner: &[u8], inner_v6: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.wrap(inner, inner_v6, &mut out);
+        out
+    }
+
+    /// The packet, an IP packet of this version, with the outer headers in front.
+    fn wrap(&self, inner: &[u8], inner_v6: bool, out: &mut Vec<u8>) {
+        let ether = if inner_v6 { [0x86, 0xdd] } else { [8, 0] };
+        let mac = [&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 4][..], &ether].concat();
+        let proto = if inner_v6 { 41 } else { 4 };
+        let (k, e) = (self.key, ether);
+        let (protocol, head) = match self.kind {
+            Kind::Ip => (proto, vec![]),
+            Kind::Gre => (47, vec![0, 0, e[0], e[1]]),
+            Kind::GreKey => (47, vec![0x20, 0, e[0], e[1], 0, 0, 0, k]),
+            Kind::GreSequence => (47, vec![0x10, 0, e[0], e[1], 0, 0, 0, 1]),
+            Kind::GreEthernet => (47, [&[0, 0, 0x65, 0x58], &mac[..]].concat()),
+            Kind::Vxlan => self.udp(4789, &[&[8, 0, 0, 0, 0, 0, k, 0], &mac[..]].concat(), inner),
+            Kind::Geneve => {
+                let options = [1, 0, 0x65, 0x58, 0, 0, k, 0, 1, 2, 3, 0];
+                self.udp(6081, &[&options, &mac[..]].concat(), inner)
+            }
+            Kind::Fou => self.udp(5555, &[0, 0, e[0], e[1]], inner),
+            Kind::Gue => self.udp(6080, &[0, proto, 0, 0], inner),
+        };
+        let body = [&head, inner].concat();
+        let addresses = self.addresses();
+        if self.v6 {
+            out.extend((6 << 28 | u32::from(self.tos) << 20 | self.label).to_be_bytes());
+            out.extend((body.len() as u16).to_be_bytes());
+            out.extend([protocol, self.ttl]);
+            out.extend(addresses);
+        } else {
+            let mut ip = vec![0x45, self.tos];
+            ip.extend((20 + body.len() as u16).to_be_bytes());
+            ip.extend(self.ip_id.to_be_bytes());
+            ip.extend([u8::from(self.df) << 6, 0, self.ttl, protocol, 0, 0]);
+            ip.extend(addresses);
+            let value = checksum(&ip);
+            ip[10..12].copy_from_slice(&value.to_be_bytes());
+            out.extend(ip);
+        }
+        out.extend(body);
+    }
+
+    fn addresses(&self) -> Vec<u8> {
+        if self.v6 {
+            let mut both = vec![0xfc; 32];
+            (both[15], both[31]) = (self.host, 3);
+            both
+        } else {
+            vec![192, 0, 2, self.host, 192, 0, 2, 3]
+        }
+    }
+
+    fn udp(&self, to: u16, head: &[u8], inner: &[u8]) -> (u8, Vec<u8>) {
+        let len = (8 + head.len() + inner.len()) as u16;
+        let mut udp = [self.port, to, len, 0].map(u16::to_be_bytes).concat();
+        udp.extend(head);
+        if self.summed {
+            let pseudo = [self.addresses(), vec![0, 17], len.to_be_bytes().to_vec()].concat();
+            let value = checksum(&[&pseudo, &udp[..], inner].concat());
+            let value = if value == 0 { 0xffff } else { value } ^ u16::from(self.break_checksum);
+            udp[6..8].copy_from_slice(&value.to_be_bytes());
+        }
+        (17, udp)
+    }
 }
 
 impl Default for Tcp {
@@ -49,6 +194,7 @@ impl Default for Tcp {
         Self {
             link: Link::Ip,
             vlan: None,
+            service_vlan: None,
             v6: false,
             host: 1,
             port: 1000,
@@ -69,6 +215,9 @@ impl Default for Tcp {
             payload: payload(0, 1000),
             padding: 0,
             break_checksum: false,
+            udp: false,
+            unsummed: false,
+            outer: None,
         }
     }
 }
@@ -108,6 +257,12 @@ impl Tcp {
                     seq,
                     ip_id: self.ip_id.wrapping_add(if self.v6 { 0 } else { i as u16 }),
                     payload: payload(seq, len),
+                    outer: self.outer.clone().map(|outer| Outer {
+                        ip_id: outer
+                            .ip_id
+                            .wrapping_add(if outer.v6 { 0 } else { i as u16 }),
+                        ..outer
+                    }),
                     ..self.clone()
                 }
             })
@@ -117,11 +272,15 @@ impl Tcp {
     pub(crate) fn frame(&self) -> Vec<u8> {
         let addresses = self.addresses();
         let tcp = self.segment(&addresses);
-        let mut out = self.link_header();
+        let (mut out, mut ip) = (self.link_header(), Vec::new());
         if self.v6 {
-            self.ipv6(&addresses, &tcp, &mut out);
+            self.ipv6(&addresses, &tcp, &mut ip);
         } else {
-            self.ipv4(&addresses, &tcp, &mut out);
+            self.ipv4(&addresses, &tcp, &mut ip);
+        }
+        match &self.outer {
+            None => out.extend(ip),
+            Some(outer) => outer.wrap(&ip, self.v6, &mut out),
         }
         out.extend(vec![0xee; self.padding]);
         out
@@ -142,6 +301,9 @@ impl Tcp {
     }
 
     fn segment(&self, addresses: &[u8]) -> Vec<u8> {
+        if self.udp {
+            return self.datagram(addresses);
+        }
         let mut tcp = Vec::new();
         tcp.extend(self.port.to_be_bytes());
         tcp.extend(80u16.to_be_bytes());
@@ -163,15 +325,40 @@ impl Tcp {
         tcp
     }
 
+    fn datagram(&self, addresses: &[u8]) -> Vec<u8> {
+        let len = (8 + self.payload.len()) as u16;
+        let mut udp = [self.port, 443, len, 0].map(u16::to_be_bytes).concat();
+        udp.extend(&self.payload);
+        if !self.unsummed {
+            let pseudo = [addresses, &[0, 17], &len.to_be_bytes()].concat();
+            let value = match checksum(&[&pseudo[..], &udp].concat()) {
+                0 => 0xffff,
+                value => value,
+            };
+            let value = value ^ u16::from(self.break_checksum);
+            udp[6..8].copy_from_slice(&value.to_be_bytes());
+        }
+        udp
+    }
+
+    fn protocol(&self) -> u8 {
+        if self.udp { 17 } else { 6 }
+    }
+
     fn link_header(&self) -> Vec<u8> {
         let mut out = Vec::new();
         if self.link == Link::Ethernet {
             out.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, self.host]);
+            if let Some(tag) = self.service_vlan {
+                out.extend([0x88, 0xa8]);
+                out.extend(tag.to_be_bytes());
+            }
             if let Some(tag) = self.vlan {
                 out.extend([0x81, 0]);
                 out.extend(tag.to_be_bytes());
             }
-            out.extend(if self.v6 { [0x86, 0xdd] } else { [8, 0] });
+            let v6 = self.outer.as_ref().map_or(self.v6, |outer| outer.v6);
+            out.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
         }
         out
     }
@@ -182,7 +369,7 @@ impl Tcp {
         ip.extend(((header_len + tcp.len()) as u16).to_be_bytes());
         ip.extend(self.ip_id.to_be_bytes());
         ip.extend((u16::from(self.df) << 14 | self.fragment).to_be_bytes());
-        ip.extend([self.ttl, 6, 0, 0]);
+        ip.extend([self.ttl, self.protocol(), 0, 0]);
         ip.extend(addresses);
         ip.extend(&self.ip_options);
         let value = checksum(&ip);
@@ -195,11 +382,19 @@ impl Tcp {
         let extra: usize = self.extensions.iter().map(|(_, rest)| rest.len() + 1).sum();
         out.extend((6 << 28 | u32::from(self.tos) << 20 | self.label).to_be_bytes());
         out.extend(((extra + tcp.len()) as u16).to_be_bytes());
-        out.push(self.extensions.first().map_or(6, |(kind, _)| *kind));
+        out.push(
+            self.extensions
+                .first()
+                .map_or(self.protocol(), |(kind, _)| *kind),
+        );
         out.push(self.ttl);
         out.extend(addresses);
         for (i, (_, rest)) in self.extensions.iter().enumerate() {
-            out.push(self.extensions.get(i + 1).map_or(6, |(kind, _)| *kind));
+            out.push(
+                self.extensions
+                    .get(i + 1)
+                    .map_or(self.protocol(), |(kind, _)| *kind),
+            );
             out.extend(rest);
         }
         out.extend(tcp);

@@ -4,7 +4,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, TxToken, segment};
+use fullsend_offload::{
+    Checksum, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, TxToken, segment,
+};
 use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_tcp::DeviceCaps;
 use fullsend_units::Instant;
@@ -131,6 +133,7 @@ impl Interface {
             link: config.link,
             enabled: config.gro,
             max_size: 65_536,
+            tunnels: Tunnels::NONE,
         };
         Self {
             gro: Gro::new(gro),

@@ -95,9 +95,23 @@ impl Host {
         };
         let from = SocketAddr::new(meta.src.to_ip(), repr.src_port);
         let to = SocketAddr::new(meta.dst.to_ip(), repr.dst_port);
-        let payload = packet.payload.clone();
-        if self.udp.input(from, to, payload, &mut self.wakers) == Delivery::NoPort {
-            self.tell(now, Problem::PortUnreachable, packet);
+        let whole = &packet.payload;
+        // GRO, and a device that coalesces, join datagrams of one size; readers see each of them.
+        let size = match usize::from(packet.offload.gso_size) {
+            0 => whole.len(),
+            size => size,
+        };
+        let mut start = 0;
+        loop {
+            let len = size.min(whole.len() - start);
+            let datagram = whole.range(start, len);
+            if self.udp.input(from, to, datagram, &mut self.wakers) == Delivery::NoPort {
+                return self.tell(now, Problem::PortUnreachable, packet);
+            }
+            start += len;
+            if start == whole.len() {
+                return;
+            }
         }
     }
 }

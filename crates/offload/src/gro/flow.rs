@@ -1,94 +1,168 @@
 //! What makes two packets of one flow, and what else must be equal for them to join.
 
-use fullsend_wire::numbers::ethertype;
+use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::Layers;
-use crate::bytes::be32;
+use crate::bytes::{be16, be32};
+use crate::{Encap, Layers};
 
 /// IPv6's version and flow label; the traffic class lies between them.
 const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
+
+/// A number that is equal for equal addresses and ports; `None` if the layers are not those of
+/// `header`. Not keyed: what strangers can do with collisions is bounded by the table's eight by
+/// eight.
+#[inline]
+pub(super) fn hash(header: &[u8], layers: &Layers, v6: bool) -> Option<u32> {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let network = usize::from(layers.network[1]);
+    let ports = header.get(usize::from(layers.transport)..)?.first_chunk()?;
+    let mut mix = u64::from(u32::from_ne_bytes(*ports)).wrapping_mul(ODD);
+    let addresses = header.get(if v6 {
+        network + 8..network + 40
+    } else {
+        network + 12..network + 20
+    })?;
+    for word in addresses.as_chunks::<8>().0 {
+        mix = (mix.rotate_left(29) ^ u64::from_ne_bytes(*word)).wrapping_mul(ODD);
+    }
+    Some((mix >> 32) as u32)
+}
 
 /// A parsed header, layer by layer.
 #[derive(Clone, Copy)]
 pub(super) struct Flow<'a> {
     layers: &'a Layers,
     link: &'a [u8],
-    /// The IP header with its extension headers.
-    network: &'a [u8],
-    tcp: &'a [u8; 20],
-    options: &'a [u8],
+    outer: Network<'a>,
+    /// GRE, or UDP and what follows it up to the inner IP header.
+    tunnel: &'a [u8],
+    /// The same as `outer` when not encapsulated.
+    inner: Network<'a>,
+    transport: &'a [u8],
+}
+
+/// An IP header with its extension headers.
+#[derive(Clone, Copy)]
+struct Network<'a> {
+    bytes: &'a [u8],
+    v6: bool,
 }
 
 impl<'a> Flow<'a> {
     /// `None` if the layers are not those of `header`.
     #[inline]
     pub(super) fn new(header: &'a [u8], layers: &'a Layers) -> Option<Self> {
-        let (below, upper) = header.split_at_checked(usize::from(layers.transport))?;
-        let (link, network) = below.split_at_checked(usize::from(layers.network[0]))?;
-        let (tcp, options) = upper.split_first_chunk()?;
-        let flow = Self {
+        let at = |n: u16| usize::from(n);
+        let (below, transport) = header.split_at_checked(at(layers.transport))?;
+        let (link, network) = below.split_at_checked(at(layers.network[0]))?;
+        let v6 = layers.ethertype == ethertype::IPV6;
+        let mut outer = Network { bytes: network, v6 };
+        let (mut inner, mut tunnel) = (outer, &[][..]);
+        if layers.encap != Encap::None {
+            let v6 = layers.inner_v6(header);
+            outer.bytes = below.get(at(layers.network[0])..at(layers.tunnel))?;
+            tunnel = below.get(at(layers.tunnel)..at(layers.network[1]))?;
+            inner = Network {
+                bytes: below.get(at(layers.network[1])..)?,
+                v6,
+            };
+        }
+        let least = if layers.protocol == protocol::TCP {
+            20
+        } else {
+            8
+        };
+        (outer.is_whole() && inner.is_whole() && transport.len() >= least).then_some(Self {
             layers,
             link,
-            network,
-            tcp,
-            options,
-        };
-        (network.len() >= if flow.v6() { 40 } else { 20 }).then_some(flow)
+            outer,
+            tunnel,
+            inner,
+            transport,
+        })
     }
 
+    /// The innermost packet is IPv6.
     #[inline]
-    fn v6(&self) -> bool {
-        self.layers.ethertype == ethertype::IPV6
-    }
-
-    /// Source and destination, and for IPv6 the extension headers behind them.
-    #[inline]
-    fn addresses(&self) -> &'a [u8] {
-        &self.network[if self.v6() { 8 } else { 12 }..]
-    }
-
-    /// A number that is equal for equal addresses and ports. Not keyed: what strangers can do
-    /// with collisions is bounded by the table's eight by eight.
-    #[inline]
-    pub(super) fn hash(&self) -> u32 {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut mix = u64::from(be32(self.tcp, 0)).wrapping_mul(ODD);
-        let addresses = &self.addresses()[..if self.v6() { 32 } else { 8 }];
-        for word in addresses.as_chunks::<8>().0 {
-            mix = (mix.rotate_left(29) ^ u64::from_ne_bytes(*word)).wrapping_mul(ODD);
-        }
-        (mix >> 32) as u32
+    pub(super) fn v6(&self) -> bool {
+        self.inner.v6
     }
 
     /// Of one flow: it would be wrong to hold both, and right to compare them further.
     #[inline]
     pub(super) fn is_same_flow(&self, other: &Self) -> bool {
-        let label = |flow: &Self| be32(flow.network, 0) & VERSION_AND_LABEL;
-        self.tcp[..4] == other.tcp[..4]
-            && self.addresses() == other.addresses()
+        self.transport[..4] == other.transport[..4]
+            && self.outer.is_same_flow(&other.outer)
             && self.layers == other.layers
             && self.link == other.link
-            && (!self.v6() || (label(self) == label(other) && self.network[6] == other.network[6]))
+            && (self.layers.encap == Encap::None
+                || self.inner.is_same_flow(&other.inner) && self.is_same_tunnel(other))
+    }
+
+    /// A UDP tunnel's length and checksum go with each packet.
+    fn is_same_tunnel(&self, other: &Self) -> bool {
+        if self.layers.encap != Encap::Udp {
+            return self.tunnel == other.tunnel;
+        }
+        self.tunnel[..4] == other.tunnel[..4] && self.tunnel[8..] == other.tunnel[8..]
     }
 
     /// Nothing but lengths, IP ID, sequence number, FIN, PSH and checksums sets the two apart.
     #[inline]
     pub(super) fn is_like(&self, head: &Self) -> bool {
-        let (mine, heads) = (self.network, head.network);
-        let network = if self.v6() {
+        let udp_checksum = |flow: &Self| be16(flow.tunnel, 6) != 0;
+        self.outer.is_like(&head.outer)
+            && match self.layers.encap {
+                Encap::None => true,
+                Encap::Ip | Encap::Gre => self.inner.is_like(&head.inner),
+                Encap::Udp => {
+                    self.inner.is_like(&head.inner) && udp_checksum(self) == udp_checksum(head)
+                }
+            }
+            && (self.layers.protocol != protocol::TCP || self.is_like_tcp(head))
+    }
+
+    #[inline]
+    fn is_like_tcp(&self, head: &Self) -> bool {
+        let (mine, heads) = (self.transport, head.transport);
+        let may_differ = u32::from(TcpFlags::FIN.0 | TcpFlags::PSH.0) << 16;
+        let flags_and_window = be32(mine, 12) ^ be32(heads, 12);
+        mine[8..12] == heads[8..12]
+            && flags_and_window & !may_differ == 0
+            && mine[18..] == heads[18..]
+    }
+}
+
+impl Network<'_> {
+    fn is_whole(&self) -> bool {
+        self.bytes.len() >= if self.v6 { 40 } else { 20 }
+    }
+
+    /// Addresses, protocol and flow label, and for IPv6 the extension headers.
+    #[inline]
+    fn is_same_flow(&self, other: &Self) -> bool {
+        let (mine, others) = (self.bytes, other.bytes);
+        if self.v6 != other.v6 {
+            return false;
+        }
+        if self.v6 {
+            let label = |bytes| be32(bytes, 0) & VERSION_AND_LABEL;
+            mine[8..] == others[8..] && label(mine) == label(others) && mine[6] == others[6]
+        } else {
+            mine[12..] == others[12..] && mine[9] == others[9]
+        }
+    }
+
+    #[inline]
+    fn is_like(&self, head: &Self) -> bool {
+        let (mine, heads) = (self.bytes, head.bytes);
+        if self.v6 {
             // Traffic class; hop limit.
             mine[..4] == heads[..4] && mine[7] == heads[7]
         } else {
             // TOS; fragmentation flags and TTL.
-            mine[1] == heads[1] && mine[6..9] == heads[6..9]
-        };
-        let may_differ = u32::from(TcpFlags::FIN.0 | TcpFlags::PSH.0) << 16;
-        let flags_and_window = be32(self.tcp, 12) ^ be32(head.tcp, 12);
-        network
-            && self.tcp[8..12] == head.tcp[8..12]
-            && flags_and_window & !may_differ == 0
-            && self.tcp[18..20] == head.tcp[18..20]
-            && self.options == head.options
+            mine[..2] == heads[..2] && mine[6..9] == heads[6..9]
+        }
     }
 }

@@ -1,67 +1,122 @@
 //! A packet that is held, and whether another may join it.
 
 use fullsend_units::Instant;
-use fullsend_wire::checksum::sum;
-use fullsend_wire::numbers::ethertype;
+use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 
 use super::flow::Flow;
-use super::predict;
+use super::ids::Ids;
+use super::predict::{self, Shape};
+use super::super_segment;
 use crate::bytes::{be16, be32, put16};
-use crate::{Checksum, GsoKind, Layers, Offload, Packet, checksum};
+use crate::{Checksum, Encap, Layers, Packet};
 
 /// Flags of a segment that nothing may follow in a super-segment.
 pub(super) const LAST: TcpFlags = TcpFlags(
     TcpFlags::URG.0 | TcpFlags::PSH.0 | TcpFlags::RST.0 | TcpFlags::SYN.0 | TcpFlags::FIN.0,
 );
 
+/// What IP's length fields can tell.
+const MAX_IP: u32 = 65_536;
+
+/// Datagrams that a device cuts a super-segment into at most (`UDP_MAX_SEGMENTS`).
+const MAX_DATAGRAMS: u32 = 64;
+
 /// What a packet would do to the one held before it.
-pub(super) struct Step {
+pub(super) struct Step<I> {
+    /// TCP's sequence number, and what it must be next. Both 0 for UDP, which has none.
     seq: u32,
+    next: u32,
     /// Payload bytes.
     len: u32,
-    /// Bytes from the network header on.
-    span: u32,
     /// Payload bytes of each segment.
     size: u16,
     /// Segments it stands for.
     count: u16,
+    /// Of each layer, if it stands for several: they all carry one IP ID.
+    fixed_id: Option<[bool; 2]>,
     flags: TcpFlags,
-    ip_id: u16,
-    v6: bool,
-    fixed_id: bool,
+    ids: I,
     /// It must not be held or join, though its flow must not overtake it.
     flush: bool,
 }
 
-impl Step {
-    /// What `packet`, whose headers are `header` and parsed, would do; `flush` says that it must
-    /// neither join nor be held.
-    #[inline]
-    pub(super) fn new(header: &[u8], layers: &Layers, packet: &Packet, flush: bool) -> Self {
-        let offload = &packet.offload;
-        let network = usize::from(layers.network[0]);
-        let transport = usize::from(layers.transport);
-        let v6 = layers.ethertype == ethertype::IPV6;
-        let whole = packet.len();
-        let len = (whole - header.len()) as u32;
-        let is_gso = offload.gso_segs > 1;
+impl<I: Ids> Step<I> {
+    /// What a TCP `packet`, whose headers are `header` and parsed, would do; `flush` says that it
+    /// must neither join nor be held.
+    #[inline(always)]
+    pub(super) fn tcp(
+        header: &[u8],
+        transport: usize,
+        packet: &Packet,
+        ids: I,
+        flush: bool,
+    ) -> Self {
+        let seq = be32(header, transport + 4);
+        let len = (packet.len() - header.len()) as u32;
         // No sum over these headers gives 0xffff: whoever wrote it meant 0, and cutting would
         // write 0.
-        let odd_checksum =
-            be16(header, transport + 16) == 0xffff || (!v6 && be16(header, network + 10) == 0xffff);
-        Self {
-            seq: be32(header, transport + 4),
+        let odd_checksum = be16(header, transport + 16) == 0xffff || ids.has_odd_checksum();
+        let mut step = Self {
+            seq,
+            next: seq.wrapping_add(len),
             len,
-            span: (whole - network) as u32,
-            size: if is_gso { offload.gso_size } else { len as u16 },
-            count: offload.gso_segs.max(1),
+            size: len as u16,
+            count: 1,
+            fixed_id: None,
             flags: TcpFlags(be16(header, transport + 12) & 0x1ff),
-            ip_id: if v6 { 0 } else { be16(header, network + 4) },
-            v6,
-            fixed_id: offload.fixed_id[1],
-            flush: flush || (offload.checksum != Checksum::Partial && odd_checksum),
+            ids,
+            flush: flush || (odd_checksum && packet.offload.checksum != Checksum::Partial),
+        };
+        if packet.offload.gso_size != 0 {
+            step.count_segments(packet);
         }
+        step
+    }
+
+    /// The same of UDP.
+    pub(super) fn udp(
+        header: &[u8],
+        transport: usize,
+        packet: &Packet,
+        ids: I,
+        flush: bool,
+    ) -> Self {
+        let len = (packet.len() - header.len()) as u32;
+        // Cutting writes a checksum to each.
+        let unsummed = be16(header, transport + 6) == 0;
+        let mut step = Self {
+            seq: 0,
+            next: 0,
+            len,
+            size: len as u16,
+            count: 1,
+            fixed_id: None,
+            flags: TcpFlags(0),
+            flush: flush
+                || (unsummed || ids.has_odd_checksum())
+                    && packet.offload.checksum != Checksum::Partial,
+            ids,
+        };
+        if packet.offload.gso_size != 0 {
+            step.count_segments(packet);
+        }
+        step
+    }
+
+    /// A device says of a super-segment how long its segments are, not always how many.
+    #[cold]
+    fn count_segments(&mut self, packet: &Packet) {
+        let size = u32::from(packet.offload.gso_size);
+        if self.len <= size {
+            return;
+        }
+        match u16::try_from(self.len.div_ceil(size)) {
+            Ok(count) => self.count = count,
+            Err(_) => self.flush = true,
+        }
+        self.size = packet.offload.gso_size;
+        self.fixed_id = Some(packet.offload.fixed_id);
     }
 
     #[inline]
@@ -91,21 +146,22 @@ impl Step {
 
 /// What is kept about a held packet beside the packet.
 #[derive(Debug, Default)]
-struct Control {
+pub(super) struct Control {
     since: Instant,
     hash: u32,
-    next_seq: u32,
-    /// Bytes from the network header on.
-    span: u32,
+    next: u32,
+    /// Payload bytes that may still join.
+    room: u32,
     /// Payload bytes of each segment.
-    size: u16,
+    pub(super) size: u16,
     /// Segments held.
-    count: u16,
-    /// IPv4 ID of the first.
-    ip_id: u16,
+    pub(super) count: u16,
+    /// IPv4 IDs of the first: outer and inner.
+    pub(super) ip_id: [u16; 2],
     /// All segments have the first one's ID. Meaningful when `count` is above 1.
-    fixed_id: bool,
+    pub(super) fixed_id: [bool; 2],
     merged: bool,
+    shape: Shape,
 }
 
 // The record per held packet, with the offsets of both network headers.
@@ -119,20 +175,27 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(packet: Packet, step: &Step, hash: u32, now: Instant) -> Self {
+    pub(super) fn new<I: Ids>(
+        packet: Packet,
+        step: &Step<I>,
+        hash: u32,
+        now: Instant,
+        max_size: u32,
+    ) -> Self {
         Self {
-            packet,
             control: Control {
                 since: now,
                 hash,
-                next_seq: step.seq.wrapping_add(step.len),
-                span: step.span,
+                next: step.next,
+                room: room(&packet, step, max_size),
                 size: step.size,
                 count: step.count,
-                ip_id: step.ip_id,
-                fixed_id: step.fixed_id,
+                ip_id: step.ids.both(),
+                fixed_id: step.fixed_id.unwrap_or_default(),
                 merged: false,
+                shape: Shape::of(&packet.layers),
             },
+            packet,
         }
     }
 
@@ -147,6 +210,11 @@ impl Held {
     }
 
     #[inline]
+    pub(super) fn shape(&self) -> Shape {
+        self.control.shape
+    }
+
+    #[inline]
     pub(super) fn flow(&self) -> Option<Flow<'_>> {
         Flow::new(&self.packet.header, &self.packet.layers)
     }
@@ -157,14 +225,25 @@ impl Held {
     }
 
     /// The length of its headers, if they show without a parse that it is of this flow and like
-    /// this packet.
-    #[inline]
-    pub(super) fn predicts(&self, packet: &Packet) -> Option<usize> {
+    /// this packet, whose shape this is.
+    #[inline(always)]
+    pub(super) fn predicts<const V6: bool, const EXT: bool>(
+        &self,
+        packet: &Packet,
+    ) -> Option<usize> {
         let (head, layers) = (&self.packet.header, &self.packet.layers);
         let apart = packet.header.len();
-        let v6 = layers.ethertype == ethertype::IPV6;
         ((apart == 0 || apart == head.len())
-            && predict::continues(packet.front(), packet.len(), head, layers, v6))
+            && predict::continues::<V6, EXT>(packet.front(), packet.len(), head, layers))
+        .then_some(head.len())
+    }
+
+    /// The same for other shapes.
+    pub(super) fn predicts_any(&self, packet: &Packet) -> Option<usize> {
+        let (head, layers) = (&self.packet.header, &self.packet.layers);
+        let apart = packet.header.len();
+        ((apart == 0 || apart == head.len())
+            && predict::continues_any(packet.front(), packet.len(), head, layers))
         .then_some(head.len())
     }
 
@@ -174,53 +253,43 @@ impl Held {
         self.flow().is_some_and(|head| flow.is_like(&head))
     }
 
-    /// The packet continues this one in number and size.
-    #[inline]
-    pub(super) fn accepts(&self, step: &Step, max_size: u32) -> bool {
+    /// The packet continues this one in number and size: which IDs stay the same.
+    #[inline(always)]
+    pub(super) fn accepts<I: Ids>(&self, step: &Step<I>) -> Option<[bool; 2]> {
         let control = &self.control;
         let size_fits = if step.is_gso() {
             step.size == control.size
         } else {
             step.len <= u32::from(control.size)
         };
-        let room =
-            control.span + step.len < max_size && control.count.checked_add(step.count).is_some();
         // CWR stands on the first segment only when a super-segment is cut, so it cannot join.
-        step.seq == control.next_seq
+        let fits = step.seq == control.next
             && step.len > 0
             && size_fits
-            && room
+            && step.len <= control.room
             && !step.flush
-            && !step.flags.contains(TcpFlags::CWR)
-            && (step.v6 || self.id_follows(step))
-    }
-
-    /// The ID is the first one's, or counts up by one a segment; the second segment decides.
-    #[inline]
-    fn id_follows(&self, step: &Step) -> bool {
-        let fixed = self.fixed_id_with(step);
-        let expected = if fixed { 0 } else { self.control.count };
-        step.ip_id.wrapping_sub(self.control.ip_id) == expected
-            && (!step.is_gso() || step.fixed_id == fixed)
-    }
-
-    #[inline]
-    fn fixed_id_with(&self, step: &Step) -> bool {
-        if self.control.count == 1 {
-            step.ip_id == self.control.ip_id && !step.v6
+            && !step.flags.contains(TcpFlags::CWR);
+        if fits {
+            step.ids.follow(control, step.fixed_id)
         } else {
-            self.control.fixed_id
+            None
         }
     }
 
     /// Takes the packet's payload; its headers are this one's.
-    #[inline]
-    pub(super) fn join(&mut self, step: &Step, packet: &mut Packet, header_len: usize) {
-        self.control.fixed_id = self.fixed_id_with(step);
+    #[inline(always)]
+    pub(super) fn join<I: Ids>(
+        &mut self,
+        step: &Step<I>,
+        fixed_id: [bool; 2],
+        packet: &mut Packet,
+        header_len: usize,
+    ) {
+        self.control.fixed_id = fixed_id;
         self.control.merged = true;
         self.control.count += step.count;
-        self.control.span += step.len;
-        self.control.next_seq = self.control.next_seq.wrapping_add(step.len);
+        self.control.room -= step.len;
+        self.control.next = step.next;
         let last = step.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0);
         if last != 0 {
             let at = usize::from(self.packet.layers.transport) + 12;
@@ -240,45 +309,25 @@ impl Held {
     pub(super) fn complete(&mut self) -> Packet {
         let mut packet = core::mem::take(&mut self.packet);
         if self.control.merged {
-            self.control.describe(&mut packet);
+            super_segment::describe(&self.control, &mut packet);
         }
         packet
     }
 }
 
-impl Control {
-    /// Makes the headers those of a super-segment.
-    fn describe(&self, packet: &mut Packet) {
-        let Packet {
-            header,
-            payload,
-            layers,
-            offload,
-            ..
-        } = packet;
-        let network = usize::from(layers.network[0]);
-        let transport = usize::from(layers.transport);
-        let v6 = layers.ethertype == ethertype::IPV6;
-        // Beyond 64 KiB the field says 0 and the packet's own length counts.
-        let field = |len: usize| u16::try_from(len).unwrap_or(0);
-        let behind_network = header.len() - network + payload.len();
-        if v6 {
-            put16(header, network + 4, field(behind_network - 40));
-        } else {
-            put16(header, network + 2, field(behind_network));
-            put16(header, network + 10, 0);
-            let value = sum(&header[network..network + 20]).checksum();
-            put16(header, network + 10, value);
-        }
-        let len = header.len() - transport + payload.len();
-        let partial = checksum::pseudo(header, layers, v6, len).fold();
-        put16(header, transport + 16, partial);
-        *offload = Offload {
-            gso_size: self.size,
-            gso_segs: self.count,
-            kind: if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 },
-            checksum: Checksum::Partial,
-            fixed_id: [self.fixed_id; 2],
-        };
-    }
+/// Payload bytes that may join a packet.
+fn room<I>(packet: &Packet, step: &Step<I>, max_size: u32) -> u32 {
+    let layers = &packet.layers;
+    let tcp = layers.protocol == protocol::TCP;
+    // The length fields of tunnels and of UDP do not know 0.
+    let limit = if tcp && layers.encap == Encap::None {
+        max_size
+    } else {
+        max_size.min(MAX_IP)
+    };
+    let span = (packet.len() - usize::from(layers.network[0])) as u32;
+    // All but the last are full, so this bounds their number too.
+    let segments = if tcp { 65_535 } else { MAX_DATAGRAMS };
+    let more = segments.saturating_sub(u32::from(step.count)) * u32::from(step.size);
+    limit.saturating_sub(1 + span).min(more)
 }

@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-use super::flow::Flow;
+use super::flow::{self, Flow};
 use super::held::Held;
-use crate::Packet;
+use crate::{Encap, Packet};
 
 const BUCKETS: usize = 8;
 const DEPTH: usize = 8;
@@ -61,6 +61,25 @@ impl Table {
     #[inline]
     pub(super) fn recent(&self) -> Option<At> {
         self.recent
+    }
+
+    /// A packet whose flow is that of these bytes, if they lie as those of the recent one.
+    pub(super) fn guess(&mut self, front: &[u8]) -> Option<At> {
+        let layers = self.held_mut(self.recent?).layers();
+        let v6 = layers.inner_v6(front);
+        let hash = flow::hash(front, layers, v6)?;
+        let bucket = hash as usize % BUCKETS;
+        let found = (0..self.buckets[bucket].len).rev().find_map(|position| {
+            let at = At {
+                bucket: bucket as u8,
+                position,
+            };
+            (self.slots[self.slot(at)].hash() == hash).then_some(at)
+        });
+        if found.is_some() {
+            self.recent = found;
+        }
+        found
     }
 
     /// The held packet of this flow.
@@ -129,6 +148,23 @@ impl Table {
         let at = At { bucket, position };
         *self.held_mut(at) = held;
         self.recent = Some(at);
+    }
+
+    /// Sends on all that is tunnelled.
+    pub(super) fn drain_tunnelled(&mut self, out: &mut Vec<Packet>) {
+        for bucket in 0..BUCKETS {
+            let mut at = At {
+                bucket: bucket as u8,
+                position: 0,
+            };
+            while at.position < self.buckets[bucket].len {
+                if self.held_mut(at).layers().encap == Encap::None {
+                    at.position += 1;
+                } else {
+                    self.complete(at, out);
+                }
+            }
+        }
     }
 
     /// Sends on all that `leaves` says, oldest first in each bucket.

@@ -8,11 +8,13 @@ use core::fmt::Write as _;
 use fullsend_units::Instant;
 
 use super::{Gro, GroConfig};
-use crate::testing::{ACK, CWR, ECE, FIN, PSH, RST, SYN, Tcp, URG, payload};
-use crate::{Checksum, GsoKind, Link, Offload, Packet, segment};
+use crate::testing::{ACK, CWR, ECE, FIN, Kind, Outer, PSH, RST, SYN, TUNNELS, Tcp, URG, payload};
+use crate::{Checksum, Encap, GsoKind, Link, Offload, Packet, segment};
 
+mod datagrams;
 mod roundtrip;
 mod rules;
+mod tunnels;
 
 fn engine() -> Gro {
     engine_with(65_536)
@@ -23,6 +25,7 @@ fn engine_with(max_size: u32) -> Gro {
         link: Link::Ip,
         enabled: true,
         max_size,
+        tunnels: TUNNELS,
     })
 }
 
@@ -68,6 +71,33 @@ fn both() -> [Tcp; 2] {
     [Tcp::default(), Tcp::v6()]
 }
 
+/// Every shape of headers: each rule holds with and without extension headers and tunnels.
+fn shapes() -> Vec<Tcp> {
+    let with_options = Tcp {
+        extensions: vec![(60, vec![0, 1, 4, 0, 0, 0, 0])],
+        ..Tcp::v6()
+    };
+    let mut all = vec![Tcp::default(), Tcp::v6(), with_options];
+    for kind in Kind::COALESCED {
+        for (outer_v6, summed) in [(false, false), (true, false), (false, true), (true, true)] {
+            for inner in both() {
+                let mut outer = Outer::new(kind, outer_v6);
+                outer.summed = summed;
+                all.push(Tcp {
+                    outer: Some(outer),
+                    ..inner
+                });
+            }
+        }
+    }
+    all
+}
+
+/// The headers of a shape, in bytes.
+fn header_len(shape: &Tcp) -> usize {
+    shape.frame().len() - shape.payload.len()
+}
+
 #[test]
 fn a_batch_is_what_its_packets_are_one_by_one() {
     for tcp in both() {
@@ -103,4 +133,15 @@ fn with_second(tcp: &Tcp, change: impl Fn(&mut Tcp)) -> String {
     let mut run = tcp.run(3, 1000);
     change(&mut run[1]);
     trace(&run)
+}
+
+/// Cutting what came out gives back the frames, in the order of their flow.
+fn assert_restored(out: &[Packet], frames: &[Tcp], shape: &Tcp) {
+    let mut cut = Vec::new();
+    for packet in out {
+        segment(packet.clone(), &mut cut);
+    }
+    let cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
+    let frames: Vec<_> = frames.iter().map(Tcp::frame).collect();
+    assert!(cut == frames, "{shape:?}");
 }

@@ -17,7 +17,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use fullsend_offload::{Gro, GroConfig, Link, Packet};
+use fullsend_offload::{Gro, GroConfig, Link, Packet, Tunnels};
 use fullsend_units::Instant;
 
 pub(crate) use addresses::Addresses;
@@ -61,6 +61,7 @@ impl Ip {
             link: Link::Ip,
             enabled: false,
             max_size: 65_536,
+            tunnels: Tunnels::NONE,
         };
         Self {
             addresses: Addresses::default(),

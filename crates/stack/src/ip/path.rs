@@ -3,7 +3,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use fullsend_offload::{HeaderBuf, Layers};
+use fullsend_offload::{Encap, HeaderBuf, Layers};
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::ethertype;
 use fullsend_wire::{ipv4, ipv6};
@@ -157,7 +157,8 @@ impl Path {
                 ethertype::IPV6
             },
             protocol,
-            encap: 0,
+            tunnel: 0,
+            encap: Encap::None,
             fragment: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv6Addr};
 
-use fullsend_offload::{HeaderBuf, Layers, Packet};
+use fullsend_offload::{Encap, HeaderBuf, Layers, Packet};
 use fullsend_wire::arp::{self, ArpOperation, ArpRepr};
 use fullsend_wire::ethernet::{self, EthernetRepr, Mac};
 use fullsend_wire::icmpv6::Icmpv6Repr;
@@ -117,7 +117,8 @@ fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, message: &Icmpv6Repr<'_>) -> Packet {
             transport: ipv6::HEADER_LEN as u16,
             ethertype: ethertype::IPV6,
             protocol: protocol::ICMPV6,
-            encap: 0,
+            tunnel: 0,
+            encap: Encap::None,
             fragment: false,
         },
         ..Packet::default()

@@ -1,0 +1,69 @@
+//! A fixed trace through GRO, to count its instructions:
+//!
+//! ```sh
+//! cargo build --release -p fullsend-offload --example gro_cost
+//! valgrind --tool=callgrind --toggle-collect='*coalesce_batch*' \
+//!     target/release/examples/gro_cost v6 1 valid
+//! ```
+//!
+//! Arguments: shape (`v4`, `v6`, `v6+ext`, `v6-in-v6`, `v4-in-v4`, `vxlan`), number of interleaved
+//! flows, and whether transport checksums are known good (`valid`) or verified (`verify`). The
+//! instructions collected, divided by the packets printed, are those of one packet, flush included.
+
+use fullsend_buf::Slice;
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
+use fullsend_units::Instant;
+
+#[path = "../benches/frames/mod.rs"]
+mod frames;
+use frames::Shape;
+
+const MSS: usize = 1448;
+/// As many as fit in 64 KiB below every shape of headers.
+const SEGMENTS: usize = 44;
+
+/// What is counted: one device poll.
+#[inline(never)]
+fn coalesce_batch(gro: &mut Gro, packets: &mut Vec<Packet>, out: &mut Vec<Packet>) {
+    gro.receive_batch(Instant::ZERO, packets, out);
+    gro.flush(out);
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let name = args.next().unwrap_or_else(|| "v4".into());
+    let flows: u16 = args.next().map_or(1, |n| n.parse().expect("flows"));
+    let verify = args.next().is_some_and(|word| word == "verify");
+    let shape = Shape::ALL.iter().find(|(n, _)| *n == name);
+    let (_, shape) = shape.unwrap_or_else(|| panic!("no shape {name}"));
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ip,
+        enabled: true,
+        max_size: 65_536,
+        tunnels: Tunnels::STANDARD,
+    });
+    let checksum = if verify {
+        Checksum::Unverified
+    } else {
+        Checksum::Valid
+    };
+    let packet = |flow: u16, index: usize| {
+        let frame = shape.frame(flow, index, MSS);
+        let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+        packet.offload.checksum = checksum;
+        packet
+    };
+    let (mut received, mut delivered) = (0, 0);
+    let mut out = Vec::with_capacity(SEGMENTS * usize::from(flows));
+    for _ in 0..20 {
+        let mut packets: Vec<_> = (0..SEGMENTS)
+            .flat_map(|index| (0..flows).map(move |flow| (flow, index)))
+            .map(|(flow, index)| packet(flow, index))
+            .collect();
+        received += packets.len();
+        coalesce_batch(&mut gro, &mut packets, &mut out);
+        delivered += out.len();
+        out.clear();
+    }
+    println!("{received} packets in, {delivered} out");
+}

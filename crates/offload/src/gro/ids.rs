@@ -1,0 +1,123 @@
+//! The IP ID rule: per layer, all segments have the first one's ID, or they count up by one.
+
+use fullsend_wire::numbers::ethertype;
+
+use super::held::Control;
+use crate::bytes::be16;
+use crate::{Encap, Layers};
+
+/// The IDs of a packet; IPv6 has none.
+pub(super) trait Ids: Copy {
+    /// Of each layer, whether the ID stays the same from now on; `None` if an ID breaks the rule.
+    /// `gso` is the packet's own answer if it stands for several.
+    fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]>;
+    /// The outer and the inner one.
+    fn both(&self) -> [u16; 2];
+    /// A checksum that no sum over an IPv4 header gives, so that cutting would not write it.
+    fn has_odd_checksum(&self) -> bool;
+}
+
+/// IPv6 alone.
+#[derive(Clone, Copy)]
+pub(super) struct NoId;
+
+/// IPv4 alone.
+#[derive(Clone, Copy)]
+pub(super) struct OneId {
+    id: u16,
+    checksum: u16,
+}
+
+/// Whatever the layers are.
+#[derive(Clone, Copy)]
+pub(super) struct LayerIds([Option<OneId>; 2]);
+
+impl OneId {
+    #[inline(always)]
+    pub(super) fn new(header: &[u8], network: usize) -> Self {
+        Self {
+            id: be16(header, network + 4),
+            checksum: be16(header, network + 10),
+        }
+    }
+
+    /// The second segment decides.
+    #[inline(always)]
+    fn follow_layer(self, held: &Control, layer: usize, gso: Option<[bool; 2]>) -> Option<bool> {
+        let ahead = self.id.wrapping_sub(held.ip_id[layer]);
+        let fixed = if held.count == 1 {
+            ahead == 0
+        } else {
+            held.fixed_id[layer]
+        };
+        let expected = if fixed { 0 } else { held.count };
+        let agrees = gso.is_none_or(|own| own[layer] == fixed);
+        (ahead == expected && agrees).then_some(fixed)
+    }
+}
+
+impl LayerIds {
+    pub(super) fn new(header: &[u8], layers: &Layers) -> Self {
+        let one = |layer: usize, v6: bool| {
+            (!v6).then(|| OneId::new(header, usize::from(layers.network[layer])))
+        };
+        let outer = one(0, layers.ethertype == ethertype::IPV6);
+        Self(if layers.encap == Encap::None {
+            [outer; 2]
+        } else {
+            [outer, one(1, layers.inner_v6(header))]
+        })
+    }
+}
+
+impl Ids for NoId {
+    #[inline(always)]
+    fn follow(&self, _: &Control, _: Option<[bool; 2]>) -> Option<[bool; 2]> {
+        Some([false; 2])
+    }
+
+    #[inline(always)]
+    fn both(&self) -> [u16; 2] {
+        [0; 2]
+    }
+
+    #[inline(always)]
+    fn has_odd_checksum(&self) -> bool {
+        false
+    }
+}
+
+impl Ids for OneId {
+    #[inline(always)]
+    fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]> {
+        self.follow_layer(held, 1, gso).map(|fixed| [fixed; 2])
+    }
+
+    #[inline(always)]
+    fn both(&self) -> [u16; 2] {
+        [self.id; 2]
+    }
+
+    #[inline(always)]
+    fn has_odd_checksum(&self) -> bool {
+        self.checksum == 0xffff
+    }
+}
+
+impl Ids for LayerIds {
+    fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]> {
+        let layer = |n: usize| match self.0[n] {
+            None => Some(false),
+            Some(one) => one.follow_layer(held, n, gso),
+        };
+        Some([layer(0)?, layer(1)?])
+    }
+
+    fn both(&self) -> [u16; 2] {
+        self.0.map(|one| one.map_or(0, |one| one.id))
+    }
+
+    fn has_odd_checksum(&self) -> bool {
+        self.0.iter().flatten().any(|one| one.checksum == 0xffff)
+    }
+}

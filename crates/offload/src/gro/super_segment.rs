@@ -1,0 +1,73 @@
+//! What a held packet becomes when others joined it. Everything it takes was recorded: nothing is
+//! walked again.
+
+use fullsend_wire::checksum::sum;
+use fullsend_wire::numbers::{ethertype, protocol};
+
+use super::held::Control;
+use crate::bytes::{be16, put16};
+use crate::{Checksum, Encap, GsoKind, Offload, Packet, checksum};
+
+/// Makes the headers those of a super-segment.
+pub(super) fn describe(control: &Control, packet: &mut Packet) {
+    let layers = packet.layers;
+    let whole = packet.len();
+    let header = &mut packet.header;
+    let mut v6 = layers.ethertype == ethertype::IPV6;
+    put_len(header, usize::from(layers.network[0]), v6, whole);
+    if layers.encap != Encap::None {
+        put_tunnel_len(header, &layers, whole);
+        v6 = layers.inner_v6(header);
+        put_len(header, usize::from(layers.network[1]), v6, whole);
+    }
+    let transport = usize::from(layers.transport);
+    let len = whole - transport;
+    let network = usize::from(layers.network[1]);
+    let partial = checksum::pseudo(header, network, v6, layers.protocol, len).fold();
+    let kind = if layers.protocol == protocol::UDP {
+        put16(header, transport + 4, len as u16);
+        put16(header, transport + 6, partial);
+        GsoKind::Udp
+    } else {
+        put16(header, transport + 16, partial);
+        if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 }
+    };
+    packet.offload = Offload {
+        gso_size: control.size,
+        gso_segs: control.count,
+        kind,
+        checksum: Checksum::Partial,
+        fixed_id: control.fixed_id,
+    };
+}
+
+/// The length of an IP header at `network` in a packet of `whole` bytes, and IPv4's checksum.
+fn put_len(header: &mut [u8], network: usize, v6: bool, whole: usize) {
+    // Beyond 64 KiB the field says 0 and the packet's own length counts.
+    let field = |len: usize| u16::try_from(len).unwrap_or(0);
+    if v6 {
+        put16(header, network + 4, field(whole - network - 40));
+    } else {
+        put16(header, network + 2, field(whole - network));
+        put16(header, network + 10, 0);
+        let value = sum(&header[network..network + 20]).checksum();
+        put16(header, network + 10, value);
+    }
+}
+
+/// The length of a UDP tunnel. Its checksum, if there is one, becomes the pseudo-header's sum: each
+/// packet will have its own.
+fn put_tunnel_len(header: &mut [u8], layers: &crate::Layers, whole: usize) {
+    if layers.encap != Encap::Udp {
+        return;
+    }
+    let at = usize::from(layers.tunnel);
+    let len = whole - at;
+    put16(header, at + 4, len as u16);
+    if be16(header, at + 6) != 0 {
+        let v6 = layers.ethertype == ethertype::IPV6;
+        let network = usize::from(layers.network[0]);
+        let partial = checksum::pseudo(header, network, v6, protocol::UDP, len).fold();
+        put16(header, at + 6, partial);
+    }
+}

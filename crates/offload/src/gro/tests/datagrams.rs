@@ -1,0 +1,95 @@
+//! UDP: datagrams of one size.
+
+use super::*;
+
+/// Datagrams in every shape of headers.
+fn datagrams() -> Vec<Tcp> {
+    let udp = |tcp| Tcp { udp: true, ..tcp };
+    shapes().into_iter().map(udp).collect()
+}
+
+#[test]
+fn datagrams_of_one_size_become_one_and_are_cut_again() {
+    for udp in datagrams() {
+        let run = udp.run(5, 1000);
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_eq!(show_lens(&out), "5000/1000*5", "{udp:?}");
+        assert_eq!(out[0].offload.kind, GsoKind::Udp);
+        assert_restored(&out, &run, &udp);
+    }
+}
+
+/// As `show`, which reads TCP's flags.
+fn show_lens(out: &[Packet]) -> String {
+    let one = |p: &Packet| match p.segments() {
+        1 => alloc::format!("{}", p.payload.len()),
+        n => alloc::format!("{}/{}*{n}", p.payload.len(), p.offload.gso_size),
+    };
+    out.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn lens(udp: &Tcp, lens: &[usize]) -> String {
+    let mut run = udp.run(lens.len(), 1000);
+    for (packet, len) in run.iter_mut().zip(lens) {
+        packet.payload = payload(1, *len);
+    }
+    let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+    assert_restored(&out, &run, udp);
+    show_lens(&out)
+}
+
+#[test]
+fn a_shorter_one_is_the_last_and_a_longer_one_starts_anew() {
+    for udp in datagrams() {
+        assert_eq!(lens(&udp, &[1000, 1000, 400, 1000]), "2400/1000*3 1000");
+        assert_eq!(lens(&udp, &[1000, 1200, 1200]), "1000 2400/1200*2");
+        assert_eq!(lens(&udp, &[1000, 0, 1000]), "1000 0 1000");
+        assert_eq!(lens(&udp, &[7, 7, 7]), "21/7*3");
+    }
+}
+
+#[test]
+fn no_more_than_64_become_one() {
+    for udp in datagrams() {
+        assert_eq!(lens(&udp, &[100; 70]), "6400/100*64 600/100*6");
+    }
+}
+
+#[test]
+fn a_datagram_without_a_checksum_goes_by() {
+    // Over IPv6 it is an error.
+    for udp in datagrams().into_iter().filter(|udp| !udp.v6) {
+        let mut run = udp.run(3, 1000);
+        run[1].unsummed = true;
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_eq!(show_lens(&out), "1000 1000 1000");
+        assert_restored(&out, &run, &udp);
+    }
+}
+
+#[test]
+fn a_wrong_checksum_passes_unmerged() {
+    for udp in datagrams() {
+        let mut run = udp.run(3, 1000);
+        run[1].break_checksum = true;
+        let mut gro = engine();
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        let bad = |p: &&Packet| p.offload.checksum == Checksum::Unverified;
+        let bad: Vec<_> = out.iter().filter(bad).map(Packet::to_bytes).collect();
+        assert_eq!(bad, [run[1].frame()]);
+        assert_eq!(gro.stats().bad_checksum, 1);
+    }
+}
+
+#[test]
+fn ttl_tos_and_port_keep_datagrams_apart() {
+    let changes: [fn(&mut Tcp); 3] = [|p| p.ttl -= 1, |p| p.tos = 4, |p| p.port += 1];
+    for udp in datagrams() {
+        for change in changes {
+            let mut run = udp.run(3, 1000);
+            change(&mut run[1]);
+            let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+            assert!(out.len() > 1);
+        }
+    }
+}

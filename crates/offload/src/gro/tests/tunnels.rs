@@ -1,0 +1,257 @@
+//! What tunnels add to the rules.
+
+use super::*;
+
+/// A packet in each kind of tunnel, over each IP version, both with and without a UDP checksum.
+fn tunnelled() -> Vec<(Tcp, Outer)> {
+    let with_outer = |tcp: Tcp| tcp.outer.clone().map(|outer| (tcp, outer));
+    shapes().into_iter().filter_map(with_outer).collect()
+}
+
+fn is_udp(outer: &Outer) -> bool {
+    [Kind::Vxlan, Kind::Geneve, Kind::Fou, Kind::Gue].contains(&outer.kind)
+}
+
+/// The second of three packets has another outer header.
+fn with_second_outer(tcp: &Tcp, change: impl Fn(&mut Outer)) -> String {
+    with_second(tcp, |p| p.outer.iter_mut().for_each(&change))
+}
+
+#[test]
+fn packets_in_a_row_become_one_and_are_cut_again() {
+    for shape in shapes() {
+        let mut run = shape.run(5, 1000);
+        run[4].payload.truncate(300);
+        run[4].flags |= PSH;
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "4300/1000*5P", "{shape:?}");
+        assert_restored(&out, &run, &shape);
+        let layers = out[0].layers;
+        assert_eq!(layers.encap == Encap::None, shape.outer.is_none());
+        assert_eq!(usize::from(layers.transport) + 32, header_len(&shape));
+        let inner = out[0].header[usize::from(layers.network[1])] >> 4;
+        assert_eq!(inner == 6, shape.v6);
+    }
+}
+
+#[test]
+fn lengths_of_all_layers_are_those_of_the_super_segment() {
+    for (tcp, outer) in tunnelled() {
+        let out = poll(&mut engine(), tcp.run(3, 1000).iter().map(Tcp::packet));
+        let whole = Tcp {
+            payload: payload(tcp.seq, 3000),
+            ..tcp.clone()
+        };
+        let mut expected = whole.packet();
+        expected.parse_through(Link::Ip, &TUNNELS).unwrap();
+        let mut header = expected.header.to_vec();
+        let layers = expected.layers;
+        // The checksums that are left to whoever cuts are sums of pseudo-headers.
+        let mut fields = vec![usize::from(layers.transport) + 16];
+        if is_udp(&outer) && outer.summed {
+            fields.push(usize::from(layers.tunnel) + 6);
+        }
+        for at in fields {
+            header[at..at + 2].copy_from_slice(&out[0].header[at..at + 2]);
+        }
+        assert_eq!(&*out[0].header, &header, "{tcp:?}");
+    }
+}
+
+#[test]
+fn outer_fields_that_differ_keep_packets_apart() {
+    let changes: [fn(&mut Outer); 7] = [
+        |o| o.ttl -= 1,
+        |o| o.tos = 4,
+        |o| o.df = !o.df,
+        |o| o.label += 1,
+        |o| o.host += 1,
+        |o| o.key += 1,
+        |o| o.port += 1,
+    ];
+    for (tcp, outer) in tunnelled() {
+        let before = tcp.frame();
+        for change in changes {
+            let mut other = tcp.clone();
+            other.outer.iter_mut().for_each(change);
+            let apart = with_second_outer(&tcp, change);
+            // Not every tunnel has every field.
+            if other.frame() == before {
+                assert_eq!(apart, "3000/1000*3");
+            } else {
+                assert_eq!(apart.split('/').count(), 1, "{outer:?} {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ids_of_both_layers_follow_the_rule() {
+    let ids = |outer: [u16; 4], inner: [u16; 4]| {
+        let shape = Tcp {
+            outer: Some(Outer::new(Kind::Vxlan, false)),
+            ..Tcp::default()
+        };
+        let mut run = shape.run(4, 1000);
+        for (i, packet) in run.iter_mut().enumerate() {
+            packet.ip_id = inner[i];
+            packet.outer.iter_mut().for_each(|o| o.ip_id = outer[i]);
+        }
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_restored(&out, &run, &shape);
+        (show(&out), out[0].offload.fixed_id)
+    };
+    let one = |fixed| ("4000/1000*4".into(), fixed);
+    let up = [0xfffe, 0xffff, 0, 1];
+    let same = [5; 4];
+    assert_eq!(ids(up, up), one([false, false]));
+    assert_eq!(ids(same, up), one([true, false]));
+    assert_eq!(ids(up, same), one([false, true]));
+    assert_eq!(ids(same, same), one([true, true]));
+    assert_eq!(ids([5, 6, 6, 6], up).0, "2000/1000*2 2000/1000*2");
+    assert_eq!(ids(up, [5, 5, 6, 7]).0, "2000/1000*2 2000/1000*2");
+    assert_eq!(ids([5, 7, 8, 9], same).0, "1000 3000/1000*3");
+}
+
+#[test]
+fn a_wrong_outer_checksum_passes_unmerged() {
+    for (tcp, outer) in tunnelled() {
+        if !is_udp(&outer) || !outer.summed {
+            continue;
+        }
+        let mut run = tcp.run(3, 1000);
+        run[1]
+            .outer
+            .iter_mut()
+            .for_each(|o| o.break_checksum = true);
+        let mut gro = engine();
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "1000 1000 1000");
+        assert_eq!(gro.stats().bad_checksum, 1);
+        // What a device says of it may be of one checksum only.
+        let packets = run.iter().map(|p| {
+            let mut packet = p.packet();
+            packet.offload.checksum = Checksum::Valid;
+            packet
+        });
+        assert_eq!(show(&poll(&mut engine(), packets)), "1000 1000 1000");
+    }
+}
+
+#[test]
+fn a_tunnel_with_and_one_without_a_checksum_stay_apart() {
+    let shape = Tcp {
+        outer: Some(Outer::new(Kind::Vxlan, true)),
+        ..Tcp::default()
+    };
+    assert_eq!(
+        with_second_outer(&shape, |o| o.summed = true),
+        "1000 1000 1000"
+    );
+}
+
+#[test]
+fn what_cannot_be_looked_into_goes_by_and_overtakes_nothing() {
+    for (tcp, _) in tunnelled() {
+        // GRE with a sequence number, and an inner packet that is malformed.
+        let sequence = with_second_outer(&tcp, |o| o.kind = Kind::GreSequence);
+        let lengths = |line: &str| line.split(' ').count();
+        assert_eq!(lengths(&sequence), 3, "{sequence}");
+        let mut run = tcp.run(3, 1000);
+        run[1].fragment = 0x2000;
+        run[1].v6 = false;
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_eq!(out.len(), 3);
+        assert_restored(&out, &run, &tcp);
+    }
+}
+
+#[test]
+fn one_level_only() {
+    let mut inner = Tcp {
+        outer: Some(Outer::new(Kind::Vxlan, false)),
+        ..Tcp::default()
+    };
+    inner.link = Link::Ip;
+    for kind in Kind::COALESCED {
+        let frames: Vec<_> = inner
+            .run(3, 1000)
+            .iter()
+            .map(|p| Outer::new(kind, true).around(&p.frame(), false))
+            .collect();
+        let packets = frames
+            .iter()
+            .map(|f| Packet::from_frame(fullsend_buf::Slice::copied_from(f)));
+        let out = poll(&mut engine(), packets);
+        assert_eq!(out.len(), 3, "{kind:?}");
+        assert!(out.iter().all(|p| p.layers.encap == Encap::None));
+        assert_eq!(out.iter().map(Packet::to_bytes).collect::<Vec<_>>(), frames);
+    }
+}
+
+#[test]
+fn tunnels_not_asked_for_are_protocols_like_others() {
+    for (tcp, outer) in tunnelled() {
+        let mut gro = Gro::new(GroConfig {
+            tunnels: crate::Tunnels::NONE,
+            link: Link::Ip,
+            enabled: true,
+            max_size: 65_536,
+        });
+        let run = tcp.run(3, 1000);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert!(out.iter().all(|p| p.layers.encap == Encap::None));
+        // Datagrams of one size are still datagrams of one size, if each has its checksum.
+        let joined = is_udp(&outer) && outer.summed;
+        assert_eq!(out.len(), if joined { 1 } else { 3 });
+        assert_restored(&out, &run, &tcp);
+    }
+}
+
+#[test]
+fn super_segments_stay_below_64k_whatever_the_receiver_takes() {
+    for (tcp, _) in tunnelled() {
+        let run = tcp.run(100, 1448);
+        let out = poll(&mut engine_with(300_000), run.iter().map(Tcp::packet));
+        let fit = (65_535 - header_len(&tcp)) / 1448;
+        assert_eq!(out.len(), 100_usize.div_ceil(fit));
+        assert!(out.iter().all(|p| p.len() < 65_536));
+        assert_restored(&out, &run, &tcp);
+    }
+}
+
+#[test]
+fn super_segments_in_tunnels_join_again() {
+    for (tcp, _) in tunnelled() {
+        let run = tcp.run(8, 1000);
+        let make = |run: &[Tcp]| poll(&mut engine(), run.iter().map(Tcp::packet)).remove(0);
+        let out = poll(&mut engine(), [make(&run[..4]), make(&run[4..])]);
+        assert_eq!(show(&out), "8000/1000*8");
+        assert_restored(&out, &run, &tcp);
+    }
+}
+
+#[test]
+fn service_and_customer_tags_belong_to_the_flow() {
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ethernet,
+        enabled: true,
+        max_size: 65_536,
+        tunnels: TUNNELS,
+    });
+    for tcp in shapes() {
+        let tcp = Tcp {
+            link: Link::Ethernet,
+            vlan: Some(5),
+            service_vlan: Some(9),
+            ..tcp
+        };
+        let mut run = tcp.run(3, 1000);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "3000/1000*3");
+        assert_restored(&out, &run, &tcp);
+        run[1].service_vlan = Some(8);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(out.len(), 3);
+    }
+}
