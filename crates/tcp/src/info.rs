@@ -3,7 +3,7 @@
 use fullsend_units::{Instant, Nanos};
 
 use crate::recovery::{Delivery, Phase};
-use crate::{Connection, Cx};
+use crate::{Connection, Cx, SendLimit};
 
 /// Declares the struct, and a way to list its fields.
 macro_rules! tcp_info {
@@ -68,6 +68,9 @@ tcp_info! {
         pub tcpi_delivery_rate: u64,
         pub tcpi_delivery_rate_app_limited: bool,
         pub tcpi_delivered: u32,
+        /// The peer's window held the flow back; what else did, and for how long, is in
+        /// [`Connection::flow_report`].
+        pub tcpi_rwnd_limited: u64,
         pub tcpi_bytes_sent: u64,
         pub tcpi_bytes_retrans: u64,
         pub tcpi_snd_wnd: u32,
@@ -143,6 +146,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_delivery_rate: (rate_bytes / u128::from(rate_interval.as_nanos().max(1))) as u64,
         tcpi_delivery_rate_app_limited: app_limited,
         tcpi_delivered: stats.delivered,
+        tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
         tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
         tcpi_snd_wnd: snd.wnd,

@@ -160,6 +160,12 @@ fn info_line(socket: &SocketView, info: &Fields<'_>) -> String {
             info.get("total_retrans")
         ));
     }
+    if info.get("rwnd_limited") > 0 {
+        words.push(format!(
+            "rwnd_limited:{}ms",
+            info.ms("rwnd_limited").round()
+        ));
+    }
     if info.get("min_rtt") > 0 {
         words.push(format!("minrtt:{}", info.ms("min_rtt")));
     }

@@ -541,3 +541,21 @@ fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
     let rooms: Vec<_> = report.headroom.iter().collect();
     assert_eq!(rooms, [(8192, 3)]);
 }
+
+#[test]
+fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set nodelay 1
+         write 100
+         > P. 1:101(100) ack 1
+         < . 1:1(0) ack 101 win 16
+         write 4000
+         > P. 101:2149(2048) ack 1
+         +7ms
+         < . 1:1(0) ack 2149 win 500
+         > P. 2149:4101(1952) ack 1
+         +5ms",
+    );
+    assert_eq!(bench.info().tcpi_rwnd_limited, 7000);
+}
