@@ -1,0 +1,66 @@
+//! A gateway between two TUN devices that handles super-segments where packets come one by one:
+//! what a VPN does between its socket and its TUN, with nothing in between.
+//!
+//! ```sh
+//! cargo build --release -p fullsend-device --example gro_gateway
+//! sudo target/release/examples/gro_gateway left none right all
+//! ```
+//!
+//! Each device has a name and its offloads. Packets of the MTU from `left` (none) go to `right`
+//! (all) as super-segments, one `write` for up to 64 KiB. What arrives at `right` in one piece is
+//! cut for `left` by GSO. Put each device into a namespace of its own (`ip link set left netns a`)
+//! and give it an address; once a second a line tells what was joined.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it tells what it did, in real time"
+)]
+
+use std::error::Error;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use fullsend_device::{Device, Tun};
+use fullsend_offload::Link;
+
+mod forward;
+use forward::Forward;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [left, left_offload, right, right_offload] = &args[..] else {
+        return Err("say NAME OFFLOAD NAME OFFLOAD, as in: left none right all".into());
+    };
+    let mut left = Tun::tun(left).offload(left_offload.parse()?).open()?;
+    let mut right = Tun::tun(right).offload(right_offload.parse()?).open()?;
+    let (mut there, mut back) = (Forward::new(Link::Ip), Forward::new(Link::Ip));
+    let mut told = Instant::now();
+    loop {
+        let frames = there.poll(&mut left, &mut right)? + back.poll(&mut right, &mut left)?;
+        if frames == 0 {
+            wait(&left, &right);
+        }
+        if told.elapsed() > Duration::from_secs(1) {
+            told = Instant::now();
+            for (way, carried) in [("there", there.carried), ("back", back.carried)] {
+                let mean = carried.mean();
+                println!("{way}: {mean:.1} segments per super-segment, {carried:?}");
+            }
+        }
+    }
+}
+
+/// Until one of them has something, or a second is over.
+fn wait(left: &Tun, right: &Tun) {
+    let files = [left.fd(), right.fd()];
+    let mut poll: Vec<libc::pollfd> = files
+        .iter()
+        .flatten()
+        .map(|fd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    // SAFETY: the pointer and length are those of a live vector.
+    unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, 1000) };
+}

@@ -1,0 +1,455 @@
+//! GRO and GSO between two kernels: each in a network namespace of its own, and all that passes
+//! between them goes through our engine. Needs root.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fullsend_device::{Caps, Device, OffloadSet, Tun};
+use fullsend_offload::{Link, Packet};
+
+#[path = "../examples/gro_gateway/forward.rs"]
+mod forward;
+use forward::{Carried, Forward};
+
+/// Bytes one way, and back.
+const THERE: usize = 6 << 20;
+const BACK: usize = 1 << 20;
+const PORT: u16 = 7000;
+/// A socket that waits longer than this means that bytes were lost.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What lies between the two kernels.
+#[derive(Clone, Copy)]
+struct Case {
+    link: Link,
+    v6: bool,
+    /// Offloads of the second kernel's device; the first has none.
+    second: &'static str,
+    /// Extension headers on every packet with data: option and bytes (RFC 3542 6).
+    sticky: &'static [(libc::c_int, &'static [u8])],
+    /// Words for `ip link add type vxlan`, and whether the outer packets are IPv6.
+    vxlan: Option<(&'static str, bool)>,
+}
+
+const PLAIN: Case = Case {
+    link: Link::Ethernet,
+    v6: false,
+    second: "none",
+    sticky: &[],
+    vxlan: None,
+};
+
+const PLAIN_V6: Case = Case { v6: true, ..PLAIN };
+
+/// Eight bytes of one padding option; the kernel fills in the next header.
+const PADDED: &[u8] = &[0, 0, 1, 4, 0, 0, 0, 0];
+/// The same, 16 bytes and two options.
+const PADDED_16: &[u8] = &[0, 1, 1, 4, 0, 0, 0, 0, 0x1e, 6, 1, 2, 3, 4, 5, 6];
+const HOP_BY_HOP: (libc::c_int, &[u8]) = (libc::IPV6_HOPOPTS, PADDED);
+const DESTINATION: (libc::c_int, &[u8]) = (libc::IPV6_DSTOPTS, PADDED_16);
+
+impl Case {
+    /// Address of the underlay, or of the VXLAN inside.
+    fn address(&self, host: u8, inner: bool) -> IpAddr {
+        let net = if inner { 8 } else { 7 };
+        let v6 = match self.vxlan {
+            Some((_, outer_v6)) if !inner => outer_v6,
+            _ => self.v6,
+        };
+        let text = if v6 {
+            format!("fd0{net}::{host}")
+        } else {
+            format!("10.{net}.0.{host}")
+        };
+        text.parse().unwrap()
+    }
+
+    /// Where the host's programs are.
+    fn socket(&self, host: u8) -> SocketAddr {
+        (self.address(host, self.vxlan.is_some()), PORT).into()
+    }
+
+    /// The device of a host, with the kernel's side set up.
+    fn open(&self, host: u8) -> Tun {
+        let builder = match self.link {
+            Link::Ip => Tun::tun("gro"),
+            Link::Ethernet => Tun::tap("gro"),
+        };
+        let offload: OffloadSet = if host == 1 { "none" } else { self.second }
+            .parse()
+            .unwrap();
+        let underlay = self.address(host, false);
+        let tun = builder
+            .offload(offload)
+            .kernel_address(underlay, bits(underlay))
+            .open()
+            .unwrap();
+        assert_eq!((tun.notes(), tun.offload()), (&[][..], offload));
+        if let Some((words, _)) = self.vxlan {
+            let (remote, inner) = (self.address(3 - host, false), self.address(host, true));
+            let bits = bits(inner);
+            ip(&format!(
+                "link add vx type vxlan id 42 local {underlay} remote {remote} dstport 4789 \
+                 nolearning {words}"
+            ));
+            let nodad = if inner.is_ipv6() { " nodad" } else { "" };
+            ip(&format!("address add {inner}/{bits} dev vx{nodad}"));
+            ip("link set vx up");
+        }
+        tun
+    }
+}
+
+fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 24 } else { 64 }
+}
+
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split_whitespace()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "ip {words}: {output:?}");
+}
+
+/// Bytes that differ at every place where a slip would show.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend(state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// A kernel: runs `program` on a thread in a new network namespace, after it has opened its device
+/// and handed it over.
+fn host(case: Case, number: u8, devices: &Sender<Tun>, program: fn(&Case)) -> JoinHandle<()> {
+    let devices = devices.clone();
+    thread::spawn(move || {
+        // SAFETY: changes kernel-side state of this thread only.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+        ip("link set lo up");
+        devices.send(case.open(number)).unwrap();
+        program(&case);
+    })
+}
+
+/// A device, and all frames that passed it: how many, and a sum that does not depend on their
+/// order, as different flows may pass each other.
+struct Watched {
+    tun: Tun,
+    received: Frames,
+    sent: Frames,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Frames {
+    count: u64,
+    sum: u64,
+    /// IPv6 packets with extension headers.
+    extended: u64,
+}
+
+impl Frames {
+    fn add(&mut self, packet: &Packet, link: Link) {
+        let bytes = packet.to_bytes();
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        let network = if link == Link::Ip {
+            &bytes
+        } else {
+            &bytes[14..]
+        };
+        let extended = network[0] >> 4 == 6 && matches!(network[6], 0 | 43 | 60);
+        self.extended += u64::from(extended);
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(hasher.finish());
+    }
+}
+
+impl Watched {
+    fn new(tun: Tun) -> Self {
+        Self {
+            tun,
+            received: Frames::default(),
+            sent: Frames::default(),
+        }
+    }
+}
+
+impl Device for Watched {
+    fn caps(&self) -> Caps {
+        self.tun.caps()
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        let (packets, link) = (batch.clone(), self.caps().link);
+        self.tun.transmit(batch)?;
+        let taken = packets.len() - batch.len();
+        packets
+            .iter()
+            .take(taken)
+            .for_each(|p| self.sent.add(p, link));
+        Ok(())
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        let (before, link) = (batch.len(), self.caps().link);
+        let got = self.tun.receive(batch, max)?;
+        let new = batch[before..].iter();
+        new.for_each(|p| self.received.add(p, link));
+        Ok(got)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.tun.fd()
+    }
+}
+
+/// Waits a while until one of them has something.
+fn wait(devices: [&Watched; 2]) {
+    let mut poll = devices.map(|device| libc::pollfd {
+        fd: device.fd().unwrap().as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: the pointer and length are those of a live array.
+    unsafe { libc::poll(poll.as_mut_ptr(), 2, 20) };
+}
+
+/// Runs `client` on the first kernel and `server` on the second until both are done; what passed
+/// from the first to the second. `None` without root.
+fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> {
+    // SAFETY: asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: needs root, for network namespaces and TUN devices");
+        return None;
+    }
+    let (devices, opened) = channel();
+    // The server listens before the client has a device to reach it by.
+    let mut hosts = vec![host(case, 2, &devices, server)];
+    let second = opened.recv_timeout(LIMIT).expect("the second host is up");
+    hosts.push(host(case, 1, &devices, client));
+    let first = opened.recv_timeout(LIMIT).expect("the first host is up");
+    let (mut first, mut second) = (Watched::new(first), Watched::new(second));
+    let (mut there, mut back) = (Forward::new(case.link), Forward::new(case.link));
+    while hosts.iter().any(|host| !host.is_finished()) {
+        wait([&first, &second]);
+        // As a network card's interrupt moderation does: what comes in a row is read in a row.
+        thread::sleep(Duration::from_micros(300));
+        there.poll(&mut first, &mut second).unwrap();
+        back.poll(&mut second, &mut first).unwrap();
+    }
+    for host in hosts {
+        host.join().unwrap();
+    }
+    for watched in [&first, &second] {
+        let stats = watched.tun.stats();
+        assert_eq!((stats.rx_dropped, stats.tx_dropped), (0, 0));
+    }
+    // Through GRO and then GSO every packet is what it was.
+    if case.second == "none" {
+        assert_eq!(first.received, second.sent);
+        assert_eq!(second.received, first.sent);
+    }
+    println!(
+        "there {:.1} segments per super-segment, {:?}",
+        there.carried.mean(),
+        there.carried
+    );
+    Some(there.carried)
+}
+
+fn set_sticky(stream: &TcpStream, options: &[(libc::c_int, &[u8])]) {
+    for (name, bytes) in options {
+        // SAFETY: the pointer and length are those of a live slice.
+        let result = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                libc::IPPROTO_IPV6,
+                *name,
+                bytes.as_ptr().cast(),
+                bytes.len() as libc::socklen_t,
+            )
+        };
+        assert_eq!(result, 0, "{name}: {}", io::Error::last_os_error());
+    }
+}
+
+/// The kernel installs the routes of an address a moment after the address.
+fn retried<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
+    for _ in 0..100 {
+        match attempt() {
+            Ok(value) => return value,
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    attempt().unwrap()
+}
+
+/// Sends a stream and reads one back.
+fn tcp_client(case: &Case) {
+    let mut stream = retried(|| TcpStream::connect(case.socket(2)));
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
+    set_sticky(&stream, case.sticky);
+    stream.write_all(&pattern(THERE, 1)).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert!(got == pattern(BACK, 2), "the answer differs");
+}
+
+/// Reads a stream, then sends one back.
+fn tcp_server(case: &Case) {
+    let listener = retried(|| TcpListener::bind(case.socket(2)));
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert!(got == pattern(THERE, 1), "the stream differs");
+    stream.write_all(&pattern(BACK, 2)).unwrap();
+}
+
+/// A stream comes through unharmed, and most of its packets in large pieces.
+fn joins(case: Case) {
+    let Some(carried) = between(case, tcp_client, tcp_server) else {
+        return;
+    };
+    assert!(carried.bytes >= THERE as u64, "{carried:?}");
+    assert!(carried.mean() > 5.0, "{carried:?}");
+    assert!(carried.largest > 60_000, "{carried:?}");
+}
+
+/// A stream comes through a VXLAN of each family, around packets of each family.
+fn through_vxlan(words: &'static str, outer_v6: bool) {
+    for case in [PLAIN, PLAIN_V6] {
+        joins(Case {
+            vxlan: Some((words, outer_v6)),
+            ..case
+        });
+    }
+}
+
+/// Datagrams that one call sends, and their size.
+const DATAGRAMS: usize = 40;
+const DATAGRAM: usize = 1200;
+const CALLS: u64 = 100;
+
+/// Sends datagrams in a row, and waits for a word that they are there.
+fn udp_client(case: &Case) {
+    let socket = retried(|| UdpSocket::bind((case.address(1, false), 0)));
+    retried(|| socket.connect(case.socket(2)));
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let size = DATAGRAM as libc::c_int;
+    // SAFETY: the option reads one int.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const size).cast(),
+            size_of_val(&size) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "UDP_SEGMENT");
+    for call in 0..CALLS {
+        let data = pattern(DATAGRAMS * DATAGRAM, call);
+        retried(|| socket.send(&data));
+        assert_eq!(socket.recv(&mut [0; 9]).unwrap(), 5);
+    }
+}
+
+fn udp_server(case: &Case) {
+    let socket = retried(|| UdpSocket::bind(case.socket(2)));
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut buf = [0; 2000];
+    for call in 0..CALLS {
+        let mut from = None;
+        for datagram in pattern(DATAGRAMS * DATAGRAM, call).chunks(DATAGRAM) {
+            let (len, client) = socket.recv_from(&mut buf).unwrap();
+            assert!(buf[..len] == *datagram, "call {call}: a datagram differs");
+            from = Some(client);
+        }
+        socket.send_to(b"there", from.unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn vxlan_joins() {
+    through_vxlan("noudpcsum", false);
+    through_vxlan("udpcsum", false);
+    through_vxlan("udp6zerocsumtx udp6zerocsumrx", true);
+    through_vxlan("noudp6zerocsumtx noudp6zerocsumrx", true);
+}
+
+#[test]
+fn datagrams_of_a_size_join() {
+    for case in [PLAIN, PLAIN_V6] {
+        for (link, second) in [(Link::Ethernet, "none"), (Link::Ip, "all")] {
+            let case = Case {
+                link,
+                second,
+                ..case
+            };
+            let Some(carried) = between(case, udp_client, udp_server) else {
+                return;
+            };
+            assert!(carried.mean() > 5.0, "{carried:?}");
+        }
+    }
+}
+
+#[test]
+fn plain_packets_join_behind_a_tap() {
+    joins(PLAIN);
+    joins(PLAIN_V6);
+}
+
+#[test]
+fn plain_packets_join_behind_a_tun() {
+    let tun = Case {
+        link: Link::Ip,
+        ..PLAIN
+    };
+    joins(tun);
+    joins(Case { v6: true, ..tun });
+}
+
+#[test]
+fn super_segments_are_written_whole_to_a_device_that_takes_them() {
+    let whole = Case {
+        second: "all",
+        ..PLAIN
+    };
+    joins(whole);
+    joins(Case { v6: true, ..whole });
+}
+
+#[test]
+fn extension_headers_join() {
+    let mut ways: [&'static [_]; 3] = [&[], &[], &[]];
+    ways[0] = &[DESTINATION];
+    ways[1] = &[HOP_BY_HOP];
+    ways[2] = &[HOP_BY_HOP, DESTINATION];
+    for sticky in ways {
+        joins(Case { sticky, ..PLAIN_V6 });
+    }
+    joins(Case {
+        link: Link::Ip,
+        second: "all",
+        sticky: &[DESTINATION],
+        ..PLAIN_V6
+    });
+}
