@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use fullsend_device::{Caps, Device};
-use fullsend_offload::{Gro, GroConfig, GsoKind, Link, Packet, segment};
+use fullsend_offload::{Encap, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
 use fullsend_units::Instant;
 
 /// Frames to take from the device in one poll.
@@ -41,6 +41,7 @@ impl Forward {
                 link,
                 enabled: true,
                 max_size: 65_536,
+                tunnels: Tunnels::STANDARD,
             }),
             frames: Vec::new(),
             joined: Vec::new(),
@@ -79,14 +80,13 @@ impl Forward {
 
 /// The device cuts the packet, and completes its checksum. None cuts through a tunnel.
 fn is_cut_by(caps: &Caps, packet: &Packet) -> bool {
-    let layers = &packet.layers;
     let cuts = match packet.offload.kind {
         GsoKind::None => true,
         GsoKind::TcpV4 => caps.tso4,
         GsoKind::TcpV6 => caps.tso6,
         GsoKind::Udp => caps.uso,
     };
-    cuts && caps.tx_checksum && layers.network[0] == layers.network[1]
+    cuts && caps.tx_checksum && packet.layers.encap == Encap::None
 }
 
 impl Carried {
