@@ -7,6 +7,12 @@ use fullsend_offload::{Checksum, Gro, GroConfig, GsoKind, Link, Packet, Tunnels,
 use fullsend_units::Instant;
 use libfuzzer_sys::fuzz_target;
 
+const TUNNELS: Tunnels = Tunnels {
+    fou: Some((5555, 47)),
+    gue: Some(6080),
+    ..Tunnels::STANDARD
+};
+
 /// Takes `n` bytes off, or what is left.
 fn take<'a>(data: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (head, tail) = data.split_at(n.min(data.len()));
@@ -49,13 +55,13 @@ fuzz_target!(|data: &[u8]| {
         link,
         enabled: true,
         max_size: 65_536,
-        tunnels: Tunnels::STANDARD,
+        tunnels: TUNNELS,
     });
     let (mut out, mut payload_in) = (Vec::new(), 0);
     while !data.is_empty() {
         let packet = frame(&mut data);
         let mut parsed = packet.clone();
-        if parsed.parse(link).is_ok() {
+        if parsed.parse_through(link, &TUNNELS).is_ok() {
             payload_in += parsed.payload.len();
         }
         gro.receive(Instant::ZERO, packet, &mut out);

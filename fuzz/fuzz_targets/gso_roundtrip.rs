@@ -67,6 +67,69 @@ impl Flow {
     }
 }
 
+/// What is put around a packet.
+#[derive(Clone, Copy)]
+enum Tunnel {
+    None,
+    Ip6,
+    GreKey,
+    Vxlan,
+}
+
+/// The packet in a tunnel, byte `at` of whose headers is changed.
+fn wrap(inner: &[u8], v6: bool, tunnel: Tunnel, id: u16, at: usize, change: u8) -> Vec<u8> {
+    let ether = if v6 { [0x86, 0xdd] } else { [8, 0] };
+    let head = match tunnel {
+        Tunnel::None => return inner.to_vec(),
+        Tunnel::Ip6 => vec![],
+        Tunnel::GreKey => vec![0x20, 0, ether[0], ether[1], 0, 0, 0, 1],
+        Tunnel::Vxlan => {
+            let mut udp = vec![0xc0, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0];
+            udp[4..6].copy_from_slice(&(30 + inner.len() as u16).to_be_bytes());
+            udp.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, ether[0], ether[1]]);
+            udp
+        }
+    };
+    let mut out = if matches!(tunnel, Tunnel::Ip6) {
+        let mut ip = vec![0xfc; 40];
+        let next = if v6 { 41 } else { 4 };
+        ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, next, 64]);
+        ip[4..6].copy_from_slice(&(inner.len() as u16).to_be_bytes());
+        ip
+    } else {
+        let protocol = if matches!(tunnel, Tunnel::Vxlan) {
+            17
+        } else {
+            47
+        };
+        let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+        ip.extend([192, 0, 2, 1, 192, 0, 2, 2]);
+        let len = (20 + head.len() + inner.len()) as u16;
+        ip[2..4].copy_from_slice(&len.to_be_bytes());
+        ip[4..6].copy_from_slice(&id.to_be_bytes());
+        ip
+    };
+    let network = out.len();
+    out.extend(head);
+    let at = at % out.len();
+    out[at] ^= change;
+    out.extend(inner);
+    if !matches!(tunnel, Tunnel::Ip6) {
+        out[10..12].fill(0);
+        let value = sum(&out[..20]).checksum();
+        out[10..12].copy_from_slice(&value.to_be_bytes());
+    }
+    if matches!(tunnel, Tunnel::Vxlan) {
+        out[network + 6..network + 8].fill(0);
+        let value = sum(&out[12..20])
+            + Sum::dword((out.len() - network) as u32)
+            + Sum::word(17)
+            + sum(&out[network..]);
+        out[network + 6..network + 8].copy_from_slice(&value.udp_checksum().to_be_bytes());
+    }
+    out
+}
+
 fn put_checksums_right(frame: &mut [u8], v6: bool, t: usize) {
     let addresses = if v6 { 8..40 } else { 12..20 };
     if !v6 {
@@ -83,7 +146,8 @@ fn put_checksums_right(frame: &mut [u8], v6: bool, t: usize) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut flows = [Flow::new(false), Flow::new(true)];
+    let mut flows: Vec<_> = (0..8).map(|i| Flow::new(i % 2 == 1)).collect();
+    let tunnels = [Tunnel::None, Tunnel::Ip6, Tunnel::GreKey, Tunnel::Vxlan];
     let mut gro = Gro::new(GroConfig {
         link: Link::Ip,
         enabled: true,
@@ -91,16 +155,25 @@ fuzz_target!(|data: &[u8]| {
         tunnels: Tunnels::STANDARD,
     });
     let (mut expected, mut out) = (Vec::new(), Vec::new());
-    for step in data.as_chunks::<4>().0 {
-        let [what, len, at, change] = *step;
-        let flow = &mut flows[usize::from(what & 1)];
+    for step in data.as_chunks::<5>().0 {
+        let [what, len, at, change, outer] = *step;
+        let index = usize::from(what & 1) + usize::from(outer & 3) * 2;
+        let flow = &mut flows[index];
         // Most packets are as long as the one before.
         let len = if what & 6 == 0 { usize::from(len) } else { 100 };
         let change = if what & 0x18 == 0 { change } else { 0 };
-        let frame = flow.next(len, usize::from(at), change, what & 0x20 != 0);
+        // The change is in the inner headers or in the outer ones.
+        let (inner_change, outer_change) = match outer & 4 {
+            0 => (change, 0),
+            _ => (0, change),
+        };
+        let (v6, id) = (flow.v6, flow.ip_id);
+        let frame = flow.next(len, usize::from(at), inner_change, what & 0x20 != 0);
+        let tunnel = tunnels[usize::from(outer & 3)];
+        let frame = wrap(&frame, v6, tunnel, id, usize::from(at), outer_change);
         let packet = Packet::from_frame(Slice::copied_from(&frame));
         let mut parsed = packet.clone();
-        if parsed.parse(Link::Ip).is_ok() {
+        if parsed.parse_through(Link::Ip, &Tunnels::STANDARD).is_ok() {
             expected.push(parsed.to_bytes());
         }
         gro.receive(Instant::ZERO, packet, &mut out);

@@ -50,6 +50,18 @@ pub struct GroConfig {
     pub tunnels: Tunnels,
 }
 
+impl GroConfig {
+    /// Coalesces up to 64 KiB, and looks into no tunnels.
+    pub const fn new(link: Link) -> Self {
+        Self {
+            link,
+            enabled: true,
+            max_size: 65_536,
+            tunnels: Tunnels::NONE,
+        }
+    }
+}
+
 /// What GRO did, in packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroStats {

@@ -35,6 +35,7 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
         out.push(packet);
         return;
     }
+    packet.drop_jumbo_option();
     let Some(template) = Template::new(&packet) else {
         return;
     };

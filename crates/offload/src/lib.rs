@@ -1,4 +1,42 @@
 //! Packets in big pieces: the [`Packet`], GSO that cuts it and GRO that joins it.
+//!
+//! Most of what a packet costs a VPN, a proxy or a stack is per packet, not per byte. [`Gro`] takes
+//! packets as a TUN, a socket or a ring gives them and joins those of a flow that follow each other
+//! into super-segments of up to 64 KiB; the work between is then done once for all of them, and
+//! [`segment`] gives back the very packets, IP IDs and checksums included. Payload is shared, never
+//! copied. It knows TCP and UDP over IPv4 and IPv6, with extension headers, VLAN tags, and in one
+//! level of [`Tunnels`].
+//!
+//! A VPN that reads batches from a TUN and writes to another:
+//!
+//! ```
+//! use fullsend_buf::Slice;
+//! use fullsend_offload::{Gro, GroConfig, Link, Packet, Tunnels, segment};
+//! use fullsend_units::Instant;
+//!
+//! fn forward(gro: &mut Gro, now: Instant, frames: &[Vec<u8>], write: &mut impl FnMut(&[u8])) {
+//!     let frames = frames.iter().map(|frame| Packet::from_frame(Slice::copied_from(frame)));
+//!     let (mut joined, mut cut) = (Vec::new(), Vec::new());
+//!     gro.receive_batch(now, &mut frames.collect(), &mut joined);
+//!     gro.flush(&mut joined); // the end of this read: nothing waits for the next one
+//!     for super_segment in joined {
+//!         // Route, encrypt or count it here: once for up to 45 packets.
+//!         segment(super_segment, &mut cut);
+//!     }
+//!     cut.iter().for_each(|packet| write(&packet.to_bytes()));
+//! }
+//!
+//! let config = GroConfig { tunnels: Tunnels::STANDARD, ..GroConfig::new(Link::Ip) };
+//! let mut gro = Gro::new(config);
+//! # let ack = |id: u8, sum: u8| vec![
+//! #     0x45, 0, 0, 40, 0, id, 0x40, 0, 64, 6, 0x26, sum, 10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80,
+//! #     0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0x46, 0x7b, 0, 0,
+//! # ];
+//! # let from_the_tun = vec![ack(7, 0xc7), ack(8, 0xc6)];
+//! let mut written = Vec::new();
+//! forward(&mut gro, Instant::ZERO, &from_the_tun, &mut |packet| written.push(packet.to_vec()));
+//! assert_eq!(written, from_the_tun);
+//! ```
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -10,6 +48,7 @@ mod ecn;
 mod gro;
 mod gso;
 mod header;
+mod jumbo;
 mod packet;
 mod parse;
 #[cfg(test)]

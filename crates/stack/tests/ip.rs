@@ -33,6 +33,34 @@ fn recv(net: &mut Net, who: usize, id: UdpId) -> Option<(Vec<u8>, String, String
     Some((data, from.to_string(), to.to_string()))
 }
 
+/// GRO joins datagrams of one size; their reader never notices.
+#[test]
+fn datagrams_in_a_row_are_read_one_by_one() {
+    for (link, nic) in ALL {
+        for at in [format!("{}:53", V4[1]), format!("[{}]:53", V6[1])] {
+            let mut net = Net::new(link, nic);
+            let client = net.hosts[0].udp_bind("[::]:1000".parse().unwrap()).unwrap();
+            let server = net.hosts[1].udp_bind("[::]:53".parse().unwrap()).unwrap();
+            let to = at.parse().unwrap();
+            let sent: Vec<_> = [1000, 1000, 1000, 400, 0, 7]
+                .iter()
+                .enumerate()
+                .map(|(i, len)| vec![i as u8; *len])
+                .collect();
+            for data in &sent {
+                let (now, slice) = (net.now, Slice::copied_from(data));
+                net.hosts[0].udp_send(now, client, slice, to, None).unwrap();
+            }
+            let got: Vec<_> = sent
+                .iter()
+                .map(|_| recv(&mut net, 1, server).unwrap().0)
+                .collect();
+            assert!(got == sent, "{link:?} {nic:?} {at}");
+            assert_eq!(recv(&mut net, 1, server), None);
+        }
+    }
+}
+
 #[test]
 fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
     for (link, nic) in ALL {
