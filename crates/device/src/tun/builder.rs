@@ -117,8 +117,7 @@ impl TunBuilder {
             name,
             offload,
         } = self.attach_agreed(&mut notes)?;
-        let one_by_one = !(offload.tso4 && offload.tso6);
-        let mtu = self.kernel_side.apply(&name, one_by_one, &mut notes)?;
+        let mtu = self.kernel_side.apply(&name, &mut notes)?;
         for note in &notes {
             tracing::warn!("{note}");
         }

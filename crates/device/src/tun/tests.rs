@@ -322,10 +322,11 @@ fn settings_of_the_kernel_side() {
 }
 
 #[test]
-fn packets_one_by_one_get_a_longer_queue() {
+fn the_queue_is_longer_than_the_drivers_default() {
     in_own_network(|| {
         let (kernel, ours) = both_families()[0];
-        for (set, room) in [("none", 4096), ("all", 500)] {
+        let room = 4096;
+        for set in ["none", "all"] {
             let builder = Tun::tun("fs%d").offload(set.parse().unwrap());
             let mut tun = builder.kernel_address(kernel, 24).open().unwrap();
             let socket = UdpSocket::bind((kernel, 0)).unwrap();
