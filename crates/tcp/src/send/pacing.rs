@@ -14,6 +14,9 @@ pub(super) const PACING_SHIFT: u32 = 10;
 /// So many segments leave unpaced as a connection starts: nothing is known of the path yet.
 const UNPACED_SEGS: u32 = 10;
 
+/// So much of its own timer's lateness a connection makes good: what would stand in fq meanwhile.
+const CATCH_UP: Nanos = Nanos::from_millis(1);
+
 /// What a segment takes beside its text, about: rates count headers.
 pub(crate) const HEADERS_BYTES: u32 = 60;
 
@@ -25,6 +28,10 @@ pub(crate) struct Pacing {
     pub(crate) max_rate: Rate,
     /// When the next transmit unit may leave.
     next: Instant,
+    /// The connection's own timer was waited for.
+    held: bool,
+    /// How far departures are behind because that timer was late.
+    behind: Nanos,
 }
 
 impl Pacing {
@@ -32,11 +39,25 @@ impl Pacing {
         Self {
             max_rate,
             next: Instant::ZERO,
+            held: false,
+            behind: Nanos::ZERO,
         }
     }
 
-    /// `bytes` leave: when. The next may follow when they have passed at `rate`; lateness is made
-    /// good, but never more than half of a gap.
+    /// A unit must wait for the connection's own timer.
+    fn holds(&mut self, now: Instant) -> bool {
+        let holds = now < self.next;
+        if self.held && !holds {
+            self.behind = now.since(self.next).min(CATCH_UP);
+        }
+        self.held = holds;
+        holds
+    }
+
+    /// `bytes` leave: when. The next may follow when they have passed at `rate`. Lateness of who
+    /// sends is made good, but never more than half of a gap. That of the connection's own timer
+    /// is made good whole, as behind fq, which is given departures ahead of time: a timer of a
+    /// process is late by a gap's length at 10 Gbit/s, and BBR would take that for the path's rate.
     fn depart(&mut self, now: Instant, bytes: u32, rate: Rate) -> Instant {
         let departure = now.max(self.next);
         let gap = rate.time_for(bytes.into());
@@ -45,7 +66,10 @@ impl Pacing {
         } else {
             departure.since(self.next)
         };
-        self.next = departure + gap.saturating_sub(late.min(gap / 2));
+        let behind = late.min(self.behind);
+        let idle = late.saturating_sub(behind).min(gap / 2);
+        self.next = departure - behind + gap.saturating_sub(idle);
+        self.behind = departure.since(self.next);
         departure
     }
 }
@@ -87,15 +111,18 @@ impl Connection {
     /// Text must wait for its time of departure here; sees to it that somebody calls again.
     #[inline]
     pub(super) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
-        let next = match &self.snd.pacing {
-            Some(pacing) if cx.now < pacing.next => pacing.next,
-            _ => return false,
-        };
-        let holds = self.paces_itself(cx);
-        if holds {
-            self.flow(cx.now).wake_at = next;
+        if !self.paces_itself(cx) {
+            return false;
         }
-        holds
+        let Some(pacing) = &mut self.snd.pacing else {
+            return false;
+        };
+        if !pacing.holds(cx.now) {
+            return false;
+        }
+        let next = pacing.next;
+        self.flow(cx.now).wake_at = next;
+        true
     }
 
     /// How long the next unit has to wait at least: the retransmission timer waits with it.
@@ -157,5 +184,28 @@ mod tests {
         assert_eq!(depart(1000), (at(2000), at(3000)), "ahead of time");
         assert_eq!(depart(3300), (at(3300), at(4000)), "late by 0.3 of a gap");
         assert_eq!(depart(9000), (at(9000), at(9500)), "late by five gaps");
+    }
+    #[test]
+    fn what_a_late_timer_cost_is_made_good_whole_up_to_a_millisecond() {
+        let at = |us| Instant::ZERO + Nanos::from_micros(us);
+        let mut pacing = Pacing::new(Rate::UNLIMITED);
+        // 50 us each.
+        let mut depart = |us| {
+            assert!(!pacing.holds(at(us)));
+            let departure = pacing.depart(at(us), 50, Rate(1_000_000));
+            let holds = pacing.holds(at(us));
+            (departure, pacing.next, holds)
+        };
+        assert_eq!(depart(1000), (at(1000), at(1050), true));
+        assert_eq!(depart(1090), (at(1090), at(1100), true), "late by 40 us");
+        assert_eq!(depart(1230), (at(1230), at(1150), false), "late by 130 us");
+        assert_eq!(depart(1230), (at(1230), at(1200), false), "80 left");
+        assert_eq!(depart(1230), (at(1230), at(1250), true), "30 left");
+        // A millisecond, and half a gap of the rest.
+        assert_eq!(depart(9250), (at(9250), at(8275), false), "late by 8 ms");
+        for n in 1..=20 {
+            let next = at(8275 + n * 50);
+            assert_eq!(depart(9250), (at(9250), next, n == 20), "{n}");
+        }
     }
 }
