@@ -16,6 +16,10 @@ pub(crate) enum Squeeze {
     All,
 }
 
+/// A sender's first round trip (RFC 6928): growth is measured from there, not from a short request
+/// before it.
+const FIRST_SEGS: u32 = 10;
+
 /// Segments that a window held down still offers.
 const SQUEEZED_SEGS: u32 = 4;
 
@@ -213,9 +217,11 @@ impl RecvWindow {
         if passed < self.rtt || passed == Nanos::ZERO {
             return;
         }
-        if self.read_this_rtt > self.read_per_rtt {
+        let first = (FIRST_SEGS * mss.bytes()).min(self.limit() / 2);
+        let before = self.read_per_rtt.max(first);
+        if self.read_this_rtt > before {
             if !self.locked && may_grow {
-                self.grow(mss, rmem[2]);
+                self.grow(mss, before, rmem[2]);
             }
             self.read_per_rtt = self.read_this_rtt;
         }
@@ -225,9 +231,9 @@ impl RecvWindow {
 
     /// Room for twice what was read in the round trip, so that a sender in slow start is not
     /// held back; more by as much as the rate has just grown, as the next round will.
-    fn grow(&mut self, mss: Mss, most: u32) {
+    fn grow(&mut self, mss: Mss, before: u32, most: u32) {
         let read = u64::from(self.read_this_rtt);
-        let before = u64::from(self.read_per_rtt);
+        let before = u64::from(before);
         let wanted = 2 * read + 16 * u64::from(mss.bytes());
         let growth = wanted.saturating_mul(read - before).checked_div(before);
         let growth = growth.unwrap_or(0);

@@ -137,6 +137,24 @@ fn the_buffer_grows_ahead_of_slow_start() {
 }
 
 #[test]
+fn small_transactions_grow_no_buffer_however_small_the_first() {
+    let mut window = established(true);
+    window.on_rtt(Nanos::from_micros(20));
+    window.on_read(at(1), 36, mss(), RMEM, true);
+    for ms in 2..100 {
+        window.on_read(at(ms), 4096, mss(), RMEM, true);
+    }
+    assert_eq!(window.rcvbuf(), RMEM[1]);
+    // A bulk sender's second round trip does.
+    window.on_read(at(100), 28_960, mss(), RMEM, true);
+    assert!(
+        (131_073..400_000).contains(&window.rcvbuf()),
+        "{}",
+        window.rcvbuf()
+    );
+}
+
+#[test]
 fn the_path_is_timed_by_windows_of_text() {
     let mut window = established(true);
     window.on_data(at(5), seq(1000));
