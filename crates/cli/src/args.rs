@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -579,7 +579,8 @@ impl ServeArgs {
         self.bind.unwrap_or_else(|| {
             let any = match self.tun.address.first() {
                 Some(cidr) => cidr.addr,
-                None => Ipv4Addr::UNSPECIFIED.into(),
+                // IPv4 as well.
+                None => Ipv6Addr::UNSPECIFIED.into(),
             };
             SocketAddr::new(any, DEFAULT_PORT)
         })

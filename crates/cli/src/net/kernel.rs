@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 use fullsend_tcp::FlowReport;
@@ -29,10 +29,17 @@ impl Net for Kernel {
     }
 
     async fn listen(&self, on: SocketAddr) -> io::Result<TcpListener> {
-        let socket = if on.is_ipv4() {
-            TcpSocket::new_v4()?
-        } else {
-            TcpSocket::new_v6()?
+        let (socket, on) = match on {
+            SocketAddr::V4(_) => (TcpSocket::new_v4()?, on),
+            SocketAddr::V6(v6) => match TcpSocket::new_v6() {
+                Ok(socket) => (socket, on),
+                // A kernel without IPv6: any address is one of the other family.
+                Err(_) if v6.ip().is_unspecified() => {
+                    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, v6.port()));
+                    (TcpSocket::new_v4()?, any)
+                }
+                Err(error) => return Err(error),
+            },
         };
         socket.set_reuseaddr(true)?;
         socket.bind(on)?;
@@ -40,7 +47,12 @@ impl Net for Kernel {
     }
 
     async fn accept(listener: &mut TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-        listener.accept().await
+        let (socket, peer) = listener.accept().await?;
+        // An IPv4 peer of an IPv6 listener, as people write it.
+        Ok((
+            socket,
+            SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+        ))
     }
 
     fn local_addr(listener: &TcpListener) -> io::Result<SocketAddr> {
