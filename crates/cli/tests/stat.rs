@@ -383,3 +383,59 @@ fn without_a_socket_the_running_one_is_found_or_the_error_helps() {
         .unwrap();
     assert!(errors(&out).contains("gone.sock"), "{}", errors(&out));
 }
+
+#[test]
+fn a_server_behind_a_tun_is_looked_into_while_a_kernel_client_works() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: a TUN needs root");
+        return;
+    }
+    let script = r#"
+        set -eu
+        ip link set lo up
+        mkfifo "$DIR/fifo"
+        "$BIN" perf serve --tun fss0 --address 10.77.0.2/24 --qdisc fq --control "$DIR/socket" \
+            > "$DIR/fifo" & server=$!
+        exec 3< "$DIR/fifo"
+        read -r listening <&3
+        timeout 60 "$BIN" perf rr -r 4K,4K --kernel --connect 10.77.0.2 --time 1 > /dev/null &
+        client=$!
+        stat="$BIN stat --socket $DIR/socket"
+        until $stat ss -tinmo > "$DIR/ss" && grep -q 'bytes_acked:[0-9]\{5,\}' "$DIR/ss"; do
+            kill -0 $client
+        done
+        cat "$DIR/ss"
+        wait $client
+        $stat nstat -a
+        $stat qdisc
+        kill -INT $server
+        wait $server
+    "#;
+    let dir = tempfile::tempdir().unwrap();
+    let out = Command::new("unshare")
+        .args(["--net", "bash", "-c", script])
+        .env("BIN", env!("CARGO_BIN_EXE_fullsend"))
+        .env("DIR", dir.path())
+        .env("FULLSEND_STAT_HISTORY", dir.path().join("history"))
+        .output()
+        .expect("unshare(1) starts");
+    assert!(out.status.success(), "{}", errors(&out));
+    let text = String::from_utf8(out.stdout).unwrap();
+    let flow = text.lines().find(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.len() > 4
+            && words[0] == "ESTAB"
+            && words[3] == "10.77.0.2:5211"
+            && words[4].starts_with("10.77.0.1:")
+    });
+    assert!(flow.is_some(), "{text}");
+    for part in [
+        "cubic",
+        "mss:1448",
+        "bytes_received:",
+        "TcpPassiveOpens",
+        "qdisc fq limit 10000p",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

@@ -293,6 +293,20 @@ impl TcpStream {
         self.engine.run_timeless(self.take_prompt(), write)
     }
 
+    /// Writes as much of `data` as there is room for, and says that more follows at once
+    /// (`MSG_MORE`): what does not fill a segment waits for the next write, 200 ms at most.
+    ///
+    /// # Errors
+    /// As those of a write.
+    pub async fn write_more(&self, data: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| {
+            self.poll_op(cx, HostInterest::Write, false, |host, now| {
+                host.tcp_write(now, self.id, data, true)
+            })
+        })
+        .await
+    }
+
     /// Writes all of `data` without copying it: the stack holds on to it until it is acknowledged.
     ///
     /// When dropped before its end, a part may have been written.

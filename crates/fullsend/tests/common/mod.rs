@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod capture;
+
 use std::future::Future;
 use std::time::Duration;
 

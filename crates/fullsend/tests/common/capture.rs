@@ -1,0 +1,99 @@
+//! What passes between the kernel and a TUN, as `tcpdump` sees it: an `AF_PACKET` socket.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use fullsend_units::SeqNum;
+use fullsend_wire::ipv4::Ipv4View;
+use fullsend_wire::ipv6::Ipv6View;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+
+/// All packets of a network namespace from when it was opened, in their order.
+pub(crate) struct Capture(OwnedFd);
+
+/// A TCP packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) from: IpAddr,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: TcpFlags,
+    /// Bytes of payload.
+    pub(crate) len: usize,
+}
+
+impl Seen {
+    pub(crate) fn end(&self) -> SeqNum {
+        self.seq + self.len as u32
+    }
+}
+
+impl Capture {
+    pub(crate) fn open() -> Self {
+        let fd = socket(
+            AddressFamily::Packet,
+            SockType::Datagram,
+            SockFlag::empty(),
+            SockProtocol::EthAll,
+        )
+        .unwrap();
+        setsockopt(&fd, sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        Self(fd)
+    }
+
+    /// What has come since the last call.
+    pub(crate) fn take(&self) -> Vec<Seen> {
+        let mut buf = vec![0; 1 << 17];
+        let mut seen = Vec::new();
+        loop {
+            match recv(self.0.as_raw_fd(), &mut buf, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => seen.extend(parse(&buf[..len])),
+                Err(Errno::EAGAIN) => return seen,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// What has come since the last call with payload from `from`.
+    pub(crate) fn take_data(&self, from: IpAddr) -> Vec<Seen> {
+        let mut seen = self.take();
+        seen.retain(|p| p.from == from && p.len > 0);
+        seen
+    }
+
+    /// The same, bytes of payload only.
+    pub(crate) fn take_lengths(&self, from: IpAddr) -> Vec<usize> {
+        self.take_data(from).iter().map(|p| p.len).collect()
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Seen> {
+    let (from, is_tcp, transport) = match bytes.first()? >> 4 {
+        4 => {
+            let ip = Ipv4View::new(bytes).ok()?;
+            (
+                ip.src().into(),
+                ip.protocol() == protocol::TCP,
+                ip.payload(),
+            )
+        }
+        _ => {
+            let ip = Ipv6View::new(bytes).ok()?;
+            let is_tcp = ip.next_header() == protocol::TCP;
+            (ip.src().into(), is_tcp, ip.payload())
+        }
+    };
+    let (tcp, header) = TcpRepr::parse(transport).ok().filter(|_| is_tcp)?;
+    Some(Seen {
+        from,
+        seq: tcp.seq,
+        ack: tcp.ack,
+        flags: tcp.flags,
+        len: transport.len() - header,
+    })
+}
