@@ -60,6 +60,7 @@ impl Host {
     }
 
     /// `transmit` for an interface with a qdisc.
+    #[inline(never)]
     pub(crate) fn qdisc_transmit(
         &mut self,
         now: Instant,

@@ -237,10 +237,15 @@ impl Host {
     }
 
     /// Carries packets from us to us.
+    #[inline]
     pub(crate) fn run_loopback(&mut self, now: Instant) {
-        if !self.loopback.wants_transmit() {
-            return;
+        if self.loopback.wants_transmit() {
+            self.carry_loopback(now);
         }
+    }
+
+    #[inline(never)]
+    fn carry_loopback(&mut self, now: Instant) {
         let mut batch = Vec::new();
         for _ in 0..LOOPBACK_BUDGET {
             if self.loopback.drain(&mut batch, 1) == 0 {

@@ -51,9 +51,18 @@ impl TcpMemory {
     }
 
     /// A connection's charge becomes `to` pages instead of `from`.
+    #[inline]
     fn change(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, from: u32, to: u32) {
         debug_assert!(self.pages >= from.into());
         self.pages = self.pages.saturating_sub(from.into()) + u64::from(to);
+        if self.is_under_pressure() || self.pages > u64::from(sysctl.tcp_mem[1]) {
+            self.turn(now, sysctl, mib);
+        }
+    }
+
+    /// Pressure may begin or end.
+    #[cold]
+    fn turn(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib) {
         match self.pressed_since {
             None if self.pages > u64::from(sysctl.tcp_mem[1]) => {
                 mib.memory_pressures += 1;

@@ -40,7 +40,8 @@ fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64,
     path.prepend(header, len, ident, if segment.ect { ECT_0 } else { 0 });
     let kind = gso_kind(path, segment);
     let cut = kind != GsoKind::None;
-    packet.payload = core::mem::take(&mut segment.payload);
+    // An assignment would look for something to drop.
+    core::mem::swap(&mut packet.payload, &mut segment.payload);
     packet.layers = path.layers(protocol::TCP);
     packet.offload = Offload {
         gso_size: if cut { segment.gso_size } else { 0 },
@@ -69,6 +70,7 @@ fn build(path: &Path, mut segment: SegmentOut, socket: u64, ident: u16) -> Packe
 
 impl Host {
     /// Appends TCP packets of an interface to `out`, `max` at most before they are cut.
+    #[inline]
     pub(crate) fn tcp_transmit(
         &mut self,
         now: Instant,

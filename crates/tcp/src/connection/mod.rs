@@ -257,6 +257,7 @@ impl TsState {
 impl Connection {
     /// Bytes of memory held by text that was written and is not acknowledged, or arrived and is
     /// not read (`mem` of `sockstat`).
+    #[inline]
     pub fn truesize(&self) -> usize {
         self.snd.wmem_queued() + self.rcv.queue.truesize()
     }

@@ -13,6 +13,15 @@ impl Connection {
         self.check_writable()?;
         self.check_app_limited();
         self.refresh_size_goal(cx);
+        if self.snd.queue.extend_tail(data, self.snd.size_goal as usize) {
+            self.after_write(cx, more);
+            return Ok(data.len());
+        }
+        self.write_units(cx, data, more)
+    }
+
+    /// [`write`](Self::write) of what takes memory.
+    fn write_units(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         let mut goal = self.snd.size_goal as usize;
         let mut done = 0;
         while done < data.len() {
@@ -26,7 +35,11 @@ impl Connection {
                 room = goal;
             }
             let n = room.min(data.len() - done);
+            let before = self.snd.queue.truesize();
             self.snd.queue.append(cx.pool, &data[done..done + n], goal);
+            if self.snd.queue.truesize() != before {
+                self.charge(cx);
+            }
             done += n;
         }
         if done < data.len() {
@@ -36,7 +49,6 @@ impl Connection {
             }
         }
         self.after_write(cx, more && done == data.len());
-        self.charge(cx);
         Ok(done)
     }
 
@@ -65,10 +77,10 @@ impl Connection {
             }
             let piece = data.split_to(room.min(data.len()));
             self.snd.queue.append_slice(piece, goal);
+            self.charge(cx);
         }
         if data.len() < len {
             self.after_write(cx, more && data.is_empty());
-            self.charge(cx);
         }
         if data.is_empty() {
             return Ok(());

@@ -53,16 +53,12 @@ impl Connection {
 
     /// Bytes of the transmit unit that a write may begin now; 0 is none.
     #[inline]
-    pub(super) fn new_unit(&mut self, cx: &mut Cx<'_>) -> usize {
-        self.charge(cx);
-        if !self.may_add_memory(cx) {
-            return 0;
-        }
+    pub(super) fn new_unit(&self, cx: &Cx<'_>) -> usize {
         let goal = self.snd.size_goal as usize;
-        if cx.mem.is_exhausted(cx.sysctl) {
-            goal.min(cx.sysctl.tcp_wmem[0] as usize)
-        } else {
-            goal
+        match self.may_add_memory(cx) {
+            false => 0,
+            true if cx.mem.is_exhausted(cx.sysctl) => goal.min(cx.sysctl.tcp_wmem[0] as usize),
+            true => goal,
         }
     }
 

@@ -206,7 +206,7 @@ impl RtxQueue {
     }
 
     /// Adds what was just sent for the first time. Units come in sequence order.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, unit: TransmitUnit) {
         let TransmitUnit {
             seq,

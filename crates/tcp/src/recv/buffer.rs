@@ -27,7 +27,8 @@ pub(super) struct Text {
     /// In a box: most connections never need it.
     room: Option<Box<Room>>,
     len: u32,
-    /// Capacity of the blocks that `pieces` pin; one that several pieces share counts for each.
+    /// Capacity of `room` and of the blocks that `pieces` pin; one that several pieces share
+    /// counts for each.
     pinned: u32,
 }
 
@@ -45,8 +46,9 @@ impl Text {
     }
 
     /// Bytes of memory held.
+    #[inline]
     pub(super) fn truesize(&self) -> usize {
-        self.pinned as usize + self.room.as_ref().map_or(0, |room| room.capacity())
+        self.pinned as usize
     }
 
     /// Appends text. `frugal`: nothing may be pinned beyond the ratio, however little there is.
@@ -94,7 +96,9 @@ impl Text {
         while !data.is_empty() {
             if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
                 self.close_room();
-                self.room = Some(Box::new(pool.room(self.block_for(data.len()))));
+                let room = pool.room(self.block_for(data.len()));
+                self.pinned += room.capacity() as u32;
+                self.room = Some(Box::new(room));
             }
             let Some(room) = &mut self.room else { return };
             let n = room.extend(data);
@@ -109,6 +113,7 @@ impl Text {
 
     fn close_room(&mut self) {
         if let Some(room) = self.room.take() {
+            self.pinned -= room.capacity() as u32;
             self.keep(room.freeze());
         }
     }

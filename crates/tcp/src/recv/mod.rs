@@ -185,6 +185,12 @@ impl RecvQueue {
         self.text.len()
     }
 
+    /// There are no holes, and nothing came twice that the peer was not told of.
+    #[inline]
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.beyond.is_none()
+    }
+
     /// Bytes waiting behind holes.
     #[inline]
     pub(crate) fn out_of_order(&self) -> usize {
@@ -192,6 +198,7 @@ impl RecvQueue {
     }
 
     /// Bytes of memory held for all of this.
+    #[inline]
     pub(crate) fn truesize(&self) -> usize {
         let beyond = self.beyond.as_ref();
         self.text.truesize() + beyond.map_or(0, |b| b.reassembly.truesize())

@@ -32,6 +32,13 @@ fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_l
 }
 
 impl Connection {
+    /// The round trip is so short that bursts are as large as the device takes.
+    #[inline]
+    pub(super) fn is_path_short(&self, cx: &Cx<'_>) -> bool {
+        let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
+        min_rtt_us >> cx.sysctl.tcp_tso_rtt_log == 0
+    }
+
     /// The most segments a transmit unit may have now.
     pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
         let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);

@@ -34,6 +34,7 @@ impl Draft {
 
 impl Connection {
     /// Puts the header on, and with it everything the peer is to know.
+    #[inline(always)]
     pub(super) fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let window = self.window_field(cx);
@@ -77,10 +78,17 @@ impl Connection {
 
     /// The SACK option for a segment with `len` bytes of text; `None` if there is something to
     /// tell and no room for it.
+    #[inline]
     fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
-        if !self.agreed.sack {
-            return Some(SackBlocks::default());
+        if self.agreed.sack && !self.rcv.queue.is_in_order() {
+            self.some_sack_blocks(len)
+        } else {
+            Some(SackBlocks::default())
         }
+    }
+
+    #[inline(never)]
+    fn some_sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         // Beside timestamps three blocks fit into the header's 40 bytes of options.
         let max = if self.agreed.timestamps { 3 } else { 4 };
         if len > 0 && len + 4 + 8 * max > self.snd.mss.bytes() as usize {

@@ -4,16 +4,29 @@ use alloc::boxed::Box;
 
 use fullsend_units::Instant;
 
-use super::{FlowReport, SendLimit};
+use super::{FlowReport, Histogram, SendLimit};
 use crate::{Connection, Cx};
 
 /// [`crate::legacy::Legacy::max_burst`]: segments that one call might send.
 const MAX_BURST_SEGS: u8 = 5;
 
+/// What the report tells of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Sent {
+    size_bucket: u8,
+    headroom_bucket: u8,
+    limit: SendLimit,
+}
+
 /// The state of a flow that sends.
 #[derive(Debug)]
 pub(crate) struct Flow {
+    /// Without the units of the present run.
     report: FlowReport,
+    /// The last unit, and how many in a row looked like it: most flows send alike all the time,
+    /// and need not touch the report for each unit.
+    run: Sent,
+    run_units: u32,
     held_by: SendLimit,
     since: Instant,
     /// When to try again (pacing, a cork's ceiling); `FAR_FUTURE` when nothing waits for a time.
@@ -30,6 +43,12 @@ impl Flow {
     pub(super) fn new(now: Instant) -> Box<Self> {
         Box::new(Self {
             report: FlowReport::default(),
+            run: Sent {
+                size_bucket: 0,
+                headroom_bucket: 0,
+                limit: SendLimit::Application,
+            },
+            run_units: 0,
             held_by: SendLimit::Application,
             since: now,
             wake_at: Instant::FAR_FUTURE,
@@ -37,6 +56,16 @@ impl Flow {
             completed_units: 0,
             burst_segs: None,
         })
+    }
+
+    #[inline]
+    fn sent(&mut self, unit: Sent) {
+        if unit != self.run {
+            self.report.add_run(self.run, self.run_units);
+            self.run = unit;
+            self.run_units = 0;
+        }
+        self.run_units = self.run_units.wrapping_add(1);
     }
 
     /// From now on `limit` is what holds the flow back.
@@ -101,6 +130,16 @@ impl Flow {
     }
 }
 
+impl FlowReport {
+    #[inline(never)]
+    fn add_run(&mut self, unit: Sent, units: u32) {
+        self.send_size.add(unit.size_bucket, units);
+        self.headroom.add(unit.headroom_bucket, units);
+        let sends = &mut self.sends[unit.limit as usize];
+        *sends = sends.wrapping_add(units);
+    }
+}
+
 impl Connection {
     /// The box; begins it.
     #[inline]
@@ -118,10 +157,11 @@ impl Connection {
         limit: SendLimit,
     ) -> u16 {
         let flow = self.flow(cx.now);
-        flow.report.send_size.add(len);
-        flow.report.headroom.add(headroom);
-        let sends = &mut flow.report.sends[limit as usize];
-        *sends = sends.wrapping_add(1);
+        flow.sent(Sent {
+            size_bucket: Histogram::bucket(len),
+            headroom_bucket: Histogram::bucket(headroom),
+            limit,
+        });
         flow.spend_burst(segs);
         let number = flow.next_number();
         flow.on_handed_out();
@@ -142,6 +182,7 @@ impl Connection {
             return FlowReport::default();
         };
         let mut report = flow.report;
+        report.add_run(flow.run, flow.run_units);
         report.time[flow.held_by as usize] += now.since(flow.since);
         report.now_held_by = Some(flow.held_by);
         report
@@ -152,7 +193,7 @@ impl Connection {
 mod tests {
     use fullsend_units::{Instant, Nanos};
 
-    use super::{Flow, SendLimit};
+    use super::{Flow, Histogram, SendLimit};
 
     #[test]
     fn time_is_counted_from_turn_to_turn() {
@@ -166,6 +207,26 @@ mod tests {
         assert_eq!(time(SendLimit::Application), 3);
         assert_eq!(time(SendLimit::Cwnd), 7);
         assert_eq!(time(SendLimit::Pacing), 0);
+    }
+
+    #[test]
+    fn units_that_look_alike_are_counted_together() {
+        let mut lengths = [0; 3];
+        let mut flow = Flow::new(Instant::ZERO);
+        for (n, len) in [5000, 6000, 100, 7000, 7000, 7000].into_iter().enumerate() {
+            flow.sent(super::Sent {
+                size_bucket: Histogram::bucket(len),
+                headroom_bucket: 16,
+                limit: SendLimit::Size,
+            });
+            let mut report = flow.report;
+            report.add_run(flow.run, flow.run_units);
+            let buckets = report.send_size.buckets();
+            lengths = [buckets[12], buckets[6], report.headroom.buckets()[16]];
+            assert_eq!(report.send_size.count(), n as u64 + 1);
+            assert_eq!(report.sends(SendLimit::Size), n as u32 + 1);
+        }
+        assert_eq!(lengths, [5, 1, 6]);
     }
 
     #[test]

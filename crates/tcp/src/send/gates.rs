@@ -120,6 +120,10 @@ impl Connection {
         if self.snd.queue.is_empty() {
             return Ok(grant);
         }
+        if self.goes_whole(cx, grant.headroom) {
+            grant.len = self.snd.queue.len() as u32;
+            return Ok(grant);
+        }
         let measures = self.measure(cx, room)?;
         grant.len = self.size(cx, &measures, window)?;
         grant.limit = self.what_cut(grant.len, &measures);
@@ -127,6 +131,22 @@ impl Connection {
             return Err(Blocked::Tsq);
         }
         Ok(grant)
+    }
+
+    /// Nothing is in flight, and one unit holds all that is queued: the gates behind have nothing
+    /// to say.
+    #[inline]
+    fn goes_whole(&self, cx: &Cx<'_>, headroom: u32) -> bool {
+        let snd = &self.snd;
+        let most = (self.cwnd.cwnd / 2).max(1).min(cx.device.gso_max_segs);
+        let most = headroom.min(most.saturating_mul(snd.mss.bytes()));
+        snd.rtx.is_empty()
+            && snd.queue.len() as u32 <= most.min(snd.size_goal)
+            && snd.size_goal_for == cx.device.gso_max_size
+            && snd.blocked != Blocked::Autocork
+            && !self.is_corked()
+            && self.is_path_short(cx)
+            && !(cx.legacy.split_tail || cx.legacy.max_burst)
     }
 
     /// Segments that cwnd admits.

@@ -10,38 +10,27 @@ use crate::{Cx, SegmentOut, SendLimit};
 
 impl Connection {
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        if !self.state.is_synchronized() || self.out.reset.is_some() {
-            let segment = self.unusual_segment(cx);
-            self.after_transmit(cx, segment.is_some());
-            return segment;
-        }
-        let Some(draft) = self.next_draft(cx) else {
-            self.after_transmit(cx, false);
-            return None;
+        let segment = if !self.state.is_synchronized() || self.out.reset.is_some() {
+            self.unusual_segment(cx)
+        } else {
+            let draft = self.next_draft(cx);
+            draft.map(|draft| self.build(cx, draft))
         };
-        let segment = self.build(cx, draft);
-        self.after_transmit(cx, true);
-        self.charge(cx);
-        Some(segment)
-    }
-
-    #[inline]
-    fn after_transmit(&mut self, cx: &mut Cx<'_>, sent: bool) {
-        self.out.any = sent && self.has_more();
-        if !self.snd.has_unsent() {
+        let unsent = self.snd.has_unsent();
+        if !unsent {
             self.report_held(cx.now, SendLimit::Application);
         }
+        self.out.any = segment.is_some() && (unsent || self.has_more());
         // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
         self.wake_writer_if_room(cx);
+        self.charge(cx);
+        segment
     }
 
-    /// Behind the segment that has just been built another one might follow.
+    /// Behind the segment that has just been built another one without new text might follow.
     #[inline]
     fn has_more(&self) -> bool {
-        self.snd.has_unsent()
-            || self.rcv.ack.is_due()
-            || self.snd.rtx.has_lost()
-            || self.out.has_extras()
+        self.rcv.ack.is_due() || self.snd.rtx.has_lost() || self.out.has_extras()
     }
 
     /// A reset, and what goes while there is no connection yet or no longer.

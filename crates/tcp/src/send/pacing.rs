@@ -135,16 +135,14 @@ impl Connection {
     /// keeps it (zero: at once).
     #[inline]
     pub(super) fn depart(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
-        if self.snd.pacing.is_none() {
-            // Congestion control that paces brought a box of its own.
-            if !cx.device.fq {
-                return Instant::ZERO;
-            }
-            self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
+        // Congestion control that paces brought a box of its own.
+        if self.snd.pacing.is_none() && !cx.device.fq {
+            return Instant::ZERO;
         }
         self.depart_paced(cx, len + segs * HEADERS_BYTES)
     }
 
+    #[inline(never)]
     fn depart_paced(&mut self, cx: &Cx<'_>, bytes: u32) -> Instant {
         if !self.is_paced(cx) {
             return Instant::ZERO;
@@ -154,9 +152,8 @@ impl Connection {
         } else {
             self.pacing_rate(cx.sysctl)
         };
-        let Some(pacing) = &mut self.snd.pacing else {
-            return Instant::ZERO;
-        };
+        let begin = || Box::new(Pacing::new(Rate::UNLIMITED));
+        let pacing = self.snd.pacing.get_or_insert_with(begin);
         let departure = pacing.depart(cx.now, bytes, rate);
         if cx.device.fq {
             departure

@@ -63,10 +63,16 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Where `value` belongs.
     #[inline]
-    pub(crate) fn add(&mut self, value: u32) {
-        let count = &mut self.buckets[(value | 1).ilog2() as usize & 31];
-        *count = count.wrapping_add(1);
+    pub(super) fn bucket(value: u32) -> u8 {
+        (value | 1).ilog2() as u8
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, bucket: u8, values: u32) {
+        let count = &mut self.buckets[usize::from(bucket) & 31];
+        *count = count.wrapping_add(values);
     }
 
     /// All counts, smallest values first.
@@ -144,7 +150,7 @@ mod tests {
     fn buckets_are_powers_of_two() {
         let mut histogram = Histogram::default();
         for value in [0, 1, 2, 3, 4, 1448, 65_160, u32::MAX] {
-            histogram.add(value);
+            histogram.add(Histogram::bucket(value), 1);
         }
         let counts: Vec<_> = histogram.iter().collect();
         let expected = [(0, 2), (2, 2), (4, 1), (1024, 1), (32_768, 1), (1 << 31, 1)];

@@ -86,24 +86,26 @@ impl WriteQueue {
         size_goal.saturating_sub(self.tail_len())
     }
 
-    /// Copies `data` in, all of it (bound it by memory first, one unit at a time if need be:
-    /// [`tail_room`](Self::tail_room)).
+    /// Copies `data` in if it fits into the tail transmit unit and the memory open for it.
     #[inline]
-    pub(crate) fn append(&mut self, pool: &Pool, data: &[u8], size_goal: usize) {
+    pub(crate) fn extend_tail(&mut self, data: &[u8], size_goal: usize) -> bool {
         if let Some(room) = &mut self.room
+            && self.tail_len > 0
             && data.len() <= size_goal.saturating_sub(self.tail_len as usize)
             && data.len() <= room.remaining()
         {
             room.extend(data);
             self.len += data.len() as u32;
             self.tail_len += data.len() as u32;
-            return;
+            return true;
         }
-        self.append_beyond(pool, data, size_goal.max(1));
+        false
     }
 
-    /// [`append`](Self::append) when `data` does not fit into what is open.
-    fn append_beyond(&mut self, pool: &Pool, mut data: &[u8], size_goal: usize) {
+    /// Copies `data` in, all of it (bound it by memory first, one unit at a time if need be:
+    /// [`tail_room`](Self::tail_room)).
+    pub(crate) fn append(&mut self, pool: &Pool, mut data: &[u8], size_goal: usize) {
+        let size_goal = size_goal.max(1);
         while !data.is_empty() {
             if self.tail_len() >= size_goal {
                 self.begin_unit(size_goal);

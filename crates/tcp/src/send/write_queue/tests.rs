@@ -121,7 +121,9 @@ proptest! {
             match op {
                 Op::Write(len) => {
                     let data = make(len);
-                    queue.append(&pool, &data, goal);
+                    if !queue.extend_tail(&data, goal) {
+                        queue.append(&pool, &data, goal);
+                    }
                     model.extend(data);
                 }
                 Op::Lend(len) => {
