@@ -123,11 +123,6 @@ impl Flows {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> &Flow {
-        &self.all[index as usize]
-    }
-
-    #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> &mut Flow {
         &mut self.all[index as usize]
     }

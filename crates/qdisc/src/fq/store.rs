@@ -52,20 +52,22 @@ impl<P> Store<P> {
         self.len
     }
 
+    /// Packets are large: one is copied once on its way in, and once on its way out.
     #[inline]
     pub(super) fn push(&mut self, fifo: &mut Fifo, packet: P, departure: Instant) {
-        let node = Node {
-            departure,
-            next: NIL,
-            packet: Some(packet),
-        };
         let index = self.free;
         let index = if let Some(place) = self.nodes.get_mut(index as usize) {
             self.free = place.next;
-            *place = node;
+            place.departure = departure;
+            place.next = NIL;
+            place.packet = Some(packet);
             index
         } else {
-            self.nodes.push(node);
+            self.nodes.push(Node {
+                departure,
+                next: NIL,
+                packet: Some(packet),
+            });
             self.nodes.len() as u32 - 1
         };
         if let Some(tail) = self.nodes.get_mut(fifo.tail as usize) {
@@ -93,11 +95,10 @@ impl<P> Store<P> {
         node.packet.take()
     }
 
-    /// When the first of a queue may leave.
+    /// The first of a queue, and when it may leave.
     #[inline]
-    pub(super) fn departure(&self, fifo: &Fifo) -> Instant {
-        self.nodes
-            .get(fifo.head as usize)
-            .map_or(Instant::ZERO, |node| node.departure)
+    pub(super) fn front(&mut self, fifo: &Fifo) -> Option<(&mut P, Instant)> {
+        let node = self.nodes.get_mut(fifo.head as usize)?;
+        node.packet.as_mut().map(|packet| (packet, node.departure))
     }
 }

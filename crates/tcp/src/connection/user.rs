@@ -13,7 +13,11 @@ impl Connection {
         self.check_writable()?;
         self.check_app_limited();
         self.refresh_size_goal(cx);
-        if self.snd.queue.extend_tail(data, self.snd.size_goal as usize) {
+        if self
+            .snd
+            .queue
+            .extend_tail(data, self.snd.size_goal as usize)
+        {
             self.after_write(cx, more);
             return Ok(data.len());
         }

@@ -55,10 +55,12 @@ impl Connection {
     #[inline]
     pub(super) fn new_unit(&self, cx: &Cx<'_>) -> usize {
         let goal = self.snd.size_goal as usize;
-        match self.may_add_memory(cx) {
-            false => 0,
-            true if cx.mem.is_exhausted(cx.sysctl) => goal.min(cx.sysctl.tcp_wmem[0] as usize),
-            true => goal,
+        if !self.may_add_memory(cx) {
+            0
+        } else if cx.mem.is_exhausted(cx.sysctl) {
+            goal.min(cx.sysctl.tcp_wmem[0] as usize)
+        } else {
+            goal
         }
     }
 
