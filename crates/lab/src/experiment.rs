@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use fullsend_units::Nanos;
+
 use crate::Measures;
 use crate::experiments;
 use crate::figure::Figure;
@@ -17,6 +19,9 @@ pub enum Scale {
     Quick,
 }
 
+/// Time since any moment that does not change.
+pub type Clock = fn() -> Nanos;
+
 /// One run of an experiment, and where it tells how far it is.
 #[derive(Debug)]
 pub struct Run<'a> {
@@ -26,6 +31,8 @@ pub struct Run<'a> {
     pub seed: u64,
     /// How much of it.
     pub scale: Scale,
+    /// For what real time is the point of; without it that is left out.
+    pub clock: Option<Clock>,
     /// How far it is.
     pub progress: &'a Progress,
 }
@@ -84,8 +91,8 @@ pub struct Experiment {
     pub(crate) run: fn(&Run<'_>) -> Measures,
     pub(crate) figures: fn(&[Measures]) -> Vec<Figure>,
     pub(crate) plots: fn(&[Measures]) -> Vec<Plot>,
-    /// A small representative run.
-    pub(crate) trace: Trace,
+    /// A small representative run, where there is a network to look at.
+    pub(crate) trace: Option<Trace>,
 }
 
 /// Builds a network, gives it to the second argument, which attaches what looks at packets, and

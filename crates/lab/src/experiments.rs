@@ -1,6 +1,7 @@
 //! The experiments, a file each.
 
 mod autocorking;
+mod gro_parse;
 mod max_burst;
 mod notsent_lowat;
 mod tso_split;
@@ -12,4 +13,5 @@ pub(crate) const ALL: &[Experiment] = &[
     autocorking::EXPERIMENT,
     notsent_lowat::EXPERIMENT,
     max_burst::EXPERIMENT,
+    gro_parse::EXPERIMENT,
 ];

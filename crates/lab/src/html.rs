@@ -20,7 +20,7 @@ pub fn html(outcomes: &[Outcome], seed: u64) -> String {
     let _ = write!(
         out,
         "<h1>Fullsend lab</h1>\n<p class=\"sum\">{held} of {all} figures hold. Virtual time, seed \
-         {seed}: the same on any machine.</p>\n"
+         {seed}: the same on any machine, but where it says measured.</p>\n"
     );
     summary(&mut out, outcomes);
     for outcome in outcomes {

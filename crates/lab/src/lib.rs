@@ -2,7 +2,8 @@
 //! the figures of the public reference that introduced it.
 //!
 //! Everything runs on the simulator in virtual time: the same seed gives the same figures to the
-//! last digit, on any machine. [`EXPERIMENTS`] lists them, a [`Plan`] runs them, [`table()`] shows
+//! last digit, on any machine. Only where a processor's time is the point, and a [`Clock`] is given,
+//! it is measured, and said so. [`EXPERIMENTS`] lists them, a [`Plan`] runs them, [`table()`] shows
 //! what came of it, and [`trace()`] the packets.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -27,7 +28,7 @@ mod tcpdump;
 mod testing;
 mod trace;
 
-pub use experiment::{EXPERIMENTS, Experiment, Progress, Run, Scale, by_name};
+pub use experiment::{Clock, EXPERIMENTS, Experiment, Progress, Run, Scale, by_name};
 pub use figure::Figure;
 pub use html::html;
 pub use measure::{Histogram, Measures, Series};

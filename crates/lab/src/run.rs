@@ -7,7 +7,7 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::experiment::{EXPERIMENTS, Experiment, Progress, Run, Scale};
+use crate::experiment::{Clock, EXPERIMENTS, Experiment, Progress, Run, Scale};
 use crate::plot::Plot;
 use crate::{Figure, Measures};
 
@@ -52,6 +52,7 @@ pub struct Plan {
     experiments: Vec<&'static Experiment>,
     seed: u64,
     scale: Scale,
+    clock: Option<Clock>,
 }
 
 #[derive(Debug)]
@@ -83,7 +84,15 @@ impl Plan {
             experiments,
             seed,
             scale,
+            clock: None,
         }
+    }
+
+    /// Also measures what real time is the point of. The outcome is another each time then.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
     }
 
     /// How far all of it is, from 0 to 1.
@@ -134,6 +143,7 @@ impl Plan {
             case: job.case,
             seed: self.seed,
             scale: self.scale,
+            clock: self.clock,
             progress: &job.progress,
         })
     }

@@ -8,6 +8,7 @@ pub(crate) fn quick(experiment: &Experiment, case: usize) -> Measures {
         case,
         seed: 1,
         scale: Scale::Quick,
+        clock: None,
         progress: &Progress::default(),
     })
 }

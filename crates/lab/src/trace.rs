@@ -30,13 +30,17 @@ pub struct TraceConfig {
 /// card to `text`, a line each, and to `pcap` if there is one.
 ///
 /// # Errors
-/// What `text` or `pcap` says when it is written to.
+/// What `text` or `pcap` says when it is written to; `Unsupported` if the experiment has no network.
 pub fn trace(
     experiment: &Experiment,
     config: TraceConfig,
     text: Box<dyn Write>,
     pcap: Option<Box<dyn Write + Send>>,
 ) -> io::Result<()> {
+    let Some(example) = experiment.trace else {
+        let text = format!("{}: no packets cross a network in it", experiment.name);
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    };
     let tap = match pcap {
         Some(out) => {
             let name = if config.wire {
@@ -59,9 +63,10 @@ pub fn trace(
         case: config.case,
         seed: config.seed,
         scale: Scale::Quick,
+        clock: None,
         progress: &Progress::default(),
     };
-    (experiment.trace)(&run, &mut |net| {
+    example(&run, &mut |net| {
         let recorder = recorder.clone();
         net.watch(move |tap| recorder.borrow_mut().see(tap));
     });

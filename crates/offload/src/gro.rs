@@ -67,6 +67,9 @@ impl GroConfig {
 pub struct GroStats {
     /// Packets in.
     pub received: u64,
+    /// Walks over a packet's headers. A packet that plainly continues the one before it needs none:
+    /// one comparison of the two says so.
+    pub walks: u64,
     /// Packets that joined another.
     pub merged: u64,
     /// Packets that could not be parsed and were dropped.
@@ -146,6 +149,7 @@ impl Gro {
     /// long way.
     #[inline]
     fn goes_alone(&mut self, packet: &mut Packet) -> bool {
+        self.stats.walks += 1;
         let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
             return false;
         };
@@ -165,6 +169,7 @@ impl Gro {
         if self.follow(packet, out) {
             return;
         }
+        self.stats.walks += 1;
         let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
             self.stats.malformed += 1;
             return;

@@ -28,7 +28,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
     figures,
     plots,
-    trace,
+    trace: Some(trace),
 };
 
 /// The cases of the interactive writer.

@@ -26,7 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
     figures,
     plots,
-    trace,
+    trace: Some(trace),
 };
 
 /// The case in which the old rule is switched off while the flow runs.

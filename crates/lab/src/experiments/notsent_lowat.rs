@@ -24,7 +24,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
     figures,
     plots,
-    trace,
+    trace: Some(trace),
 };
 
 /// The case with the limit, but with the wake-ups of before.

@@ -27,7 +27,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
     figures,
     plots,
-    trace,
+    trace: Some(trace),
 };
 
 /// The case in which the reader answers before its host acknowledges.

@@ -1,0 +1,256 @@
+//! How often does GRO read a packet's headers? Runs of one flow over IPv6: plain, with extension
+//! headers, and in another IPv6 packet.
+//!
+//! "Before", whoever completes an aggregate walks its headers again, from the first network header
+//! to the transport, to learn what completes it. "After", it takes what was recorded on receive.
+
+use std::hint::black_box;
+
+use fullsend_buf::Slice;
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
+use fullsend_units::Instant;
+
+use crate::experiment::{AFTER, BEFORE, Experiment, Run};
+use crate::figure::{Check, Figure};
+use crate::measure::Measures;
+
+mod legacy;
+#[cfg(test)]
+mod tests;
+
+use legacy::LegacyComplete;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "gro-parse",
+    purpose: "GRO completes what it joined from what the first look recorded; it walks no header twice",
+    source: "Linux series \"gro: optimise redundant parsing of packets\" (R. Gobert, 2023; 7b355b76e2b3 is its first patch): TCP_STREAM over each, mean of 5",
+    cases: &["before", "after"],
+    weights: &[1, 1],
+    run,
+    figures,
+    plots: |_| Vec::new(),
+    trace: None,
+};
+
+/// What stands in front of the TCP header, and what its numbers and rows are called.
+struct Shape {
+    /// Next header of the first IPv6 header, and what follows it up to the TCP header.
+    inside: (u8, fn() -> Vec<u8>),
+    received: Names,
+    completed: Names,
+    time: Names,
+    /// The row of what one parse gains, and what the reference gained, percent.
+    gain: (&'static str, f64),
+    /// Walks to complete an aggregate: the reference's after its change, and ours before.
+    walks: [f64; 2],
+}
+
+/// Of a measure, and of its row.
+struct Names {
+    value: &'static str,
+    row: &'static str,
+}
+
+const TCP: u8 = 6;
+const IPV6: u8 = 41;
+const DESTINATION: u8 = 60;
+
+const PLAIN: Shape = Shape {
+    inside: (TCP, Vec::new),
+    received: Names {
+        value: "ipv6_walks_per_packet",
+        row: "IPv6: walks on receive, per packet",
+    },
+    completed: Names {
+        value: "ipv6_walks_per_aggregate",
+        row: "IPv6: walks to complete, per aggregate",
+    },
+    time: Names {
+        value: "ipv6_ns_per_packet",
+        row: "IPv6: a packet's time, measured here",
+    },
+    gain: ("IPv6: gained by one parse, measured here", 0.02),
+    walks: [0.0, 1.0],
+};
+
+const EXTENDED: Shape = Shape {
+    inside: (DESTINATION, || vec![TCP, 0, 1, 4, 0, 0, 0, 0]),
+    received: Names {
+        value: "extension_walks_per_packet",
+        row: "extension headers: walks on receive, per packet",
+    },
+    completed: Names {
+        value: "extension_walks_per_aggregate",
+        row: "extension headers: walks to complete, per aggregate",
+    },
+    time: Names {
+        value: "extension_ns_per_packet",
+        row: "extension headers: a packet's time, measured here",
+    },
+    gain: (
+        "extension headers: gained by one parse, measured here",
+        0.74,
+    ),
+    walks: [0.0, 1.0],
+};
+
+const TUNNEL: Shape = Shape {
+    inside: (IPV6, || ipv6(TCP, 32 + MSS)),
+    received: Names {
+        value: "tunnel_walks_per_packet",
+        row: "IPv6 in IPv6: walks on receive, per packet",
+    },
+    completed: Names {
+        value: "tunnel_walks_per_aggregate",
+        row: "IPv6 in IPv6: walks to complete, per aggregate",
+    },
+    time: Names {
+        value: "tunnel_ns_per_packet",
+        row: "IPv6 in IPv6: a packet's time, measured here",
+    },
+    gain: ("IPv6 in IPv6: gained by one parse, measured here", 0.03),
+    walks: [1.0, 2.0],
+};
+
+const SHAPES: [Shape; 3] = [PLAIN, EXTENDED, TUNNEL];
+
+const MSS: usize = 1448;
+/// Segments that fill 64 KiB, with any of the headers.
+const FULL: usize = 45;
+/// Packets of one device poll.
+const POLL: usize = 4 * FULL;
+
+fn ipv6(next_header: u8, len: usize) -> Vec<u8> {
+    let mut out = vec![0x60, 0, 0, 0];
+    out.extend((len as u16).to_be_bytes());
+    out.extend([next_header, 64]);
+    out.extend([[0xfd; 15].as_slice(), &[1]].concat());
+    out.extend([[0xfd; 15].as_slice(), &[2]].concat());
+    out
+}
+
+impl Shape {
+    /// Segment `index` of the flow. Its TCP checksum is left out: a card has verified it.
+    fn frame(&self, index: usize) -> Slice {
+        let (next_header, inside) = self.inside;
+        let inside = inside();
+        let mut out = ipv6(next_header, inside.len() + 32 + MSS);
+        out.extend(inside);
+        out.extend([0x1f, 0x40, 0, 80]);
+        out.extend(((index * MSS) as u32).to_be_bytes());
+        out.extend([0, 0, 0, 7, 0x80, 0x10, 1, 0, 0, 0, 0, 0]);
+        out.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+        out.resize(out.len() + MSS, 0x5a);
+        Slice::copied_from(&out)
+    }
+}
+
+fn run(run: &Run<'_>) -> Measures {
+    let mut out = Measures::default();
+    for (i, shape) in SHAPES.iter().enumerate() {
+        measure(run, shape, &mut out);
+        run.progress.set((i + 1) as f64 / SHAPES.len() as f64);
+    }
+    out
+}
+
+/// Polls of one flow.
+fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
+    let frames: Vec<Slice> = (0..POLL).map(|index| shape.frame(index)).collect();
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ip,
+        enabled: true,
+        max_size: 65_536,
+        tunnels: Tunnels::STANDARD,
+    });
+    let mut legacy = LegacyComplete::default();
+    let (mut packets, mut joined) = (Vec::new(), Vec::new());
+    let (mut aggregates, mut best) = (0, f64::INFINITY);
+    for _ in 0..run.scaled(10_000, 10) {
+        packets.extend(frames.iter().map(|frame| {
+            let mut packet = Packet::from_frame(frame.clone());
+            packet.offload.checksum = Checksum::Valid;
+            packet
+        }));
+        let start = run.clock.map(|clock| clock());
+        gro.receive_batch(Instant::ZERO, &mut packets, &mut joined);
+        gro.flush(&mut joined);
+        if run.before() {
+            for packet in &joined {
+                black_box(legacy.complete(&packet.header));
+            }
+        }
+        if let (Some(clock), Some(start)) = (run.clock, start) {
+            let spent = clock().as_nanos() - start.as_nanos();
+            best = best.min(spent as f64 / POLL as f64);
+        }
+        aggregates += joined.len();
+        joined.clear();
+    }
+    let stats = gro.stats();
+    let per_packet = stats.walks as f64 / stats.received as f64;
+    out.set(shape.received.value, per_packet);
+    let per_aggregate = legacy.walks as f64 / aggregates as f64;
+    out.set(shape.completed.value, per_aggregate);
+    if run.clock.is_some() {
+        // The quickest poll: the one that nothing else on the machine disturbed.
+        out.set(shape.time.value, best);
+    }
+}
+
+/// A measured time, if there was a clock.
+fn time(case: &Measures, shape: &Shape) -> Option<f64> {
+    case.values.get(shape.time.value).copied()
+}
+
+fn percent(before: f64, after: f64) -> f64 {
+    (before / after - 1.0) * 100.0
+}
+
+/// A row in percent that is told.
+fn told(what: &'static str, reference: f64, ours: Option<f64>) -> Figure {
+    let figure = Figure::new(what, "%", 2).reference_after(reference);
+    match ours {
+        Some(ours) => figure.ours_after(ours),
+        None => figure,
+    }
+}
+
+fn figures(cases: &[Measures]) -> Vec<Figure> {
+    let mut out = Vec::new();
+    for shape in &SHAPES {
+        walks(cases, shape, &mut out);
+        let times = time(&cases[BEFORE], shape).zip(time(&cases[AFTER], shape));
+        if let Some((before, after)) = times {
+            out.push(Figure::new(shape.time.row, "ns", 1).ours(before, after));
+        }
+        let gain = times.map(|(before, after)| percent(before, after));
+        out.push(told(shape.gain.0, shape.gain.1, gain));
+    }
+    let cost = time(&cases[AFTER], &EXTENDED).zip(time(&cases[AFTER], &PLAIN));
+    out.push(told(
+        "extension headers: cost beside plain IPv6, measured here",
+        9.7,
+        cost.map(|(extended, plain)| percent(extended, plain)),
+    ));
+    out
+}
+
+/// The rows that are the same on any machine.
+fn walks(cases: &[Measures], shape: &Shape, out: &mut Vec<Figure>) {
+    let pair = |names: &Names| {
+        let [before, after] = [BEFORE, AFTER].map(|case| cases[case].get(names.value));
+        Figure::new(names.row, "walks", 3).ours(before, after)
+    };
+    let [theirs, before] = shape.walks;
+    out.push(
+        pair(&shape.received)
+            .reference(1.0, 1.0)
+            .check(Check::Unchanged(0.0)),
+    );
+    out.push(
+        pair(&shape.completed)
+            .reference(before, theirs)
+            .check(Check::Exactly([before, 0.0])),
+    );
+}
