@@ -13,6 +13,9 @@ use fullsend_offload::{
 };
 use fullsend_units::Instant;
 
+mod frames;
+use frames::Shape;
+
 const MSS: usize = 1448;
 const SEGMENTS: usize = 44;
 
@@ -106,15 +109,20 @@ fn gro(c: &mut Criterion) {
             run(&mut group, &format!("{name} {what}"), &input);
         }
     }
-    for flows in [8, 1000] {
-        let each: Vec<_> = (0..flows)
-            .map(|port| frames(&cut(super_segment(false, port)), Checksum::Valid))
-            .collect();
-        let mixed: Vec<_> = (0..SEGMENTS)
-            .flat_map(|i| each.iter().map(move |flow| flow[i].clone()))
-            .collect();
-        group.throughput(Throughput::Elements(mixed.len() as u64));
-        run(&mut group, &format!("v4 {flows} flows"), &mixed);
+    // One packet of each flow in turn.
+    for (name, shape) in Shape::ALL {
+        for flows in [1, 8, 1000] {
+            let mixed: Vec<_> = (0..SEGMENTS)
+                .flat_map(|i| (0..flows).map(move |flow| shape.frame(flow, i, MSS)))
+                .map(|frame| {
+                    let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+                    packet.offload.checksum = Checksum::Valid;
+                    packet
+                })
+                .collect();
+            group.throughput(Throughput::Elements(mixed.len() as u64));
+            run(&mut group, &format!("{name}, {flows} flows"), &mixed);
+        }
     }
     group.finish();
 }

@@ -87,6 +87,9 @@ pub struct Gro {
     config: GroConfig,
     table: Table,
     stats: GroStats,
+    /// Packets held in a row whose flow was not: beyond what the table holds, guessing a packet's
+    /// flow before its parse does not pay.
+    strangers: u8,
 }
 
 impl Gro {
@@ -99,6 +102,7 @@ impl Gro {
             },
             table: Table::new(),
             stats: GroStats::default(),
+            strangers: 0,
         }
     }
 
@@ -193,7 +197,8 @@ impl Gro {
         let Some(at) = self.table.recent() else {
             return false;
         };
-        self.follow_at(at, packet, out) || self.follow_other(packet, out)
+        self.follow_at(at, packet, out)
+            || self.strangers <= table::CAPACITY && self.follow_other(packet, out)
     }
 
     #[inline(never)]
@@ -307,23 +312,66 @@ impl Gro {
         let Some((flow, hash)) = hashed else {
             return pass(packet, walk, out);
         };
-        let step = step(header, &packet.layers, packet, walk.padded);
-        if let Some(at) = self.table.find(hash, &flow) {
-            let held = self.table.held_mut(at);
-            if let Some(fixed) = held.accepts(&step).filter(|_| held.is_like(&flow)) {
-                return self.join(at, &step, fixed, packet, walk.header_len, out);
+        let found = self.table.find(hash, &flow);
+        let found = found.map(|at| (at, self.table.held_mut(at).is_like(&flow)));
+        let (layers, flush) = (packet.layers, walk.padded);
+        let (network, transport) = (
+            usize::from(layers.network[0]),
+            usize::from(layers.transport),
+        );
+        let hold = Hold { hash, now, found };
+        match Shape::of(&layers) {
+            Shape::V4 => {
+                let ids = OneId::new(header, network);
+                let step = Step::tcp(header, transport, packet, ids, flush);
+                self.join_or_hold(&hold, &step, packet, walk, out);
+            }
+            Shape::V6 | Shape::V6Ext => {
+                let step = Step::tcp(header, transport, packet, NoId, flush);
+                self.join_or_hold(&hold, &step, packet, walk, out);
+            }
+            Shape::Other => {
+                let step = step(header, &layers, packet, flush);
+                self.join_or_hold(&hold, &step, packet, walk, out);
+            }
+        }
+    }
+
+    #[inline]
+    fn join_or_hold<I: Ids>(
+        &mut self,
+        hold: &Hold,
+        step: &Step<I>,
+        packet: &mut Packet,
+        walk: &Walk,
+        out: &mut Vec<Packet>,
+    ) {
+        if let Some((at, is_like)) = hold.found {
+            self.strangers = 0;
+            let accepted = self.table.held_mut(at).accepts(step);
+            if let Some(fixed) = accepted.filter(|_| is_like) {
+                return self.join(at, step, fixed, packet, walk.header_len, out);
             }
             self.table.complete(at, out);
         }
         if step.may_be_held() {
+            self.strangers = self.strangers.saturating_add(1);
             packet.take_headers(walk);
             let packet = core::mem::take(packet);
-            let held = Held::new(packet, &step, hash, now, self.config.max_size);
+            let held = Held::new(packet, step, hold.hash, hold.now, self.config.max_size);
             self.table.insert(held, out);
         } else {
             pass(packet, walk, out);
         }
     }
+}
+
+/// Where a packet belongs.
+struct Hold {
+    hash: u32,
+    now: Instant,
+    /// The held packet of its flow, and whether its headers are like that one's.
+    found: Option<(At, bool)>,
 }
 
 /// What a packet of any shape would do.

@@ -8,6 +8,8 @@ use crate::{Encap, Packet};
 
 const BUCKETS: usize = 8;
 const DEPTH: usize = 8;
+/// Packets held at most.
+pub(super) const CAPACITY: u8 = (BUCKETS * DEPTH) as u8;
 
 /// A bucket's slots by age. The first `len` are taken, oldest first; the rest are free.
 #[derive(Clone, Copy, Debug)]
