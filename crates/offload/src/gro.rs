@@ -287,11 +287,13 @@ impl Gro {
     }
 
     /// Verifies the transport checksum if nobody has; false when it is wrong.
-    #[inline]
+    #[inline(always)]
     fn check(&mut self, packet: &mut Packet) -> bool {
-        if is_trusted(packet, &packet.layers) {
-            return true;
-        }
+        is_trusted(packet, &packet.layers) || self.verify_now(packet)
+    }
+
+    #[inline(never)]
+    fn verify_now(&mut self, packet: &mut Packet) -> bool {
         match verify(packet.front(), packet.rest(), &packet.layers) {
             Verdict::Good => packet.offload.checksum = Checksum::Valid,
             Verdict::Unknown => {}

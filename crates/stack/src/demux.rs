@@ -193,14 +193,26 @@ const fn spread(hash: u32) -> u64 {
 pub(crate) struct FlowTable {
     key: SipKey,
     table: HashTable<Entry>,
-    /// Targets by their ports: a guess, which the owner's four-tuple confirms, at where the flows
-    /// are that were busy last.
-    recent: Vec<u32>,
+    /// By ports: a guess, which the owner's four-tuple confirms, at where the flows are that were
+    /// busy last.
+    recent: Vec<Recent>,
+}
+
+/// A flow that was busy.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    /// Told from others in the same place without a look at their owners, which are cold where
+    /// flows are many.
+    ports: u32,
+    target: u32,
 }
 
 const RECENT: usize = 1024;
 /// No target packs to this: tables end at 2^24.
-const NOBODY: u32 = u32::MAX;
+const NOBODY: Recent = Recent {
+    ports: 0,
+    target: u32::MAX,
+};
 
 /// Where a flow would stand among the recent ones.
 #[inline]
@@ -225,15 +237,21 @@ impl FlowTable {
         is_owner: impl Fn(Target) -> bool,
     ) -> Option<Target> {
         let recent = &mut self.recent[recent_slot(key)];
-        if *recent != NOBODY && is_owner(Target::unpack(*recent)) {
-            return Some(Target::unpack(*recent));
+        if recent.ports == key.ports()
+            && recent.target != NOBODY.target
+            && is_owner(Target::unpack(recent.target))
+        {
+            return Some(Target::unpack(recent.target));
         }
         let hash = key.hash(self.key) as u32;
         let entry = self.table.find(spread(hash), |e| {
             e.hash == hash && is_owner(Target::unpack(e.target))
         })?;
         let target = Target::unpack(entry.target);
-        *recent = entry.target;
+        *recent = Recent {
+            ports: key.ports(),
+            target: entry.target,
+        };
         Some(target)
     }
 

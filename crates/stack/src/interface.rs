@@ -177,7 +177,16 @@ impl Interface {
 
     /// Appends the queued packets to what the device gets, cut and summed if the device cannot;
     /// `max` at most, and how many.
+    #[inline]
     pub(crate) fn drain(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
+        if self.out.is_empty() {
+            return 0;
+        }
+        self.drain_some(out, max)
+    }
+
+    #[inline(never)]
+    fn drain_some(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         let count = self.out.len().min(max);
         for packet in self.out.drain(..count) {
             self.config.hand_over(packet, out);

@@ -10,21 +10,30 @@ use crate::{Cx, SegmentOut, SendLimit};
 
 impl Connection {
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
-        let segment = if !self.state.is_synchronized() || self.out.reset.is_some() {
-            self.unusual_segment(cx)
-        } else {
-            let draft = self.next_draft(cx);
-            draft.map(|draft| self.build(cx, draft))
+        if !self.state.is_synchronized() || self.out.reset.is_some() {
+            let segment = self.unusual_segment(cx);
+            self.after_transmit(cx, segment.is_some());
+            return segment;
+        }
+        let Some(draft) = self.next_draft(cx) else {
+            self.after_transmit(cx, false);
+            return None;
         };
+        let segment = self.build(cx, draft);
+        self.after_transmit(cx, true);
+        Some(segment)
+    }
+
+    #[inline(always)]
+    fn after_transmit(&mut self, cx: &mut Cx<'_>, sent: bool) {
         let unsent = self.snd.has_unsent();
         if !unsent {
             self.report_held(cx.now, SendLimit::Application);
         }
-        self.out.any = segment.is_some() && (unsent || self.has_more());
+        self.out.any = sent && (unsent || self.has_more());
         // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
         self.wake_writer_if_room(cx);
         self.charge(cx);
-        segment
     }
 
     /// Behind the segment that has just been built another one without new text might follow.
