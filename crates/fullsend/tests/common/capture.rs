@@ -59,10 +59,13 @@ impl Capture {
         }
     }
 
-    /// What has come since the last call with payload from `from`.
+    /// What has come since the last call from `from` with payload that had not been there before:
+    /// a busy machine makes either side send something again, which is no fault.
     pub(crate) fn take_data(&self, from: IpAddr) -> Vec<Seen> {
         let mut seen = self.take();
-        seen.retain(|p| p.from == from && p.len > 0);
+        seen.retain(|p| p.from == from);
+        without_repeats(&mut seen, from);
+        seen.retain(|p| p.len > 0);
         seen
     }
 
@@ -72,21 +75,28 @@ impl Capture {
     }
 }
 
+/// Leaves out what `from` sent again.
+pub(crate) fn without_repeats(seen: &mut Vec<Seen>, from: IpAddr) {
+    let mut next: Option<SeqNum> = None;
+    seen.retain(|p| {
+        if p.from != from || p.len == 0 {
+            return true;
+        }
+        let new = next.is_none_or(|next| p.seq.after_eq(next));
+        next = Some(next.map_or(p.end(), |next| next.latest(p.end())));
+        new
+    });
+}
+
 fn parse(bytes: &[u8]) -> Option<Seen> {
-    let (from, is_tcp, transport) = match bytes.first()? >> 4 {
-        4 => {
-            let ip = Ipv4View::new(bytes).ok()?;
-            (
-                ip.src().into(),
-                ip.protocol() == protocol::TCP,
-                ip.payload(),
-            )
-        }
-        _ => {
-            let ip = Ipv6View::new(bytes).ok()?;
-            let is_tcp = ip.next_header() == protocol::TCP;
-            (ip.src().into(), is_tcp, ip.payload())
-        }
+    let (from, is_tcp, transport) = if bytes.first()? >> 4 == 4 {
+        let ip = Ipv4View::new(bytes).ok()?;
+        let is_tcp = ip.protocol() == protocol::TCP;
+        (ip.src().into(), is_tcp, ip.payload())
+    } else {
+        let ip = Ipv6View::new(bytes).ok()?;
+        let is_tcp = ip.next_header() == protocol::TCP;
+        (ip.src().into(), is_tcp, ip.payload())
     };
     let (tcp, header) = TcpRepr::parse(transport).ok().filter(|_| is_tcp)?;
     Some(Seen {
