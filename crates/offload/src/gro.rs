@@ -26,7 +26,7 @@ mod table;
 mod tests;
 
 use flow::Flow;
-use held::{Held, LAST, Step};
+use held::{LAST, Step};
 use ids::{Ids, LayerIds, NoId, OneId};
 use predict::Shape;
 use table::{At, Table};
@@ -359,9 +359,8 @@ impl Gro {
         if step.may_be_held() {
             self.strangers = self.strangers.saturating_add(1);
             packet.take_headers(walk);
-            let packet = core::mem::take(packet);
-            let held = Held::new(packet, step, hold.hash, hold.now, self.config.max_size);
-            self.table.insert(held, out);
+            let held = self.table.insert(hold.hash, out);
+            held.hold(packet, step, hold.now, self.config.max_size);
         } else {
             pass(packet, walk, out);
         }

@@ -148,7 +148,6 @@ impl<I: Ids> Step<I> {
 #[derive(Debug, Default)]
 pub(super) struct Control {
     since: Instant,
-    hash: u32,
     next: u32,
     /// Payload bytes that may still join.
     room: u32,
@@ -175,33 +174,28 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new<I: Ids>(
-        packet: Packet,
+    /// Takes a packet into an empty place, and leaves an empty one behind.
+    #[inline]
+    pub(super) fn hold<I: Ids>(
+        &mut self,
+        packet: &mut Packet,
         step: &Step<I>,
-        hash: u32,
         now: Instant,
         max_size: u32,
-    ) -> Self {
-        Self {
-            control: Control {
-                since: now,
-                hash,
-                next: step.next,
-                room: room(&packet, step, max_size),
-                size: step.size,
-                count: step.count,
-                ip_id: step.ids.both(),
-                fixed_id: step.fixed_id.unwrap_or_default(),
-                merged: false,
-                shape: Shape::of(&packet.layers),
-            },
-            packet,
-        }
-    }
-
-    #[inline]
-    pub(super) fn hash(&self) -> u32 {
-        self.control.hash
+    ) {
+        self.control = Control {
+            since: now,
+            next: step.next,
+            room: room(packet, step, max_size),
+            size: step.size,
+            count: step.count,
+            ip_id: step.ids.both(),
+            fixed_id: step.fixed_id.unwrap_or_default(),
+            merged: false,
+            shape: Shape::of(&packet.layers),
+        };
+        // In place: packets are too big to be moved often.
+        core::mem::swap(&mut self.packet, packet);
     }
 
     #[inline]

@@ -15,6 +15,8 @@ pub(super) const CAPACITY: u8 = (BUCKETS * DEPTH) as u8;
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     order: [u8; DEPTH],
+    /// Of what each slot holds: most lookups end here.
+    hashes: [u32; DEPTH],
     len: u8,
 }
 
@@ -43,6 +45,7 @@ impl Table {
         slots.resize_with(BUCKETS * DEPTH, Held::default);
         let empty = Bucket {
             order: core::array::from_fn(|i| i as u8),
+            hashes: [0; DEPTH],
             len: 0,
         };
         Self {
@@ -70,14 +73,7 @@ impl Table {
         let layers = self.held_mut(self.recent?).layers();
         let v6 = layers.inner_v6(front);
         let hash = flow::hash(front, layers, v6)?;
-        let bucket = hash as usize % BUCKETS;
-        let found = (0..self.buckets[bucket].len).rev().find_map(|position| {
-            let at = At {
-                bucket: bucket as u8,
-                position,
-            };
-            (self.slots[self.slot(at)].hash() == hash).then_some(at)
-        });
+        let found = self.with_hash(hash).next();
         if found.is_some() {
             self.recent = found;
         }
@@ -94,17 +90,24 @@ impl Table {
 
     #[inline]
     fn position(&self, hash: u32, flow: &Flow<'_>) -> Option<At> {
-        let bucket = hash as usize % BUCKETS;
-        let taken = &self.buckets[bucket];
-        (0..taken.len).rev().find_map(|position| {
-            let at = At {
-                bucket: bucket as u8,
-                position,
-            };
+        self.with_hash(hash).find(|&at| {
             let held = &self.slots[self.slot(at)];
-            let same =
-                held.hash() == hash && held.flow().is_some_and(|head| flow.is_same_flow(&head));
-            same.then_some(at)
+            held.flow().is_some_and(|head| flow.is_same_flow(&head))
+        })
+    }
+
+    /// Where packets with this hash are held, the latest first.
+    #[inline]
+    fn with_hash(&self, hash: u32) -> impl Iterator<Item = At> {
+        let bucket = (hash as usize % BUCKETS) as u8;
+        let taken = &self.buckets[usize::from(bucket)];
+        let order = taken.order[..usize::from(taken.len)].iter().enumerate();
+        order.rev().filter_map(move |(position, &slot)| {
+            let at = At {
+                bucket,
+                position: position as u8,
+            };
+            (taken.hashes[usize::from(slot)] == hash).then_some(at)
         })
     }
 
@@ -132,9 +135,10 @@ impl Table {
         }
     }
 
-    /// Holds a packet; a full bucket sends its oldest on.
-    pub(super) fn insert(&mut self, held: Held, out: &mut Vec<Packet>) {
-        let bucket = (held.hash() as usize % BUCKETS) as u8;
+    /// Where to hold a packet with this hash; a full bucket sends its oldest on.
+    #[inline]
+    pub(super) fn insert(&mut self, hash: u32, out: &mut Vec<Packet>) -> &mut Held {
+        let bucket = (hash as usize % BUCKETS) as u8;
         if usize::from(self.buckets[usize::from(bucket)].len) == DEPTH {
             self.complete(
                 At {
@@ -148,8 +152,10 @@ impl Table {
         self.buckets[usize::from(bucket)].len += 1;
         self.used |= 1 << bucket;
         let at = At { bucket, position };
-        *self.held_mut(at) = held;
+        let slot = self.slot(at);
+        self.buckets[usize::from(bucket)].hashes[slot % DEPTH] = hash;
         self.recent = Some(at);
+        &mut self.slots[slot]
     }
 
     /// Sends on all that is tunnelled.
