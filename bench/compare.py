@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Two builds of `fullsend` beside each other: speed as the median of interleaved runs, and
-instructions for a transaction or packet (callgrind).
+"""Two builds of `fullsend` beside each other: bytes for a second of CPU time, which other work on
+the machine distorts least, as the median of interleaved runs; or instructions for a packet
+(callgrind).
 
     bench/compare.py OLD NEW [--runs 5] [--seconds 1] [--flows 1 4 200 10000] [--instructions]
 """
@@ -18,9 +19,8 @@ def run(binary, test, seconds, before=()):
 
 def speed(binary, test, seconds):
     result = json.loads(run(binary, test, seconds).stdout)
-    if test[0] == "rr":
-        return result["transactions_per_s"]
-    return result["throughput_bps"]
+    cpu = result["cpu"]
+    return result["bytes"] / (cpu["user_s"] + cpu["sys_s"])
 
 
 def instructions(binary, test):
