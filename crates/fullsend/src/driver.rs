@@ -19,8 +19,6 @@ mod tests;
 
 /// Batches done before other tasks get a turn.
 const BUDGET: usize = 16;
-/// Deadlines nearer than this need more than tokio's timer, which rounds up to milliseconds.
-const FINE: Nanos = Nanos::from_micros(1500);
 
 pub(crate) struct Driver {
     engine: Arc<Engine>,
@@ -28,7 +26,7 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     /// What the timer is set to.
     timer_at: Instant,
-    /// Made when something is first due so soon.
+    /// Made when something first has to leave at its time.
     fine: Option<FineTimer>,
     /// How long to ask the device again and again after it gave something.
     busy_poll: Option<Nanos>,
@@ -133,19 +131,16 @@ impl Driver {
             }
         }
         let armed = match turn.deadline {
-            Some(at) if self.set_fine_timer(cx, at, turn.departure == Some(at)) => at,
+            Some(at) if turn.departure == Some(at) && self.set_fine_timer(cx, at) => at,
             _ => self.timer_at,
         };
         self.engine.arm(armed)
     }
 
-    /// Sets the finer timer for what is so soon, or must be so exact, that only it is in time;
+    /// Sets the finer timer, for what tokio's, which rounds up to milliseconds, would be late for;
     /// true if it is set.
-    fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant, exact: bool) -> bool {
+    fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
         let now = self.engine.clock.now();
-        if !exact && at.since(now) >= FINE {
-            return false;
-        }
         let set = match &mut self.fine {
             Some(fine) => fine.set(cx, now, at),
             None => FineTimer::new().and_then(|fine| self.fine.insert(fine).set(cx, now, at)),

@@ -52,11 +52,15 @@ impl Host {
         })
     }
 
-    /// When a qdisc next gives a packet that waits for its time. `poll_deadline` covers it; being
-    /// late for it costs throughput, so it is worth an exact timer.
+    /// When a qdisc next gives a packet that waits for its time, or a connection that paces itself
+    /// may go on. `poll_deadline` covers it; being late for it costs throughput, so it is worth an
+    /// exact timer.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
-        self.ifaces.iter().filter_map(Interface::wakes_at).min()
+        let queued = self.ifaces.iter().filter_map(Interface::wakes_at).min();
+        let timer = self.tcp.wheel.next();
+        let paced = timer.filter(|at| *at <= self.paced_until);
+        queued.into_iter().chain(paced).min()
     }
 
     /// `transmit` for an interface with a qdisc.

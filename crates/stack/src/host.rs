@@ -92,6 +92,8 @@ pub struct Host {
     pub(crate) udp: Udp,
     pub(crate) mib: HostMib,
     pub(crate) wakers: Vec<Waker>,
+    /// Until then some connection paces itself.
+    pub(crate) paced_until: Instant,
     /// Scratch between sockets and qdiscs.
     pub(crate) staged: Vec<Packet>,
     /// Scratch of `receive`.
@@ -127,6 +129,7 @@ impl Host {
             udp: Udp::new(),
             mib: HostMib::default(),
             wakers: Vec::new(),
+            paced_until: Instant::ZERO,
             staged: Vec::new(),
             batch: Vec::new(),
             due: Vec::new(),

@@ -141,6 +141,9 @@ impl Host {
         if let Some(at) = socket.conn.poll_deadline() {
             self.tcp.wheel.arm(index, at);
         }
+        if let Some(at) = socket.conn.paced_until() {
+            self.paced_until = self.paced_until.max(at);
+        }
         if socket.queued {
             self.iface_mut(iface).ready.push_back(index);
         } else {

@@ -288,6 +288,15 @@ impl Connection {
         (first != Instant::FAR_FUTURE).then_some(first)
     }
 
+    /// Pacing holds text back until then: being called later costs throughput.
+    #[inline]
+    pub fn paced_until(&self) -> Option<Instant> {
+        match self.snd.blocked {
+            Blocked::Pacing => self.snd.flow.as_ref().map(|flow| flow.wake_at),
+            _ => None,
+        }
+    }
+
     /// What waiting users should be told since the last call.
     #[inline]
     pub fn take_wakes(&mut self) -> Wakes {
