@@ -277,8 +277,12 @@ impl Engine {
 
     #[inline(never)]
     fn finish_and_wake(&self, mut shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
-        let mut wakers = WAKERS.take();
-        shard.host.take_wakers(&mut wakers);
+        let mut wakers = Vec::new();
+        if shard.host.has_wakers() {
+            // Not taken in vain: the peer's engine, which may run below, wants it too.
+            wakers = WAKERS.take();
+            shard.host.take_wakers(&mut wakers);
+        }
         if shard.flush_waiter.is_some() && shard.is_flushed() {
             wakers.extend(shard.flush_waiter.take());
         }
@@ -295,8 +299,10 @@ impl Engine {
                 kick.kick();
             }
         }
-        wakers.drain(..).for_each(Waker::wake);
-        WAKERS.set(wakers);
+        if !wakers.is_empty() {
+            wakers.drain(..).for_each(Waker::wake);
+            WAKERS.set(wakers);
+        }
     }
 
     /// Does the driver's work for one batch in the caller's place, if the lock is free. `now` is
