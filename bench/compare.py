@@ -45,7 +45,7 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--flows", type=int, nargs="+", default=[1, 4, 200, 10_000])
     parser.add_argument("--instructions", action="store_true", help="count, instead of timing")
     args = parser.parse_args()

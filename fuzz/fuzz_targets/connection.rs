@@ -104,6 +104,7 @@ impl Bench {
                 fq: false,
             },
             ts_offset: 77,
+            legacy: fullsend_tcp::legacy::Legacy::default(),
         };
         f(&mut self.connection, &mut cx)
     }
@@ -402,6 +403,7 @@ fn start(input: &Input) -> Bench {
             fq: false,
         },
         ts_offset: 77,
+        legacy: fullsend_tcp::legacy::Legacy::default(),
     };
     let mss = Mss::clamped(1460);
     let connection = if input.passive {

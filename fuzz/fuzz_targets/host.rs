@@ -6,7 +6,9 @@
 use arbitrary::Arbitrary;
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, GsoKind, Link, Packet, segment};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, QdiscConfig};
+use fullsend_stack::{
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, QdiscConfig,
+};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 use fullsend_wire::checksum::sum;
