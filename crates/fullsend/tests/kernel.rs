@@ -5,14 +5,11 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as Kernel};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use common::pattern;
+use common::{in_namespace, pattern};
 use fullsend::{OffloadSet, Stack, TcpListener, TcpStream, UdpSocket};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
@@ -20,23 +17,6 @@ const OURS: [&str; 2] = ["10.9.0.2/24", "fd09::2/64"];
 /// What a socket of the kernel takes that nobody has accepted yet.
 const SENT: usize = 50_000;
 const KERNELS: [&str; 2] = ["10.9.0.1/24", "fd09::1/64"];
-
-/// Runs `test` in a thread with a network of its own; threads that it starts are in there too.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if !geteuid().is_root() {
-        println!("skipped: needs root, for a network namespace and a TUN device");
-        return;
-    }
-    let thread = thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        let up = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(up.unwrap().success());
-        test();
-    });
-    thread.join().unwrap();
-}
 
 /// The same with a stack over a TUN, once with each set of offloads.
 fn with_stack(test: fn(Runtime, Stack)) {

@@ -5,17 +5,14 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener as KernelListener, TcpStream as Kernel};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use common::capture::{Capture, Seen, without_repeats};
-use common::pattern;
+use common::{in_namespace, pattern};
 use fullsend::{Builder, Stack, TcpListener, TcpStream};
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::TcpFlags;
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -30,16 +27,7 @@ fn over_tun<F: Future<Output = ()>>(
     set_up: impl FnOnce(Builder) -> Builder + Send + 'static,
     test: impl FnOnce(Stack) -> F + Send + 'static,
 ) {
-    if !geteuid().is_root() {
-        println!("skipped: needs root, for a network namespace and a TUN device");
-        return;
-    }
-    let thread = thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        let up = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(up.unwrap().success());
+    in_namespace(move || {
         // A path that seems slow gets small units: on a busy machine too, three segments are one.
         for (key, value) in [
             ("tcp_congestion_control", "reno"),
@@ -64,7 +52,6 @@ fn over_tun<F: Future<Output = ()>>(
                 .expect("the test hangs");
         });
     });
-    thread.join().unwrap();
 }
 
 fn ip(text: &str) -> IpAddr {

@@ -1,14 +1,14 @@
 //! Queues in front of a TUN, against the kernel, in a network namespace. Needs root.
 
+mod common;
+
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener as KernelListener};
-use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use common::in_namespace;
 use fullsend::{SocketOption, Stack, TcpStream};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::geteuid;
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Builder;
 
@@ -16,16 +16,7 @@ const KERNEL: &str = "10.9.0.1:80";
 
 /// Runs `test` with a stack behind `qdisc` in a network of its own.
 fn over_tun<F: Future<Output = ()> + 'static>(qdisc: &'static str, test: fn(Stack) -> F) {
-    if !geteuid().is_root() {
-        println!("skipped: needs root, for a network namespace and a TUN device");
-        return;
-    }
-    let thread = thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        let up = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(up.unwrap().success());
+    in_namespace(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let stack = Stack::builder()
@@ -38,7 +29,6 @@ fn over_tun<F: Future<Output = ()> + 'static>(qdisc: &'static str, test: fn(Stac
             test(stack).await;
         });
     });
-    thread.join().unwrap();
 }
 
 /// A sink of the kernel's, and what it got.

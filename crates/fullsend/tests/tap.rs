@@ -1,15 +1,15 @@
 //! Against the Linux kernel over TAP, in a network namespace that lasts as long as the test's
 //! thread: ARP, Neighbour Discovery with duplicate detection, ICMP, fragments. Needs root.
 
+mod common;
+
 use std::io::ErrorKind;
 use std::net::UdpSocket as Kernel;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
+use common::in_namespace;
 use fullsend::{Stack, UdpSocket};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::geteuid;
 use tokio::runtime::Builder;
 
 const OURS: [&str; 2] = ["10.8.0.2", "fd08::2"];
@@ -19,19 +19,6 @@ fn run(program: &str, args: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     (output.status.success(), text)
-}
-
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if !geteuid().is_root() {
-        println!("skipped: needs root, for a network namespace and a TAP device");
-        return;
-    }
-    let thread = thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        assert!(run("ip", &["link", "set", "lo", "up"]).0);
-        test();
-    });
-    thread.join().unwrap();
 }
 
 /// Runs `test` beside a stack with an address of each family on a TAP.

@@ -4,9 +4,13 @@
 pub(crate) mod capture;
 
 use std::future::Future;
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use fullsend::{NicMode, Pair, Stack, TcpListener, TcpStream};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::geteuid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Runs `test` on one thread with tokio's clock paused: whatever waits for a timer gets it as
@@ -34,6 +38,23 @@ async fn limited<F: Future>(limit: Duration, test: F) -> F::Output {
     tokio::time::timeout(limit, test)
         .await
         .expect("the test hangs")
+}
+
+/// Runs `test` in a thread with a network of its own; threads that it starts are in there too.
+pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if !geteuid().is_root() {
+        println!("skipped: needs root, for a network namespace and a TUN or TAP device");
+        return;
+    }
+    let thread = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let up = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(up.unwrap().success());
+        test();
+    });
+    thread.join().unwrap();
 }
 
 pub(crate) fn pair() -> (Stack, Stack) {
