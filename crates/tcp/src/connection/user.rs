@@ -29,14 +29,9 @@ impl Connection {
         let mut goal = self.snd.size_goal as usize;
         let mut done = 0;
         while done < data.len() {
-            let mut room = self.snd.queue.tail_room(goal);
+            let room = self.unit_room(cx, &mut goal);
             if room == 0 {
-                // Memory is looked at once for each transmit unit.
-                goal = self.new_unit(cx);
-                if goal == 0 {
-                    break;
-                }
-                room = goal;
+                break;
             }
             let n = room.min(data.len() - done);
             let before = self.snd.queue.truesize();
@@ -56,6 +51,19 @@ impl Connection {
         Ok(done)
     }
 
+    /// Bytes that the tail unit still takes, or a new one of `goal` bytes; 0 when there is no room
+    /// for a new one. Memory is looked at once for each transmit unit.
+    #[inline]
+    fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize) -> usize {
+        match self.snd.queue.tail_room(*goal) {
+            0 => {
+                *goal = self.new_unit(cx);
+                *goal
+            }
+            room => room,
+        }
+    }
+
     /// Appends `data` without copying, as much as there is room for; what there is no room for
     /// comes back with `WouldBlock`.
     pub fn write_slice(
@@ -71,13 +79,9 @@ impl Connection {
         self.refresh_size_goal(cx);
         let (len, mut goal) = (data.len(), self.snd.size_goal as usize);
         while !data.is_empty() {
-            let mut room = self.snd.queue.tail_room(goal);
+            let room = self.unit_room(cx, &mut goal);
             if room == 0 {
-                goal = self.new_unit(cx);
-                if goal == 0 {
-                    break;
-                }
-                room = goal;
+                break;
             }
             let piece = data.split_to(room.min(data.len()));
             self.snd.queue.append_slice(piece, goal);
