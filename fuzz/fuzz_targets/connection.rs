@@ -6,7 +6,7 @@
 use arbitrary::Arbitrary;
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
+    Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
     Sysctl, TcpError, TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
@@ -75,6 +75,7 @@ struct Bench {
     pool: Pool,
     mib: TcpMib,
     mem: TcpMemory,
+    limits: HostLimits,
     rng: Rng,
     now: Instant,
     mtu: u32,
@@ -96,6 +97,7 @@ impl Bench {
             pool: &self.pool,
             mib: &mut self.mib,
             mem: &mut self.mem,
+            limits: &mut self.limits,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: self.mtu,
@@ -387,6 +389,7 @@ fn start(input: &Input) -> Bench {
     let pool = Pool::new(1 << 20);
     let mut mib = TcpMib::default();
     let mut mem = TcpMemory::default();
+    let mut limits = HostLimits::default();
     let mut rng = Rng::new(Seed::from_u64(1));
     let now = Instant::from_nanos(1_000_000_000);
     let mut cx = Cx {
@@ -395,6 +398,7 @@ fn start(input: &Input) -> Bench {
         pool: &pool,
         mib: &mut mib,
         mem: &mut mem,
+        limits: &mut limits,
         rng: &mut rng,
         device: DeviceCaps {
             mtu: 1500,
@@ -432,6 +436,7 @@ fn start(input: &Input) -> Bench {
         pool,
         mib,
         mem,
+        limits,
         rng,
         now,
         mtu: 1500,

@@ -7,7 +7,7 @@ use core::task::Waker;
 use fullsend_buf::Pool;
 use fullsend_offload::{Packet, TxToken};
 use fullsend_tcp::legacy::Legacy;
-use fullsend_tcp::{Cx, DeviceCaps, Sysctl, SysctlError, TcpMemory, TcpMib};
+use fullsend_tcp::{Cx, DeviceCaps, HostLimits, Sysctl, SysctlError, TcpMemory, TcpMib};
 use fullsend_units::{Instant, Rng, Seed};
 
 use crate::interface::{Interface, LOOPBACK};
@@ -35,6 +35,7 @@ pub(crate) struct Env {
     pub(crate) pool: Pool,
     pub(crate) mib: TcpMib,
     pub(crate) mem: TcpMemory,
+    pub(crate) limits: HostLimits,
     pub(crate) rng: Rng,
     legacy: Legacy,
     /// By interface.
@@ -66,6 +67,7 @@ impl Env {
             pool: &self.pool,
             mib: &mut self.mib,
             mem: &mut self.mem,
+            limits: &mut self.limits,
             rng: &mut self.rng,
             device: self.loopback,
             ts_offset,
@@ -117,6 +119,7 @@ impl Host {
                 pool: Pool::new(config.pool_bytes),
                 mib: TcpMib::default(),
                 mem: TcpMemory::default(),
+                limits: HostLimits::default(),
                 rng,
                 legacy: Legacy::default(),
                 caps: Vec::new(),

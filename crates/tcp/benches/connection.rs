@@ -3,7 +3,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fullsend_buf::Pool;
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMemory, TcpMib,
+    Connection, Cx, DeviceCaps, HostLimits, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMemory,
+    TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
@@ -13,6 +14,7 @@ struct Lab {
     pool: Pool,
     mib: TcpMib,
     mem: TcpMemory,
+    limits: HostLimits,
     rng: Rng,
     gso_max_segs: u32,
 }
@@ -25,6 +27,7 @@ impl Lab {
             pool: Pool::new(64 << 20),
             mib: TcpMib::default(),
             mem: TcpMemory::default(),
+            limits: HostLimits::default(),
             rng: Rng::new(Seed::from_u64(1)),
             gso_max_segs,
         }
@@ -37,6 +40,7 @@ impl Lab {
             pool: &self.pool,
             mib: &mut self.mib,
             mem: &mut self.mem,
+            limits: &mut self.limits,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: 1500,

@@ -6,7 +6,7 @@ use fullsend_wire::tcp::TcpRepr;
 
 use crate::legacy::Legacy;
 use crate::recv::Squeeze;
-use crate::{Sysctl, TcpError, TcpMemory, TcpMib};
+use crate::{HostLimits, Sysctl, TcpError, TcpMemory, TcpMib};
 
 /// What a connection needs from its host for the length of one call.
 pub struct Cx<'a> {
@@ -20,6 +20,8 @@ pub struct Cx<'a> {
     pub mib: &'a mut TcpMib,
     /// What the host's connections hold.
     pub mem: &'a mut TcpMemory,
+    /// What strangers can make the host's connections send.
+    pub limits: &'a mut HostLimits,
     /// Entropy.
     pub rng: &'a mut Rng,
     /// The device this connection's packets leave by.

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use crate::{PAGE_BYTES, congestion};
+use crate::{PAGE_BYTES, congestion, limits};
 
 /// Declares the tunables: prefix, name, type, default, what is allowed.
 macro_rules! sysctls {
@@ -124,6 +124,9 @@ sysctls! {
     "net.ipv4." tcp_min_snd_mss: u32 = 48, 48..=65_535;
     /// Milliseconds between answers to out-of-window segments of one connection (RFC 5961 10).
     "net.ipv4." tcp_invalid_ratelimit: u32 = 500, 0..=2_147_483;
+    /// Challenge ACKs that the host sends in a second, about (RFC 5961 7); the largest value is no
+    /// limit.
+    "net.ipv4." tcp_challenge_ack_limit: u32 = limits::UNLIMITED, 0..=limits::UNLIMITED;
     /// Ports that we choose for connections, first and last (RFC 6056).
     "net.ipv4." ip_local_port_range: [u16; 2] = [32_768, 60_999], 1..=65_535;
     /// Connections in TIME-WAIT ignore RST (RFC 1337).

@@ -6,7 +6,8 @@ use std::cell::Cell;
 
 use fullsend_buf::Pool;
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, FlowReport, SegmentIn, SegmentOut, State, Sysctl, TcpMemory, TcpMib,
+    Connection, Cx, DeviceCaps, FlowReport, HostLimits, SegmentIn, SegmentOut, State, Sysctl,
+    TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 
@@ -41,6 +42,7 @@ struct Lab {
     pool: Pool,
     mib: TcpMib,
     mem: TcpMemory,
+    limits: HostLimits,
     rng: Rng,
 }
 
@@ -53,6 +55,7 @@ impl Lab {
             pool: Pool::new(0),
             mib: TcpMib::default(),
             mem: TcpMemory::default(),
+            limits: HostLimits::default(),
             rng: Rng::new(Seed::from_u64(1)),
         }
     }
@@ -64,6 +67,7 @@ impl Lab {
             pool: &self.pool,
             mib: &mut self.mib,
             mem: &mut self.mem,
+            limits: &mut self.limits,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: 1500,

@@ -39,8 +39,9 @@ impl Connection {
             return self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una) {
-            // RFC 5961 5.2: older than the largest window could explain.
-            if ack.before(self.snd.una - self.snd.max_wnd) {
+            // RFC 5961 5.2: older than the largest window, or than all that was ever sent, explains.
+            let most = u64::from(self.snd.max_wnd).min(self.stats.bytes_acked + 1) as u32;
+            if ack.before(self.snd.una - most) {
                 return self.challenge_ack_field(cx);
             }
             return true;
@@ -75,7 +76,6 @@ impl Connection {
 
     fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.may_complain(cx, Complaint::Challenge) {
-            cx.mib.challenge_ack += 1;
             self.rcv.ack.now();
             self.out.any = true;
         }

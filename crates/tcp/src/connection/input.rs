@@ -11,6 +11,9 @@ use crate::{Cx, SegmentIn, TcpError};
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
 const TS_RECENT_VALID_S: u32 = 24 * 24 * 3600;
 
+/// What a peer may send again lies this near at least, whatever our window.
+const LEAST_NEAR: u32 = 65_536;
+
 /// Why an answer to a bad segment is sent, each with its own counter when it is withheld.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Complaint {
@@ -66,8 +69,10 @@ impl Connection {
     /// timestamp, sequence number, RST, SYN.
     fn is_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
-        let rst = repr.flags.contains(TcpFlags::RST);
-        if !rst && self.is_stale(cx.now, repr) {
+        if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
+            return self.is_control_acceptable(cx, segment);
+        }
+        if self.is_stale(cx.now, repr) {
             cx.mib.paws_estab += 1;
             // A pure ACK overtaken on its way asks for no answer.
             if !segment.payload.is_empty() || repr.seq != self.rcv.queue.rcv_nxt() {
@@ -77,24 +82,54 @@ impl Connection {
         }
         let len = segment_len(segment);
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        if !self.rcv.window.is_acceptable(rcv_nxt, repr.seq, len) {
-            if !rst && !self.is_syn_ack_again(repr) {
-                self.complain(cx, segment, Complaint::Sequence);
+        let acceptable = self.rcv.window.is_acceptable(rcv_nxt, repr.seq, len);
+        if !acceptable {
+            self.complain(cx, segment, Complaint::Sequence);
+        }
+        acceptable
+    }
+
+    /// The same for RST and SYN.
+    #[cold]
+    fn is_control_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
+        let repr = &segment.repr;
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        if repr.flags.contains(TcpFlags::RST) {
+            if self.is_reset(repr.seq) {
+                self.take_reset(cx);
+            } else if self
+                .rcv
+                .window
+                .is_acceptable(rcv_nxt, repr.seq, segment_len(segment))
+            {
+                self.complain(cx, segment, Complaint::Challenge);
             }
+            return false;
+        }
+        if self.is_syn_ack_again(repr) {
             // Simultaneous open: the peer's SYN-ACK repeats its SYN and acknowledges ours.
-            return !rst && self.is_syn_ack_again(repr);
+            return true;
         }
-        if rst {
-            self.take_reset(cx, segment, rcv_nxt);
+        if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt {
+            // The peer's SYN once more: our SYN-ACK was lost.
+            self.out.syn = true;
+            self.out.any = true;
             return false;
         }
-        if repr.flags.contains(TcpFlags::SYN) && !self.is_syn_ack_again(repr) {
-            // RFC 5961 4.
-            cx.mib.syn_challenge += 1;
-            self.complain(cx, segment, Complaint::Challenge);
-            return false;
-        }
-        true
+        // RFC 5961 4.2: wherever it lies. A peer that has restarted answers with the RST that
+        // ends this connection.
+        cx.mib.syn_challenge += 1;
+        self.complain(cx, segment, Complaint::Challenge);
+        false
+    }
+
+    /// RFC 5961 3.2: the RST lies exactly where the peer would place it.
+    fn is_reset(&self, seq: SeqNum) -> bool {
+        let queue = &self.rcv.queue;
+        // Linux: a peer that sent text we have not got in order resets behind the last of it; some
+        // reset with the number of the FIN they have sent.
+        let behind_fin = queue.fin_received() && seq + 1 == queue.rcv_nxt();
+        seq == queue.rcv_nxt() || behind_fin || queue.last_beyond() == Some(seq)
     }
 
     fn is_syn_ack_again(&self, repr: &TcpRepr) -> bool {
@@ -127,11 +162,7 @@ impl Connection {
     }
 
     /// RFC 5961 3.2: exactly the next byte resets; elsewhere in the window it is challenged.
-    fn take_reset(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, rcv_nxt: SeqNum) {
-        if segment.repr.seq != rcv_nxt {
-            self.complain(cx, segment, Complaint::Challenge);
-            return;
-        }
+    fn take_reset(&mut self, cx: &mut Cx<'_>) {
         let error = match self.state {
             State::SynReceived => {
                 cx.mib.attempt_fails += 1;
@@ -160,30 +191,34 @@ impl Connection {
     /// Answers a segment that cannot be taken with an ACK, so that an honest peer learns where we
     /// are; segments without text only so often (RFC 5961 10).
     pub(crate) fn complain(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, why: Complaint) {
-        let repr = &segment.repr;
-        let syn = repr.flags.contains(TcpFlags::SYN);
-        if why == Complaint::Sequence && self.state == State::SynReceived && syn {
-            // The peer's SYN once more: our SYN-ACK was lost.
-            self.out.syn = true;
-            self.out.any = true;
-            return;
-        }
-        if why != Complaint::Challenge && !segment.payload.is_empty() && !syn {
+        let honest = why != Complaint::Challenge
+            && !segment.payload.is_empty()
+            && self.is_near(segment.repr.seq);
+        if honest {
             self.note_duplicate(cx, segment);
         } else if !self.may_complain(cx, why) {
             return;
-        }
-        if why == Complaint::Challenge {
-            cx.mib.challenge_ack += 1;
         }
         self.rcv.ack.now();
         self.out.any = true;
     }
 
+    /// Text from here may come from the peer itself: sent again although it had arrived, or a
+    /// probe beyond a closed window. A guess of someone who does not see the connection hardly
+    /// ever lies here.
+    fn is_near(&self, seq: SeqNum) -> bool {
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let window = self.rcv.window.largest().max(LEAST_NEAR);
+        seq.in_window(rcv_nxt - window, 3 * window)
+    }
+
     pub(crate) fn may_complain(&mut self, cx: &mut Cx<'_>, why: Complaint) -> bool {
         let now_ms = cx.now.as_millis() as u32;
         let last_ms = self.timers.complained_at_ms;
-        if last_ms != 0 && now_ms.wrapping_sub(last_ms) < cx.sysctl.tcp_invalid_ratelimit {
+        let recent = last_ms != 0 && now_ms.wrapping_sub(last_ms) < cx.sysctl.tcp_invalid_ratelimit;
+        let challenge = why == Complaint::Challenge;
+        let most = cx.sysctl.tcp_challenge_ack_limit;
+        if recent || (challenge && !cx.limits.may_challenge(cx.now, cx.rng, most)) {
             let skipped = match why {
                 Complaint::Sequence => &mut cx.mib.ack_skipped_seq,
                 Complaint::Paws => &mut cx.mib.ack_skipped_paws,
@@ -192,6 +227,7 @@ impl Connection {
             *skipped += 1;
             return false;
         }
+        cx.mib.challenge_ack += u64::from(challenge);
         self.timers.complained_at_ms = now_ms.max(1);
         true
     }

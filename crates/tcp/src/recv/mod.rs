@@ -191,6 +191,11 @@ impl RecvQueue {
         self.beyond.is_none()
     }
 
+    /// The end of the furthest text behind holes.
+    pub(crate) fn last_beyond(&self) -> Option<SeqNum> {
+        self.beyond.as_ref()?.reassembly.end()
+    }
+
     /// Bytes waiting behind holes.
     #[inline]
     pub(crate) fn out_of_order(&self) -> usize {

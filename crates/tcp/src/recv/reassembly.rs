@@ -67,6 +67,11 @@ impl Reassembly {
         self.runs.is_empty()
     }
 
+    /// Where the last run ends.
+    pub(super) fn end(&self) -> Option<SeqNum> {
+        self.runs.back().map(Run::end)
+    }
+
     /// Bytes of text.
     pub(super) fn bytes(&self) -> usize {
         self.bytes as usize

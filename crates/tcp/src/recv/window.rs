@@ -248,6 +248,11 @@ impl RecvWindow {
         self.locked = true;
     }
 
+    /// The largest window that was on offer, about.
+    pub(crate) fn largest(&self) -> u32 {
+        self.limit()
+    }
+
     /// Bytes of memory allowed.
     #[inline]
     pub(crate) fn rcvbuf(&self) -> u32 {

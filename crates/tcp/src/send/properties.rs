@@ -13,8 +13,8 @@ use super::Blocked;
 use super::autosize::gso_max_text;
 use crate::legacy::Legacy;
 use crate::{
-    Connection, Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, SocketOption, Sysctl, TcpMemory,
-    TcpMib,
+    Connection, Cx, DeviceCaps, HostLimits, IcmpError, SegmentIn, SegmentOut, SocketOption, Sysctl,
+    TcpMemory, TcpMib,
 };
 
 const ISS: SeqNum = SeqNum::new(u32::MAX - 100_000);
@@ -56,6 +56,7 @@ struct World {
     pool: Pool,
     mib: TcpMib,
     mem: TcpMemory,
+    limits: HostLimits,
     rng: Rng,
     /// Truesizes that the device has.
     ring: VecDeque<u32>,
@@ -72,6 +73,7 @@ macro_rules! cx {
             pool: &$world.pool,
             mib: &mut $world.mib,
             mem: &mut $world.mem,
+            limits: &mut $world.limits,
             rng: &mut $world.rng,
             device: $world.device,
             ts_offset: 0,
@@ -114,6 +116,7 @@ impl World {
         };
         let (pool, mut mib) = (Pool::new(1 << 20), TcpMib::default());
         let mut mem = TcpMemory::default();
+        let mut limits = HostLimits::default();
         let mut rng = Rng::new(Seed::from_u64(1));
         let now = Instant::ZERO + Nanos::from_secs(10);
         let legacy = Legacy {
@@ -126,6 +129,7 @@ impl World {
             pool: &pool,
             mib: &mut mib,
             mem: &mut mem,
+            limits: &mut limits,
             rng: &mut rng,
             device,
             ts_offset: 0,
@@ -141,6 +145,7 @@ impl World {
             pool,
             mib,
             mem,
+            limits,
             rng,
             ring: VecDeque::new(),
             small: Vec::new(),

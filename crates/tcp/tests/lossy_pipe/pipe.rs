@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fullsend_buf::Pool;
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, SegmentIn, SegmentOut, SocketOption, State, Sysctl, TcpError,
-    TcpMemory, TcpMib, TimeWait, TimeWaitVerdict,
+    Connection, Cx, DeviceCaps, HostLimits, SegmentIn, SegmentOut, SocketOption, State, Sysctl,
+    TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
@@ -61,6 +61,7 @@ struct Host {
     pool: Pool,
     mib: TcpMib,
     mem: TcpMemory,
+    limits: HostLimits,
     rng: Rng,
     side: usize,
     to_write: usize,
@@ -91,6 +92,7 @@ impl Host {
             pool: Pool::new(1 << 22),
             mib: TcpMib::default(),
             mem: TcpMemory::default(),
+            limits: HostLimits::default(),
             rng: Rng::new(seed),
             side,
             to_write,
@@ -114,6 +116,7 @@ impl Host {
             pool: &self.pool,
             mib: &mut self.mib,
             mem: &mut self.mem,
+            limits: &mut self.limits,
             rng: &mut self.rng,
             device: DeviceCaps {
                 mtu: 1500,

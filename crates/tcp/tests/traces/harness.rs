@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
-    Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
+    Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
+    State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -69,6 +69,7 @@ pub(crate) struct Bench {
     pub(crate) conn: Connection,
     pub(crate) mib: TcpMib,
     pub(crate) mem: TcpMemory,
+    pub(crate) limits: HostLimits,
     now: Instant,
     setup: Setup,
     pool: Pool,
@@ -91,6 +92,7 @@ macro_rules! cx {
             pool: &$bench.pool,
             mib: &mut $bench.mib,
             mem: &mut $bench.mem,
+            limits: &mut $bench.limits,
             rng: &mut $bench.rng,
             device: $bench.setup.device,
             ts_offset: TS_OFFSET,
@@ -122,6 +124,7 @@ impl Bench {
     fn new(setup: &Setup, syn: Option<TcpRepr>) -> Self {
         let (mut rng, mut mib) = (Rng::new(Seed::from_u64(1)), TcpMib::default());
         let mut mem = TcpMemory::default();
+        let mut limits = HostLimits::default();
         let pool = Pool::new(1 << 20);
         let now = Instant::ZERO + Nanos::from_secs(100);
         let mut cx = Cx {
@@ -130,6 +133,7 @@ impl Bench {
             pool: &pool,
             mib: &mut mib,
             mem: &mut mem,
+            limits: &mut limits,
             rng: &mut rng,
             device: setup.device,
             ts_offset: TS_OFFSET,
@@ -145,6 +149,7 @@ impl Bench {
             conn,
             mib,
             mem,
+            limits,
             now,
             setup: setup.clone(),
             pool,

@@ -14,13 +14,28 @@ fn with_timestamps() -> Bench {
 }
 
 #[test]
-fn out_of_window_text_is_answered() {
+fn text_just_beside_the_window_is_answered_each_time() {
     open().play(
+        "< P. 66001:66101(100) ack 1
+         > . 1:1(0) ack 1
+         < P. 66001:66101(100) ack 1
+         > . 1:1(0) ack 1",
+    );
+}
+
+#[test]
+fn text_far_from_the_window_is_answered_twice_a_second() {
+    let mut bench = open();
+    bench.play(
         "< P. 900001:900101(100) ack 1
          > . 1:1(0) ack 1
+         < P. 2900001:2900101(100) ack 1
+         < P. 1900001:1900101(100) ack 1
+         +500ms
          < P. 900001:900101(100) ack 1
          > . 1:1(0) ack 1",
     );
+    assert_eq!(bench.mib.ack_skipped_seq, 2);
 }
 
 #[test]
@@ -46,6 +61,7 @@ fn only_the_exact_reset_resets() {
         "< R 900001:900001(0)
          < R 2:2(0)
          > . 1:1(0) ack 1
+         < R 3:3(0)
          state = Established
          < R 0:0(0)
          state = Established
@@ -54,6 +70,42 @@ fn only_the_exact_reset_resets() {
          error = Some(ConnectionReset)",
     );
     assert_eq!(bench.mib.challenge_ack, 1);
+    assert_eq!(bench.mib.ack_skipped_challenge, 1);
+}
+
+#[test]
+fn a_reset_behind_text_that_waits_resets() {
+    open().play(
+        "< P. 101:201(100) ack 1
+         > . 1:1(0) ack 1 <sack 101:201>
+         < R 200:200(0)
+         > . 1:1(0) ack 1 <sack 101:201>
+         state = Established
+         < R 201:201(0)
+         state = Closed",
+    );
+}
+
+#[test]
+fn a_reset_with_the_number_of_the_fin_resets() {
+    open().play(
+        "< F. 1:1(0) ack 1
+         > . 1:1(0) ack 2
+         < R 1:1(0)
+         state = Closed",
+    );
+}
+
+#[test]
+fn the_host_has_a_limit_for_challenges() {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_challenge_ack_limit = 0;
+    let mut bench = Bench::established(&setup);
+    bench.play("< R 2:2(0)");
+    assert_eq!(
+        (bench.mib.challenge_ack, bench.mib.ack_skipped_challenge),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -63,9 +115,12 @@ fn a_syn_is_challenged() {
         "< S 1:1(0)
          > . 1:1(0) ack 1
          < S. 5:5(0) ack 1
+         +1s
+         < S 900001:900001(0)
+         > . 1:1(0) ack 1
          state = Established",
     );
-    assert_eq!((bench.mib.syn_challenge, bench.mib.challenge_ack), (2, 1));
+    assert_eq!((bench.mib.syn_challenge, bench.mib.challenge_ack), (3, 2));
 }
 
 #[test]
@@ -77,6 +132,20 @@ fn acknowledgements_of_the_future_and_of_the_far_past_are_challenged() {
          < P. 1:101(100) ack 4283000000
          > . 1:1(0) ack 1",
     );
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_is_challenged() {
+    let mut bench = open();
+    bench.play(
+        "write 100
+         > P. 1:101(100) ack 1
+         < . 1:1(0) ack 101
+         < P. 1:101(100) ack 4294967295
+         > . 101:101(0) ack 1
+         read 1 = WouldBlock",
+    );
+    assert_eq!(bench.mib.challenge_ack, 1);
 }
 
 #[test]
