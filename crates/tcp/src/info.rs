@@ -97,8 +97,9 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     TcpInfo {
         tcpi_state: c.state.number(),
         tcpi_ca_state: match c.recovery.phase() {
-            Phase::Open if rtx.sacked_out() > 0 => 1,
             Phase::Open => 0,
+            Phase::Disorder => 1,
+            Phase::Cwr => 2,
             Phase::Recovery => 3,
             Phase::Loss => 4,
         },

@@ -14,10 +14,14 @@ use crate::{Connection, Cx};
 pub(super) const MAX_REORDERING_SEGS: u32 = 300;
 
 /// The sender's opinion of the path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
-    /// Nothing is known to be lost.
+    /// All is well.
     Open,
+    /// Something arrived out of order, or was sent again: loss or reordering, not yet known.
+    Disorder,
+    /// cwnd comes down though nothing is lost: congestion was signalled.
+    Cwr,
     /// Fast recovery: cwnd comes down while losses are repaired.
     Recovery,
     /// After a timeout: slow start from one segment.
@@ -75,7 +79,13 @@ impl Recovery {
     /// RFC 5681: cwnd grows, but not while it is being reduced.
     #[inline]
     pub(crate) fn may_grow(&self) -> bool {
-        self.phase != Phase::Recovery
+        !self.is_reducing()
+    }
+
+    /// Proportional rate reduction steers cwnd.
+    #[inline]
+    pub(crate) fn is_reducing(&self) -> bool {
+        matches!(self.phase, Phase::Cwr | Phase::Recovery)
     }
 
     /// Segments left; notes whether cwnd is used to the full.
@@ -113,7 +123,7 @@ impl Recovery {
     /// Sent while cwnd is being reduced.
     #[inline]
     pub(crate) fn on_sent_in_recovery(&mut self, segs: u32) {
-        if self.phase == Phase::Recovery
+        if self.is_reducing()
             && let Some(reduction) = &mut self.reduction
         {
             reduction.prr.on_sent(segs);
@@ -177,9 +187,11 @@ impl Connection {
         };
         let repaired = self.snd.una.after_eq(self.recovery.high_seq);
         match self.recovery.phase {
-            Phase::Open => {
+            Phase::Open | Phase::Disorder | Phase::Cwr => {
                 if newly_lost > 0 || (!self.agreed.sack && self.recovery.dupacks >= dupthresh) {
                     self.enter_recovery(cx, delivered);
+                } else {
+                    self.go_on_without_loss(delivered, advanced);
                 }
             }
             Phase::Recovery if repaired => {
@@ -249,6 +261,45 @@ impl Connection {
         0
     }
 
+    /// Nothing is known to be lost: Open, Disorder or CWR.
+    fn go_on_without_loss(&mut self, delivered: u32, advanced: bool) {
+        if self.recovery.phase == Phase::Cwr {
+            // The peer hears of CWR with what was sent behind it.
+            if !self.snd.una.after(self.recovery.high_seq) {
+                self.reduce_cwnd(delivered, advanced);
+                return;
+            }
+            if !self.cc.owns_cwnd() {
+                self.cwnd.cwnd = self.cwnd.ssthresh;
+            }
+        }
+        let disorder = self.snd.rtx.sacked_out() > 0 || self.snd.rtx.retrans_out() > 0;
+        self.recovery.phase = if disorder {
+            Phase::Disorder
+        } else {
+            Phase::Open
+        };
+    }
+
+    /// Congestion without loss (RFC 3168 6.1.2: an echoed mark; loss that a probe repaired): cwnd
+    /// comes down to ssthresh over one round trip. Does nothing if it is coming down already.
+    #[cold]
+    pub(crate) fn enter_cwr(&mut self, cx: &Cx<'_>) {
+        if self.recovery.phase >= Phase::Cwr {
+            return;
+        }
+        let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Ecn, cx.now);
+        self.cwnd.reduce(ssthresh);
+        let in_flight = self.snd.rtx.packets_out();
+        let retrans_out = self.snd.rtx.retrans_out();
+        let una = self.snd.una;
+        self.recovery
+            .begin_reduction(Prr::begin(in_flight), una, retrans_out);
+        self.recovery.forget_undo();
+        self.recovery.phase = Phase::Cwr;
+        self.recovery.high_seq = self.snd.nxt;
+    }
+
     fn enter_recovery(&mut self, cx: &mut Cx<'_>, delivered: u32) {
         if self.agreed.sack {
             cx.mib.sack_recovery += 1;
@@ -299,7 +350,7 @@ impl Connection {
     pub(crate) fn enter_loss(&mut self, cx: &Cx<'_>) {
         // One reduction for one window of data, however it was lost.
         let repeated =
-            self.recovery.phase != Phase::Open && self.snd.una.before(self.recovery.high_seq);
+            self.recovery.phase >= Phase::Recovery && self.snd.una.before(self.recovery.high_seq);
         if !repeated {
             let retrans_out = self.snd.rtx.retrans_out();
             self.recovery
@@ -318,7 +369,7 @@ impl Connection {
     /// What is in flight was too large for the path: it is sent again in smaller pieces, and
     /// congestion is not to blame.
     pub(crate) fn resend_too_big(&mut self) {
-        if self.recovery.phase == Phase::Open {
+        if self.recovery.phase < Phase::Recovery {
             self.recovery.phase = Phase::Loss;
             self.recovery.high_seq = self.snd.nxt;
             self.recovery.forget_undo();

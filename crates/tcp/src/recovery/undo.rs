@@ -93,7 +93,7 @@ impl Connection {
         }
         let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
         let by_echo = advanced
-            && phase != Phase::Open
+            && phase >= Phase::Recovery
             && echo.is_some_and(|ts| undo.original_arrived(ts.ecr));
         if !by_echo && !undo.all_were_duplicates() {
             return false;

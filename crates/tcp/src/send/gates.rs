@@ -238,7 +238,7 @@ impl Connection {
         let ending = tail && snd.fin == Fin::Queued;
         let head_age = snd.rtx.head_sent_at().map(|at| cx.now.since(at));
         !ending
-            && self.recovery.phase() == Phase::Open
+            && self.recovery.phase() < Phase::Recovery
             && defers(&DeferInput {
                 len,
                 tail,
