@@ -30,5 +30,5 @@ pub use host::{Host, HostConfig};
 pub use inspect::{LinkStats, SocketCursor, SocketInfo, SocketKind, SocketOwner};
 pub use interface::{IfaceConfig, IfaceId, Mac};
 pub use ip::Cidr;
-pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId};
+pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId, TcpQueues};
 pub use udp_calls::UdpId;

@@ -26,14 +26,14 @@ mod send;
 mod sysctl;
 mod time_wait;
 
-pub use connection::{Connection, State};
+pub use connection::{Connection, IpSettings, State, TxEvent, TxStage, TxStages};
 pub use error::TcpError;
 pub use info::TcpInfo;
 pub use inspect::{Inspection, SkMem, TimerInfo, TimerKind};
 pub use limits::HostLimits;
 pub use memory::{PAGE_BYTES, TcpMemory};
 pub use mib::TcpMib;
-pub use options::{Linger, SocketOption, SocketOptions};
+pub use options::{FastopenKeys, Linger, MtuDiscover, SocketOption, SocketOptions, WriteFlags};
 pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
 pub use send::{FlowReport, Histogram, SendLimit};
 pub use sysctl::{Sysctl, SysctlError, tcp_mem};

@@ -11,7 +11,33 @@ pub enum Linger {
     For(Nanos),
 }
 
+/// `IP_MTU_DISCOVER` (`IPV6_MTU_DISCOVER`): how a socket finds out what its path carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MtuDiscover {
+    /// Routers may fragment: DF is not set, and ICMP does not shrink segments.
+    Dont,
+    /// DF is set, and ICMP shrinks segments.
+    #[default]
+    Want,
+    /// As `Want` for TCP, which never sends more than the path takes.
+    Do,
+    /// DF is set, and what ICMP tells of the path is ignored: the user probes.
+    Probe,
+}
+
+/// `TCP_FASTOPEN_KEY`: what a listener's cookies are made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FastopenKeys {
+    /// New cookies are made with it.
+    pub primary: [u8; 16],
+    /// Cookies made with it are taken, too, and replaced (rotation).
+    pub backup: Option<[u8; 16]>,
+}
+
 /// An option of one connection, with its value. Get and set use the same shape.
+///
+/// `TcpDeferAccept`, `TcpFastopen` and `TcpFastopenKey` are a listener's; a connection refuses
+/// the last two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each is the Linux option of that name")]
 pub enum SocketOption {
@@ -35,6 +61,40 @@ pub enum SocketOption {
     SoRcvlowat(u32),
     /// Bytes per second; `u64::MAX` for none.
     SoMaxPacingRate(u64),
+    /// Seconds that an established connection without data is kept from `accept`; 0 is off.
+    TcpDeferAccept(u32),
+    /// Most connections that sent data in their SYN and did not finish the handshake yet; 0
+    /// turns Fast Open off.
+    TcpFastopen(u32),
+    TcpFastopenKey(FastopenKeys),
+    TcpFastopenNoCookie(bool),
+    /// How long an orphan stays in FIN-WAIT-2; zero: the sysctl decides; `None`: not at all.
+    TcpLinger2(Option<Nanos>),
+    /// Bytes; 0: none.
+    TcpWindowClamp(u32),
+    /// The traffic class of IPv6, too. The two ECN bits are the stack's.
+    IpTos(u8),
+    /// The hop limit of IPv6, too; `None`: the default.
+    IpTtl(Option<u8>),
+    IpMtuDiscover(MtuDiscover),
+    /// Kept for the user; nothing here looks at it.
+    SoMark(u32),
+    /// Kept for the user; nothing here looks at it.
+    SoPriority(u32),
+    /// Keep the time of arrival of what is received (`SO_TIMESTAMPNS`, `SO_TIMESTAMPING`'s
+    /// `RX_SOFTWARE`).
+    SoTimestampRx(bool),
+}
+
+/// How a write ends (`sendmsg` flags).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteFlags {
+    /// `MSG_MORE`.
+    pub more: bool,
+    /// `MSG_EOR`: what is written later does not share a segment with this.
+    pub eor: bool,
+    /// `MSG_OOB`: the last byte is urgent.
+    pub oob: bool,
 }
 
 /// The options of one connection as `getsockopt` gives them.
@@ -64,4 +124,19 @@ pub struct SocketOptions {
     pub so_rcvlowat: u32,
     /// Bytes per second; `u64::MAX` for none.
     pub so_max_pacing_rate: u64,
+    /// Seconds.
+    pub tcp_defer_accept: u32,
+    pub tcp_fastopen_no_cookie: bool,
+    pub tcp_linger2: Option<Nanos>,
+    /// Bytes; 0: none.
+    pub tcp_window_clamp: u32,
+    pub ip_tos: u8,
+    /// `None`: the default.
+    pub ip_ttl: Option<u8>,
+    pub ip_mtu_discover: MtuDiscover,
+    /// `IP_MTU`: bytes of the largest packet that the path is known to carry.
+    pub ip_mtu: u32,
+    pub so_mark: u32,
+    pub so_priority: u32,
+    pub so_timestamp_rx: bool,
 }

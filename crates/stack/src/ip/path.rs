@@ -4,6 +4,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use fullsend_offload::{Encap, HeaderBuf, Layers};
+use fullsend_tcp::IpSettings;
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::ethertype;
 use fullsend_wire::{ipv4, ipv6};
@@ -14,6 +15,9 @@ use crate::demux::Addr;
 const MAX_HEADER: usize = 14 + ipv6::HEADER_LEN;
 /// RFC 1340, and everybody's default since.
 const DEFAULT_TTL: u8 = 64;
+
+/// Don't Fragment, in the seventh byte of an IPv4 header.
+const DF: u8 = 0x40;
 
 /// A path; 72 bytes, one for each connection.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +84,7 @@ impl Path {
             let header = &mut path.header[start..][..ipv4::HEADER_LEN];
             header[0] = 0x45;
             // RFC 6864: DF, and so an ID that need not be unique.
-            header[6] = 0x40;
+            header[6] = DF;
             header[8] = DEFAULT_TTL;
             header[9] = protocol;
             header[12..16].copy_from_slice(&local.v4_octets());
@@ -102,6 +106,27 @@ impl Path {
         };
         path.len = path.link_len + network_len as u8;
         path
+    }
+
+    /// What a socket wants the network header to say.
+    pub(crate) fn apply(&mut self, settings: IpSettings) {
+        let IpSettings {
+            tos,
+            ttl,
+            may_fragment,
+        } = settings;
+        let ttl = ttl.unwrap_or(DEFAULT_TTL);
+        let network = &mut self.header[usize::from(self.link_len)..];
+        if usize::from(self.len - self.link_len) == ipv4::HEADER_LEN {
+            network[1] = tos;
+            network[6] = if may_fragment { 0 } else { DF };
+            network[8] = ttl;
+            self.header_sum = sum(&network[..ipv4::HEADER_LEN]).fold();
+        } else {
+            network[0] = 6 << 4 | tos >> 4;
+            network[1] = tos << 4 | network[1] & 0xf;
+            network[7] = ttl;
+        }
     }
 
     #[inline]

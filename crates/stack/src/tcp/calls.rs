@@ -6,9 +6,7 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_tcp::congestion::CcInfo;
-use fullsend_tcp::{
-    Connection, Cx, FlowReport, SocketOption, SocketOptions, State, TcpError, TcpInfo,
-};
+use fullsend_tcp::{Connection, Cx, FlowReport, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
 use super::TcpId;
@@ -28,7 +26,7 @@ pub enum Interest {
 impl Host {
     /// The connection of a user's handle, with what it needs of the host.
     #[inline]
-    fn user_socket(
+    pub(super) fn user_socket(
         &mut self,
         now: Instant,
         id: TcpId,
@@ -55,7 +53,7 @@ impl Host {
     }
 
     /// Runs `call` on a connection and sees to what follows from it.
-    fn with_conn<R>(
+    pub(super) fn with_conn<R>(
         &mut self,
         now: Instant,
         id: TcpId,
@@ -230,22 +228,6 @@ impl Host {
             Some((index, Entry::Held(_))) => self.reject_held(now, index),
             _ => {}
         }
-    }
-
-    /// Sets an option.
-    pub fn tcp_set_option(
-        &mut self,
-        now: Instant,
-        id: TcpId,
-        option: SocketOption,
-    ) -> Result<(), StackError> {
-        Ok(self.with_conn(now, id, |conn, cx| conn.set_option(cx, option))??)
-    }
-
-    /// All options (`getsockopt`).
-    pub fn tcp_options(&mut self, id: TcpId) -> Result<SocketOptions, StackError> {
-        let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
-        Ok(socket.conn.options(&cx))
     }
 
     /// `TCP_CONGESTION`.

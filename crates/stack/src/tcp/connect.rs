@@ -114,7 +114,11 @@ impl Host {
         let iss = self.initial_sequence(now, key);
         let mut cx = self.env.cx(now, &path, ts_offset);
         let conn = Connection::accept(&mut cx, syn, iss, mss_of(&path), path.network_len());
-        Ok(Socket::new(conn, *key, path, owner))
+        let mut socket = Socket::new(conn, *key, path, owner);
+        if let Owner::HalfOpen(listener) = owner {
+            self.inherit(now, listener, &mut socket);
+        }
+        Ok(socket)
     }
 }
 

@@ -9,6 +9,7 @@ use fullsend_tcp::State;
 use fullsend_units::Instant;
 use smallvec::SmallVec;
 
+use super::listener_settings::ListenerSettings;
 use super::socket::{Entry, Owner};
 use super::{TcpId, addr_is_usable};
 use crate::demux::Addr;
@@ -54,6 +55,9 @@ pub(super) struct Listener {
     /// Slots of the socket table.
     pub(super) accept: VecDeque<u32>,
     pub(super) wakers: Vec<Waker>,
+    /// `SO_REUSEPORT`: others may listen here in the same way.
+    pub(super) shared: bool,
+    pub(super) settings: ListenerSettings,
 }
 
 impl Listener {
@@ -124,10 +128,11 @@ impl Listeners {
         self.ports.contains_key(&port)
     }
 
-    fn conflicts(&self, local: SocketAddr, config: ListenConfig) -> bool {
+    fn conflicts(&self, local: SocketAddr, config: ListenConfig, shared: bool) -> bool {
         let on_port = self.ports.get(&local.port()).into_iter().flatten();
         on_port
             .filter_map(|&index| self.table.get(index))
+            .filter(|l| !(shared && l.shared))
             .any(|l| l.local == local && l.config.any_destination == config.any_destination)
     }
 
@@ -160,6 +165,25 @@ impl Host {
         local: SocketAddr,
         config: ListenConfig,
     ) -> Result<ListenerId, StackError> {
+        self.listen(local, config, false)
+    }
+
+    /// Listens beside others that do so in the same way (`SO_REUSEPORT`): each new connection
+    /// goes to one of them, by its addresses.
+    pub fn tcp_listen_shared(
+        &mut self,
+        local: SocketAddr,
+        config: ListenConfig,
+    ) -> Result<ListenerId, StackError> {
+        self.listen(local, config, true)
+    }
+
+    fn listen(
+        &mut self,
+        local: SocketAddr,
+        config: ListenConfig,
+        shared: bool,
+    ) -> Result<ListenerId, StackError> {
         let mut local = local;
         let ours = local.ip().is_unspecified() || self.ip.addresses.is_local(local.ip().into());
         if !(ours || config.any_destination && addr_is_usable(local)) {
@@ -169,7 +193,7 @@ impl Host {
             local.set_port(self.listening_port(local)?);
         }
         let listeners = &mut self.tcp.listeners;
-        if listeners.conflicts(local, config) {
+        if listeners.conflicts(local, config, shared) {
             return Err(StackError::AddressInUse(local));
         }
         let listener = Listener {
@@ -178,6 +202,8 @@ impl Host {
             pending: 0,
             accept: VecDeque::new(),
             wakers: Vec::new(),
+            shared,
+            settings: ListenerSettings::default(),
         };
         let (index, id) = listeners
             .table

@@ -6,12 +6,14 @@ mod input;
 mod inspect;
 mod isn;
 mod listen;
+mod listener_settings;
 mod output;
 mod pending;
 mod ports;
 mod reset;
 mod settle;
 mod socket;
+mod socket_calls;
 mod sockstat;
 mod time_wait;
 
@@ -21,6 +23,7 @@ use fullsend_units::Instant;
 
 pub use calls::Interest;
 pub use listen::{Incoming, ListenConfig, ListenerId};
+pub use socket_calls::TcpQueues;
 pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaits;
 

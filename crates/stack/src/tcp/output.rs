@@ -189,7 +189,10 @@ impl Host {
             return false;
         };
         match path {
-            Ok(path) => socket.path = path,
+            Ok(path) => {
+                socket.path = path;
+                socket.apply_ip_settings();
+            }
             // The old way may yet work; the connection's own timers judge it.
             Err(_) => socket.path.version = version,
         }

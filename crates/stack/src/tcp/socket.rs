@@ -55,6 +55,13 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// The user said what the IP headers are to say, or the path is a new one.
+    pub(super) fn apply_ip_settings(&mut self) {
+        self.path.apply(self.conn.ip_settings());
+    }
+}
+
 /// A SYN that waits for its user's verdict.
 #[derive(Debug)]
 pub(crate) struct Held {

@@ -206,6 +206,9 @@ impl Connection {
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         self.timers.progress_at = cx.now;
         self.rtt.reset_backoff();
+        if self.extras.is_some() {
+            self.watch_acked(cx);
+        }
         if outcome.fin {
             self.fin_acked(cx);
         }

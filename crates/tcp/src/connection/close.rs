@@ -83,9 +83,12 @@ impl Connection {
     }
 
     /// An orphan in FIN-WAIT-2 does not wait for ever.
-    fn arm_orphan(&mut self, cx: &Cx<'_>) {
-        let wait = Nanos::from_secs(cx.sysctl.tcp_fin_timeout.into());
-        self.timers.set_idle(cx.now + wait);
+    fn arm_orphan(&mut self, cx: &mut Cx<'_>) {
+        match self.settings.linger2(cx.sysctl) {
+            Some(wait) => self.timers.set_idle(cx.now + wait),
+            // TCP_LINGER2 below zero: nobody waits for the peer's FIN.
+            None => self.abort(cx),
+        }
     }
 
     /// The peer has acknowledged our FIN.
@@ -153,6 +156,7 @@ impl Connection {
     /// Nothing more will be sent but what is pending; what arrived can still be read.
     pub(crate) fn finish(&mut self) {
         self.timers.all_off();
+        self.watch_end();
         self.rcv.ack.cancel_delay();
         self.user.lost_data |= !self.is_flushed();
         self.snd.queue.clear();

@@ -91,6 +91,7 @@ impl Connection {
             settings: Settings::default(),
             stats: Stats::default(),
             time_wait: None,
+            extras: None,
             mem_pages: 0,
         };
         this.adopt_congestion(cx.now);

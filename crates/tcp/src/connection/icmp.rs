@@ -4,7 +4,7 @@
 use fullsend_units::{Mss, SeqNum};
 
 use super::{Connection, State};
-use crate::{Cx, IcmpError, TcpError};
+use crate::{Cx, IcmpError, MtuDiscover, TcpError};
 
 /// TCP header without options.
 const TCP_HEADER: u32 = 20;
@@ -21,7 +21,10 @@ impl Connection {
             return false;
         }
         match error {
-            IcmpError::TooBig { mtu } => self.shrink_mtu(cx, mtu),
+            IcmpError::TooBig { mtu } => match self.settings.mtu_discover() {
+                MtuDiscover::Dont | MtuDiscover::Probe => {}
+                MtuDiscover::Want | MtuDiscover::Do => self.shrink_mtu(cx, mtu),
+            },
             // RFC 1122 4.2.3.9: hard only while there is no connection yet.
             IcmpError::Unreachable(error) if !self.state.is_synchronized() => {
                 cx.mib.attempt_fails += 1;

@@ -319,6 +319,9 @@ impl Connection {
                 let rcv_nxt = self.rcv.queue.rcv_nxt();
                 self.stats.bytes_received += u64::from(bytes);
                 self.rcv.window.on_data(cx.now, rcv_nxt);
+                if self.extras.is_some() {
+                    self.note_rx_time(cx.now);
+                }
                 if had_gap {
                     self.rcv.ack.now();
                 } else if bytes > 0 {

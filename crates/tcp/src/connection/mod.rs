@@ -2,13 +2,17 @@
 
 mod ack;
 mod close;
+mod extras;
+mod fastopen;
 mod handshake;
 mod icmp;
 mod input;
 mod settings;
 mod state;
 mod timers;
+mod urgent;
 mod user;
+mod watch;
 mod writable;
 
 use alloc::boxed::Box;
@@ -22,9 +26,12 @@ use crate::rtt::RttEstimator;
 use crate::send::{Blocked, Flow, Force, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
+pub(crate) use extras::Extras;
+pub use settings::IpSettings;
 pub(crate) use settings::Settings;
 pub use state::State;
 pub(crate) use timers::Timers;
+pub use watch::{TxEvent, TxStage, TxStages};
 
 /// One end of one TCP connection.
 ///
@@ -54,6 +61,8 @@ pub struct Connection {
     pub(crate) settings: Settings,
     pub(crate) stats: Stats,
     pub(crate) time_wait: Option<Box<TimeWait>>,
+    /// What few connections need.
+    pub(crate) extras: Option<Box<Extras>>,
     /// What the host has been charged for our queues.
     pub(crate) mem_pages: u32,
 }

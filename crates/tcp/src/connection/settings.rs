@@ -8,7 +8,7 @@ use fullsend_units::{Instant, Nanos, Rate};
 use super::Connection;
 use crate::congestion::{self, UnknownCongestion};
 use crate::send::{Force, Pacing};
-use crate::{Cx, Linger, SocketOption, SocketOptions, Sysctl, TcpError};
+use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
 
 /// What the user set.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,15 @@ struct Rare {
     notsent_lowat: Option<u32>,
     rcvlowat: u32,
     linger: Linger,
+    linger2: Option<Nanos>,
+    defer_accept: u32,
+    fastopen_no_cookie: bool,
+    window_clamp: u32,
+    tos: u8,
+    ttl: Option<u8>,
+    mtu_discover: MtuDiscover,
+    mark: u32,
+    priority: u32,
 }
 
 impl Default for Rare {
@@ -43,8 +52,28 @@ impl Default for Rare {
             notsent_lowat: None,
             rcvlowat: 1,
             linger: Linger::Background,
+            linger2: Some(Nanos::ZERO),
+            defer_accept: 0,
+            fastopen_no_cookie: false,
+            window_clamp: 0,
+            tos: 0,
+            ttl: None,
+            mtu_discover: MtuDiscover::Want,
+            mark: 0,
+            priority: 0,
         }
     }
+}
+
+/// What a connection's IP headers are to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IpSettings {
+    /// Type of service or traffic class, without ECN.
+    pub tos: u8,
+    /// Time to live or hop limit; `None`: the default.
+    pub ttl: Option<u8>,
+    /// Routers may fragment (IPv4's DF is not set).
+    pub may_fragment: bool,
 }
 
 impl Settings {
@@ -90,6 +119,20 @@ impl Settings {
     #[inline]
     pub(crate) fn rcvlowat(&self) -> u32 {
         self.rare.as_ref().map_or(1, |r| r.rcvlowat)
+    }
+
+    /// How long an orphan stays in FIN-WAIT-2; `None`: not at all.
+    pub(crate) fn linger2(&self, sysctl: &Sysctl) -> Option<Nanos> {
+        match self.rare.as_ref().map_or(Some(Nanos::ZERO), |r| r.linger2) {
+            Some(Nanos::ZERO) => Some(Self::seconds(sysctl.tcp_fin_timeout)),
+            own => own,
+        }
+    }
+
+    pub(crate) fn mtu_discover(&self) -> MtuDiscover {
+        self.rare
+            .as_ref()
+            .map_or(MtuDiscover::Want, |r| r.mtu_discover)
     }
 
     pub(crate) fn linger(&self) -> Linger {
@@ -150,8 +193,45 @@ impl Connection {
                 self.wake_reader_if_enough();
             }
             O::SoMaxPacingRate(rate) => self.set_max_pacing_rate(rate),
+            other => return self.set_rare_option(other),
         }
         Ok(())
+    }
+
+    fn set_rare_option(&mut self, option: SocketOption) -> Result<(), TcpError> {
+        use SocketOption as O;
+        let rare = self.settings.rare_mut();
+        match option {
+            O::TcpDeferAccept(seconds) => rare.defer_accept = seconds,
+            O::TcpFastopenNoCookie(on) => rare.fastopen_no_cookie = on,
+            O::TcpLinger2(span) => rare.linger2 = span.map(|s| s.min(MAX_LINGER2)),
+            O::TcpWindowClamp(bytes) => {
+                let least = MIN_BUFFER / 2;
+                rare.window_clamp = if bytes == 0 { 0 } else { bytes.max(least) };
+                self.rcv.window.set_clamp(rare.window_clamp);
+            }
+            O::IpTos(tos) => rare.tos = tos & !ECN_BITS,
+            O::IpTtl(ttl) => rare.ttl = ttl.map(|n| in_range(n, 1..=255)).transpose()?,
+            O::IpMtuDiscover(how) => rare.mtu_discover = how,
+            O::SoMark(mark) => rare.mark = mark,
+            O::SoPriority(priority) => rare.priority = priority,
+            O::SoTimestampRx(on) => self.set_rx_times(on),
+            // A listener's.
+            _ => return Err(TcpError::InvalidValue),
+        }
+        Ok(())
+    }
+
+    /// What the IP headers are to say.
+    pub fn ip_settings(&self) -> IpSettings {
+        self.settings
+            .rare
+            .as_ref()
+            .map_or_else(IpSettings::default, |rare| IpSettings {
+                tos: rare.tos,
+                ttl: rare.ttl,
+                may_fragment: rare.mtu_discover == MtuDiscover::Dont,
+            })
     }
 
     /// `TCP_MAXSEG`: before the handshake it bounds what we announce, too.
@@ -187,6 +267,8 @@ impl Connection {
         let (settings, sysctl) = (&self.settings, cx.sysctl);
         let lowat = settings.rare.as_ref().and_then(|r| r.notsent_lowat);
         let max_rate = self.snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
+        let default = Rare::default();
+        let rare = settings.rare.as_deref().unwrap_or(&default);
         SocketOptions {
             tcp_nodelay: settings.nodelay,
             tcp_cork: settings.cork,
@@ -205,6 +287,17 @@ impl Connection {
             so_rcvbuf: self.rcv.window.rcvbuf(),
             so_rcvlowat: settings.rcvlowat(),
             so_max_pacing_rate: max_rate,
+            tcp_defer_accept: rare.defer_accept,
+            tcp_fastopen_no_cookie: rare.fastopen_no_cookie,
+            tcp_linger2: rare.linger2,
+            tcp_window_clamp: rare.window_clamp,
+            ip_tos: rare.tos,
+            ip_ttl: rare.ttl,
+            ip_mtu_discover: rare.mtu_discover,
+            ip_mtu: self.snd.pmtu,
+            so_mark: rare.mark,
+            so_priority: rare.priority,
+            so_timestamp_rx: self.keeps_rx_times(),
         }
     }
 
@@ -230,6 +323,12 @@ impl Connection {
 
 /// Least buffer, whatever is asked for: one full segment of any kind goes through.
 const MIN_BUFFER: u32 = 4608;
+
+/// Linux's `TCP_FIN_TIMEOUT_MAX`.
+const MAX_LINGER2: Nanos = Nanos::from_secs(120);
+
+/// RFC 3168 5: the low two bits of the type of service.
+const ECN_BITS: u8 = 0b11;
 
 fn in_range<T: PartialOrd>(value: T, range: core::ops::RangeInclusive<T>) -> Result<T, TcpError> {
     range

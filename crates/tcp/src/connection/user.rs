@@ -4,7 +4,7 @@ use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
 use crate::congestion::CcInfo;
-use crate::{Cx, TcpError, TcpInfo};
+use crate::{Cx, TcpError, TcpInfo, WriteFlags};
 
 impl Connection {
     /// Appends a copy of `data` to the stream; how much was taken. `more` is `MSG_MORE`.
@@ -22,6 +22,20 @@ impl Connection {
             return Ok(data.len());
         }
         self.write_units(cx, data, more)
+    }
+
+    /// [`write`](Self::write) that ends in a way of its own.
+    pub fn write_with(
+        &mut self,
+        cx: &mut Cx<'_>,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, TcpError> {
+        let done = self.write(cx, data, flags.more)?;
+        if flags.eor && done == data.len() {
+            self.end_record();
+        }
+        Ok(done)
     }
 
     /// [`write`](Self::write) of what takes memory.
@@ -159,6 +173,9 @@ impl Connection {
     #[inline]
     fn after_read(&mut self, cx: &mut Cx<'_>, n: usize) {
         self.charge(cx);
+        if self.extras.is_some() && n > 0 {
+            self.note_rx_read();
+        }
         if n == 0 || !self.state.is_synchronized() {
             return;
         }
@@ -216,6 +233,17 @@ impl Connection {
         if self.user.wants_read && self.is_readable() {
             self.wake_reader();
         }
+    }
+
+    /// Bytes that can be read.
+    pub fn readable(&self) -> usize {
+        self.rcv.queue.readable()
+    }
+
+    /// Bytes written and not acknowledged; of these, not sent.
+    pub fn unacked(&self) -> (usize, usize) {
+        let unsent = self.snd.queue.len();
+        (self.snd.text_in_flight() as usize + unsent, unsent)
     }
 
     /// All that was written has been acknowledged (and the FIN, if sent).

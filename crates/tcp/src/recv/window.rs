@@ -48,6 +48,8 @@ pub(crate) struct RecvWindow {
     scale_in_force: WindowScale,
     /// `SO_RCVBUF` was set: no tuning.
     locked: bool,
+    /// `TCP_WINDOW_CLAMP`, bytes.
+    clamp: u32,
 }
 
 impl RecvWindow {
@@ -65,6 +67,7 @@ impl RecvWindow {
             offered_scale: WindowScale::for_window(Window(rmem[2])),
             scale_in_force: WindowScale::ZERO,
             locked: false,
+            clamp: u32::MAX,
         }
     }
 
@@ -94,7 +97,12 @@ impl RecvWindow {
     /// The most that may wait for the reader.
     #[inline]
     fn limit(&self) -> u32 {
-        self.rcvbuf / 2
+        (self.rcvbuf / 2).min(self.clamp)
+    }
+
+    /// `TCP_WINDOW_CLAMP`: no larger window is offered; 0: none.
+    pub(crate) fn set_clamp(&mut self, bytes: u32) {
+        self.clamp = if bytes == 0 { u32::MAX } else { bytes };
     }
 
     /// The window field for a segment that leaves now, with `held` bytes stored for the reader

@@ -100,7 +100,7 @@ impl Flow {
     }
 
     /// The host has not completed the unit of this number yet.
-    pub(super) fn is_in_host(&self, number: u16) -> bool {
+    pub(crate) fn is_in_host(&self, number: u16) -> bool {
         (number.wrapping_sub(self.completed_units) as i16) > 0
     }
 

@@ -139,7 +139,9 @@ impl Connection {
     fn goes_whole(&self, cx: &Cx<'_>, headroom: u32) -> bool {
         let snd = &self.snd;
         let most = (self.cwnd.cwnd / 2).max(1).min(cx.device.gso_max_segs);
-        let most = headroom.min(most.saturating_mul(snd.mss.bytes()));
+        let most = headroom
+            .min(most.saturating_mul(snd.mss.bytes()))
+            .min(self.record_left());
         snd.rtx.is_empty()
             && snd.queue.len() as u32 <= most.min(snd.size_goal)
             && snd.size_goal_for == cx.device.gso_max_size
@@ -196,7 +198,8 @@ impl Connection {
     fn size(&self, cx: &Cx<'_>, at: &Measures, window: u32) -> Result<u32, Blocked> {
         let mss = self.snd.mss;
         // "Grow": the unit takes in as much of what is queued as it may carry.
-        let len = at.unsent.min(at.max_segs * mss.bytes());
+        let record_left = self.record_left();
+        let len = at.unsent.min(at.max_segs * mss.bytes()).min(record_left);
         let tail = len == at.unsent && !at.corked;
         // Sender's silly window avoidance: a whole segment, or all of a shorter rest.
         if len.min(mss.bytes()) > window {
@@ -208,7 +211,7 @@ impl Connection {
             let held = tail && !last && nagle.holds(len < mss.bytes());
             return if held { Err(Blocked::Nagle) } else { Ok(len) };
         }
-        if self.defers(cx, len, tail, at.max_segs) {
+        if len < record_left && self.defers(cx, len, tail, at.max_segs) {
             return Err(Blocked::Defer);
         }
         let split = split_point(len, window, mss, at.quota, tail, nagle).min(len);
@@ -260,7 +263,8 @@ impl Connection {
         let unsent = self.snd.queue.len() as u32;
         let len = unsent
             .min(self.snd.usable_window())
-            .min(self.snd.mss.bytes());
+            .min(self.snd.mss.bytes())
+            .min(self.record_left());
         if len == 0 && unsent > 0 {
             return Err(Blocked::Rwnd);
         }

@@ -10,6 +10,7 @@ mod pacing;
 #[cfg(test)]
 mod properties;
 mod push;
+mod records;
 mod report;
 mod retransmit;
 mod small_queue;
@@ -20,5 +21,6 @@ pub(crate) use flow::Flow;
 pub(crate) use gates::{Blocked, Force};
 pub(crate) use nagle::Nagle;
 pub(crate) use pacing::{HEADERS_BYTES, Pacing};
+pub(crate) use records::Records;
 pub use report::{FlowReport, Histogram, SendLimit};
 pub(crate) use write_queue::{UNIT_OVERHEAD_BYTES, WriteQueue};

@@ -111,6 +111,10 @@ impl Connection {
         snd.last_sent = sent_at;
         snd.wmem_inflight = snd.wmem_inflight.saturating_add(truesize);
         self.after_text_sent(cx, segs, was_idle);
+        if self.extras.is_some() {
+            self.pass_records();
+            self.watch_scheduled(cx, number);
+        }
         Draft {
             seq,
             flags,

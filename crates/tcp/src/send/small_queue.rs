@@ -51,7 +51,8 @@ impl Connection {
     pub(super) fn autocorks(&mut self, sysctl: &Sysctl) -> bool {
         let snd = &self.snd;
         let tail = snd.queue.tail_len();
-        if tail >= snd.size_goal as usize || snd.wmem_inflight == 0 {
+        // A unit that is complete, be it short, does not wait for more.
+        if tail == 0 || tail >= snd.size_goal as usize || snd.wmem_inflight == 0 {
             return false;
         }
         let truesize = if tail == snd.queue.len() {
@@ -71,7 +72,7 @@ impl Connection {
     }
 
     /// The device completed a segment of `truesize`.
-    pub fn handle_tx_complete(&mut self, _cx: &mut Cx<'_>, truesize: u32) {
+    pub fn handle_tx_complete(&mut self, cx: &mut Cx<'_>, truesize: u32) {
         if truesize == 0 {
             return;
         }
@@ -79,6 +80,9 @@ impl Connection {
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
         if let Some(flow) = &mut self.snd.flow {
             flow.on_completed();
+        }
+        if self.extras.is_some() {
+            self.watch_sent(cx);
         }
         if core::mem::take(&mut self.snd.throttled) {
             self.uncork_automatically();

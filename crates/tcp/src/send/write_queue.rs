@@ -157,6 +157,11 @@ impl WriteQueue {
         }
     }
 
+    /// What comes next begins a unit of its own.
+    pub(crate) fn end_unit(&mut self) {
+        self.tail_len = 0;
+    }
+
     /// Appends lent memory without copying.
     pub(crate) fn append_slice(&mut self, data: Slice, size_goal: usize) {
         if data.is_empty() {

@@ -1,0 +1,70 @@
+//! A listener's options: its own, and those that its connections begin with.
+
+use alloc::vec::Vec;
+
+use fullsend_tcp::{FastopenKeys, SocketOption, TcpError};
+use fullsend_units::Instant;
+
+use super::ListenerId;
+use super::socket::Socket;
+use crate::{Host, StackError};
+
+/// What a user set on a listener.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ListenerSettings {
+    /// `TCP_DEFER_ACCEPT`, seconds.
+    pub(super) defer_accept: u32,
+    /// `TCP_FASTOPEN`.
+    pub(super) fastopen_qlen: u32,
+    /// `TCP_FASTOPEN_KEY`; `None`: the host's.
+    pub(super) fastopen_keys: Option<FastopenKeys>,
+    /// `TCP_FASTOPEN_NO_COOKIE`.
+    pub(super) fastopen_no_cookie: bool,
+    /// What connections begin with, one of each kind.
+    inherited: Vec<SocketOption>,
+}
+
+impl Host {
+    /// Sets an option of a listener. What is not the listener's own its connections begin with,
+    /// from their SYN-ACK on.
+    pub fn listener_set_option(
+        &mut self,
+        id: ListenerId,
+        option: SocketOption,
+    ) -> Result<(), StackError> {
+        use SocketOption as O;
+        let listener = self.tcp.listeners.get_mut(id);
+        let listener = listener.ok_or(StackError::NoSuchSocket)?;
+        let settings = &mut listener.settings;
+        match option {
+            O::TcpDeferAccept(seconds) => settings.defer_accept = seconds,
+            O::TcpFastopen(qlen) => settings.fastopen_qlen = qlen,
+            O::TcpFastopenKey(keys) => settings.fastopen_keys = Some(keys),
+            O::TcpFastopenNoCookie(on) => settings.fastopen_no_cookie = on,
+            other => {
+                let kind = core::mem::discriminant(&other);
+                settings
+                    .inherited
+                    .retain(|known| core::mem::discriminant(known) != kind);
+                settings.inherited.push(other);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a new connection its listener's options.
+    pub(super) fn inherit(&mut self, now: Instant, listener: u32, socket: &mut Socket) {
+        let Some(listener) = self.tcp.listeners.table.get(listener) else {
+            return;
+        };
+        if listener.settings.inherited.is_empty() {
+            return;
+        }
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        for option in &listener.settings.inherited {
+            // A value that does not fit was the listener's user's to notice.
+            let _: Result<(), TcpError> = socket.conn.set_option(&mut cx, *option);
+        }
+        socket.apply_ip_settings();
+    }
+}

@@ -1,0 +1,20 @@
+//! What few connections need, in a box made at first use.
+
+use super::Connection;
+use super::watch::{RxTimes, TxWatches};
+use crate::send::Records;
+
+/// The box.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) tx: TxWatches,
+    pub(crate) rx: Option<RxTimes>,
+    pub(crate) records: Records,
+}
+
+impl Connection {
+    #[cold]
+    pub(crate) fn extras_mut(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+}
