@@ -46,10 +46,10 @@ pub(crate) struct RecvWindow {
     offered_scale: WindowScale,
     /// In force.
     scale_in_force: WindowScale,
-    /// `SO_RCVBUF` was set: no tuning.
+    /// `SO_RCVBUF` or `TCP_WINDOW_CLAMP` was set: no tuning.
     locked: bool,
-    /// `TCP_WINDOW_CLAMP`, bytes.
-    clamp: u32,
+    /// `TCP_WINDOW_CLAMP` was set: `read_per_rtt`, which nobody needs then, holds it.
+    clamped: bool,
 }
 
 impl RecvWindow {
@@ -67,7 +67,7 @@ impl RecvWindow {
             offered_scale: WindowScale::for_window(Window(rmem[2])),
             scale_in_force: WindowScale::ZERO,
             locked: false,
-            clamp: u32::MAX,
+            clamped: false,
         }
     }
 
@@ -97,12 +97,19 @@ impl RecvWindow {
     /// The most that may wait for the reader.
     #[inline]
     fn limit(&self) -> u32 {
-        (self.rcvbuf / 2).min(self.clamp)
+        let half = self.rcvbuf / 2;
+        if self.clamped {
+            half.min(self.read_per_rtt)
+        } else {
+            half
+        }
     }
 
     /// `TCP_WINDOW_CLAMP`: no larger window is offered; 0: none.
     pub(crate) fn set_clamp(&mut self, bytes: u32) {
-        self.clamp = if bytes == 0 { u32::MAX } else { bytes };
+        self.clamped = bytes != 0;
+        self.locked |= self.clamped;
+        self.read_per_rtt = bytes;
     }
 
     /// The window field for a segment that leaves now, with `held` bytes stored for the reader
@@ -219,6 +226,9 @@ impl RecvWindow {
         rmem: [u32; 3],
         may_grow: bool,
     ) {
+        if self.locked {
+            return;
+        }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
         let passed = now.since(self.round_started);
@@ -228,7 +238,7 @@ impl RecvWindow {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit() / 2);
         let before = self.read_per_rtt.max(first);
         if self.read_this_rtt > before {
-            if !self.locked && may_grow {
+            if may_grow {
                 self.grow(mss, before, rmem[2]);
             }
             self.read_per_rtt = self.read_this_rtt;
