@@ -26,7 +26,7 @@ mod send;
 mod sysctl;
 mod time_wait;
 
-pub use connection::{Connection, IpSettings, State, TxEvent, TxStage, TxStages};
+pub use connection::{Connection, IpSettings, Readiness, State, TxEvent, TxStage, TxStages};
 pub use error::TcpError;
 pub use info::TcpInfo;
 pub use inspect::{Inspection, SkMem, TimerInfo, TimerKind};

@@ -16,6 +16,7 @@ mod socket;
 mod socket_calls;
 mod sockstat;
 mod time_wait;
+mod watch;
 
 use core::net::SocketAddr;
 

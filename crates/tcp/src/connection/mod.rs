@@ -7,6 +7,7 @@ mod fastopen;
 mod handshake;
 mod icmp;
 mod input;
+mod readiness;
 mod settings;
 mod state;
 mod timers;
@@ -27,6 +28,7 @@ use crate::send::{Blocked, Flow, Force, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub(crate) use extras::Extras;
+pub use readiness::Readiness;
 pub use settings::IpSettings;
 pub(crate) use settings::Settings;
 pub use state::State;

@@ -15,7 +15,7 @@ impl Connection {
         ready
     }
 
-    fn is_writable(&self, cx: &Cx<'_>) -> bool {
+    pub(super) fn is_writable(&self, cx: &Cx<'_>) -> bool {
         match self.state {
             State::SynSent | State::SynReceived => false,
             State::Established | State::CloseWait => self.has_room(cx),

@@ -1,0 +1,157 @@
+//! Socket addresses as Linux lays them out (`sockaddr_in`, `sockaddr_in6`), and the mapped form
+//! in which an IPv6 socket sees IPv4 (RFC 4291 2.5.5.2).
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::abi::{AF_INET, AF_INET6, AF_UNSPEC};
+use crate::errno::{Errno, Result};
+
+/// Bytes of `sockaddr_in`.
+pub const SOCKADDR_IN_LEN: usize = 16;
+/// Bytes of `sockaddr_in6`.
+pub const SOCKADDR_IN6_LEN: usize = 28;
+/// RFC 2133's shorter `sockaddr_in6`, without the scope, which Linux still takes.
+const SOCKADDR_IN6_SHORT: usize = 24;
+
+/// A socket address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SockAddr {
+    /// `AF_UNSPEC`: in `connect`, "dissolve the association".
+    Unspec,
+    /// `AF_INET`.
+    V4(SocketAddrV4),
+    /// `AF_INET6`; IPv4 in its mapped form is possible.
+    V6(SocketAddrV6),
+}
+
+impl SockAddr {
+    /// From Linux's bytes. EINVAL if they are too short for their family, EAFNOSUPPORT if the
+    /// family is none of ours.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let family = bytes.first_chunk().ok_or(Errno::EINVAL)?;
+        match i32::from(u16::from_ne_bytes(*family)) {
+            AF_UNSPEC => Ok(Self::Unspec),
+            AF_INET if bytes.len() >= SOCKADDR_IN_LEN => {
+                let ip: [u8; 4] = array(bytes, 4);
+                let port = u16::from_be_bytes(array(bytes, 2));
+                Ok(Self::V4(SocketAddrV4::new(ip.into(), port)))
+            }
+            AF_INET6 if bytes.len() >= SOCKADDR_IN6_SHORT => {
+                let ip: [u8; 16] = array(bytes, 8);
+                let port = u16::from_be_bytes(array(bytes, 2));
+                let scope = if bytes.len() >= SOCKADDR_IN6_LEN {
+                    u32::from_ne_bytes(array(bytes, 24))
+                } else {
+                    0
+                };
+                let flow = u32::from_be_bytes(array(bytes, 4));
+                Ok(Self::V6(SocketAddrV6::new(ip.into(), port, flow, scope)))
+            }
+            AF_INET | AF_INET6 => Err(Errno::EINVAL),
+            _ => Err(Errno::EAFNOSUPPORT),
+        }
+    }
+
+    /// In Linux's bytes, and how many of them count (0 for [`SockAddr::Unspec`]).
+    pub fn to_bytes(self) -> ([u8; SOCKADDR_IN6_LEN], usize) {
+        let mut out = [0; SOCKADDR_IN6_LEN];
+        match self {
+            Self::Unspec => (out, 0),
+            Self::V4(addr) => {
+                out[..2].copy_from_slice(&(AF_INET as u16).to_ne_bytes());
+                out[2..4].copy_from_slice(&addr.port().to_be_bytes());
+                out[4..8].copy_from_slice(&addr.ip().octets());
+                (out, SOCKADDR_IN_LEN)
+            }
+            Self::V6(addr) => {
+                out[..2].copy_from_slice(&(AF_INET6 as u16).to_ne_bytes());
+                out[2..4].copy_from_slice(&addr.port().to_be_bytes());
+                out[4..8].copy_from_slice(&addr.flowinfo().to_be_bytes());
+                out[8..24].copy_from_slice(&addr.ip().octets());
+                out[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
+                (out, SOCKADDR_IN6_LEN)
+            }
+        }
+    }
+
+    /// As the host knows it: a mapped address is the IPv4 address. `None` for
+    /// [`SockAddr::Unspec`].
+    pub fn canonical(self) -> Option<SocketAddr> {
+        match self {
+            Self::Unspec => None,
+            Self::V4(addr) => Some(addr.into()),
+            Self::V6(addr) => Some(match addr.ip().to_canonical() {
+                IpAddr::V4(ip) => SocketAddr::new(ip.into(), addr.port()),
+                IpAddr::V6(_) => addr.into(),
+            }),
+        }
+    }
+
+    /// As a socket of `domain` shows it: an IPv6 socket shows IPv4 mapped.
+    pub fn shown_in(domain: i32, addr: SocketAddr) -> Self {
+        match addr {
+            SocketAddr::V4(v4) if domain == AF_INET6 => {
+                let ip = v4.ip().to_ipv6_mapped();
+                Self::V6(SocketAddrV6::new(ip, v4.port(), 0, 0))
+            }
+            SocketAddr::V4(v4) => Self::V4(v4),
+            SocketAddr::V6(v6) => Self::V6(v6),
+        }
+    }
+
+    /// The unspecified address of `domain`, port 0.
+    pub const fn any(domain: i32) -> Self {
+        if domain == AF_INET6 {
+            Self::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0))
+        } else {
+            Self::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+        }
+    }
+}
+
+impl From<SocketAddr> for SockAddr {
+    fn from(addr: SocketAddr) -> Self {
+        match addr {
+            SocketAddr::V4(addr) => Self::V4(addr),
+            SocketAddr::V6(addr) => Self::V6(addr),
+        }
+    }
+}
+
+/// `N` bytes from `at`; the caller has checked the length.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use super::SockAddr;
+    use crate::abi::{AF_INET, AF_INET6};
+    use crate::errno::Errno;
+
+    #[test]
+    fn bytes_and_back() {
+        for text in ["10.0.0.1:80", "[2001:db8::1]:443", "[::ffff:10.0.0.1]:80"] {
+            let addr: SocketAddr = text.parse().unwrap();
+            let (bytes, len) = SockAddr::from(addr).to_bytes();
+            assert_eq!(SockAddr::from_bytes(&bytes[..len]), Ok(addr.into()));
+            assert_eq!(SockAddr::from_bytes(&bytes[..12]), Err(Errno::EINVAL));
+        }
+        assert_eq!(SockAddr::from_bytes(&[0, 0]), Ok(SockAddr::Unspec));
+        assert_eq!(SockAddr::from_bytes(&[1, 0]), Err(Errno::EAFNOSUPPORT));
+        assert_eq!(SockAddr::from_bytes(&[2]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn an_ipv6_socket_shows_ipv4_mapped() {
+        let plain: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        let mapped: SocketAddr = "[::ffff:10.0.0.1]:80".parse().unwrap();
+        assert_eq!(SockAddr::shown_in(AF_INET6, plain), mapped.into());
+        assert_eq!(SockAddr::shown_in(AF_INET, plain), plain.into());
+        assert_eq!(SockAddr::from(mapped).canonical(), Some(plain));
+    }
+}

@@ -1,0 +1,65 @@
+//! BSD's socket calls over a sans-IO [`Host`](fullsend_stack::Host), as Linux has them.
+//!
+//! Sockets are [`Handle`]s, errors are [`Errno`]s, options, flags, events and structs have Linux's
+//! numbers and layouts ([`abi`]). Nothing here blocks, does I/O or knows the time: a call that
+//! would wait gives EAGAIN (`connect`: EINPROGRESS), and [`Posix::take_ready`] tells which handles
+//! are worth another try. A blocking layer is a mutex around [`Posix`] and a condition variable
+//! for those who wait.
+//!
+//! ```
+//! use fullsend_posix::{Posix, SockAddr, abi::*};
+//! use fullsend_stack::{Host, HostConfig};
+//! use fullsend_tcp::Sysctl;
+//! use fullsend_units::{Instant, Seed};
+//!
+//! # fn main() -> Result<(), fullsend_posix::Errno> {
+//! let (seed, sysctl, pool_bytes) = (Seed([1; 4]), Sysctl::default(), 1 << 20);
+//! let mut posix = Posix::new(Host::new(HostConfig { seed, sysctl, pool_bytes }));
+//! let now = Instant::ZERO;
+//! let server = posix.socket(AF_INET, SOCK_STREAM, 0)?;
+//! let addr = SockAddr::V4("127.0.0.1:8080".parse().unwrap());
+//! posix.bind(now, server, addr)?;
+//! posix.listen(now, server, 16)?;
+//! let client = posix.socket(AF_INET, SOCK_STREAM, 0)?;
+//! assert_eq!(posix.connect(now, client, addr), Err(fullsend_posix::Errno::EINPROGRESS));
+//! posix.host_mut().poll(now); // carries loopback; a driver also moves packets of interfaces
+//! posix.connect(now, client, addr)?;
+//! posix.sendmsg(now, client, &[b"hello"], 0, None, &[])?;
+//! posix.host_mut().poll(now);
+//! let (peer, _from) = posix.accept4(now, server, SOCK_NONBLOCK)?;
+//! let mut buffer = [0; 16];
+//! let received = posix.recvmsg(now, peer, &mut [&mut buffer], 0, &mut [])?;
+//! assert_eq!(&buffer[..received.len], b"hello");
+//! # Ok(())
+//! # }
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod abi;
+mod addr;
+mod errno;
+mod files;
+mod posix;
+mod stream;
+mod wake;
+
+pub use addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN, SockAddr};
+pub use errno::{Errno, Result};
+pub use files::Handle;
+pub use posix::Posix;
+
+/// What [`Posix::recvmsg`] gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Received {
+    /// Bytes received; with `MSG_TRUNC` more than the buffers hold, perhaps.
+    pub len: usize,
+    /// Whom it came from; `None` on a stream.
+    pub from: Option<SockAddr>,
+    /// `msg_flags`: `MSG_TRUNC`, `MSG_CTRUNC`, `MSG_EOR`, `MSG_ERRQUEUE`.
+    pub flags: i32,
+    /// Bytes of the control buffer that were filled.
+    pub control_len: usize,
+}

@@ -1,0 +1,46 @@
+//! `poll` on a stream: the rules of `tcp_poll`.
+
+use fullsend_stack::Host;
+use fullsend_tcp::State;
+
+use super::{Core, Stream};
+use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+
+const IN: u32 = EPOLLIN | EPOLLRDNORM;
+const OUT: u32 = EPOLLOUT | EPOLLWRNORM;
+
+impl Stream {
+    /// Readiness in `EPOLL*` bits.
+    pub(crate) fn events(&self, host: &mut Host) -> u32 {
+        if let Core::Listener(id) = self.core {
+            return if host.listener_waiting(id) > 0 { IN } else { 0 };
+        }
+        let Some((_, now)) = self.readiness(host) else {
+            // TCP_CLOSE, never connected: hung up, and a write would say why.
+            let shut = if self.shut.read { IN | EPOLLRDHUP } else { 0 };
+            return EPOLLHUP | OUT | shut;
+        };
+        let closed = now.state == State::Closed;
+        let rcv_shut = closed || self.shut.read || now.fin_received;
+        let snd_shut = closed || self.shut.write;
+        let mut events = 0;
+        if rcv_shut && snd_shut {
+            events |= EPOLLHUP;
+        }
+        if rcv_shut {
+            events |= IN | EPOLLRDHUP;
+        }
+        if !matches!(now.state, State::SynSent | State::SynReceived) {
+            if now.enough {
+                events |= IN;
+            }
+            if snd_shut || now.writable {
+                events |= OUT;
+            }
+        }
+        if now.error.is_some() {
+            events |= EPOLLERR;
+        }
+        events
+    }
+}

@@ -1,0 +1,50 @@
+//! For users who wait on many sockets: how a connection stands, and who is told of its changes.
+
+use core::task::Waker;
+
+use fullsend_tcp::Readiness;
+use fullsend_units::Instant;
+
+use super::{ListenerId, TcpId};
+use crate::waiters::Wait;
+use crate::{Host, StackError};
+
+impl Host {
+    /// How the connection stands.
+    pub fn tcp_readiness(&mut self, id: TcpId) -> Result<Readiness, StackError> {
+        let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
+        Ok(socket.conn.readiness(&cx))
+    }
+
+    /// Wakes each waker once, at the next change: `reader` when more can be read (although there
+    /// may be some already), at the end of the stream and at an error; `writer` when there is room
+    /// to write, if there is none now, and at a connect's end.
+    pub fn tcp_watch(
+        &mut self,
+        id: TcpId,
+        reader: &Waker,
+        writer: &Waker,
+    ) -> Result<(), StackError> {
+        let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
+        socket.conn.watch(&cx);
+        socket.waiters.register(Wait::Read, reader);
+        socket.waiters.register(Wait::Write, writer);
+        Ok(())
+    }
+
+    /// Connections that wait to be accepted.
+    pub fn listener_waiting(&self, id: ListenerId) -> usize {
+        let listener = self.tcp.listeners.table.peek(id.0);
+        listener.map_or(0, |listener| listener.accept.len())
+    }
+
+    /// `waker` is woken once, when the next connection comes to be accepted.
+    pub fn listener_watch(&mut self, id: ListenerId, waker: &Waker) -> Result<(), StackError> {
+        let listener = self.tcp.listeners.get_mut(id);
+        let listener = listener.ok_or(StackError::NoSuchSocket)?;
+        if !listener.wakers.iter().any(|known| known.will_wake(waker)) {
+            listener.wakers.push(waker.clone());
+        }
+        Ok(())
+    }
+}
