@@ -10,6 +10,7 @@ use fullsend_tcp::{
     Sysctl, TcpError, TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 use libfuzzer_sys::fuzz_target;
 
@@ -210,7 +211,7 @@ impl Bench {
             payload,
             gso_size: if segs > 1 { gso_size } else { 0 },
             gso_segs: segs as u16,
-            ce: false,
+            ecn: EcnField::NotEct,
         };
         self.call(|c, cx| c.handle_segment(cx, &mut segment));
         let _ = self.connection.take_time_wait();
@@ -426,7 +427,7 @@ fn start(input: &Input) -> Bench {
             },
             ..TcpRepr::default()
         };
-        Connection::accept(&mut cx, &syn, ISS, mss, 20)
+        Connection::accept(&mut cx, &syn, EcnField::NotEct, ISS, mss, 20)
     } else {
         Connection::connect(&mut cx, 1, 2, ISS, mss, 20)
     };

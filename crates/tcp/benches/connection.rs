@@ -7,6 +7,7 @@ use fullsend_tcp::{
     TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
+use fullsend_wire::EcnField;
 
 struct Lab {
     now: Instant,
@@ -58,7 +59,14 @@ impl Lab {
         let mut cx = self.cx();
         let mut a = Connection::connect(&mut cx, 1, 2, SeqNum::new(5), mss, 20);
         let syn = a.poll_transmit(&mut cx).expect("a SYN");
-        let mut b = Connection::accept(&mut cx, &syn.repr, SeqNum::new(9), mss, 20);
+        let mut b = Connection::accept(
+            &mut cx,
+            &syn.repr,
+            EcnField::NotEct,
+            SeqNum::new(9),
+            mss,
+            20,
+        );
         while self.send(&mut a, &mut b) + self.send(&mut b, &mut a) > 0 {}
         (a, b)
     }
@@ -82,7 +90,7 @@ fn arrive(out: SegmentOut) -> SegmentIn {
         payload: out.payload,
         gso_size: out.gso_size,
         gso_segs: out.gso_segs,
-        ce: false,
+        ecn: EcnField::NotEct,
     }
 }
 

@@ -68,6 +68,7 @@ tcp_info! {
         pub tcpi_delivery_rate: u64,
         pub tcpi_delivery_rate_app_limited: bool,
         pub tcpi_delivered: u32,
+        pub tcpi_delivered_ce: u32,
         /// The peer's window held the flow back; what else did, and for how long, is in
         /// [`Connection::flow_report`].
         pub tcpi_rwnd_limited: u64,
@@ -82,6 +83,8 @@ tcp_info! {
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
+const OPT_ECN: u8 = 8;
+const OPT_ECN_SEEN: u8 = 16;
 
 /// Reads a connection's state out.
 pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
@@ -108,7 +111,9 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_backoff: c.rtt.backoff(),
         tcpi_options: flag(c.agreed.timestamps, OPT_TIMESTAMPS)
             | flag(c.agreed.sack, OPT_SACK)
-            | flag(c.agreed.window_scale, OPT_WSCALE),
+            | flag(c.agreed.window_scale, OPT_WSCALE)
+            | flag(c.ecn.is_some(), OPT_ECN)
+            | flag(c.ecn.as_ref().is_some_and(|e| e.is_seen()), OPT_ECN_SEEN),
         tcpi_snd_wscale: snd.scale.shift(),
         tcpi_rcv_wscale: if c.agreed.window_scale {
             c.rcv.window.scale().shift()
@@ -147,6 +152,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_delivery_rate: (rate_bytes / u128::from(rate_interval.as_nanos().max(1))) as u64,
         tcpi_delivery_rate_app_limited: app_limited,
         tcpi_delivered: stats.delivered,
+        tcpi_delivered_ce: c.ecn.as_ref().map_or(0, |e| e.delivered_ce()),
         tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
         tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,

@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod congestion;
 mod connection;
+mod ecn;
 mod error;
 mod info;
 mod inspect;

@@ -84,6 +84,8 @@ fullsend_units::counters! {
         time_waits: "TcpExtTW",
         /// DSACKs sent for duplicate data.
         dsack_old_sent: "TcpExtTCPDSACKOldSent",
+        /// Segments that arrived beside an echo of Congestion Experienced.
+        delivered_ce: "TcpExtTCPDeliveredCE",
         /// DSACKs received.
         dsack_recv: "TcpExtTCPDSACKRecv",
         /// Times that the connections' memory came under pressure.

@@ -2,6 +2,7 @@
 
 use fullsend_buf::{Chain, Pool};
 use fullsend_units::{Instant, Rng};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use crate::legacy::Legacy;
@@ -72,8 +73,8 @@ pub struct SegmentIn {
     pub gso_size: u16,
     /// Segments in here, at least 1.
     pub gso_segs: u16,
-    /// The IP header said Congestion Experienced (RFC 3168).
-    pub ce: bool,
+    /// The ECN field of the IP header, the same for all segments in here.
+    pub ecn: EcnField,
 }
 
 /// A segment or super-segment to send; the host puts the IP header on it.
@@ -87,8 +88,8 @@ pub struct SegmentOut {
     pub gso_size: u16,
     /// Segments it stands for, at least 1.
     pub gso_segs: u16,
-    /// Send with ECT(0) in the IP header (RFC 3168).
-    pub ect: bool,
+    /// The ECN field for the IP header.
+    pub ecn: EcnField,
     /// Earliest departure (pacing); `Instant::ZERO` for at once.
     pub departure: Instant,
     /// Bytes of memory charged for it until the device completes it (spec: truesize). 0 for

@@ -72,6 +72,11 @@ sysctls! {
     "net.core." rmem_max: u32 = 4_194_304, BUFFER;
     /// Most bytes `SO_SNDBUF` can ask for.
     "net.core." wmem_max: u32 = 4_194_304, BUFFER;
+    /// Explicit congestion notification (RFC 3168): 0 never, 1 asked for and granted, 2 granted
+    /// to peers that ask.
+    "net.ipv4." tcp_ecn: u32 = 2, 0..=2;
+    /// A SYN that is sent again asks for ECN no longer (RFC 3168 6.1.1.1).
+    "net.ipv4." tcp_ecn_fallback: bool = true, ();
     /// Congestion control of new connections.
     "net.ipv4." tcp_congestion_control: &'static str = "cubic", congestion::AVAILABLE;
     /// The receive buffer grows with what the reader takes per round trip.

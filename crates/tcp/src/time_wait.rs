@@ -2,6 +2,7 @@
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::{Cx, SegmentIn, SegmentOut};
@@ -139,7 +140,7 @@ impl TimeWait {
             payload: Chain::new(),
             gso_size: 0,
             gso_segs: 1,
-            ect: false,
+            ecn: EcnField::NotEct,
             departure: Instant::ZERO,
             truesize: 0,
         })

@@ -11,6 +11,7 @@
 
 pub mod arp;
 pub mod checksum;
+mod ecn;
 mod error;
 pub mod ethernet;
 pub mod extension;
@@ -25,4 +26,5 @@ pub mod tcp;
 pub mod udp;
 pub mod vnet;
 
+pub use ecn::EcnField;
 pub use error::WireError;

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 use fullsend_tcp::Connection;
 use fullsend_units::{Instant, Mss, SeqNum};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use super::socket::{Owner, Socket};
@@ -106,14 +107,15 @@ impl Host {
         &mut self,
         now: Instant,
         key: &FlowKey,
-        syn: &TcpRepr,
+        (syn, syn_ecn): (&TcpRepr, EcnField),
         owner: Owner,
     ) -> Result<Box<Socket>, StackError> {
         let path = self.tcp_path(now, key)?;
         let ts_offset = self.tcp.timestamp_offset(key);
         let iss = self.initial_sequence(now, key);
         let mut cx = self.env.cx(now, &path, ts_offset);
-        let conn = Connection::accept(&mut cx, syn, iss, mss_of(&path), path.network_len());
+        let mss = mss_of(&path);
+        let conn = Connection::accept(&mut cx, syn, syn_ecn, iss, mss, path.network_len());
         let mut socket = Socket::new(conn, *key, path, owner);
         if let Owner::HalfOpen(listener) = owner {
             self.inherit(now, listener, &mut socket);

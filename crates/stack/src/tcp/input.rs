@@ -3,6 +3,7 @@
 use fullsend_offload::{Checksum, Packet};
 use fullsend_tcp::{IcmpError, SegmentIn, State};
 use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::ListenerId;
@@ -11,9 +12,6 @@ use super::socket::{Entry, Owner};
 use crate::Host;
 use crate::demux::{FlowKey, Target};
 use crate::ip::IpMeta;
-
-/// Congestion Experienced of RFC 3168 5.
-const CE: u8 = 0b11;
 
 impl Host {
     /// A segment, or a run of them, whose IP header is in order.
@@ -37,7 +35,7 @@ impl Host {
             payload: core::mem::take(&mut packet.payload),
             gso_size: packet.offload.gso_size,
             gso_segs: packet.offload.gso_segs.max(1),
-            ce: ip.tos & CE == CE,
+            ecn: EcnField::of(ip.tos),
         };
         match self.tcp.find(&key) {
             Some(Target::Socket(index)) => self.socket_input(now, index, &mut segment),
@@ -134,7 +132,9 @@ impl Host {
         let ours = self.ip.addresses.is_local(ip.dst);
         let listener = self.tcp.listeners.find(ip.dst, key.local_port, ours);
         match listener {
-            Some(listener) if is_syn(repr) => self.listen_input(now, listener, key, repr),
+            Some(listener) if is_syn(repr) => {
+                self.listen_input(now, listener, key, (repr, segment.ecn));
+            }
             // RFC 9293 3.10.7.2: what is neither SYN nor ACK nor RST is dropped in LISTEN.
             Some(_) if !repr.flags.intersects(TcpFlags::ACK.union(TcpFlags::RST)) => {}
             Some(_) => self.send_reset(now, key, repr, segment.payload.len() as u32),
@@ -144,7 +144,13 @@ impl Host {
     }
 
     /// RFC 9293 3.10.7.2, LISTEN: a SYN.
-    fn listen_input(&mut self, now: Instant, id: ListenerId, key: &FlowKey, syn: &TcpRepr) {
+    fn listen_input(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        key: &FlowKey,
+        (syn, syn_ecn): (&TcpRepr, EcnField),
+    ) {
         let Some(listener) = self.tcp.listeners.get_mut(id) else {
             return;
         };
@@ -155,7 +161,7 @@ impl Host {
             return;
         }
         if listener.config.hold {
-            return self.hold(now, id, *key, *syn);
+            return self.hold(now, id, *key, (*syn, syn_ecn));
         }
         if listener.accept_is_full() {
             mib.listen_overflows += 1;
@@ -165,7 +171,8 @@ impl Host {
         let Some(index) = self.tcp.listeners.table.by_id(id.0).map(|(index, _)| index) else {
             return;
         };
-        let Ok(socket) = self.passive_socket(now, key, syn, Owner::HalfOpen(index)) else {
+        let Ok(socket) = self.passive_socket(now, key, (syn, syn_ecn), Owner::HalfOpen(index))
+        else {
             return;
         };
         if self.adopt(now, socket).is_some()

@@ -15,9 +15,6 @@ use crate::ip::Path;
 use crate::table::Table;
 use crate::{Host, StackError};
 
-/// ECT(0) of RFC 3168 5.
-const ECT_0: u8 = 0b10;
-
 #[inline]
 const fn gso_kind(path: &Path, segment: &SegmentOut) -> GsoKind {
     match (segment.gso_segs > 1, path.is_v4()) {
@@ -37,7 +34,7 @@ fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64,
     segment.repr.emit(tcp);
     let len = header_len + segment.payload.len();
     tcp[CHECKSUM_OFFSET..][..2].copy_from_slice(&path.partial_checksum(len).to_be_bytes());
-    path.prepend(header, len, ident, if segment.ect { ECT_0 } else { 0 });
+    path.prepend(header, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
     let cut = kind != GsoKind::None;
     // An assignment would look for something to drop.

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::socket::{Entry, Held, Owner};
@@ -16,10 +17,17 @@ const HELD_TIMEOUT: Nanos = Nanos::from_secs(130);
 
 impl Host {
     /// Keeps a SYN for its listener's user.
-    pub(super) fn hold(&mut self, now: Instant, listener: ListenerId, key: FlowKey, syn: TcpRepr) {
+    pub(super) fn hold(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        key: FlowKey,
+        (syn, syn_ecn): (TcpRepr, EcnField),
+    ) {
         let expires = now + HELD_TIMEOUT;
         let held = Held {
             syn,
+            syn_ecn,
             key,
             listener,
             taken: false,
@@ -90,11 +98,11 @@ impl Host {
         let Some(Entry::Held(held)) = self.tcp.table.get(index) else {
             return Err(StackError::NoSuchSocket);
         };
-        let (key, syn, listener) = (held.key, held.syn, held.listener);
+        let (key, syn, listener) = (held.key, (held.syn, held.syn_ecn), held.listener);
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {
             listener.pending = listener.pending.saturating_sub(1);
         }
-        let socket = self.passive_socket(now, &key, &syn, Owner::User)?;
+        let socket = self.passive_socket(now, &key, (&syn.0, syn.1), Owner::User)?;
         self.tcp.wheel.disarm(index);
         if let Some(entry) = self.tcp.table.get_mut(index) {
             *entry = Entry::Conn(socket);

@@ -3,6 +3,7 @@
 use fullsend_buf::Chain;
 use fullsend_tcp::SegmentOut;
 use fullsend_units::Instant;
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use crate::Host;
@@ -47,7 +48,7 @@ impl Host {
             payload: Chain::new(),
             gso_size: 0,
             gso_segs: 1,
-            ect: false,
+            ecn: EcnField::NotEct,
             departure: Instant::ZERO,
             truesize: 0,
         };

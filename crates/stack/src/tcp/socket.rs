@@ -6,6 +6,7 @@ use core::task::Waker;
 
 use fullsend_tcp::{Connection, Wakes};
 use fullsend_units::Instant;
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use super::ListenerId;
@@ -66,6 +67,8 @@ impl Socket {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(super) syn: TcpRepr,
+    /// The ECN field it came with.
+    pub(super) syn_ecn: EcnField,
     pub(super) key: FlowKey,
     pub(super) listener: ListenerId,
     /// The user has its handle.

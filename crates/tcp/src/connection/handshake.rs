@@ -2,6 +2,7 @@
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, Mss, SeqNum, Window, WindowScale};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use super::{
@@ -9,6 +10,7 @@ use super::{
     TsState, UserSide,
 };
 use crate::congestion::{self, Cubic, Cwnd};
+use crate::ecn::Ecn;
 use crate::recovery::{Recovery, RtxQueue, TransmitUnit};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
@@ -28,14 +30,17 @@ impl Connection {
     ) -> Self {
         cx.mib.active_opens += 1;
         let ports = (local_port, remote_port);
-        Self::new(cx, State::SynSent, ports, iss, mss, ip_header_len)
+        let mut this = Self::new(cx, State::SynSent, ports, iss, mss, ip_header_len);
+        this.ecn = Ecn::to_ask(cx.sysctl);
+        this
     }
 
     /// Passive open from a SYN that the host has judged acceptable: SYN-RECEIVED; the SYN-ACK is
-    /// the first thing `poll_transmit` gives.
+    /// the first thing `poll_transmit` gives. `syn_ecn` is the ECN field that the SYN came with.
     pub fn accept(
         cx: &mut Cx<'_>,
         syn: &TcpRepr,
+        syn_ecn: EcnField,
         iss: SeqNum,
         mss: Mss,
         ip_header_len: u16,
@@ -43,6 +48,7 @@ impl Connection {
         cx.mib.passive_opens += 1;
         let ports = (syn.dst_port, syn.src_port);
         let mut this = Self::new(cx, State::SynReceived, ports, iss, mss, ip_header_len);
+        this.ecn = Ecn::to_answer(cx.sysctl, syn, syn_ecn);
         this.agree(cx, syn);
         this
     }
@@ -87,6 +93,7 @@ impl Connection {
             cc,
             rtt: RttEstimator::new(),
             recovery: Recovery::new(cx.sysctl.tcp_reordering),
+            ecn: None,
             timers: Timers::new(cx.now),
             settings: Settings::default(),
             stats: Stats::default(),
@@ -104,7 +111,8 @@ impl Connection {
             return None;
         }
         let iss = self.snd.una;
-        if self.snd.rtx.is_empty() {
+        let first = self.snd.rtx.is_empty();
+        if first {
             self.snd.rtx.push(TransmitUnit {
                 seq: iss,
                 payload: Chain::new(),
@@ -126,15 +134,19 @@ impl Connection {
         }
         self.stats.segs_out += 1;
         self.arm_rto(cx);
-        Some(self.build_syn(cx, iss))
+        Some(self.build_syn(cx, iss, first))
     }
 
-    fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum) -> SegmentOut {
+    fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum, first: bool) -> SegmentOut {
         let syn_ack = self.state == State::SynReceived;
         let (flags, ack) = if syn_ack {
             (TcpFlags::SYN.union(TcpFlags::ACK), self.rcv.queue.rcv_nxt())
         } else {
             (TcpFlags::SYN, SeqNum::new(0))
+        };
+        let flags = match &self.ecn {
+            Some(_) => flags.union(Ecn::syn_flags(cx.sysctl, syn_ack, first)),
+            None => flags,
         };
         let options = TcpOptions {
             mss: Some(self.adv_mss.get()),
@@ -163,7 +175,7 @@ impl Connection {
             payload: Chain::new(),
             gso_size: 0,
             gso_segs: 1,
-            ect: false,
+            ecn: EcnField::NotEct,
             departure: Instant::ZERO,
             truesize: 0,
         }
@@ -223,6 +235,9 @@ impl Connection {
         }
         if !flags.contains(TcpFlags::SYN) {
             return;
+        }
+        if !Ecn::is_accepted_by(repr) {
+            self.ecn = None;
         }
         self.agree(cx, repr);
         if acks {

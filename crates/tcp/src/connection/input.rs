@@ -279,6 +279,9 @@ impl Connection {
             return;
         }
         let arrival = self.rcv.queue.insert(cx.pool, seq, text, fin);
+        if self.ecn.is_some() && len > 0 {
+            self.take_ecn_of_text(segment, arrival);
+        }
         self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
         let segment_len = match segment.gso_size {
             0 => len as u32,

@@ -21,6 +21,7 @@ use alloc::boxed::Box;
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, WindowScale};
 
 use crate::congestion::{CongestionControl, Cwnd};
+use crate::ecn::Ecn;
 use crate::recovery::{Recovery, RtxQueue};
 use crate::recv::{AckPolicy, RecvQueue, RecvWindow};
 use crate::rtt::RttEstimator;
@@ -59,6 +60,8 @@ pub struct Connection {
     pub(crate) cc: Box<dyn CongestionControl>,
     pub(crate) rtt: RttEstimator,
     pub(crate) recovery: Recovery,
+    /// There if the connection uses ECN, or asks for it.
+    pub(crate) ecn: Option<Box<Ecn>>,
     pub(crate) timers: Timers,
     pub(crate) settings: Settings,
     pub(crate) stats: Stats,

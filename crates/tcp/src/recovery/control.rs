@@ -152,7 +152,7 @@ impl Recovery {
     }
 
     /// Nothing is to be undone any more.
-    pub(super) fn forget_undo(&mut self) {
+    pub(crate) fn forget_undo(&mut self) {
         if let Some(undo) = self.undo_mut() {
             undo.disarm();
         }
@@ -185,11 +185,18 @@ impl Connection {
         } else {
             0
         };
+        let echo = self.is_ecn_echo(repr);
+        if echo {
+            self.take_echo(cx, delivered);
+        }
         let repaired = self.snd.una.after_eq(self.recovery.high_seq);
         match self.recovery.phase {
             Phase::Open | Phase::Disorder | Phase::Cwr => {
                 if newly_lost > 0 || (!self.agreed.sack && self.recovery.dupacks >= dupthresh) {
                     self.enter_recovery(cx, delivered);
+                } else if echo && self.recovery.phase != Phase::Cwr {
+                    self.enter_cwr(cx);
+                    self.reduce_cwnd(delivered, advanced);
                 } else {
                     self.go_on_without_loss(delivered, advanced);
                 }
@@ -288,8 +295,7 @@ impl Connection {
         if self.recovery.phase >= Phase::Cwr {
             return;
         }
-        let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Ecn, cx.now);
-        self.cwnd.reduce(ssthresh);
+        self.lower_ssthresh(cx, CongestionEvent::Ecn);
         let in_flight = self.snd.rtx.packets_out();
         let retrans_out = self.snd.rtx.retrans_out();
         let una = self.snd.una;
@@ -308,16 +314,27 @@ impl Connection {
             self.snd.rtx.mark_head_lost();
         }
         let in_flight_at_start = self.snd.rtx.packets_out();
-        let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Loss, cx.now);
-        self.cwnd.reduce(ssthresh);
+        // The path has told already: one reduction for one window of data.
+        if self.recovery.phase != Phase::Cwr {
+            self.lower_ssthresh(cx, CongestionEvent::Loss);
+            self.recovery.high_seq = self.snd.nxt;
+            self.recovery.begin_reduction(
+                Prr::begin(in_flight_at_start),
+                self.snd.una,
+                self.snd.rtx.retrans_out(),
+            );
+        }
         self.recovery.phase = Phase::Recovery;
-        self.recovery.high_seq = self.snd.nxt;
-        self.recovery.begin_reduction(
-            Prr::begin(in_flight_at_start),
-            self.snd.una,
-            self.snd.rtx.retrans_out(),
-        );
         self.reduce_cwnd(delivered, false);
+    }
+
+    /// A reduction of cwnd begins; RFC 3168 6.1.2: the peer is told, whatever the reason.
+    fn lower_ssthresh(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
+        let ssthresh = self.cc.ssthresh(&self.cwnd, event, cx.now);
+        self.cwnd.reduce(ssthresh);
+        if let Some(ecn) = &mut self.ecn {
+            ecn.owe_cwr();
+        }
     }
 
     /// The congestion control that models the path hears of each loss.
@@ -355,8 +372,7 @@ impl Connection {
             let retrans_out = self.snd.rtx.retrans_out();
             self.recovery
                 .begin_reduction(Prr::default(), self.snd.una, retrans_out);
-            let ssthresh = self.cc.ssthresh(&self.cwnd, CongestionEvent::Rto, cx.now);
-            self.cwnd.reduce(ssthresh);
+            self.lower_ssthresh(cx, CongestionEvent::Rto);
         }
         self.cwnd.cwnd = 1;
         self.recovery.phase = Phase::Loss;

@@ -111,6 +111,9 @@ impl Connection {
         let cwnd = self.cc.undo(&self.cwnd);
         self.cwnd.undo(cwnd);
         self.cc.on_spurious(cx.now);
+        if let Some(ecn) = &mut self.ecn {
+            ecn.withdraw_cwr();
+        }
         self.snd.rtx.unmark_lost();
         self.recovery.forget_undo();
         self.leave_recovery();

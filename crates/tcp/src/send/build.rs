@@ -2,6 +2,7 @@
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, SeqNum, WireWindow};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::connection::{Connection, Reset};
@@ -16,6 +17,8 @@ pub(super) struct Draft {
     pub(super) truesize: u32,
     /// Zero: at once.
     pub(super) departure: Instant,
+    /// Not a retransmission.
+    pub(super) fresh: bool,
 }
 
 impl Draft {
@@ -28,6 +31,7 @@ impl Draft {
             segs: 1,
             truesize: 0,
             departure: Instant::ZERO,
+            fresh: false,
         }
     }
 }
@@ -52,7 +56,7 @@ impl Connection {
             sack: sack.unwrap_or_default(),
             ..TcpOptions::default()
         };
-        SegmentOut {
+        let mut segment = SegmentOut {
             repr: TcpRepr {
                 src_port: self.local_port,
                 dst_port: self.remote_port,
@@ -70,10 +74,14 @@ impl Connection {
             },
             gso_segs: draft.segs as u16,
             payload: draft.payload,
-            ect: false,
+            ecn: EcnField::NotEct,
             departure: draft.departure,
             truesize: draft.truesize,
+        };
+        if self.ecn.is_some() {
+            self.mark_ecn(&mut segment, draft.fresh);
         }
+        segment
     }
 
     /// The SACK option for a segment with `len` bytes of text; `None` if there is something to
@@ -132,7 +140,7 @@ impl Connection {
             payload: Chain::new(),
             gso_size: 0,
             gso_segs: 1,
-            ect: false,
+            ecn: EcnField::NotEct,
             departure: Instant::ZERO,
             truesize: 0,
         }

@@ -122,6 +122,7 @@ impl Connection {
             segs,
             truesize,
             departure,
+            fresh: true,
         }
     }
 

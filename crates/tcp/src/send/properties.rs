@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use fullsend_buf::{Chain, Pool};
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
 use proptest::prelude::*;
 
@@ -135,7 +136,7 @@ impl World {
             ts_offset: 0,
             legacy,
         };
-        let conn = Connection::accept(&mut cx, &syn, ISS, Mss::clamped(1460), 20);
+        let conn = Connection::accept(&mut cx, &syn, EcnField::NotEct, ISS, Mss::clamped(1460), 20);
         let mut world = Self {
             conn,
             now,
@@ -176,7 +177,7 @@ impl World {
             payload: Chain::new(),
             gso_size: 0,
             gso_segs: 1,
-            ce: false,
+            ecn: EcnField::NotEct,
         };
         self.conn.handle_segment(cx!(self), &mut segment);
     }

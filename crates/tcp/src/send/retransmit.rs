@@ -48,6 +48,7 @@ impl Connection {
             segs: again.segs,
             truesize: again.truesize,
             departure,
+            fresh: false,
         })
     }
 

@@ -8,6 +8,7 @@ use fullsend_tcp::{
     TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 /// What the network does to segments, in both directions.
@@ -175,7 +176,14 @@ impl Host {
                     *time_wait = c.take_time_wait();
                 }
                 None if segment.repr.flags.contains(TcpFlags::SYN) => {
-                    *connection = Some(Connection::accept(cx, &segment.repr, iss, MSS, 20));
+                    *connection = Some(Connection::accept(
+                        cx,
+                        &segment.repr,
+                        EcnField::NotEct,
+                        iss,
+                        MSS,
+                        20,
+                    ));
                 }
                 None => {}
             }
@@ -248,7 +256,7 @@ fn cut(segment: SegmentOut, whole: bool) -> Vec<SegmentIn> {
             payload: segment.payload,
             gso_size: segment.gso_size,
             gso_segs: segment.gso_segs,
-            ce: false,
+            ecn: EcnField::NotEct,
         }];
     }
     let mut rest = segment.payload;
@@ -271,7 +279,7 @@ fn cut(segment: SegmentOut, whole: bool) -> Vec<SegmentIn> {
             payload,
             gso_size: 0,
             gso_segs: 1,
-            ce: false,
+            ecn: EcnField::NotEct,
         });
     }
     assert_eq!(out.len(), usize::from(segment.gso_segs));
@@ -349,7 +357,7 @@ impl Network {
                 payload: piece.payload.clone(),
                 gso_size: piece.gso_size,
                 gso_segs: piece.gso_segs,
-                ce: false,
+                ecn: EcnField::NotEct,
             };
             self.flying
                 .insert((arrives, self.sent), (1 - from.side, copy));

@@ -19,6 +19,7 @@ use fullsend_tcp::{
     State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 /// Our ISN and the peer's, near the wrap so that it is always tested.
@@ -142,7 +143,7 @@ impl Bench {
         let ip = if setup.ipv6 { 40 } else { 20 };
         let mss = Mss::clamped((setup.device.mtu - 20 - u32::from(ip)) as u16);
         let conn = match &syn {
-            Some(syn) => Connection::accept(&mut cx, syn, ISS, mss, ip),
+            Some(syn) => Connection::accept(&mut cx, syn, EcnField::NotEct, ISS, mss, ip),
             None => Connection::connect(&mut cx, 80, 2000, ISS, mss, ip),
         };
         Self {
@@ -557,7 +558,7 @@ impl Bench {
             } else {
                 len.div_ceil(size.into()) as u16
             },
-            ce: false,
+            ecn: EcnField::NotEct,
         }
     }
 

@@ -1,0 +1,54 @@
+//! The ECN field of an IP header (RFC 3168 5).
+
+/// What the last two bits of IPv4's type of service and of IPv6's traffic class say.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum EcnField {
+    /// Not-ECT: its sender does not react to marks, so that a congested queue must drop it.
+    #[default]
+    NotEct = 0b00,
+    /// ECT(1): as ECT(0), or a sender of L4S (RFC 9331).
+    Ect1 = 0b01,
+    /// ECT(0): a congested queue may mark it.
+    Ect0 = 0b10,
+    /// Congestion Experienced: a queue has marked it.
+    Ce = 0b11,
+}
+
+impl EcnField {
+    /// That of a type of service or traffic class.
+    #[inline]
+    pub const fn of(tos: u8) -> Self {
+        match tos & 0b11 {
+            0b00 => Self::NotEct,
+            0b01 => Self::Ect1,
+            0b10 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// As the last two bits of a type of service.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self as u8
+    }
+
+    /// Its sender reacts to marks: ECT(0), ECT(1) or already marked.
+    #[inline]
+    pub const fn is_capable(self) -> bool {
+        !matches!(self, Self::NotEct)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EcnField;
+
+    #[test]
+    fn the_field_is_the_last_two_bits() {
+        for tos in 0..=u8::MAX {
+            assert_eq!(EcnField::of(tos).bits(), tos & 3);
+            assert_eq!(EcnField::of(tos).is_capable(), tos & 3 != 0);
+        }
+    }
+}
