@@ -8,7 +8,7 @@ use fullsend_units::{Instant, Nanos, Rng, Seed};
 use fullsend_wire::checksum;
 use fullsend_wire::numbers::ethertype;
 
-use crate::{Netem, RandomLoss};
+use crate::{Netem, RandomLoss, router};
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +20,8 @@ pub enum Loss {
     Random,
     /// The bottleneck's queue was full.
     QueueFull,
+    /// It was larger than the link takes.
+    TooBig,
 }
 
 /// What becomes of a packet, or of one copy or piece of it.
@@ -63,8 +65,26 @@ impl Lane {
         self.netem = netem;
     }
 
+    /// Its sender is to be told of a packet that was too big; the MTU.
+    pub(crate) fn tells_mtu(&self) -> Option<u32> {
+        self.netem.tells_mtu.then_some(self.netem.mtu)
+    }
+
     /// Sends a packet on its way; its fate, or fates, go to `out`.
-    pub(crate) fn send(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Fate>) {
+    pub(crate) fn send(&mut self, now: Instant, packet: Packet, out: &mut Vec<Fate>) {
+        if self.netem.mtu == u32::MAX {
+            return self.send_one(now, packet, out);
+        }
+        for piece in router::pieces(packet, self.netem.mtu) {
+            if router::is_too_big(&piece, self.netem.mtu) {
+                out.push(Fate::Lost(Loss::TooBig, piece));
+            } else {
+                self.send_one(now, piece, out);
+            }
+        }
+    }
+
+    fn send_one(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Fate>) {
         if self.loses() && !(self.netem.ecn && mark_ce(&mut packet)) {
             out.push(Fate::Lost(Loss::Random, packet));
             return;

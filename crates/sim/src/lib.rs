@@ -35,6 +35,7 @@ mod events;
 mod lane;
 mod netem;
 mod nic;
+mod router;
 mod sim;
 mod text;
 mod trace;

@@ -40,6 +40,7 @@ pub enum RandomLoss {
 /// | `duplicate P%`, `corrupt P%` | sent twice; a bit flipped |
 /// | `reorder P% [gap N]` | goes without delay and overtakes; needs a delay |
 /// | `ecn` | random loss marks ECN-capable packets instead |
+/// | `mtu BYTES [icmp]` | larger packets are dropped; with `icmp` their sender is told |
 /// | `ce_threshold TIME` | marks ECN-capable packets that waited longer for the bottleneck |
 ///
 /// ```
@@ -75,6 +76,10 @@ pub struct Netem {
     pub ecn: bool,
     /// ECN-capable packets that wait longer than this for the bottleneck are marked.
     pub ce_threshold: Nanos,
+    /// Bytes of the largest IP packet that gets through.
+    pub mtu: u32,
+    /// The sender of a larger one is told (ICMP); links of IP packets only.
+    pub tells_mtu: bool,
 }
 
 impl Default for Netem {
@@ -92,6 +97,8 @@ impl Default for Netem {
             gap: 1,
             ecn: false,
             ce_threshold: Nanos::MAX,
+            mtu: u32::MAX,
+            tells_mtu: false,
         }
     }
 }
@@ -265,6 +272,10 @@ impl Netem {
                 }
             }
             "ecn" => self.ecn = true,
+            "mtu" => {
+                self.mtu = words.value(word, count, COUNT)?;
+                self.tells_mtu = words.take("icmp");
+            }
             "ce_threshold" => self.ce_threshold = words.value(word, time, TIME)?,
             _ => return Ok(false),
         }
@@ -288,7 +299,7 @@ impl FromStr for Netem {
                 "is one value too many here; correlations are not offered, loss gemodel makes bursts"
             } else {
                 "is not one of delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, \
-                 ce_threshold"
+                 mtu, ce_threshold"
             };
             return Err(NetemError::new(word, mend));
         }

@@ -12,7 +12,7 @@ use crate::events::{Event, Events, PortId};
 use crate::lane::{Fate, Lane};
 use crate::nic::{Nic, NicConfig, NicMode};
 use crate::trace::TraceHash;
-use crate::{Netem, Point, Tap};
+use crate::{Loss, Netem, Point, Tap, router};
 
 /// A host's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -351,10 +351,18 @@ impl Sim {
         let mut fates = std::mem::take(&mut self.fates);
         let port = self.port(id);
         let switched = port.down.is_some();
+        let told = port.up.tells_mtu();
         port.up.send(now, as_on_wire(packet), &mut fates);
         for fate in fates.drain(..) {
             match fate {
-                Fate::Lost(why, packet) => self.see(host, Point::Lost(why), &packet),
+                Fate::Lost(why, packet) => {
+                    self.see(host, Point::Lost(why), &packet);
+                    if let (Loss::TooBig, Some(mtu)) = (why, told)
+                        && let Some(message) = router::too_big(&packet, mtu)
+                    {
+                        self.events.schedule(now, Event::Arrives(id, message));
+                    }
+                }
                 Fate::Arrives(at, packet) if switched => {
                     self.events.schedule(at, Event::AtSwitch(id, packet));
                 }

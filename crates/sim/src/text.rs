@@ -23,6 +23,7 @@ pub fn line(tap: &Tap<'_>, link: Link) -> String {
         Point::Arrived => "arrived",
         Point::Lost(Loss::Random) => "lost   ",
         Point::Lost(Loss::QueueFull) => "dropped",
+        Point::Lost(Loss::TooBig) => "too big",
     };
     let ns = tap.at.as_nanos();
     let (secs, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);

@@ -78,6 +78,7 @@ impl TraceHash {
             Point::Arrived => 1,
             Point::Lost(Loss::Random) => 2,
             Point::Lost(Loss::QueueFull) => 3,
+            Point::Lost(Loss::TooBig) => 5,
         };
         self.word(tap.at.as_nanos());
         self.word((tap.host.0 as u64) << 8 | point);

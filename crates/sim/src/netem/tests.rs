@@ -10,7 +10,7 @@ fn parse(text: &str) -> Netem {
 fn words_in_any_order() {
     let netem = parse(
         "loss 0.1% rate 100mbit 24 limit 50 delay 20ms 2ms reorder 1% gap 5 duplicate 2 ecn \
-         corrupt 0.5% ce_threshold 1ms",
+         corrupt 0.5% mtu 1400 icmp ce_threshold 1ms",
     );
     assert_eq!(
         netem,
@@ -27,6 +27,8 @@ fn words_in_any_order() {
             gap: 5,
             ecn: true,
             ce_threshold: Nanos::from_millis(1),
+            mtu: 1400,
+            tells_mtu: true,
         }
     );
     assert_eq!(parse(""), Netem::default());

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Point, Sim, line};
+use fullsend_sim::{HostId, LinkId, Netem, NicConfig, NicMode, Point, Sim, line};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, StackError, TcpId};
 use fullsend_tcp::TcpError;
 use fullsend_units::{Instant, Nanos, Rng, Seed};
@@ -22,8 +22,15 @@ pub struct Scenario {
     pub seed: u64,
     pub v6: bool,
     pub nic: NicConfig,
-    /// For both ways.
+    /// From the client, and to it if `back` is `None`.
     pub netem: Netem,
+    pub back: Option<Netem>,
+    /// What the way from the client becomes, that long after the start; in order.
+    pub changes: Vec<(Nanos, Netem)>,
+    /// The path's MTU is probed for (`tcp_mtu_probing`).
+    pub probing: bool,
+    /// Of both.
+    pub syn_retries: Option<u8>,
     /// Bytes from the client, and from the server.
     pub bytes: [u64; 2],
     pub congestion: &'static str,
@@ -52,6 +59,10 @@ impl Default for Scenario {
             v6: false,
             nic: NicConfig::default(),
             netem: netem("delay 5ms rate 1gbit"),
+            back: None,
+            changes: Vec::new(),
+            probing: false,
+            syn_retries: None,
             bytes: [1 << 20, 1 << 20],
             congestion: "cubic",
             pause: Nanos::ZERO,
@@ -214,7 +225,8 @@ fn show_packets(sim: &mut Sim, scenario: &Scenario) {
 pub fn pair(scenario: &Scenario) -> (Sim, [HostId; 2]) {
     let mut sim = Sim::new(Seed::from_u64(scenario.seed));
     let hosts = [sim.add_host(), sim.add_host()];
-    sim.connect(hosts, scenario.nic, [scenario.netem; 2]);
+    let back = scenario.back.unwrap_or(scenario.netem);
+    sim.connect(hosts, scenario.nic, [scenario.netem, back]);
     for (i, host) in hosts.into_iter().enumerate() {
         for (addr, prefix) in [(V4[i], 24), (V6[i], 64)] {
             let addr = addr.parse().unwrap();
@@ -259,6 +271,17 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
             sysctl.set("net.ipv4.tcp_rmem", &rmem).unwrap();
         }
     }
+    for host in hosts {
+        let sysctl = sim.host(host).sysctl_mut();
+        if let Some(retries) = scenario.syn_retries {
+            for name in ["tcp_syn_retries", "tcp_synack_retries"] {
+                sysctl.set(name, &retries.to_string()).unwrap();
+            }
+        }
+        if scenario.probing {
+            sysctl.set("tcp_mtu_probing", "1").unwrap();
+        }
+    }
     for name in &scenario.off {
         sim.host(hosts[0]).sysctl_mut().set(name, "0").unwrap();
     }
@@ -278,16 +301,16 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
         let turns = [0, 1].map(|i| ends[i].turn(sim));
         turns[0] && turns[1]
     };
-    let deadline = start + Nanos::from_secs(3600);
-    let done = if scenario.pause == Nanos::ZERO {
-        sim.run_until(deadline, turn)
-    } else {
-        while !turn(&mut sim) && sim.now() < deadline {
-            let next = sim.now() + scenario.pause;
-            sim.run_to(next);
+    let end = (start + Nanos::from_secs(3600), None);
+    let changes = scenario.changes.iter();
+    let changes = changes.map(|(after, netem)| (start + *after, Some(*netem)));
+    let done = changes.chain([end]).any(|(until, netem)| {
+        let done = work(&mut sim, scenario.pause, until, &mut turn);
+        if let Some(netem) = netem {
+            sim.set_netem(LinkId(0), hosts[0], netem);
         }
-        sim.now() < deadline
-    };
+        done
+    });
     let state = ends.each_ref().map(Endpoint::state);
     assert!(
         done,
@@ -303,6 +326,26 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
         took,
         retransmitted: hosts.map(|host| counter(&mut sim, host, "TcpRetransSegs")),
     }
+}
+
+/// Users at work until `turn` says that they are done, or until then.
+fn work(
+    sim: &mut Sim,
+    pause: Nanos,
+    until: Instant,
+    mut turn: impl FnMut(&mut Sim) -> bool,
+) -> bool {
+    if pause == Nanos::ZERO {
+        return sim.run_until(until, turn);
+    }
+    while !turn(sim) {
+        if sim.now() >= until {
+            return false;
+        }
+        let next = (sim.now() + pause).min(until);
+        sim.run_to(next);
+    }
+    true
 }
 
 /// Both close; in the end nothing of the connection is left on either host.
@@ -324,6 +367,10 @@ fn finish(sim: &mut Sim, hosts: [HostId; 2], ends: &[Endpoint; 2]) {
         (host.tcp_connections(), host.tcp_time_waits())
     });
     assert!(gone, "connections and TIME-WAITs left: {left:?}");
+    for host in hosts {
+        let stat = sim.host(host).sockstat();
+        assert_eq!((stat.orphan, stat.mem), (0, 0), "memory is given back");
+    }
 }
 
 pub fn counter(sim: &mut Sim, host: HostId, name: &str) -> u64 {

@@ -1,0 +1,161 @@
+//! Transfers over networks that do everything wrong: heavy loss, even and in bursts, reordering
+//! up to 100 ms, duplicates, bit errors, lost ACKs, links that go down, paths whose MTU changes
+//! with and without notice, queues of seconds. Each delivers every byte, ends, and gives all
+//! memory back.
+
+mod common;
+
+use std::fmt::Write as _;
+
+use common::{MODES, Scenario, netem, run};
+use fullsend_sim::{Netem, RandomLoss};
+use fullsend_units::{Nanos, Rng, Seed};
+
+/// Some in every build, and 10,000 by `cargo test --release -p fullsend-sim --test bad_networks
+/// -- --ignored`. `FULLSEND_SEEDS=first..last` runs others.
+#[test]
+fn some_seeds() {
+    run_seeds(0, 300);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn ten_thousand_seeds() {
+    run_seeds(0, 10_000);
+}
+
+fn run_seeds(first: u64, last: u64) {
+    let Ok(seeds) = std::env::var("FULLSEND_SEEDS") else {
+        return (first..last).for_each(|seed| drop(run(&draw(seed))));
+    };
+    let bounds = seeds.split_once("..").map(|(a, b)| (a.parse(), b.parse()));
+    let Some((Ok(first), Ok(last))) = bounds else {
+        panic!("FULLSEND_SEEDS={seeds} is not a range like 0..1000");
+    };
+    (first..last).for_each(|seed: u64| drop(run(&draw(seed))));
+}
+
+/// One of `of`.
+fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+/// A network and a conversation from a seed.
+fn draw(seed: u64) -> Scenario {
+    let mut rng = Rng::new(Seed::from_u64(seed ^ 0x0bad_0bad));
+    let (mode, v6) = pick(&mut rng, &MODES);
+    let mut scenario = Scenario {
+        seed,
+        v6,
+        bytes: [rng.below(120_000), rng.below(30_000)],
+        syn_retries: Some(12),
+        ..Scenario::default()
+    };
+    scenario.nic.mode = mode;
+    scenario.congestion = pick(&mut rng, &["cubic", "cubic", "reno", "bbr"]);
+    scenario.netem = netem(&words(&mut rng));
+    if rng.chance(0.5) {
+        // The way back has faults of its own: lost ACKs.
+        scenario.back = Some(netem(&words(&mut rng)));
+    }
+    draw_changes(&mut rng, &mut scenario);
+    draw_sockets(&mut rng, &mut scenario);
+    scenario
+}
+
+/// A link, in netem's words.
+fn words(rng: &mut Rng) -> String {
+    let delay_us = 100 << rng.below(11);
+    let rate_kbit = 500 << rng.below(8);
+    // A few packets, or seconds of them.
+    let limit = pick(rng, &[10, 50, 200, 1000, 5000]);
+    let mut words = format!("rate {rate_kbit}kbit limit {limit} delay {delay_us}us ");
+    if rng.chance(0.4) {
+        let jitter_us = pick(rng, &[delay_us / 8, delay_us / 2, delay_us]).min(100_000);
+        let _ = write!(words, "{jitter_us}us ");
+    }
+    if rng.chance(0.3) {
+        let percent = pick(rng, &[1, 5, 20]);
+        let _ = write!(words, "reorder {percent}% gap {} ", 1 + rng.below(5));
+    }
+    match rng.below(3) {
+        0 => {
+            let _ = write!(words, "loss {}% ", 1 + rng.below(20));
+        }
+        1 => {
+            let (bad, good) = (1 + rng.below(5), pick(rng, &[50, 65, 80]));
+            let _ = write!(words, "loss gemodel {bad}% {good}% ");
+        }
+        _ => {}
+    }
+    for (fault, most) in [("duplicate", 5), ("corrupt", 3)] {
+        if rng.chance(0.3) {
+            let _ = write!(words, "{fault} {}% ", 1 + rng.below(most));
+        }
+    }
+    words
+}
+
+/// What happens to the network while it is in use.
+fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
+    let base = scenario.netem;
+    if rng.chance(0.3) {
+        // The link goes down, for a moment or for long, and comes back.
+        let down = Netem {
+            loss: RandomLoss::Even(1.0),
+            ..base
+        };
+        let from = Nanos::from_millis(rng.below(3000));
+        let to = from + Nanos::from_millis(1 << rng.below(14));
+        scenario.changes.extend([(from, down), (to, base)]);
+    } else if rng.chance(0.4) {
+        // Another path, with another MTU; IPv6 has 1280 at least.
+        let least = if scenario.v6 { 1280 } else { 600 };
+        let mtu = least + rng.below(1500 - u64::from(least)) as u32;
+        let tells_mtu = true;
+        if !tells_mtu {
+            scenario.probing = true;
+        }
+        let narrow = Netem {
+            mtu,
+            tells_mtu,
+            ..base
+        };
+        let at = Nanos::from_millis(rng.below(500));
+        scenario.changes.push((at, narrow));
+        if rng.chance(0.5) {
+            scenario.changes.push((at + Nanos::from_secs(2), base));
+        }
+    } else if rng.chance(0.3) {
+        // A longer way.
+        let far = Netem {
+            delay: base.delay * 4,
+            ..base
+        };
+        let at = Nanos::from_millis(rng.below(2000));
+        scenario.changes.push((at, far));
+    }
+}
+
+/// How the sockets are set up.
+fn draw_sockets(rng: &mut Rng, scenario: &mut Scenario) {
+    for name in [
+        "tcp_sack",
+        "tcp_timestamps",
+        "tcp_window_scaling",
+        "tcp_dsack",
+    ] {
+        if rng.chance(0.1) {
+            scenario.off.push(name);
+        }
+    }
+    if rng.chance(0.2) {
+        scenario.pause = Nanos::from_micros(1 << rng.below(18));
+    }
+    if rng.chance(0.2) {
+        scenario.rcvbuf = Some(5000 << rng.below(6));
+    }
+    if rng.chance(0.2) {
+        scenario.nic.qdisc = pick(rng, &["fq", "pfifo limit 20"]).parse().unwrap();
+    }
+}
