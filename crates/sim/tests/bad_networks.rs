@@ -6,6 +6,7 @@
 mod common;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use common::{MODES, Scenario, netem, run};
 use fullsend_sim::{Netem, RandomLoss};
@@ -26,13 +27,19 @@ fn ten_thousand_seeds() {
 
 fn run_seeds(first: u64, last: u64) {
     let Ok(seeds) = std::env::var("FULLSEND_SEEDS") else {
-        return (first..last).for_each(|seed| drop(run(&draw(seed))));
+        return run_range(first..last);
     };
     let bounds = seeds.split_once("..").map(|(a, b)| (a.parse(), b.parse()));
     let Some((Ok(first), Ok(last))) = bounds else {
         panic!("FULLSEND_SEEDS={seeds} is not a range like 0..1000");
     };
-    (first..last).for_each(|seed: u64| drop(run(&draw(seed))));
+    run_range(first..last);
+}
+
+fn run_range(seeds: Range<u64>) {
+    for seed in seeds {
+        run(&draw(seed));
+    }
 }
 
 /// One of `of`.
@@ -99,41 +106,44 @@ fn words(rng: &mut Rng) -> String {
 /// What happens to the network while it is in use.
 fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
     let base = scenario.netem;
-    if rng.chance(0.3) {
-        // The link goes down, for a moment or for long, and comes back.
-        let down = Netem {
-            loss: RandomLoss::Even(1.0),
-            ..base
-        };
-        let from = Nanos::from_millis(rng.below(3000));
-        let to = from + Nanos::from_millis(1 << rng.below(14));
-        scenario.changes.extend([(from, down), (to, base)]);
-    } else if rng.chance(0.4) {
-        // Another path, with another MTU; IPv6 has 1280 at least.
-        let least = if scenario.v6 { 1280 } else { 600 };
-        let mtu = least + rng.below(1500 - u64::from(least)) as u32;
-        let tells_mtu = true;
-        if !tells_mtu {
-            scenario.probing = true;
+    match rng.below(10) {
+        0..3 => {
+            // The link goes down, for a moment or for long, and comes back.
+            let down = Netem {
+                loss: RandomLoss::Even(1.0),
+                ..base
+            };
+            let from = Nanos::from_millis(rng.below(3000));
+            let to = from + Nanos::from_millis(1 << rng.below(14));
+            scenario.changes.extend([(from, down), (to, base)]);
         }
-        let narrow = Netem {
-            mtu,
-            tells_mtu,
-            ..base
-        };
-        let at = Nanos::from_millis(rng.below(500));
-        scenario.changes.push((at, narrow));
-        if rng.chance(0.5) {
-            scenario.changes.push((at + Nanos::from_secs(2), base));
+        3..6 => draw_mtu(rng, scenario),
+        6 => {
+            // A longer way.
+            let far = Netem {
+                delay: base.delay * 4,
+                ..base
+            };
+            let at = Nanos::from_millis(rng.below(2000));
+            scenario.changes.push((at, far));
         }
-    } else if rng.chance(0.3) {
-        // A longer way.
-        let far = Netem {
-            delay: base.delay * 4,
-            ..base
-        };
-        let at = Nanos::from_millis(rng.below(2000));
-        scenario.changes.push((at, far));
+        _ => {}
+    }
+}
+
+/// Another path, with another MTU; IPv6 has 1280 at least.
+fn draw_mtu(rng: &mut Rng, scenario: &mut Scenario) {
+    let base = scenario.netem;
+    let least = if scenario.v6 { 1280 } else { 600 };
+    let narrow = Netem {
+        mtu: least + rng.below(1500 - u64::from(least)) as u32,
+        tells_mtu: true,
+        ..base
+    };
+    let at = Nanos::from_millis(rng.below(500));
+    scenario.changes.push((at, narrow));
+    if rng.chance(0.5) {
+        scenario.changes.push((at + Nanos::from_secs(2), base));
     }
 }
 
