@@ -168,8 +168,9 @@ impl RecvWindow {
     pub(crate) fn is_acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
         let window = self.current(rcv_nxt).0;
         match (len, window) {
-            (0, 0) => seq == rcv_nxt,
-            (0, _) => seq.in_window(rcv_nxt, window),
+            // With the edge itself, where the ACKs of a peer that has filled the window stand:
+            // two peers who both did, and both lost something, must hear each other.
+            (0, _) => seq.since(rcv_nxt) <= window,
             (_, 0) => false,
             // The table looks at both ends; a run of segments may also cover the whole window.
             _ => seq.in_window(rcv_nxt, window) || rcv_nxt.in_window(seq, len),

@@ -101,7 +101,7 @@ fn acceptability() {
         )
     };
     assert!(ok(0, 0) && ok(999, 0));
-    assert!(!ok(1000, 0) && !ok(-1, 0));
+    assert!(ok(1000, 0) && !ok(1001, 0) && !ok(-1, 0));
     assert!(ok(0, 1) && ok(999, 10) && ok(-10, 11) && ok(-10, 5000));
     assert!(!ok(-10, 10) && !ok(1000, 1));
     let shut = |s, len| window.is_acceptable(seq(1000), s, len);
