@@ -3,7 +3,11 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use smallvec::SmallVec;
+
+use crate::epoll::Epoll;
 use crate::errno::{Errno, Result};
+use crate::pipe::Pipe;
 use crate::stream::Stream;
 use crate::wake::Wakers;
 
@@ -19,6 +23,11 @@ pub struct Handle {
 #[derive(Debug)]
 pub(crate) enum Kind {
     Stream(Box<Stream>),
+    Epoll(Box<Epoll>),
+    /// It has the pipe.
+    PipeReader(Box<Pipe>),
+    /// Names the other end.
+    PipeWriter(Handle),
 }
 
 /// An open file.
@@ -28,7 +37,9 @@ pub(crate) struct File {
     pub(crate) nonblocking: bool,
     /// Stands in the list of handles whose readiness may have changed.
     pub(crate) listed: bool,
-    /// The host will wake these at the next change.
+    /// Epoll sets that it is a member of.
+    pub(crate) watchers: SmallVec<[Handle; 1]>,
+    /// Made when the host was first asked to wake.
     pub(crate) wakers: Option<Wakers>,
 }
 
@@ -52,6 +63,7 @@ impl Files {
             kind,
             nonblocking,
             listed: false,
+            watchers: SmallVec::new(),
             wakers: None,
         });
         if let Some(slot) = self.free.pop() {

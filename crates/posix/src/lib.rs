@@ -40,13 +40,18 @@ extern crate alloc;
 
 pub mod abi;
 mod addr;
+mod calls;
+mod epoll;
 mod errno;
 mod files;
+mod pipe;
 mod posix;
+mod splice;
 mod stream;
 mod wake;
 
 pub use addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN, SockAddr};
+pub use epoll::EpollEvent;
 pub use errno::{Errno, Result};
 pub use files::Handle;
 pub use posix::Posix;

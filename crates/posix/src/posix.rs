@@ -1,21 +1,14 @@
-//! The calls, each led to what its handle stands for.
+//! The host with its open files, and the feed of handles whose readiness may have changed.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
 
 use fullsend_stack::Host;
-use fullsend_units::Instant;
 
-use crate::abi::{
-    AF_INET, AF_INET6, IPPROTO_IP, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM,
-};
 use crate::errno::{Errno, Result};
 use crate::files::{Files, Handle, Kind};
-use crate::stream::Stream;
 use crate::wake::{Key, WakeQueue, Wakers};
-use crate::{Received, SockAddr};
 
 /// A host with BSD's calls. See the [crate's page](crate).
 #[derive(Debug)]
@@ -54,183 +47,6 @@ impl Posix {
         &mut self.host
     }
 
-    /// `socket(2)`. Types: `SOCK_STREAM`, with `SOCK_NONBLOCK` and `SOCK_CLOEXEC` (no effect).
-    pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Handle> {
-        if !matches!(domain, AF_INET | AF_INET6) {
-            return Err(Errno::EAFNOSUPPORT);
-        }
-        let flags = kind & (SOCK_NONBLOCK | SOCK_CLOEXEC);
-        let file = match (kind & !flags, protocol) {
-            (SOCK_STREAM, IPPROTO_IP | IPPROTO_TCP) => Kind::Stream(Box::new(Stream::new(domain))),
-            (SOCK_STREAM, _) => return Err(Errno::EPROTONOSUPPORT),
-            _ => return Err(Errno::ESOCKTNOSUPPORT),
-        };
-        self.files.insert(file, flags & SOCK_NONBLOCK != 0)
-    }
-
-    /// `bind(2)`.
-    pub fn bind(&mut self, _now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
-        match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.bind(&self.host, addr),
-        }
-    }
-
-    /// `listen(2)`; once more, it changes the backlog.
-    pub fn listen(&mut self, _now: Instant, handle: Handle, backlog: i32) -> Result<()> {
-        match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.listen(&mut self.host, backlog),
-        }
-    }
-
-    /// `accept4(2)`: the new socket and its peer. EAGAIN when there is none.
-    pub fn accept4(
-        &mut self,
-        _now: Instant,
-        handle: Handle,
-        flags: i32,
-    ) -> Result<(Handle, SockAddr)> {
-        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
-            return Err(Errno::EINVAL);
-        }
-        let accepted = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.accept(&mut self.host),
-        };
-        let (stream, peer) = self.arm_if_blocked(handle, accepted)?;
-        let nonblocking = flags & SOCK_NONBLOCK != 0;
-        let new = self
-            .files
-            .insert(Kind::Stream(Box::new(stream)), nonblocking)?;
-        Ok((new, peer))
-    }
-
-    /// `connect(2)`, never waiting: EINPROGRESS at first, then EALREADY, once 0 when the
-    /// connection stands, and EISCONN from then on; or once the error why it failed.
-    pub fn connect(&mut self, now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
-        let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.connect(&mut self.host, now, addr),
-        };
-        if let Err(Errno::EINPROGRESS | Errno::EALREADY) = result {
-            self.arm(handle);
-        }
-        result
-    }
-
-    /// `getsockname(2)`.
-    pub fn getsockname(&self, handle: Handle) -> Result<SockAddr> {
-        match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => Ok(stream.local(&self.host)),
-        }
-    }
-
-    /// `getpeername(2)`.
-    pub fn getpeername(&self, handle: Handle) -> Result<SockAddr> {
-        match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => stream.peer(&self.host),
-        }
-    }
-
-    /// `shutdown(2)`.
-    pub fn shutdown(&mut self, now: Instant, handle: Handle, how: i32) -> Result<()> {
-        let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.shutdown(&mut self.host, now, how),
-        };
-        self.touch(handle);
-        result
-    }
-
-    /// `close(2)`. What is written still goes out.
-    pub fn close(&mut self, now: Instant, handle: Handle) -> Result<()> {
-        self.touch(handle);
-        match self.files.remove(handle)?.kind {
-            Kind::Stream(mut stream) => stream.close(&mut self.host, now),
-        }
-        Ok(())
-    }
-
-    /// `sendmsg(2)`; how many bytes were taken. `control` is made of Linux's `cmsghdr`s.
-    pub fn sendmsg(
-        &mut self,
-        now: Instant,
-        handle: Handle,
-        data: &[&[u8]],
-        flags: i32,
-        _dest: Option<SockAddr>,
-        _control: &[u8],
-    ) -> Result<usize> {
-        let result = match &mut self.files.get_mut(handle)?.kind {
-            // As on Linux, a stream takes no notice of an address.
-            Kind::Stream(stream) => stream.send(&mut self.host, now, data, flags),
-        };
-        self.arm_if_blocked(handle, result)
-    }
-
-    /// `recvmsg(2)`.
-    pub fn recvmsg(
-        &mut self,
-        now: Instant,
-        handle: Handle,
-        data: &mut [&mut [u8]],
-        flags: i32,
-        _control: &mut [u8],
-    ) -> Result<Received> {
-        let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.receive(&mut self.host, now, data, flags),
-        };
-        self.arm_if_blocked(handle, result)
-    }
-
-    /// `setsockopt(2)`.
-    pub fn setsockopt(
-        &mut self,
-        _now: Instant,
-        handle: Handle,
-        _level: i32,
-        _name: i32,
-        _value: &[u8],
-    ) -> Result<()> {
-        self.files.get(handle)?;
-        Err(Errno::ENOPROTOOPT)
-    }
-
-    /// `getsockopt(2)`; how many bytes of `value` were filled.
-    pub fn getsockopt(
-        &mut self,
-        _now: Instant,
-        handle: Handle,
-        _level: i32,
-        _name: i32,
-        _value: &mut [u8],
-    ) -> Result<usize> {
-        self.files.get(handle)?;
-        Err(Errno::ENOPROTOOPT)
-    }
-
-    /// `ioctl(2)` on sockets: the value that the request gives, for those that give one.
-    pub fn ioctl(&mut self, handle: Handle, _request: u32, _argument: i32) -> Result<i32> {
-        self.files.get(handle)?;
-        Err(Errno::ENOTTY)
-    }
-
-    /// Readiness in `EPOLL*` bits, as `poll(2)` and `epoll(7)` have it; from here on a change is
-    /// told by [`take_ready`](Self::take_ready).
-    pub fn poll_events(&mut self, handle: Handle) -> Result<u32> {
-        self.arm(handle);
-        match &self.files.get(handle)?.kind {
-            Kind::Stream(stream) => Ok(stream.events(&mut self.host)),
-        }
-    }
-
-    /// `O_NONBLOCK`. Nothing here blocks: it is kept for the layer that does.
-    pub fn is_nonblocking(&self, handle: Handle) -> Result<bool> {
-        Ok(self.files.get(handle)?.nonblocking)
-    }
-
-    /// Sets `O_NONBLOCK`.
-    pub fn set_nonblocking(&mut self, handle: Handle, on: bool) -> Result<()> {
-        self.files.get_mut(handle)?.nonblocking = on;
-        Ok(())
-    }
-
     /// Appends the handles whose readiness may have changed since the last call: those that gave
     /// EAGAIN or EINPROGRESS, or were asked for their events. Ask after whatever was done to the
     /// host or here.
@@ -245,47 +61,86 @@ impl Posix {
     }
 
     /// Looks at what the host has woken.
-    fn collect(&mut self) {
+    pub(crate) fn collect(&mut self) {
         if self.host.has_wakers() {
             self.host.take_wakers(&mut self.wakers);
             self.wakers.drain(..).for_each(Waker::wake);
         }
         let mut woken = core::mem::take(&mut self.woken);
         self.wakes.drain(&mut woken);
-        for (handle, _key) in woken.drain(..) {
-            self.touch(handle);
+        for (handle, key) in woken.drain(..) {
+            self.woke(handle, key);
         }
         self.woken = woken;
     }
 
+    fn woke(&mut self, handle: Handle, key: Key) {
+        let Ok(file) = self.files.get_mut(handle) else {
+            return;
+        };
+        let turned = match &mut file.kind {
+            Kind::Stream(stream) => stream.turned(&mut self.host),
+            _ => false,
+        };
+        let watched = !file.watchers.is_empty();
+        self.notify(handle, if turned { Key::Any } else { key });
+        if watched {
+            self.arm(handle);
+        }
+    }
+
     /// The readiness of a handle may have changed.
-    fn touch(&mut self, handle: Handle) {
-        if let Ok(file) = self.files.get_mut(handle)
-            && !file.listed
-        {
+    pub(crate) fn notify(&mut self, handle: Handle, key: Key) {
+        let Ok(file) = self.files.get_mut(handle) else {
+            return;
+        };
+        if !file.listed {
             file.listed = true;
             self.ready.push(handle);
+        }
+        if !file.watchers.is_empty() {
+            self.notify_watchers(handle, key);
         }
     }
 
     /// The next change of a handle is to be told.
-    fn arm(&mut self, handle: Handle) {
+    pub(crate) fn arm(&mut self, handle: Handle) {
         let Ok(file) = self.files.get_mut(handle) else {
             return;
         };
         let wakes = &self.wakes;
-        let wakers = file
-            .wakers
-            .get_or_insert_with(|| Wakers::new(wakes, handle));
+        let made = || Wakers::new(wakes, handle);
         match &file.kind {
-            Kind::Stream(stream) => stream.watch(&mut self.host, wakers),
+            Kind::Stream(stream) => {
+                stream.watch(&mut self.host, file.wakers.get_or_insert_with(made));
+            }
+            // Those change by calls here alone, which tell.
+            Kind::Epoll(_) | Kind::PipeReader(_) | Kind::PipeWriter(_) => {}
         }
     }
 
-    fn arm_if_blocked<T>(&mut self, handle: Handle, result: Result<T>) -> Result<T> {
+    /// Members of sets are armed always.
+    pub(crate) fn arm_if_watched(&mut self, handle: Handle) {
+        let file = self.files.get(handle);
+        if file.is_ok_and(|file| !file.watchers.is_empty()) {
+            self.arm(handle);
+        }
+    }
+
+    pub(crate) fn arm_if_blocked<T>(&mut self, handle: Handle, result: Result<T>) -> Result<T> {
         if matches!(result, Err(Errno::EAGAIN)) {
             self.arm(handle);
         }
         result
+    }
+
+    /// Readiness in `EPOLL*` bits.
+    pub(crate) fn events(&mut self, handle: Handle) -> Result<u32> {
+        match &self.files.get(handle)?.kind {
+            Kind::Stream(stream) => Ok(stream.events(&mut self.host)),
+            Kind::Epoll(_) => Ok(self.epoll_events(handle)),
+            Kind::PipeReader(pipe) => Ok(pipe.reader_events()),
+            Kind::PipeWriter(reader) => Ok(self.pipe_writer_events(*reader)),
+        }
     }
 }

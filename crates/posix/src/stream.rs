@@ -50,6 +50,16 @@ pub(crate) struct Stream {
     shut: Shut,
     /// As bound, canonical.
     bound: Option<SocketAddr>,
+    /// As those who wait were last told.
+    told: Option<Told>,
+}
+
+/// What a change of state is, for those who wait (`sk_state_change`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Told {
+    state: State,
+    fin_received: bool,
+    failed: bool,
 }
 
 impl Stream {
@@ -63,6 +73,7 @@ impl Stream {
                 write: false,
             },
             bound: None,
+            told: None,
         }
     }
 
@@ -122,6 +133,18 @@ impl Stream {
             Core::Listener(id) => drop(host.listener_watch(id, &wakers.read)),
             Core::None => {}
         }
+    }
+
+    /// There is more to a wake than text or room: the connection's state changed.
+    pub(crate) fn turned(&mut self, host: &mut Host) -> bool {
+        let told = self.readiness(host).map(|(_, now)| Told {
+            state: now.state,
+            fin_received: now.fin_received,
+            failed: now.error.is_some(),
+        });
+        let turned = told.is_some() && told != self.told;
+        self.told = told;
+        turned
     }
 
     /// `close`.

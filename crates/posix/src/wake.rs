@@ -16,6 +16,8 @@ pub(crate) enum Key {
     Read,
     /// Room to write, or a connect's end.
     Write,
+    /// Something else: whoever is interested should look.
+    Any,
 }
 
 /// Wakes that have happened and nobody has looked at.

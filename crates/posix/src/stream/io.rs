@@ -1,5 +1,6 @@
 //! `sendmsg` and `recvmsg` on a stream.
 
+use fullsend_buf::{Chain, Slice};
 use fullsend_stack::{Host, StackError, TcpId};
 use fullsend_tcp::TcpError;
 use fullsend_units::Instant;
@@ -74,6 +75,33 @@ impl Stream {
             len,
             ..Received::default()
         })
+    }
+
+    /// Takes bytes without copying; none is the end of the stream.
+    pub(crate) fn take(&mut self, host: &mut Host, now: Instant, max: usize) -> Result<Chain> {
+        let Core::Connection(id) = self.core else {
+            return Err(Errno::ENOTCONN);
+        };
+        match or_not_now(host.tcp_read_chain(now, id, max))? {
+            Some(chain) => Ok(chain),
+            None if self.shut.read => Ok(Chain::new()),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// Writes without copying; with an error comes back what was not taken.
+    pub(crate) fn give(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        slice: Slice,
+        more: bool,
+    ) -> core::result::Result<(), (Errno, Slice)> {
+        let Core::Connection(id) = self.core else {
+            return Err((Errno::EPIPE, slice));
+        };
+        let result = host.tcp_write_slice_with(now, id, slice, more);
+        result.map_err(|(error, left)| (error.into(), left))
     }
 
     fn read(

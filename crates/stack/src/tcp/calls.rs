@@ -103,11 +103,22 @@ impl Host {
         id: TcpId,
         data: Slice,
     ) -> Result<(), (StackError, Slice)> {
+        self.tcp_write_slice_with(now, id, data, false)
+    }
+
+    /// [`tcp_write_slice`](Self::tcp_write_slice); `more` is `MSG_MORE`.
+    pub fn tcp_write_slice_with(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        data: Slice,
+        more: bool,
+    ) -> Result<(), (StackError, Slice)> {
         let (index, socket, mut cx) = match self.user_socket(now, id) {
             Ok(found) => found,
             Err(error) => return Err((error, data)),
         };
-        let result = socket.conn.write_slice(&mut cx, data, false);
+        let result = socket.conn.write_slice(&mut cx, data, more);
         if !socket.queued {
             self.after_write(index);
         }

@@ -1,0 +1,323 @@
+//! `epoll(7)`: sets of handles, each with the list of those that may be ready. What a call costs
+//! goes with that list, not with the set.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+
+use fullsend_units::Instant;
+
+use crate::abi::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP,
+    EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDBAND, EPOLLRDNORM, EPOLLWAKEUP, EPOLLWRBAND,
+    EPOLLWRNORM,
+};
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+use crate::wake::Key;
+use crate::{Posix, files::File};
+
+/// How deep sets may stand in sets.
+const MAX_NESTS: usize = 4;
+/// Bits that say how to tell, not what.
+const PRIVATE: u32 = EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE;
+/// What may stand beside `EPOLLEXCLUSIVE`.
+const WITH_EXCLUSIVE: u32 =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+/// What a wake for readers, for writers, speaks of.
+const READ: u32 = EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND;
+const WRITE: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+/// `struct epoll_event`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EpollEvent {
+    /// `EPOLL*` bits.
+    pub events: u32,
+    /// The caller's own.
+    pub data: u64,
+}
+
+#[derive(Debug)]
+struct Item {
+    event: EpollEvent,
+    /// Stands in the list.
+    linked: bool,
+}
+
+/// An epoll set.
+#[derive(Default, Debug)]
+pub(crate) struct Epoll {
+    items: BTreeMap<Handle, Item>,
+    /// Those that may be ready, the longest waiting first.
+    list: VecDeque<Handle>,
+    /// The last wait found nothing: its caller will be waiting.
+    waiting: bool,
+}
+
+impl Epoll {
+    fn link(&mut self, handle: Handle) {
+        if let Some(item) = self.items.get_mut(&handle)
+            && !item.linked
+        {
+            item.linked = true;
+            self.list.push_back(handle);
+        }
+    }
+
+    fn forget(&mut self, handle: Handle) -> Option<Item> {
+        let item = self.items.remove(&handle)?;
+        if item.linked {
+            self.list.retain(|&linked| linked != handle);
+        }
+        Some(item)
+    }
+}
+
+fn epoll_of(file: &mut File) -> Option<&mut Epoll> {
+    match &mut file.kind {
+        Kind::Epoll(epoll) => Some(epoll),
+        _ => None,
+    }
+}
+
+impl Posix {
+    /// `epoll_create1(2)`.
+    pub fn epoll_create(&mut self) -> Result<Handle> {
+        self.files.insert(Kind::Epoll(Box::default()), false)
+    }
+
+    fn epoll(&mut self, set: Handle) -> Result<&mut Epoll> {
+        epoll_of(self.files.get_mut(set)?).ok_or(Errno::EINVAL)
+    }
+
+    /// `epoll_ctl(2)`. `EPOLLWAKEUP` has no effect.
+    pub fn epoll_ctl(
+        &mut self,
+        set: Handle,
+        operation: i32,
+        handle: Handle,
+        event: EpollEvent,
+    ) -> Result<()> {
+        self.collect();
+        self.files.get(set)?;
+        let is_set = matches!(self.files.get(handle)?.kind, Kind::Epoll(_));
+        if set == handle {
+            return Err(Errno::EINVAL);
+        }
+        let items = &self.epoll(set)?.items;
+        let known = items.get(&handle).map(|item| item.event.events);
+        let exclusive = event.events & EPOLLEXCLUSIVE != 0;
+        let event = EpollEvent {
+            events: event.events | EPOLLERR | EPOLLHUP,
+            ..event
+        };
+        match operation {
+            EPOLL_CTL_ADD if exclusive && (is_set || event.events & !WITH_EXCLUSIVE != 0) => {
+                Err(Errno::EINVAL)
+            }
+            EPOLL_CTL_ADD if is_set && self.would_loop(set, handle) => Err(Errno::ELOOP),
+            EPOLL_CTL_ADD if known.is_some() => Err(Errno::EEXIST),
+            EPOLL_CTL_ADD => self.epoll_add(set, handle, event),
+            EPOLL_CTL_DEL => {
+                self.epoll(set)?.forget(handle).ok_or(Errno::ENOENT)?;
+                self.files
+                    .get_mut(handle)?
+                    .watchers
+                    .retain(|watcher| *watcher != set);
+                Ok(())
+            }
+            EPOLL_CTL_MOD if exclusive => Err(Errno::EINVAL),
+            EPOLL_CTL_MOD => match known.ok_or(Errno::ENOENT)? {
+                events if events & EPOLLEXCLUSIVE != 0 => Err(Errno::EINVAL),
+                _ => self.epoll_modify(set, handle, event),
+            },
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn epoll_add(&mut self, set: Handle, handle: Handle, event: EpollEvent) -> Result<()> {
+        let linked = false;
+        self.epoll(set)?
+            .items
+            .insert(handle, Item { event, linked });
+        self.files.get_mut(handle)?.watchers.push(set);
+        self.arm(handle);
+        self.link_if_ready(set, handle, event.events)
+    }
+
+    fn epoll_modify(&mut self, set: Handle, handle: Handle, event: EpollEvent) -> Result<()> {
+        if let Some(item) = self.epoll(set)?.items.get_mut(&handle) {
+            item.event = event;
+        }
+        self.link_if_ready(set, handle, event.events)
+    }
+
+    fn link_if_ready(&mut self, set: Handle, handle: Handle, mask: u32) -> Result<()> {
+        if self.events(handle)? & mask & !PRIVATE != 0 {
+            self.epoll(set)?.link(handle);
+            self.notify(set, Key::Read);
+        }
+        Ok(())
+    }
+
+    /// `handle` leads to `set`, or sets would stand too deep in sets.
+    fn would_loop(&mut self, set: Handle, handle: Handle) -> bool {
+        let above = self.height(set, MAX_NESTS + 2, |file| file.watchers.to_vec());
+        let below = self.height(handle, MAX_NESTS + 2, |file| match &file.kind {
+            Kind::Epoll(epoll) => epoll.items.keys().copied().collect(),
+            _ => alloc::vec::Vec::new(),
+        });
+        self.leads_to(handle, set, MAX_NESTS + 2) || above + below + 1 > MAX_NESTS
+    }
+
+    /// How many sets stand above or below, one in the other.
+    fn height(
+        &self,
+        set: Handle,
+        limit: usize,
+        next: fn(&File) -> alloc::vec::Vec<Handle>,
+    ) -> usize {
+        let Ok(file) = self.files.get(set) else {
+            return 0;
+        };
+        if limit == 0 || !matches!(file.kind, Kind::Epoll(_)) {
+            return 0;
+        }
+        let others = next(file).into_iter();
+        others
+            .filter(|&other| {
+                let file = self.files.get(other);
+                file.is_ok_and(|file| matches!(file.kind, Kind::Epoll(_)))
+            })
+            .map(|other| 1 + self.height(other, limit - 1, next))
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn leads_to(&self, from: Handle, to: Handle, limit: usize) -> bool {
+        if from == to {
+            return true;
+        }
+        match self.files.get(from).map(|file| &file.kind) {
+            Ok(Kind::Epoll(epoll)) if limit > 0 => epoll
+                .items
+                .keys()
+                .any(|&next| self.leads_to(next, to, limit - 1)),
+            _ => false,
+        }
+    }
+
+    /// `epoll_wait(2)` without the wait: fills `out` with those that are ready, and says how many;
+    /// 0 when none is, and then [`take_ready`](Self::take_ready) names `set` when one may be.
+    pub fn epoll_wait(
+        &mut self,
+        _now: Instant,
+        set: Handle,
+        out: &mut [EpollEvent],
+    ) -> Result<usize> {
+        self.collect();
+        if out.is_empty() {
+            self.epoll(set)?;
+            return Err(Errno::EINVAL);
+        }
+        let mut found = 0;
+        for _ in 0..self.epoll(set)?.list.len() {
+            let Some(place) = out.get_mut(found) else {
+                break;
+            };
+            if let Some(event) = self.take_event(set)? {
+                *place = event;
+                found += 1;
+            }
+        }
+        self.epoll(set)?.waiting = found == 0;
+        Ok(found)
+    }
+
+    /// The first of the list, if it is ready; it goes to the list's end if it is to be told again
+    /// as long as it is ready.
+    fn take_event(&mut self, set: Handle) -> Result<Option<EpollEvent>> {
+        let epoll = self.epoll(set)?;
+        let Some(handle) = epoll.list.pop_front() else {
+            return Ok(None);
+        };
+        let Some(item) = epoll.items.get_mut(&handle) else {
+            return Ok(None);
+        };
+        item.linked = false;
+        let event = item.event;
+        let events = self.events(handle)? & event.events & !PRIVATE;
+        if events == 0 {
+            return Ok(None);
+        }
+        let epoll = self.epoll(set)?;
+        if event.events & EPOLLONESHOT != 0 {
+            if let Some(item) = epoll.items.get_mut(&handle) {
+                item.event.events &= PRIVATE;
+            }
+        } else if event.events & EPOLLET == 0 {
+            epoll.link(handle);
+        }
+        let data = event.data;
+        Ok(Some(EpollEvent { events, data }))
+    }
+
+    /// A set is readable when one of its members is ready.
+    pub(crate) fn epoll_events(&mut self, set: Handle) -> u32 {
+        let Ok(epoll) = self.epoll(set) else {
+            return 0;
+        };
+        let list = core::mem::take(&mut epoll.list);
+        let any = list.iter().any(|&handle| {
+            let item = self.epoll(set).ok().and_then(|e| e.items.get(&handle));
+            let mask = item.map_or(0, |item| item.event.events & !PRIVATE);
+            self.events(handle).is_ok_and(|events| events & mask != 0)
+        });
+        if let Ok(epoll) = self.epoll(set) {
+            epoll.list = list;
+        }
+        if any { EPOLLIN | EPOLLRDNORM } else { 0 }
+    }
+
+    /// Members that changed go to the lists of their sets. Of the exclusive ones all up to the
+    /// first whose caller waits.
+    pub(crate) fn notify_watchers(&mut self, handle: Handle, key: Key) {
+        let Ok(file) = self.files.get(handle) else {
+            return;
+        };
+        let about = match key {
+            Key::Read => READ,
+            Key::Write => WRITE,
+            Key::Any => u32::MAX,
+        };
+        let mut served = false;
+        for set in file.watchers.clone() {
+            let Ok(epoll) = self.epoll(set) else {
+                continue;
+            };
+            let mask = epoll.items.get(&handle).map_or(0, |i| i.event.events);
+            let exclusive = mask & EPOLLEXCLUSIVE != 0;
+            if mask & !PRIVATE & about == 0 || exclusive && served {
+                continue;
+            }
+            served |= exclusive && core::mem::take(&mut epoll.waiting);
+            epoll.link(handle);
+            self.notify(set, Key::Read);
+        }
+    }
+
+    /// `handle` is closed: it leaves its sets, and if it is one, its members leave it.
+    pub(crate) fn leave_sets(&mut self, handle: Handle, file: &File) {
+        for &set in &file.watchers {
+            if let Ok(epoll) = self.epoll(set) {
+                epoll.forget(handle);
+            }
+        }
+        if let Kind::Epoll(epoll) = &file.kind {
+            for &member in epoll.items.keys() {
+                if let Ok(member) = self.files.get_mut(member) {
+                    member.watchers.retain(|watcher| *watcher != handle);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `pipe(2)`: bytes from one end to the other, in the memory that they came in.
+
+use alloc::boxed::Box;
+
+use fullsend_buf::{Chain, Slice};
+
+use crate::Posix;
+use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+use crate::wake::Key;
+
+/// Bytes that a pipe holds, as on Linux.
+pub(crate) const CAPACITY: usize = 65_536;
+/// What goes in at once or not at all (`PIPE_BUF`).
+const ATOMIC: usize = 4096;
+
+/// A pipe; its reader's end has it.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    pub(crate) held: Chain,
+    /// `None` when the writer's end is closed.
+    writer: Option<Handle>,
+}
+
+impl Pipe {
+    pub(crate) fn room(&self) -> usize {
+        CAPACITY.saturating_sub(self.held.len())
+    }
+
+    /// The writer's end is open.
+    pub(crate) const fn is_fed(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    pub(crate) fn reader_events(&self) -> u32 {
+        let mut events = 0;
+        if !self.held.is_empty() {
+            events |= EPOLLIN | EPOLLRDNORM;
+        }
+        if !self.is_fed() {
+            events |= EPOLLHUP;
+        }
+        events
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&mut self, data: &mut [&mut [u8]]) -> Result<usize> {
+        if self.held.is_empty() && self.is_fed() && data.iter().any(|part| !part.is_empty()) {
+            return Err(Errno::EAGAIN);
+        }
+        let mut done = 0;
+        for part in data {
+            let n = self.held.copy_to(part);
+            self.held.advance(n);
+            done += n;
+        }
+        Ok(done)
+    }
+
+    /// Copies bytes in: small writes whole or not at all.
+    pub(crate) fn write(&mut self, data: &[&[u8]]) -> Result<usize> {
+        let len: usize = data.iter().map(|part| part.len()).sum();
+        let room = self.room();
+        if len > 0 && (room == 0 || len <= ATOMIC && room < len) {
+            return Err(Errno::EAGAIN);
+        }
+        let mut left = room.min(len);
+        for part in data {
+            let n = part.len().min(left);
+            if n > 0 {
+                self.held.push(Slice::copied_from(&part[..n]));
+            }
+            left -= n;
+        }
+        Ok(room.min(len))
+    }
+}
+
+impl Posix {
+    /// `pipe2(2)`: the reader's end, the writer's end.
+    pub fn pipe(&mut self, nonblocking: bool) -> Result<(Handle, Handle)> {
+        let pipe = Pipe {
+            held: Chain::new(),
+            writer: None,
+        };
+        let reader = self
+            .files
+            .insert(Kind::PipeReader(Box::new(pipe)), nonblocking)?;
+        let writer = self.files.insert(Kind::PipeWriter(reader), nonblocking)?;
+        self.pipe_of(reader)?.writer = Some(writer);
+        Ok((reader, writer))
+    }
+
+    /// The pipe of a reader's end; EPIPE when that is closed.
+    pub(crate) fn pipe_of(&mut self, reader: Handle) -> Result<&mut Pipe> {
+        match self.files.get_mut(reader).map(|file| &mut file.kind) {
+            Ok(Kind::PipeReader(pipe)) => Ok(pipe),
+            _ => Err(Errno::EPIPE),
+        }
+    }
+
+    /// Readiness of the writer's end of `reader`'s pipe.
+    pub(crate) fn pipe_writer_events(&self, reader: Handle) -> u32 {
+        match self.files.get(reader).map(|file| &file.kind) {
+            Ok(Kind::PipeReader(pipe)) if pipe.room() > 0 => EPOLLOUT | EPOLLWRNORM,
+            Ok(_) => 0,
+            Err(_) => EPOLLOUT | EPOLLWRNORM | EPOLLERR,
+        }
+    }
+
+    /// Bytes went in.
+    pub(crate) fn pipe_filled(&mut self, reader: Handle) {
+        self.notify(reader, Key::Read);
+    }
+
+    /// Bytes went out.
+    pub(crate) fn pipe_drained(&mut self, reader: Handle) {
+        if let Ok(Pipe {
+            writer: Some(writer),
+            ..
+        }) = self.pipe_of(reader)
+        {
+            let writer = *writer;
+            self.notify(writer, Key::Write);
+        }
+    }
+
+    /// An end was closed; the other is told.
+    pub(crate) fn pipe_closed(&mut self, end: &Kind) {
+        match end {
+            Kind::PipeReader(pipe) => {
+                if let Some(writer) = pipe.writer {
+                    self.notify(writer, Key::Any);
+                }
+            }
+            Kind::PipeWriter(reader) => {
+                if let Ok(pipe) = self.pipe_of(*reader) {
+                    pipe.writer = None;
+                    self.notify(*reader, Key::Any);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `read(2)`, `write(2)` and `splice(2)`: the calls that sockets and pipes share. `splice` moves
+//! payload by reference.
+
+use fullsend_buf::Slice;
+use fullsend_units::Instant;
+
+use crate::Posix;
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+use crate::pipe::CAPACITY;
+
+/// `SPLICE_F_MORE`.
+const SPLICE_F_MORE: u32 = 4;
+/// All flags.
+const SPLICE_F_ALL: u32 = 0xf;
+
+impl Posix {
+    /// `readv(2)`.
+    pub fn read(&mut self, now: Instant, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
+        match &mut self.files.get_mut(handle)?.kind {
+            Kind::PipeReader(pipe) => {
+                let n = pipe.read(data)?;
+                self.pipe_drained(handle);
+                Ok(n)
+            }
+            Kind::PipeWriter(_) => Err(Errno::EBADF),
+            Kind::Epoll(_) => Err(Errno::EINVAL),
+            Kind::Stream(_) => {
+                let received = self.recvmsg(now, handle, data, 0, &mut [])?;
+                Ok(received.len)
+            }
+        }
+    }
+
+    /// `writev(2)`.
+    pub fn write(&mut self, now: Instant, handle: Handle, data: &[&[u8]]) -> Result<usize> {
+        match self.files.get(handle)?.kind {
+            Kind::PipeWriter(reader) => {
+                let n = self.pipe_of(reader)?.write(data)?;
+                self.pipe_filled(reader);
+                Ok(n)
+            }
+            Kind::PipeReader(_) => Err(Errno::EBADF),
+            Kind::Epoll(_) => Err(Errno::EINVAL),
+            Kind::Stream(_) => self.sendmsg(now, handle, data, 0, None, &[]),
+        }
+    }
+
+    /// `splice(2)` without offsets: moves up to `len` bytes between a pipe and a stream, or
+    /// between two pipes. EINVAL when neither is a pipe. `SPLICE_F_MORE` counts; nothing blocks,
+    /// whatever the flags say.
+    pub fn splice(
+        &mut self,
+        now: Instant,
+        from: Handle,
+        to: Handle,
+        len: usize,
+        flags: u32,
+    ) -> Result<usize> {
+        let source = &self.files.get(from)?.kind;
+        let target = &self.files.get(to)?.kind;
+        if flags & !SPLICE_F_ALL != 0 {
+            return Err(Errno::EINVAL);
+        }
+        match (source, target) {
+            (Kind::PipeWriter(_), _) | (_, Kind::PipeReader(_)) => Err(Errno::EBADF),
+            _ if len == 0 => Ok(0),
+            (Kind::PipeReader(_), Kind::PipeWriter(reader)) if *reader == from => {
+                Err(Errno::EINVAL)
+            }
+            (Kind::PipeReader(_), &Kind::PipeWriter(reader)) => {
+                self.splice_pipes(from, reader, len)
+            }
+            (Kind::PipeReader(_), Kind::Stream(_)) => {
+                self.splice_out(now, from, to, len, flags & SPLICE_F_MORE != 0)
+            }
+            (Kind::Stream(_), &Kind::PipeWriter(reader)) => self.splice_in(now, from, reader, len),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn splice_pipes(&mut self, from: Handle, to: Handle, len: usize) -> Result<usize> {
+        let room = self.pipe_of(to)?.room();
+        let source = self.pipe_of(from)?;
+        let n = len.min(source.held.len()).min(room);
+        if n == 0 {
+            let ended = source.held.is_empty() && !source.is_fed();
+            return if ended { Ok(0) } else { Err(Errno::EAGAIN) };
+        }
+        let moved = source.held.split_to(n);
+        self.pipe_of(to)?.held.append(moved);
+        self.pipe_drained(from);
+        self.pipe_filled(to);
+        Ok(n)
+    }
+
+    /// From a stream into the pipe of `reader`.
+    fn splice_in(
+        &mut self,
+        now: Instant,
+        stream: Handle,
+        reader: Handle,
+        len: usize,
+    ) -> Result<usize> {
+        let room = self.pipe_of(reader)?.room();
+        if room == 0 {
+            return Err(Errno::EAGAIN);
+        }
+        let max = len.min(room).min(CAPACITY);
+        let taken = match &mut self.files.get_mut(stream)?.kind {
+            Kind::Stream(stream) => stream.take(&mut self.host, now, max),
+            _ => Err(Errno::EINVAL),
+        };
+        let chain = self.arm_if_blocked(stream, taken)?;
+        let n = chain.len();
+        if n > 0 {
+            self.pipe_of(reader)?.held.append(chain);
+            self.pipe_filled(reader);
+        }
+        Ok(n)
+    }
+
+    /// From the pipe of `reader` into a stream.
+    fn splice_out(
+        &mut self,
+        now: Instant,
+        reader: Handle,
+        stream: Handle,
+        len: usize,
+        more: bool,
+    ) -> Result<usize> {
+        let pipe = self.pipe_of(reader)?;
+        if pipe.held.is_empty() {
+            return if pipe.is_fed() {
+                Err(Errno::EAGAIN)
+            } else {
+                Ok(0)
+            };
+        }
+        let mut rest = core::mem::take(&mut pipe.held);
+        let mut chain = rest.split_to(len.min(rest.len()));
+        let mut done = 0;
+        let mut result = Ok(());
+        while let Some(slice) = chain.pop_front() {
+            let len = slice.len();
+            let more = more || !chain.is_empty();
+            if let Err((error, left)) = self.give(now, stream, slice, more) {
+                done += len - left.len();
+                result = Err(error);
+                let mut back = fullsend_buf::Chain::from(left);
+                back.append(chain);
+                chain = back;
+                break;
+            }
+            done += len;
+        }
+        chain.append(rest);
+        self.pipe_of(reader)?.held = chain;
+        if done > 0 {
+            self.pipe_drained(reader);
+            return Ok(done);
+        }
+        self.arm_if_blocked(stream, result.map(|()| done))
+    }
+
+    fn give(
+        &mut self,
+        now: Instant,
+        stream: Handle,
+        slice: Slice,
+        more: bool,
+    ) -> core::result::Result<(), (Errno, Slice)> {
+        match self.files.get_mut(stream).map(|file| &mut file.kind) {
+            Ok(Kind::Stream(stream)) => stream.give(&mut self.host, now, slice, more),
+            _ => Err((Errno::EBADF, slice)),
+        }
+    }
+}
