@@ -36,6 +36,6 @@ pub use memory::{PAGE_BYTES, TcpMemory};
 pub use mib::TcpMib;
 pub use options::{FastopenKeys, Linger, MtuDiscover, SocketOption, SocketOptions, WriteFlags};
 pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
-pub use send::{FlowReport, Histogram, SendLimit};
+pub use send::{Extended, FlowReport, Histogram, SendLimit};
 pub use sysctl::{Sysctl, SysctlError, tcp_mem};
 pub use time_wait::{TimeWait, TimeWaitVerdict};

@@ -6,7 +6,7 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_tcp::congestion::CcInfo;
-use fullsend_tcp::{Connection, Cx, FlowReport, State, TcpError, TcpInfo};
+use fullsend_tcp::{Connection, Cx, Extended, FlowReport, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
 use super::TcpId;
@@ -82,6 +82,31 @@ impl Host {
     /// Writes a copy of `data`; how much was taken. `more` is `MSG_MORE`.
     #[inline]
     pub fn tcp_write(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        data: &[u8],
+        more: bool,
+    ) -> Result<usize, StackError> {
+        if !more
+            && let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(id.0)
+            && socket.owner == Owner::User
+        {
+            match socket.conn.extend(&self.env.sysctl, data) {
+                Extended::No => {}
+                Extended::Held => return Ok(data.len()),
+                Extended::Sendable => {
+                    if !socket.queued {
+                        self.after_write(index);
+                    }
+                    return Ok(data.len());
+                }
+            }
+        }
+        self.write_through(now, id, data, more)
+    }
+
+    fn write_through(
         &mut self,
         now: Instant,
         id: TcpId,

@@ -321,7 +321,7 @@ impl Connection {
             Arrival::InOrder { bytes, had_gap } => {
                 let rcv_nxt = self.rcv.queue.rcv_nxt();
                 self.stats.bytes_received += u64::from(bytes);
-                self.rcv.window.on_data(cx.now, rcv_nxt);
+                self.rcv.window.on_data(cx.now, rcv_nxt, self.adv_mss);
                 if self.extras.is_some() {
                     self.note_rx_time(cx.now);
                 }

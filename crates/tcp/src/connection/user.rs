@@ -181,15 +181,15 @@ impl Connection {
         }
         let rcv = &mut self.rcv;
         let mss = self.adv_mss;
+        let held = rcv.queue.readable();
         if cx.sysctl.tcp_moderate_rcvbuf {
             let may_grow = !cx.mem.is_under_pressure();
             rcv.window
-                .on_read(cx.now, n, mss, cx.sysctl.tcp_rmem, may_grow);
+                .on_read(cx.now, (n, held), mss, cx.sysctl.tcp_rmem, may_grow);
         }
         if rcv.queue.fin_received() {
             return;
         }
-        let held = rcv.queue.readable();
         let squeeze = cx.squeeze();
         if rcv
             .window

@@ -50,6 +50,8 @@ pub(crate) struct RecvWindow {
     locked: bool,
     /// `TCP_WINDOW_CLAMP` was set: `read_per_rtt`, which nobody needs then, holds it.
     clamped: bool,
+    /// The sender used up all that was offered since the buffer was last given more.
+    exhausted: bool,
 }
 
 impl RecvWindow {
@@ -68,6 +70,7 @@ impl RecvWindow {
             scale_in_force: WindowScale::ZERO,
             locked: false,
             clamped: false,
+            exhausted: false,
         }
     }
 
@@ -199,7 +202,8 @@ impl RecvWindow {
     /// Text arrived in order up to `rcv_nxt`; times the path where no ACKs of ours do: one
     /// window of text takes at least one round trip.
     #[inline]
-    pub(crate) fn on_data(&mut self, now: Instant, rcv_nxt: SeqNum) {
+    pub(crate) fn on_data(&mut self, now: Instant, rcv_nxt: SeqNum, mss: Mss) {
+        self.exhausted |= self.current(rcv_nxt).0 < mss.bytes();
         if rcv_nxt.before(self.timed_until) {
             return;
         }
@@ -216,19 +220,22 @@ impl RecvWindow {
         self.rtt = rtt;
     }
 
-    /// The user took `bytes` out: grows the buffer to twice what is read per round trip, up to
-    /// `rmem[2]`, unless locked or memory is scarce (dynamic right-sizing).
+    /// The user took `bytes` out and left `held`: grows the buffer to twice what is read per round
+    /// trip, up to `rmem[2]`, unless locked or memory is scarce (dynamic right-sizing).
     #[inline]
     pub(crate) fn on_read(
         &mut self,
         now: Instant,
-        bytes: usize,
+        (bytes, held): (usize, usize),
         mss: Mss,
         rmem: [u32; 3],
         may_grow: bool,
     ) {
         if self.locked {
             return;
+        }
+        if self.exhausted && held == 0 {
+            self.on_exhausted(rmem[2], may_grow);
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
@@ -246,6 +253,17 @@ impl RecvWindow {
         }
         self.read_this_rtt = 0;
         self.round_started = now;
+    }
+
+    /// The sender waits for the window, and the user for the sender: only a larger window lets
+    /// either go on. Rounds do not tell that where the round trip is mostly the time that both
+    /// ends take for a window, and grows with it (one thread, one machine).
+    #[cold]
+    fn on_exhausted(&mut self, most: u32, may_grow: bool) {
+        self.exhausted = false;
+        if !self.locked && may_grow {
+            self.rcvbuf = self.rcvbuf.max(self.rcvbuf.saturating_mul(2).min(most));
+        }
     }
 
     /// Room for twice what was read in the round trip, so that a sender in slow start is not

@@ -21,6 +21,7 @@ pub(crate) use flow::Flow;
 pub(crate) use gates::{Blocked, Force};
 pub(crate) use nagle::Nagle;
 pub(crate) use pacing::{HEADERS_BYTES, Pacing};
+pub use push::Extended;
 pub(crate) use records::Records;
 pub use report::{FlowReport, Histogram, SendLimit};
 pub(crate) use write_queue::{UNIT_OVERHEAD_BYTES, WriteQueue};

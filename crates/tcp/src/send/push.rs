@@ -1,10 +1,48 @@
 //! What a write sets off (RFC 9293 3.9.1.2), and what holds it back at once.
 
 use super::{Blocked, Force, SendLimit};
-use crate::Cx;
-use crate::connection::Connection;
+use crate::connection::{Connection, State};
+use crate::{Cx, Sysctl};
+
+/// What came of lengthening the unit that is being filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extended {
+    /// Nothing was taken: only [`Connection::write`] can.
+    No,
+    /// All was taken, and what held the unit back holds it still.
+    Held,
+    /// All was taken, and something can be sent now.
+    Sendable,
+}
 
 impl Connection {
+    /// Most small writes: they lengthen a unit that waits, and what it waits for does not change.
+    /// [`write`](Self::write) does the same and asks more on the way.
+    #[inline]
+    pub fn extend(&mut self, sysctl: &Sysctl, data: &[u8]) -> Extended {
+        let snd = &mut self.snd;
+        let len = snd.queue.len() + data.len();
+        let held = match snd.blocked {
+            Blocked::No | Blocked::Defer => false,
+            Blocked::Nagle => len < snd.mss.bytes() as usize,
+            Blocked::Autocork => snd.throttled,
+            Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing | Blocked::Tsq | Blocked::Burst => true,
+        };
+        let plain = matches!(self.state, State::Established | State::CloseWait) && !snd.more;
+        // Delivery-rate samples want to know of writers that pause.
+        let plain = plain && snd.rtx.delivery().is_none();
+        if !held || !plain || !snd.queue.extend_tail(data, snd.size_goal as usize) {
+            return Extended::No;
+        }
+        snd.pushed = snd.write_seq();
+        if snd.blocked == Blocked::Autocork && !self.autocorks(sysctl) {
+            self.uncork_automatically();
+            self.out.any = true;
+            return Extended::Sendable;
+        }
+        Extended::Held
+    }
+
     /// Text was appended: decides about PSH, and whether it is worth asking for a segment.
     #[inline]
     pub(crate) fn after_write(&mut self, cx: &mut Cx<'_>, more: bool) {

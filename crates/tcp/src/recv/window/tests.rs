@@ -121,9 +121,9 @@ fn the_buffer_grows_ahead_of_slow_start() {
         assert_eq!(sent, cwnd, "held back at {cwnd}");
         now += 100;
         next += sent;
-        window.on_data(at(now), seq(next));
+        window.on_data(at(now), seq(next), mss());
         window.on_rtt(Nanos::from_millis(100));
-        window.on_read(at(now), sent as usize, mss(), RMEM, true);
+        window.on_read(at(now), (sent as usize, 0), mss(), RMEM, true);
         window.advertise(seq(next), 0, mss(), Squeeze::No);
         cwnd *= 2;
     }
@@ -132,7 +132,7 @@ fn the_buffer_grows_ahead_of_slow_start() {
     let mut locked = established(true);
     locked.lock(100_000);
     locked.on_rtt(Nanos::from_millis(1));
-    locked.on_read(at(10), 90_000, mss(), RMEM, true);
+    locked.on_read(at(10), (90_000, 0), mss(), RMEM, true);
     assert_eq!(locked.rcvbuf(), 100_000);
 }
 
@@ -140,13 +140,13 @@ fn the_buffer_grows_ahead_of_slow_start() {
 fn small_transactions_grow_no_buffer_however_small_the_first() {
     let mut window = established(true);
     window.on_rtt(Nanos::from_micros(20));
-    window.on_read(at(1), 36, mss(), RMEM, true);
+    window.on_read(at(1), (36, 0), mss(), RMEM, true);
     for ms in 2..100 {
-        window.on_read(at(ms), 4096, mss(), RMEM, true);
+        window.on_read(at(ms), (4096, 0), mss(), RMEM, true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
     // A bulk sender's second round trip does.
-    window.on_read(at(100), 28_960, mss(), RMEM, true);
+    window.on_read(at(100), (28_960, 0), mss(), RMEM, true);
     assert!(
         (131_073..400_000).contains(&window.rcvbuf()),
         "{}",
@@ -157,21 +157,42 @@ fn small_transactions_grow_no_buffer_however_small_the_first() {
 #[test]
 fn the_path_is_timed_by_windows_of_text() {
     let mut window = established(true);
-    window.on_data(at(5), seq(1000));
+    window.on_data(at(5), seq(1000), mss());
     assert_eq!(window.rtt, Nanos::MAX);
-    window.on_data(at(30), seq(65_535));
+    window.on_data(at(30), seq(65_535), mss());
     assert_eq!(window.rtt, Nanos::from_millis(30));
     window.advertise(seq(65_535), 0, mss(), Squeeze::No);
-    window.on_data(at(80), seq(140_000));
+    window.on_data(at(80), seq(140_000), mss());
     assert_eq!(window.rtt, Nanos::from_millis(30));
+}
+
+/// Both ends in one thread: each window takes as long as it is large, so that no round brings more
+/// than the one before.
+#[test]
+fn a_sender_that_waits_for_a_reader_that_waits_gets_more_room() {
+    let mut window = established(true);
+    let mut next = 0;
+    for round in 1..10 {
+        next += window.current(seq(next)).0;
+        window.on_data(at(round), seq(next), mss());
+        window.on_read(at(round), (1, 1), mss(), RMEM, true);
+        let before = window.rcvbuf();
+        window.on_read(at(round), (1, 0), mss(), RMEM, round != 9);
+        let after = if round == 9 { before } else { before * 2 };
+        assert_eq!(window.rcvbuf(), after.min(RMEM[2]));
+        window.on_read(at(round), (1, 0), mss(), RMEM, true);
+        assert_eq!(window.rcvbuf(), after.min(RMEM[2]));
+        window.advertise(seq(next), 0, mss(), Squeeze::No);
+    }
+    assert_eq!(window.rcvbuf(), RMEM[2]);
 }
 
 #[test]
 fn no_time_passing_changes_nothing() {
     let mut window = established(true);
-    window.on_data(at(0), seq(65_535));
+    window.on_data(at(0), seq(65_535), mss());
     for _ in 0..100 {
-        window.on_read(at(0), 1 << 20, mss(), RMEM, true);
+        window.on_read(at(0), (1 << 20, 1), mss(), RMEM, true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
 }
@@ -195,12 +216,12 @@ proptest! {
                     let n = n.min(window.current(seq(nxt)).0);
                     nxt += n;
                     held += n as usize;
-                    window.on_data(now, seq(nxt));
+                    window.on_data(now, seq(nxt), mss);
                 }
                 1 => {
                     let n = held.min(n as usize);
                     held -= n;
-                    window.on_read(now, n, mss, RMEM, true);
+                    window.on_read(now, (n, held), mss, RMEM, true);
                 }
                 2 => window.lock(n),
                 _ => {
