@@ -11,6 +11,7 @@ use fullsend_units::Instant;
 
 use super::TcpId;
 use super::socket::{Entry, Owner, Socket};
+use crate::table::Table;
 use crate::waiters::Wait;
 use crate::{Host, StackError};
 
@@ -23,6 +24,17 @@ pub enum Interest {
     Write,
 }
 
+/// The connection of a user's handle.
+#[inline]
+fn user_conn(table: &mut Table<Entry>, id: TcpId) -> Result<(u32, &mut Socket), StackError> {
+    match table.by_id(id.0) {
+        Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => Ok((index, socket)),
+        // Held: there is no connection before it is accepted.
+        Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
+        _ => Err(StackError::NoSuchSocket),
+    }
+}
+
 impl Host {
     /// The connection of a user's handle, with what it needs of the host.
     #[inline]
@@ -31,15 +43,9 @@ impl Host {
         now: Instant,
         id: TcpId,
     ) -> Result<(u32, &mut Socket, Cx<'_>), StackError> {
-        match self.tcp.table.by_id(id.0) {
-            Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
-                let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-                Ok((index, socket, cx))
-            }
-            // Held: there is no connection before it is accepted.
-            Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
-            _ => Err(StackError::NoSuchSocket),
-        }
+        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        Ok((index, socket, cx))
     }
 
     fn peek_socket(&self, id: TcpId) -> Result<&Entry, StackError> {
@@ -88,33 +94,20 @@ impl Host {
         data: &[u8],
         more: bool,
     ) -> Result<usize, StackError> {
-        if !more
-            && let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(id.0)
-            && socket.owner == Owner::User
-        {
-            match socket.conn.extend(&self.env.sysctl, data) {
-                Extended::No => {}
-                Extended::Held => return Ok(data.len()),
-                Extended::Sendable => {
-                    if !socket.queued {
-                        self.after_write(index);
-                    }
-                    return Ok(data.len());
-                }
-            }
+        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let extended = if more {
+            Extended::No
+        } else {
+            socket.conn.extend(&self.env.sysctl, data)
+        };
+        if extended == Extended::Held {
+            return Ok(data.len());
         }
-        self.write_through(now, id, data, more)
-    }
-
-    fn write_through(
-        &mut self,
-        now: Instant,
-        id: TcpId,
-        data: &[u8],
-        more: bool,
-    ) -> Result<usize, StackError> {
-        let (index, socket, mut cx) = self.user_socket(now, id)?;
-        let written = socket.conn.write(&mut cx, data, more)?;
+        let mut written = data.len();
+        if extended == Extended::No {
+            let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+            written = socket.conn.write(&mut cx, data, more)?;
+        }
         if !socket.queued {
             self.after_write(index);
         }
