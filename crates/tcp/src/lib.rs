@@ -27,7 +27,9 @@ mod send;
 mod sysctl;
 mod time_wait;
 
-pub use connection::{Connection, IpSettings, Readiness, State, TxEvent, TxStage, TxStages};
+pub use connection::{
+    Connection, IpSettings, Readiness, State, SynAckSent, TxEvent, TxStage, TxStages, offered_scale,
+};
 pub use error::TcpError;
 pub use info::TcpInfo;
 pub use inspect::{Inspection, SkMem, TimerInfo, TimerKind};

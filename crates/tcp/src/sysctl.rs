@@ -113,6 +113,15 @@ sysctls! {
     "net.ipv4." tcp_syn_retries: u32 = 6, 1..=127;
     /// SYN-ACKs sent again before a passive open is dropped.
     "net.ipv4." tcp_synack_retries: u32 = 5, 0..=127;
+    /// SYN cookies: 0 never, 1 when a listener's queue of half-open connections is full, 2 always.
+    "net.ipv4." tcp_syncookies: u32 = 1, 0..=2;
+    /// Most half-open connections of a listener where there are no SYN cookies.
+    "net.ipv4." tcp_max_syn_backlog: u32 = 4096, 1..=0xff_ffff;
+    /// Most connections that wait to be accepted, whatever backlog a listener asks for; as many
+    /// may be half open.
+    "net.core." somaxconn: u32 = 4096, 1..=0xff_ffff;
+    /// Connections that find the accept queue full are reset, and do not wait.
+    "net.ipv4." tcp_abort_on_overflow: bool = false, ();
     /// Retransmission timeouts in a row before a connection fails.
     "net.ipv4." tcp_retries2: u32 = 15, 1..=127;
     /// The same for a connection its user has let go of.

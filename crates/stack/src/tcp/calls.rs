@@ -53,6 +53,7 @@ impl Host {
             Some(Entry::Conn(socket)) if socket.owner != Owner::User => {
                 Err(StackError::NoSuchSocket)
             }
+            Some(Entry::Request(_)) => Err(StackError::NoSuchSocket),
             Some(entry) => Ok(entry),
             None => Err(StackError::NoSuchSocket),
         }
@@ -75,7 +76,7 @@ impl Host {
     pub fn tcp_state(&self, id: TcpId) -> Result<State, StackError> {
         self.peek_socket(id).map(|entry| match entry {
             Entry::Conn(socket) => socket.conn.state(),
-            Entry::Held(_) => State::SynReceived,
+            Entry::Held(_) | Entry::Request(_) => State::SynReceived,
         })
     }
 
@@ -297,7 +298,7 @@ impl Host {
             Entry::Conn(socket) => {
                 socket.conn.state() != State::Closed && !socket.conn.is_flushed()
             }
-            Entry::Held(_) => false,
+            Entry::Held(_) | Entry::Request(_) => false,
         };
         self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
     }
@@ -319,6 +320,7 @@ impl Host {
                     self.settle(now, index);
                 }
                 Some(Entry::Held(_)) => self.reject_held(now, index),
+                Some(Entry::Request(_)) => self.drop_request(index),
                 None => {}
             }
         }

@@ -90,7 +90,7 @@ impl Host {
 
     /// The ISN of a new connection, above all that an old incarnation in TIME-WAIT has used; that
     /// one is forgotten.
-    fn initial_sequence(&mut self, now: Instant, key: &FlowKey) -> SeqNum {
+    pub(super) fn initial_sequence(&mut self, now: Instant, key: &FlowKey) -> SeqNum {
         let iss = self.tcp.isn.generate(now, key);
         match self.tcp.find(key) {
             Some(Target::TimeWait(index)) => {
@@ -102,22 +102,22 @@ impl Host {
         }
     }
 
-    /// The connection that answers a SYN.
-    pub(super) fn passive_socket(
+    /// The connection that answers a SYN, with `iss` as its first sequence number.
+    pub(super) fn embryo(
         &mut self,
         now: Instant,
         key: &FlowKey,
-        (syn, syn_ecn): (&TcpRepr, EcnField),
+        syn: (&TcpRepr, EcnField),
+        iss: SeqNum,
         owner: Owner,
     ) -> Result<Box<Socket>, StackError> {
         let path = self.tcp_path(now, key)?;
         let ts_offset = self.tcp.timestamp_offset(key);
-        let iss = self.initial_sequence(now, key);
         let mut cx = self.env.cx(now, &path, ts_offset);
         let mss = mss_of(&path);
-        let conn = Connection::accept(&mut cx, syn, syn_ecn, iss, mss, path.network_len());
+        let conn = Connection::accept(&mut cx, syn.0, syn.1, iss, mss, path.network_len());
         let mut socket = Socket::new(conn, *key, path, owner);
-        if let Owner::HalfOpen(listener) = owner {
+        if let Owner::Queued(listener) = owner {
             self.inherit(now, listener, &mut socket);
         }
         Ok(socket)

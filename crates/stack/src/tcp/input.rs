@@ -1,14 +1,12 @@
 //! TCP's way in: one look-up, then the connection; or a listener, or a RST.
 
 use fullsend_offload::{Checksum, Packet};
-use fullsend_tcp::{IcmpError, SegmentIn, State};
+use fullsend_tcp::{IcmpError, SegmentIn};
 use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-use super::ListenerId;
-use super::listen::Listener;
-use super::socket::{Entry, Owner};
+use super::socket::Entry;
 use crate::Host;
 use crate::demux::{FlowKey, Target};
 use crate::ip::IpMeta;
@@ -42,12 +40,12 @@ impl Host {
             Some(Target::TimeWait(index)) => {
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
                 if self.time_wait_input(now, index, &segment) {
-                    self.new_flow(now, ip, &key, &segment);
+                    self.new_flow(now, ip, &key, &mut segment, true);
                 }
             }
             None => {
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
-                self.new_flow(now, ip, &key, &segment);
+                self.new_flow(now, ip, &key, &mut segment, false);
             }
         }
     }
@@ -59,42 +57,17 @@ impl Host {
     }
 
     #[inline]
-    fn socket_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
+    pub(super) fn socket_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
         match self.tcp.table.get_mut(index) {
             Some(Entry::Conn(socket)) => {
-                if let Owner::HalfOpen(listener) = socket.owner
-                    && socket.conn.state() == State::SynReceived
-                    && self.accept_overflows(listener, &segment.repr)
-                {
-                    return;
-                }
-                let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
-                    return;
-                };
                 let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 socket.conn.handle_segment(&mut cx, segment);
                 self.settle(now, index);
             }
             Some(Entry::Held(_)) => self.held_input(index, &segment.repr),
+            Some(Entry::Request(_)) => self.request_input(now, index, segment),
             None => {}
         }
-    }
-
-    /// The handshake's last ACK is dropped while nobody makes room in the accept queue; the peer's
-    /// data or our SYN-ACK's repetition brings another.
-    fn accept_overflows(&mut self, listener: u32, repr: &TcpRepr) -> bool {
-        let full = self
-            .tcp
-            .listeners
-            .table
-            .get(listener)
-            .is_some_and(Listener::accept_is_full);
-        let overflows = full && !repr.flags.intersects(TcpFlags::RST.union(TcpFlags::SYN));
-        if overflows {
-            self.mib.socket.listen_overflows += 1;
-            self.mib.socket.listen_drops += 1;
-        }
-        overflows
     }
 
     /// An ICMP error about a segment of ours that began at `seq`; true if it is under way.
@@ -108,6 +81,15 @@ impl Host {
         let Some(Target::Socket(index)) = self.tcp.find(key) else {
             return false;
         };
+        if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
+            let about_us = seq == request.iss;
+            // RFC 1122 4.2.3.9: hard while there is no connection yet.
+            if about_us && matches!(error, IcmpError::Unreachable(_)) {
+                self.mib.socket.listen_drops += 1;
+                self.drop_request(index);
+            }
+            return about_us;
+        }
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return false;
         };
@@ -117,9 +99,16 @@ impl Host {
         about_us
     }
 
-    /// A segment whose four-tuple nobody has.
+    /// A segment whose four-tuple nobody has, or (`reuse`) one in TIME-WAIT that gives it up.
     #[inline(never)]
-    fn new_flow(&mut self, now: Instant, ip: &IpMeta, key: &FlowKey, segment: &SegmentIn) {
+    fn new_flow(
+        &mut self,
+        now: Instant,
+        ip: &IpMeta,
+        key: &FlowKey,
+        segment: &mut SegmentIn,
+        reuse: bool,
+    ) {
         let (src, dst) = (ip.src.to_ip(), ip.dst.to_ip());
         // RFC 1122 4.2.3.10: neither end of a connection is a group.
         let groups = src.is_multicast() || dst.is_multicast() || src.is_unspecified();
@@ -133,52 +122,17 @@ impl Host {
         let listener = self.tcp.listeners.find(ip.dst, key.local_port, ours);
         match listener {
             Some(listener) if is_syn(repr) => {
-                self.listen_input(now, listener, key, (repr, segment.ecn));
+                let syn = segment.repr;
+                self.listen_input(now, listener, key, (&syn, segment.ecn), reuse);
             }
             // RFC 9293 3.10.7.2: what is neither SYN nor ACK nor RST is dropped in LISTEN.
             Some(_) if !repr.flags.intersects(TcpFlags::ACK.union(TcpFlags::RST)) => {}
-            Some(_) => self.send_reset(now, key, repr, segment.payload.len() as u32),
-            None if ours => self.send_reset(now, key, repr, segment.payload.len() as u32),
-            None => *self.mib.in_addr_errors(ip.dst.is_v4()) += 1,
-        }
-    }
-
-    /// RFC 9293 3.10.7.2, LISTEN: a SYN.
-    fn listen_input(
-        &mut self,
-        now: Instant,
-        id: ListenerId,
-        key: &FlowKey,
-        (syn, syn_ecn): (&TcpRepr, EcnField),
-    ) {
-        let Some(listener) = self.tcp.listeners.get_mut(id) else {
-            return;
-        };
-        let mib = &mut self.mib.socket;
-        if listener.pending_is_full() {
-            mib.req_q_full_drop += 1;
-            mib.listen_drops += 1;
-            return;
-        }
-        if listener.config.hold {
-            return self.hold(now, id, *key, (*syn, syn_ecn));
-        }
-        if listener.accept_is_full() {
-            mib.listen_overflows += 1;
-            mib.listen_drops += 1;
-            return;
-        }
-        let Some(index) = self.tcp.listeners.table.by_id(id.0).map(|(index, _)| index) else {
-            return;
-        };
-        let Ok(socket) = self.passive_socket(now, key, (syn, syn_ecn), Owner::HalfOpen(index))
-        else {
-            return;
-        };
-        if self.adopt(now, socket).is_some()
-            && let Some(listener) = self.tcp.listeners.get_mut(id)
-        {
-            listener.pending += 1;
+            Some(listener) if self.cookie_input(now, listener, key, segment) => {}
+            _ if ours || listener.is_some() => {
+                let len = segment.payload.len() as u32;
+                self.send_reset(now, key, &segment.repr, len);
+            }
+            _ => *self.mib.in_addr_errors(ip.dst.is_v4()) += 1,
         }
     }
 }

@@ -13,7 +13,7 @@ impl Owner {
     const fn shown(self) -> SocketOwner {
         match self {
             Self::User => SocketOwner::User,
-            Self::HalfOpen(_) | Self::Queued(_) => SocketOwner::Listener,
+            Self::Queued(_) => SocketOwner::Listener,
             Self::Nobody => SocketOwner::Orphan,
         }
     }
@@ -65,6 +65,22 @@ impl Host {
                     kind: TimerKind::On,
                     left: held.expires.since(now),
                     retransmits: 0,
+                }),
+                tcp: None,
+            }),
+            Entry::Request(request) => Some(SocketInfo {
+                id,
+                kind: SocketKind::Tcp,
+                state: "SYN-RECV",
+                owner: SocketOwner::Listener,
+                local: request.key.local_addr(),
+                remote: Some(request.key.remote_addr()),
+                recv_q: 0,
+                send_q: 0,
+                timer: Some(TimerInfo {
+                    kind: TimerKind::On,
+                    left: request.due.since(now),
+                    retransmits: request.timeouts,
                 }),
                 tcp: None,
             }),

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::task::Waker;
 
-use fullsend_tcp::State;
 use fullsend_units::Instant;
 use smallvec::SmallVec;
 
@@ -52,6 +51,10 @@ pub(super) struct Listener {
     pub(super) config: ListenConfig,
     /// Connections in the handshake, or held.
     pub(super) pending: usize,
+    /// Half-open ones of them whose SYN-ACK was not sent again yet.
+    pub(super) young: usize,
+    /// When a SYN was last answered with a cookie.
+    pub(super) overflowed_at: Option<Instant>,
     /// Slots of the socket table.
     pub(super) accept: VecDeque<u32>,
     pub(super) wakers: Vec<Waker>,
@@ -68,6 +71,20 @@ impl Listener {
 
     pub(super) fn pending_is_full(&self) -> bool {
         self.pending > self.config.backlog
+    }
+
+    /// How often a SYN-ACK is sent again. Linux: when the queue is more than half full, half-open
+    /// connections that are old among many go sooner, down to two repetitions.
+    pub(super) fn synack_retries(&self, most: u32) -> u32 {
+        if self.pending * 2 <= self.config.backlog.max(8) {
+            return most;
+        }
+        let (mut retries, mut young) = (most, self.young * 2);
+        while retries > 2 && self.pending >= young {
+            retries -= 1;
+            young *= 2;
+        }
+        retries
     }
 
     /// Takes connections for `addr`, the port being right.
@@ -184,6 +201,10 @@ impl Host {
         config: ListenConfig,
         shared: bool,
     ) -> Result<ListenerId, StackError> {
+        let config = ListenConfig {
+            backlog: config.backlog.min(self.env.sysctl.somaxconn as usize),
+            ..config
+        };
         let mut local = local;
         let ours = local.ip().is_unspecified() || self.ip.addresses.is_local(local.ip().into());
         if !(ours || config.any_destination && addr_is_usable(local)) {
@@ -200,6 +221,8 @@ impl Host {
             local,
             config,
             pending: 0,
+            young: 0,
+            overflowed_at: None,
             accept: VecDeque::new(),
             wakers: Vec::new(),
             shared,
@@ -244,6 +267,7 @@ impl Host {
         match entry {
             Entry::Conn(socket) => socket.owner = Owner::User,
             Entry::Held(held) => held.taken = true,
+            Entry::Request(_) => return Err(StackError::NoSuchSocket),
         }
         Ok(Some(Incoming {
             id: TcpId(id),
@@ -276,9 +300,10 @@ impl Host {
         self.wakers.extend(listener.wakers);
         let is_its = |entry: &Entry| match entry {
             Entry::Conn(socket) => {
-                matches!(socket.owner, Owner::HalfOpen(l) | Owner::Queued(l) if l == index)
+                matches!(socket.owner, Owner::Queued(l) if l == index)
             }
             Entry::Held(held) => held.listener == id && !held.taken,
+            Entry::Request(request) => request.listener == index,
         };
         let all = self.tcp.table.iter();
         let its: Vec<u32> = all.filter(|(_, e)| is_its(e)).map(|(i, _)| i).collect();
@@ -286,27 +311,9 @@ impl Host {
             match self.tcp.table.get(index) {
                 Some(Entry::Conn(_)) => self.orphan(now, index, true),
                 Some(Entry::Held(_)) => self.reject_held(now, index),
+                Some(Entry::Request(_)) => self.drop_request(index),
                 None => {}
             }
         }
-    }
-
-    /// A handshake on behalf of `listener` ended: with a connection to accept, or without.
-    pub(super) fn handshake_done(&mut self, now: Instant, listener: u32, index: u32) {
-        let Some(l) = self.tcp.listeners.table.get_mut(listener) else {
-            return self.orphan(now, index, true);
-        };
-        l.pending = l.pending.saturating_sub(1);
-        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
-            return;
-        };
-        if socket.conn.state() == State::Closed {
-            socket.owner = Owner::Nobody;
-            self.tcp.orphans += 1;
-            return;
-        }
-        socket.owner = Owner::Queued(listener);
-        l.accept.push_back(index);
-        self.wakers.append(&mut l.wakers);
     }
 }

@@ -2,6 +2,8 @@
 
 mod calls;
 mod connect;
+mod cookie;
+mod half_open;
 mod input;
 mod inspect;
 mod isn;
@@ -10,6 +12,7 @@ mod listener_settings;
 mod output;
 mod pending;
 mod ports;
+mod request;
 mod reset;
 mod settle;
 mod socket;
@@ -28,6 +31,7 @@ pub use socket_calls::TcpQueues;
 pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaits;
 
+use cookie::SynCookies;
 use isn::IsnGenerator;
 use listen::Listeners;
 use ports::EphemeralPorts;
@@ -51,6 +55,7 @@ pub(crate) struct Tcp {
     pub(crate) time_wait: TimeWaits,
     listeners: Listeners,
     isn: IsnGenerator,
+    cookies: SynCookies,
     ports: EphemeralPorts,
     timestamp_key: SipKey,
     flow_label_key: SipKey,
@@ -67,6 +72,7 @@ impl Tcp {
             time_wait: TimeWaits::new(),
             listeners: Listeners::new(),
             isn: IsnGenerator::new(key()),
+            cookies: SynCookies::new(key(), key()),
             ports: EphemeralPorts::new(key(), key()),
             timestamp_key: key(),
             flow_label_key: key(),

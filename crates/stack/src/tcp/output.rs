@@ -211,11 +211,22 @@ impl Host {
     pub(super) fn send_alone(&mut self, now: Instant, key: &FlowKey, segment: SegmentOut) {
         // Without a route there is nobody to tell.
         if let Ok(path) = self.tcp_path(now, key) {
-            let octets = usize::from(path.network_len()) + segment.repr.header_len();
-            self.mib.count_output(path.is_v4(), octets);
-            let packet = build(&path, segment, 0, 0);
-            self.send_on(now, &path, (key.local, key.remote), packet);
+            self.send_on_path(now, key, &path, segment);
         }
+    }
+
+    /// The same, the path being known.
+    pub(super) fn send_on_path(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        path: &Path,
+        segment: SegmentOut,
+    ) {
+        let octets = usize::from(path.network_len()) + segment.repr.header_len();
+        self.mib.count_output(path.is_v4(), octets);
+        let packet = build(path, segment, 0, 0);
+        self.send_on(now, path, (key.local, key.remote), packet);
     }
 
     /// The device is done with a segment.

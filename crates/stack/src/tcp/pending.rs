@@ -102,7 +102,9 @@ impl Host {
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {
             listener.pending = listener.pending.saturating_sub(1);
         }
-        let socket = self.passive_socket(now, &key, (&syn.0, syn.1), Owner::User)?;
+        let iss = self.initial_sequence(now, &key);
+        let socket = self.embryo(now, &key, (&syn.0, syn.1), iss, Owner::User)?;
+        self.env.mib.passive_opens += 1;
         self.tcp.wheel.disarm(index);
         if let Some(entry) = self.tcp.table.get_mut(index) {
             *entry = Entry::Conn(socket);

@@ -1,11 +1,9 @@
 //! RST for segments that belong to no connection (RFC 9293 3.10.7.1).
 
-use fullsend_buf::Chain;
-use fullsend_tcp::SegmentOut;
 use fullsend_units::Instant;
-use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
+use super::half_open::bare;
 use crate::Host;
 use crate::demux::FlowKey;
 
@@ -43,16 +41,7 @@ impl Host {
         };
         self.env.mib.out_rsts += 1;
         self.env.mib.out_segs += 1;
-        let segment = SegmentOut {
-            repr,
-            payload: Chain::new(),
-            gso_size: 0,
-            gso_segs: 1,
-            ecn: EcnField::NotEct,
-            departure: Instant::ZERO,
-            truesize: 0,
-        };
-        self.send_alone(now, key, segment);
+        self.send_alone(now, key, bare(repr));
     }
 }
 

@@ -70,14 +70,6 @@ impl Host {
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
         };
-        match socket.owner {
-            Owner::HalfOpen(_) if socket.conn.state() == State::SynReceived => return,
-            Owner::HalfOpen(listener) => self.handshake_done(now, listener, index),
-            _ => {}
-        }
-        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
-            return;
-        };
         if socket.conn.state() != State::Closed {
             return;
         }
@@ -184,6 +176,7 @@ impl Host {
                 let expires = held.expires;
                 self.tcp.wheel.arm(index, expires);
             }
+            Some(Entry::Request(_)) => self.request_timeout(now, index),
             None => {}
         }
     }

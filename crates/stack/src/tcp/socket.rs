@@ -1,4 +1,4 @@
-//! What the socket table holds: connections, and SYNs that a user holds.
+//! What the socket table holds: connections, half-open ones, and SYNs that a user holds.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,6 +10,7 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
 
 use super::ListenerId;
+use super::request::Request;
 use crate::demux::FlowKey;
 use crate::ip::Path;
 use crate::waiters::{Wait, Waiters};
@@ -20,8 +21,6 @@ use crate::waiters::{Wait, Waiters};
 pub(super) enum Owner {
     /// A user has its handle.
     User,
-    /// In the handshake, on behalf of a listener.
-    HalfOpen(u32),
     /// Waiting to be accepted.
     Queued(u32),
     /// Its user let go; it finishes by itself.
@@ -81,6 +80,7 @@ pub(crate) struct Held {
 pub(crate) enum Entry {
     Conn(Box<Socket>),
     Held(Box<Held>),
+    Request(Box<Request>),
 }
 
 impl Entry {
@@ -89,6 +89,7 @@ impl Entry {
         match self {
             Self::Conn(socket) => &socket.key,
             Self::Held(held) => &held.key,
+            Self::Request(request) => &request.key,
         }
     }
 }

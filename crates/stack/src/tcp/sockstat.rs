@@ -4,7 +4,7 @@ use core::fmt;
 
 use fullsend_units::Instant;
 
-use super::socket::{Entry, Owner};
+use super::socket::Entry;
 use crate::Host;
 
 /// The host's TCP sockets; as text, the line of `/proc/net/sockstat`.
@@ -63,10 +63,8 @@ impl Host {
         };
         for (_, entry) in self.tcp.table.iter() {
             let Entry::Conn(socket) = entry else { continue };
-            if !matches!(socket.owner, Owner::HalfOpen(_)) {
-                stat.inuse += usize::from(socket.reachable);
-                stat.alloc += 1;
-            }
+            stat.inuse += usize::from(socket.reachable);
+            stat.alloc += 1;
         }
         stat
     }

@@ -1,6 +1,8 @@
 //! Two hosts on one link, in virtual time, without loss unless a test asks for it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod forge;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

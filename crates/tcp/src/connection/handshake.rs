@@ -36,7 +36,8 @@ impl Connection {
     }
 
     /// Passive open from a SYN that the host has judged acceptable: SYN-RECEIVED; the SYN-ACK is
-    /// the first thing `poll_transmit` gives. `syn_ecn` is the ECN field that the SYN came with.
+    /// the first thing `poll_transmit` gives. `syn_ecn` is the ECN field that the SYN came with. The
+    /// host counts the open (`TcpPassiveOpens`) when it keeps the connection for longer than that.
     pub fn accept(
         cx: &mut Cx<'_>,
         syn: &TcpRepr,
@@ -45,7 +46,6 @@ impl Connection {
         mss: Mss,
         ip_header_len: u16,
     ) -> Self {
-        cx.mib.passive_opens += 1;
         let ports = (syn.dst_port, syn.src_port);
         let mut this = Self::new(cx, State::SynReceived, ports, iss, mss, ip_header_len);
         this.ecn = Ecn::to_answer(cx.sysctl, syn, syn_ecn);

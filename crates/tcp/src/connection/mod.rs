@@ -4,6 +4,7 @@ mod ack;
 mod close;
 mod extras;
 mod fastopen;
+mod half_open;
 mod handshake;
 mod icmp;
 mod input;
@@ -29,6 +30,7 @@ use crate::send::{Blocked, Flow, Force, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub(crate) use extras::Extras;
+pub use half_open::{SynAckSent, offered_scale};
 pub use readiness::Readiness;
 pub use settings::IpSettings;
 pub(crate) use settings::Settings;

@@ -79,6 +79,12 @@ impl RecvWindow {
         self.offered_scale
     }
 
+    /// The shift that a SYN-ACK sent earlier offered, and the peer has agreed to.
+    pub(crate) fn set_scale(&mut self, scale: WindowScale) {
+        self.offered_scale = scale;
+        self.scale_in_force = scale;
+    }
+
     /// The handshake is over: `scaled` if both sides sent the option. `rcv_nxt` is the peer's
     /// first byte of text.
     pub(crate) fn establish(&mut self, now: Instant, rcv_nxt: SeqNum, scaled: bool) {

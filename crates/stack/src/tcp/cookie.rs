@@ -1,0 +1,205 @@
+//! SYN cookies (RFC 4987 3.6): a SYN-ACK whose sequence number holds all that its answer needs, so
+//! that a handshake takes no memory while SYNs flood in.
+//!
+//! The number is 29 bits of a keyed hash, one bit that tells which of two 64-second slots it was
+//! made in, and two for the peer's MSS, rounded down to one of four. Timestamps, where both sides
+//! have them, carry the other options in their low six bits, as on Linux.
+
+use fullsend_units::{Instant, Nanos, SeqNum};
+use fullsend_wire::tcp::TcpOptions;
+
+use crate::demux::FlowKey;
+use crate::siphash::SipKey;
+
+/// A cookie is good in the slot it was made in and in the next one.
+const SLOT: Nanos = Nanos::from_secs(64);
+/// After a listener's queue was full last, cookies may come back for this long.
+pub(super) const VALID: Nanos = Nanos::from_secs(128);
+
+/// What most links give (Linux's choice): the least, a PPPoE tunnel, PPPoE, Ethernet.
+const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
+/// The least link, a tunnel, Ethernet, jumbo frames.
+const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
+
+/// Six low bits of a timestamp: four of window scale (15: none), SACK, ECN.
+const TS_BITS: u32 = 6;
+const TS_MASK: u32 = (1 << TS_BITS) - 1;
+const NO_SCALE: u32 = 0xf;
+const SACK: u32 = 1 << 4;
+const ECN: u32 = 1 << 5;
+
+/// Makes and reads cookies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SynCookies {
+    flow_key: SipKey,
+    key: SipKey,
+}
+
+/// What timestamps can carry of a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Carried {
+    pub(super) window_scale: Option<u8>,
+    pub(super) sack: bool,
+    pub(super) ecn: bool,
+}
+
+impl SynCookies {
+    pub(super) const fn new(flow_key: SipKey, key: SipKey) -> Self {
+        Self { flow_key, key }
+    }
+
+    /// The sequence number of the SYN-ACK that answers a SYN at `irs` with this MSS.
+    pub(super) fn issue(self, now: Instant, flow: &FlowKey, irs: SeqNum, mss: u16) -> SeqNum {
+        let table = table(flow);
+        let index = table.iter().rposition(|&known| known <= mss).unwrap_or(0);
+        SeqNum::new(self.cookie(flow, irs, slot(now), index as u32))
+    }
+
+    /// The MSS of a cookie that has come back, if it is ours and fresh.
+    pub(super) fn check(
+        self,
+        now: Instant,
+        flow: &FlowKey,
+        irs: SeqNum,
+        cookie: SeqNum,
+    ) -> Option<u16> {
+        let (cookie, now) = (cookie.raw(), slot(now));
+        let made = now - u64::from((cookie >> 2 ^ now as u32) & 1);
+        let index = cookie & 3;
+        (self.cookie(flow, irs, made, index) == cookie).then(|| table(flow)[index as usize])
+    }
+
+    fn cookie(self, flow: &FlowKey, irs: SeqNum, slot: u64, index: u32) -> u32 {
+        let words = [flow.hash(self.flow_key), slot << 2 | u64::from(index)];
+        let hash = self.key.hash(words, irs.raw()) as u32;
+        hash << 3 | (slot as u32 & 1) << 2 | index
+    }
+}
+
+impl Carried {
+    /// A timestamp that carries this: the last one not after `now` that can.
+    pub(super) fn timestamp(self, now: u32) -> u32 {
+        let scale = self.window_scale.map_or(NO_SCALE, |s| u32::from(s).min(14));
+        let bits = scale | if self.sack { SACK } else { 0 } | if self.ecn { ECN } else { 0 };
+        let ts = now & !TS_MASK | bits;
+        if ts > now {
+            ts.wrapping_sub(1 << TS_BITS)
+        } else {
+            ts
+        }
+    }
+
+    /// What a timestamp carries.
+    pub(super) fn read(ts: u32) -> Self {
+        let scale = ts & NO_SCALE;
+        Self {
+            window_scale: (scale != NO_SCALE).then_some(scale as u8),
+            sack: ts & SACK != 0,
+            ecn: ts & ECN != 0,
+        }
+    }
+
+    /// What our SYN-ACK agrees to.
+    pub(super) fn of(syn_ack: &TcpOptions, syn: &TcpOptions, ecn: bool) -> Self {
+        Self {
+            window_scale: syn.window_scale.filter(|_| syn_ack.window_scale.is_some()),
+            sack: syn_ack.sack_permitted,
+            ecn,
+        }
+    }
+}
+
+/// One more than Linux's zero, so that there is always a slot before.
+fn slot(now: Instant) -> u64 {
+    1 + now.as_nanos() / SLOT.as_nanos()
+}
+
+const fn table(flow: &FlowKey) -> &'static [u16; 4] {
+    if flow.remote.is_v4() {
+        &MSS_V4
+    } else {
+        &MSS_V6
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Instant, Nanos, Rng, Seed, SeqNum};
+
+    use super::{Carried, SynCookies};
+    use crate::demux::FlowKey;
+    use crate::siphash::SipKey;
+
+    const COOKIES: SynCookies = SynCookies::new(SipKey(1, 2), SipKey(3, 4));
+
+    fn flow(port: u16) -> FlowKey {
+        let remote = core::net::SocketAddr::from(([10, 0, 0, 2], port));
+        FlowKey::new("10.0.0.1:80".parse().unwrap(), remote)
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_its_flow_and_for_about_a_minute() {
+        let irs = SeqNum::new(77);
+        for start_s in [0, 63, 64, 100, 1_000_000] {
+            let now = Instant::ZERO + Nanos::from_secs(start_s);
+            let cookie = COOKIES.issue(now, &flow(1), irs, 1460);
+            let check = |after_s, flow: &FlowKey, irs| {
+                COOKIES.check(now + Nanos::from_secs(after_s), flow, irs, cookie)
+            };
+            assert_eq!(check(0, &flow(1), irs), Some(1460));
+            assert_eq!(check(64, &flow(1), irs), Some(1460));
+            assert_eq!(check(128, &flow(1), irs), None);
+            assert_eq!(check(0, &flow(2), irs), None);
+            assert_eq!(check(0, &flow(1), irs + 1), None);
+        }
+    }
+
+    #[test]
+    fn guesses_do_not_pass() {
+        let mut rng = Rng::new(Seed::from_u64(9));
+        let passed = (0..200_000)
+            .filter(|_| {
+                let guess = SeqNum::new(rng.next_u32());
+                COOKIES
+                    .check(Instant::ZERO, &flow(1), SeqNum::new(77), guess)
+                    .is_some()
+            })
+            .count();
+        assert_eq!(passed, 0);
+    }
+
+    #[test]
+    fn the_mss_is_rounded_down() {
+        let v6 = FlowKey::new(
+            "[fd00::1]:80".parse().unwrap(),
+            "[fd00::2]:9".parse().unwrap(),
+        );
+        let read = |flow: &FlowKey, mss| {
+            let irs = SeqNum::new(5);
+            let cookie = COOKIES.issue(Instant::ZERO, flow, irs, mss);
+            COOKIES.check(Instant::ZERO, flow, irs, cookie).unwrap()
+        };
+        let v4 = [100, 536, 1299, 1300, 1459, 1460, 9000].map(|mss| read(&flow(1), mss));
+        assert_eq!(v4, [536, 536, 536, 1300, 1440, 1460, 1460]);
+        assert_eq!(
+            [1220, 1440, 9000].map(|mss| read(&v6, mss)),
+            [1220, 1440, 8940]
+        );
+    }
+
+    #[test]
+    fn timestamps_carry_options_and_do_not_run_ahead() {
+        let mut rng = Rng::new(Seed::from_u64(9));
+        for _ in 0..1000 {
+            let carried = Carried {
+                window_scale: rng.chance(0.9).then(|| rng.below(15) as u8),
+                sack: rng.chance(0.5),
+                ecn: rng.chance(0.5),
+            };
+            let now = 64 + rng.next_u32() / 2;
+            let ts = carried.timestamp(now);
+            assert!(ts <= now && now - ts < 128);
+            assert_eq!(Carried::read(ts), carried);
+        }
+    }
+}

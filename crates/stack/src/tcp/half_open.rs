@@ -1,0 +1,426 @@
+//! What a listener does with SYNs and with the segments that follow: queues, their bounds, SYN
+//! cookies when they are full (RFC 4987), and what becomes a connection.
+
+use alloc::boxed::Box;
+
+use fullsend_buf::Chain;
+use fullsend_tcp::{SegmentIn, SegmentOut, SynAckSent};
+use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::EcnField;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+use super::ListenerId;
+use super::cookie::{Carried, VALID};
+use super::listen::Listener;
+use super::request::{Fault, Request, SynSummary, Verdict};
+use super::socket::{Entry, Owner, Socket};
+use crate::Host;
+use crate::demux::{FlowKey, Target};
+use crate::ip::Path;
+
+const ECN: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR).union(TcpFlags::AE);
+
+/// The SYN-ACK that answers a SYN, and its way.
+struct SynAck {
+    path: Path,
+    segment: SegmentOut,
+    ts_offset: u32,
+}
+
+impl Host {
+    /// RFC 9293 3.10.7.2, LISTEN: a SYN. `reuse`: it takes the place of a connection in TIME-WAIT,
+    /// so its sender is real.
+    pub(super) fn listen_input(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        key: &FlowKey,
+        syn: (&TcpRepr, EcnField),
+        reuse: bool,
+    ) {
+        let sysctl = &self.env.sysctl;
+        let (cookies, max_syn_backlog) = (sysctl.tcp_syncookies, sysctl.tcp_max_syn_backlog);
+        let Some((index, listener)) = self.tcp.listeners.table.by_id(id.0) else {
+            return;
+        };
+        let mib = &mut self.mib.socket;
+        let full = listener.pending_is_full() && !reuse;
+        let hold = listener.config.hold;
+        let with_cookie = !hold && !reuse && (cookies == 2 || (full && cookies == 1));
+        if full && !with_cookie {
+            mib.req_q_full_drop += 1;
+            mib.listen_drops += 1;
+            return;
+        }
+        if hold {
+            return self.hold(now, id, *key, (*syn.0, syn.1));
+        }
+        if listener.accept_is_full() {
+            mib.listen_overflows += 1;
+            mib.listen_drops += 1;
+            return;
+        }
+        // Linux: without cookies the last quarter is for peers known to be real.
+        let room = (max_syn_backlog as usize).saturating_sub(listener.pending);
+        if cookies == 0 && !reuse && room < max_syn_backlog as usize / 4 {
+            mib.listen_drops += 1;
+            return;
+        }
+        if with_cookie {
+            mib.req_q_full_do_cookies += u64::from(full);
+            listener.overflowed_at = Some(now);
+            return self.send_cookie(now, index, key, syn.0);
+        }
+        self.open_half(now, index, key, syn);
+    }
+
+    /// Answers a SYN and remembers it.
+    fn open_half(&mut self, now: Instant, listener: u32, key: &FlowKey, syn: (&TcpRepr, EcnField)) {
+        let iss = self.initial_sequence(now, key);
+        let Some(answer) = self.syn_ack(now, (key, listener), syn, iss, None) else {
+            return;
+        };
+        let (summary, sent) = (SynSummary::of(syn.0, syn.1), &answer.segment.repr);
+        let request = Request::new(now, (*key, listener), summary, sent, answer.ts_offset);
+        let due = request.due;
+        let Some((index, _)) = self.tcp.table.insert(Entry::Request(Box::new(request))) else {
+            return;
+        };
+        self.tcp.flows.insert(key, Target::Socket(index));
+        self.tcp.wheel.arm(index, due);
+        if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
+            listener.pending += 1;
+            listener.young += 1;
+        }
+        self.send_on_path(now, key, &answer.path, answer.segment);
+    }
+
+    /// Answers a SYN and forgets it.
+    fn send_cookie(&mut self, now: Instant, listener: u32, key: &FlowKey, syn: &TcpRepr) {
+        let mut syn = *syn;
+        let timestamps = syn.options.timestamps.is_some() && self.env.sysctl.tcp_timestamps;
+        let ecn = syn.flags.0 & ECN.0 == TcpFlags::ECE.union(TcpFlags::CWR).0;
+        if !timestamps {
+            // Nothing could carry them.
+            syn.options.window_scale = None;
+            syn.options.sack_permitted = false;
+        }
+        if !timestamps || !ecn {
+            syn.flags = syn.flags.without(ECN);
+        }
+        let iss = self
+            .tcp
+            .cookies
+            .issue(now, key, syn.seq, syn.options.mss.unwrap_or(0));
+        let Some(mut answer) =
+            self.syn_ack(now, (key, listener), (&syn, EcnField::NotEct), iss, None)
+        else {
+            return;
+        };
+        let repr = &mut answer.segment.repr;
+        let agreed = repr.flags.contains(TcpFlags::ECE);
+        let carried = Carried::of(&repr.options, &syn.options, agreed);
+        if let Some(ts) = &mut repr.options.timestamps {
+            let ours = ts.val.wrapping_sub(answer.ts_offset);
+            ts.val = carried.timestamp(ours).wrapping_add(answer.ts_offset);
+        }
+        self.mib.socket.syncookies_sent += 1;
+        self.send_on_path(now, key, &answer.path, answer.segment);
+    }
+
+    /// A segment with ACK that nobody knows came to a listener: true if it answers a SYN cookie,
+    /// and so is dealt with.
+    pub(super) fn cookie_input(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        key: &FlowKey,
+        segment: &mut SegmentIn,
+    ) -> bool {
+        let repr = segment.repr;
+        let ack_only = TcpFlags::ACK.union(TcpFlags::SYN).union(TcpFlags::RST);
+        let Some((listener, l)) = self.tcp.listeners.table.by_id(id.0) else {
+            return false;
+        };
+        // None went out lately, so none can come back.
+        let recent = l.overflowed_at.is_some_and(|at| now.since(at) < VALID);
+        if self.env.sysctl.tcp_syncookies == 0
+            || !recent
+            || repr.flags.0 & ack_only.0 != TcpFlags::ACK.0
+        {
+            return false;
+        }
+        let irs = repr.seq - 1;
+        let Some(mss) = self.tcp.cookies.check(now, key, irs, repr.ack - 1) else {
+            self.mib.socket.syncookies_failed += 1;
+            return false;
+        };
+        self.mib.socket.syncookies_recv += 1;
+        let Some(syn) = self.syn_of_cookie(key, &repr, mss) else {
+            return true;
+        };
+        if !self.accept_has_room(listener) {
+            return true;
+        }
+        let sent = SynAckSent {
+            at: now,
+            ambiguous: true,
+            window_scale: fullsend_tcp::offered_scale(&self.env.sysctl),
+        };
+        let Ok(mut socket) = self.embryo(
+            now,
+            key,
+            (&syn, EcnField::NotEct),
+            repr.ack - 1,
+            Owner::Queued(listener),
+        ) else {
+            return true;
+        };
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        socket.conn.assume_syn_ack(&mut cx, sent);
+        let Some((index, _)) = self.tcp.table.insert(Entry::Conn(socket)) else {
+            return true;
+        };
+        self.tcp.flows.insert(key, Target::Socket(index));
+        self.queue_for_accept(now, listener, index, segment);
+        true
+    }
+
+    /// The SYN that a cookie's answer lets us know; `None` if its options cannot have been ours.
+    fn syn_of_cookie(&self, key: &FlowKey, repr: &TcpRepr, mss: u16) -> Option<TcpRepr> {
+        let sysctl = &self.env.sysctl;
+        let mut syn = TcpRepr {
+            seq: repr.seq - 1,
+            flags: TcpFlags::SYN,
+            ack: SeqNum::new(0),
+            ..*repr
+        };
+        syn.options.mss = Some(mss);
+        let Some(ts) = repr.options.timestamps else {
+            return Some(syn);
+        };
+        let carried = Carried::read(ts.ecr.wrapping_sub(self.tcp.timestamp_offset(key)));
+        let impossible = !sysctl.tcp_timestamps
+            || (carried.sack && !sysctl.tcp_sack)
+            || (carried.window_scale.is_some() && !sysctl.tcp_window_scaling);
+        syn.options.window_scale = carried.window_scale;
+        syn.options.sack_permitted = carried.sack;
+        if carried.ecn {
+            syn.flags = syn.flags.union(TcpFlags::ECE).union(TcpFlags::CWR);
+        }
+        (!impossible).then_some(syn)
+    }
+
+    /// A segment for a half-open connection came.
+    pub(super) fn request_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
+        let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        let (verdict, fault) = request.judge(segment);
+        let (key, listener) = (request.key, request.listener);
+        if verdict != Verdict::Establish {
+            self.env.mib.in_segs += u64::from(segment.gso_segs);
+        }
+        match fault {
+            Fault::Stale => self.env.mib.paws_estab += 1,
+            Fault::Echo => self.mib.socket.ts_ecr_rejected += 1,
+            Fault::OtherSyn => self.env.mib.syn_challenge += 1,
+            Fault::None => {}
+        }
+        match verdict {
+            Verdict::Drop => {}
+            Verdict::Repeat | Verdict::Acknowledge => {
+                if !request.may_answer(now, &self.env.sysctl) {
+                    self.mib.socket.ack_skipped_syn_recv += 1;
+                } else if verdict == Verdict::Repeat {
+                    self.repeat_syn_ack(now, index, false);
+                } else {
+                    let repr = request.acknowledgement(now);
+                    self.env.mib.out_segs += 1;
+                    self.send_alone(now, &key, bare(repr));
+                }
+            }
+            Verdict::Reset => {
+                let len = segment.payload.len() as u32;
+                self.send_reset(now, &key, &segment.repr, len);
+            }
+            Verdict::Forget => {
+                self.env.mib.attempt_fails += 1;
+                self.mib.socket.embryonic_rsts += 1;
+                self.drop_request(index);
+            }
+            Verdict::Establish => self.complete_request(now, index, listener, segment),
+        }
+    }
+
+    /// The handshake's last step has come.
+    fn complete_request(
+        &mut self,
+        now: Instant,
+        index: u32,
+        listener: u32,
+        segment: &mut SegmentIn,
+    ) {
+        if !self.accept_has_room(listener) {
+            self.env.mib.in_segs += u64::from(segment.gso_segs);
+            if self.env.sysctl.tcp_abort_on_overflow {
+                self.refuse_request(now, index, segment);
+            } else if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
+                // The peer's text or our SYN-ACK's repetition brings another.
+                request.acked = true;
+            }
+            return;
+        }
+        let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
+            return;
+        };
+        let (key, iss, sent) = (request.key, request.iss, request.syn_ack_sent());
+        let (syn, young) = (request.syn.repr(&key), request.timeouts == 0);
+        let syn = (&syn, request.syn.ecn);
+        let Ok(mut socket) = self.embryo(now, &key, syn, iss, Owner::Queued(listener)) else {
+            return;
+        };
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        socket.conn.assume_syn_ack(&mut cx, sent);
+        self.tcp.wheel.disarm(index);
+        self.leave_queue(listener, young);
+        if let Some(entry) = self.tcp.table.get_mut(index) {
+            *entry = Entry::Conn(socket);
+        }
+        self.queue_for_accept(now, listener, index, segment);
+    }
+
+    /// A connection in SYN-RECEIVED gets the segment that establishes it, and waits for its user.
+    fn queue_for_accept(
+        &mut self,
+        now: Instant,
+        listener: u32,
+        index: u32,
+        segment: &mut SegmentIn,
+    ) {
+        self.env.mib.passive_opens += 1;
+        if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
+            listener.accept.push_back(index);
+            self.wakers.append(&mut listener.wakers);
+        }
+        self.socket_input(now, index, segment);
+    }
+
+    /// There is room in the accept queue; counts it if there is not.
+    fn accept_has_room(&mut self, listener: u32) -> bool {
+        let listener = self.tcp.listeners.table.get(listener);
+        let full = listener.is_none_or(Listener::accept_is_full);
+        if full {
+            self.mib.socket.listen_overflows += 1;
+            self.mib.socket.listen_drops += 1;
+        }
+        !full
+    }
+
+    /// `tcp_abort_on_overflow`.
+    fn refuse_request(&mut self, now: Instant, index: u32, segment: &SegmentIn) {
+        if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
+            let key = request.key;
+            self.env.mib.attempt_fails += 1;
+            self.mib.socket.embryonic_rsts += 1;
+            self.drop_request(index);
+            self.send_reset(now, &key, &segment.repr, segment.payload.len() as u32);
+        }
+    }
+
+    /// Forgets a half-open connection without a word.
+    pub(super) fn drop_request(&mut self, index: u32) {
+        let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
+            return;
+        };
+        let (listener, young) = (request.listener, request.timeouts == 0);
+        self.leave_queue(listener, young);
+        self.forget(index);
+    }
+
+    fn leave_queue(&mut self, listener: u32, young: bool) {
+        if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
+            listener.pending = listener.pending.saturating_sub(1);
+            listener.young = listener.young.saturating_sub(usize::from(young));
+        }
+    }
+
+    /// A half-open connection's timer fired.
+    pub(super) fn request_timeout(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
+            return;
+        };
+        if now < request.due {
+            let due = request.due;
+            return self.tcp.wheel.arm(index, due);
+        }
+        let listener = self.tcp.listeners.table.get(request.listener);
+        let most = self.env.sysctl.tcp_synack_retries;
+        let most = listener.map_or(0, |l| l.synack_retries(most));
+        if u32::from(request.timeouts) >= most {
+            self.env.mib.attempt_fails += 1;
+            return self.drop_request(index);
+        }
+        if request.timeouts == 0
+            && let Some(listener) = self.tcp.listeners.table.get_mut(request.listener)
+        {
+            listener.young = listener.young.saturating_sub(1);
+        }
+        self.repeat_syn_ack(now, index, true);
+    }
+
+    fn repeat_syn_ack(&mut self, now: Instant, index: u32, by_timer: bool) {
+        let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) else {
+            return;
+        };
+        let sent = request.syn_ack_sent();
+        request.on_repeat(now, by_timer);
+        let (key, listener, due) = (request.key, request.listener, request.due);
+        let (syn, ecn, iss) = (request.syn.repr(&key), request.syn.ecn, request.iss);
+        self.tcp.wheel.arm(index, due);
+        if let Some(answer) = self.syn_ack(now, (&key, listener), (&syn, ecn), iss, Some(sent)) {
+            self.send_on_path(now, &key, &answer.path, answer.segment);
+        }
+    }
+
+    /// The SYN-ACK that a connection would send; `again` if it has been sent before. The
+    /// connection itself is not kept.
+    fn syn_ack(
+        &mut self,
+        now: Instant,
+        (key, listener): (&FlowKey, u32),
+        syn: (&TcpRepr, EcnField),
+        iss: SeqNum,
+        again: Option<SynAckSent>,
+    ) -> Option<SynAck> {
+        let mut socket = self
+            .embryo(now, key, syn, iss, Owner::Queued(listener))
+            .ok()?;
+        let Socket { conn, path, .. } = &mut *socket;
+        let ts_offset = conn.ts_offset();
+        let mut cx = self.env.cx(now, path, ts_offset);
+        if let Some(sent) = again {
+            conn.assume_syn_ack(&mut cx, sent);
+            conn.repeat_syn_ack();
+        }
+        let segment = conn.poll_transmit(&mut cx)?;
+        Some(SynAck {
+            path: *path,
+            segment,
+            ts_offset,
+        })
+    }
+}
+
+/// A segment without text.
+pub(super) fn bare(repr: TcpRepr) -> SegmentOut {
+    SegmentOut {
+        repr,
+        payload: Chain::new(),
+        gso_size: 0,
+        gso_segs: 1,
+        ecn: EcnField::NotEct,
+        departure: Instant::ZERO,
+        truesize: 0,
+    }
+}

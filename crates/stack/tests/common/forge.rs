@@ -1,0 +1,79 @@
+//! Packets that nobody of the two hosts sent.
+
+use std::net::{IpAddr, SocketAddr};
+
+use fullsend_buf::Slice;
+use fullsend_offload::Packet;
+use fullsend_wire::checksum::{Running, Sum};
+use fullsend_wire::ipv4::Ipv4Repr;
+use fullsend_wire::ipv6::Ipv6Repr;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp::{CHECKSUM_OFFSET, TcpRepr};
+
+/// A TCP segment from one address to another (the ports of `repr` are set), as a frame.
+pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, text: &[u8]) -> Packet {
+    (repr.src_port, repr.dst_port) = (from.port(), to.port());
+    let mut segment = vec![0; repr.header_len()];
+    repr.emit(&mut segment);
+    segment.extend_from_slice(text);
+    let pseudo = match (from.ip(), to.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Sum::pseudo_v4(src, dst, protocol::TCP, segment.len() as u32)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Sum::pseudo_v6(src, dst, protocol::TCP, segment.len() as u32)
+        }
+        _ => unreachable!("two families"),
+    };
+    let mut sum = Running::from(pseudo);
+    sum.push(&segment);
+    let checksum = sum.sum().checksum();
+    segment[CHECKSUM_OFFSET..][..2].copy_from_slice(&checksum.to_be_bytes());
+    ip(from.ip(), to.ip(), protocol::TCP, &segment)
+}
+
+/// An IP packet.
+pub fn ip(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Packet {
+    Packet::from_frame(Slice::copied_from(&ip_bytes(from, to, protocol, payload)))
+}
+
+/// The same as bytes.
+pub fn ip_bytes(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let payload_len = payload.len() as u16;
+    let mut bytes = match (from, to) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let repr = Ipv4Repr {
+                src,
+                dst,
+                protocol,
+                tos: 0,
+                ident: 0,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: 64,
+                payload_len,
+            };
+            let mut bytes = vec![0; 20];
+            repr.emit(&mut bytes);
+            bytes
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let repr = Ipv6Repr {
+                src,
+                dst,
+                next_header: protocol,
+                traffic_class: 0,
+                flow_label: 0,
+                hop_limit: 64,
+                payload_len,
+            };
+            let mut bytes = vec![0; 40];
+            repr.emit(&mut bytes);
+            bytes
+        }
+        _ => unreachable!("two families"),
+    };
+    bytes.extend_from_slice(payload);
+    bytes
+}

@@ -1,0 +1,264 @@
+//! Half-open connections, and SYN cookies when there are too many (RFC 4987).
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{IFACE, Net, Nic, V4, V6, bytes};
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::{ListenerId, TcpId};
+use fullsend_tcp::{State, TcpError};
+use fullsend_units::Nanos;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+const TO: [fn() -> String; 2] = [|| format!("{}:80", V4[1]), || format!("[{}]:80", V6[1])];
+
+fn connect(net: &mut Net, to: &str) -> TcpId {
+    let now = net.now;
+    net.hosts[0]
+        .tcp_connect(now, None, to.parse().unwrap())
+        .unwrap()
+}
+
+fn accept(net: &mut Net, listener: ListenerId) -> Option<TcpId> {
+    let incoming = net.hosts[1].tcp_accept(listener).unwrap();
+    incoming.map(|incoming| incoming.id)
+}
+
+fn repr_of(packet: &Packet) -> TcpRepr {
+    TcpRepr::parse(packet.transport_header()).unwrap().0
+}
+
+#[test]
+fn with_cookies_only_a_handshake_leaves_nothing_and_the_connection_has_all_options() {
+    for to in TO {
+        for timestamps in [true, false] {
+            let mut net = Net::new(Link::Ip, Nic::Mtu);
+            net.hosts[1].sysctl_mut().tcp_syncookies = 2;
+            net.hosts[0].sysctl_mut().tcp_timestamps = timestamps;
+            let listener = net.listen(1, &to());
+            let client = connect(&mut net, &to());
+            // SYN and SYN-ACK.
+            let mut sent = 0;
+            net.run_until(Nanos::from_micros(15), |net| {
+                sent = net.counter(1, "TcpExtSyncookiesSent");
+                false
+            });
+            assert_eq!(sent, 1);
+            assert_eq!(net.hosts[1].tcp_connections(), 0);
+            net.run_for(Nanos::from_millis(1));
+            let server = accept(&mut net, listener).expect("the cookie came back");
+            assert_eq!(net.counter(1, "TcpExtSyncookiesRecv"), 1);
+            assert_eq!(net.counter(1, "TcpPassiveOpens"), 1);
+            let now = net.now;
+            let info = net.hosts[1].tcp_info(now, server).unwrap();
+            let options = u8::from(timestamps) * (1 | 2 | 4);
+            assert_eq!(
+                info.tcpi_options & 7,
+                options,
+                "timestamps, SACK, window scale"
+            );
+            let data = bytes(500_000);
+            net.transfer((0, client), (1, server), &data);
+            net.transfer((1, server), (0, client), &data);
+        }
+    }
+}
+
+#[test]
+fn a_flood_leaves_room_for_honest_peers() {
+    for to in TO {
+        let mut net = Net::new(Link::Ip, Nic::Mtu);
+        let listener = net.listen_with(1, &to(), 10);
+        // The flood's answers go nowhere.
+        net.filter = Some(Box::new(|from, _| from == 0));
+        for _ in 0..300 {
+            connect(&mut net, &to());
+        }
+        net.run_for(Nanos::from_millis(100));
+        assert_eq!(net.hosts[1].tcp_connections(), 11);
+        assert_eq!(net.counter(1, "TcpExtTCPReqQFullDoCookies"), 289);
+        assert_eq!(net.counter(1, "TcpExtSyncookiesSent"), 289);
+        net.filter = None;
+        let client = connect(&mut net, &to());
+        net.run_for(Nanos::from_millis(1));
+        let server = accept(&mut net, listener).unwrap();
+        net.transfer((0, client), (1, server), &bytes(100_000));
+    }
+}
+
+#[test]
+fn half_open_connections_are_given_up_and_their_queue_heals() {
+    let to = TO[0]();
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    net.listen_with(1, &to, 10);
+    net.filter = Some(Box::new(|from, _| from == 0));
+    let client = connect(&mut net, &to);
+    // SYN-ACKs at 0, 1, 3, 7, 15, 31 s; the end at 63 s. The client's own repetitions do not
+    // come through.
+    net.run_for(Nanos::from_millis(1));
+    net.filter = Some(Box::new(|_, _| false));
+    net.run_for(Nanos::from_millis(62_900));
+    assert_eq!(net.counter(1, "TcpExtTCPSynRetrans"), 5);
+    assert_eq!(net.hosts[1].tcp_connections(), 1);
+    net.run_for(Nanos::from_millis(200));
+    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.counter(1, "TcpAttemptFails"), 1);
+    let now = net.now;
+    net.hosts[0].tcp_abort(now, client);
+}
+
+#[test]
+fn an_old_half_open_connection_goes_sooner_when_there_are_many() {
+    let to = TO[0]();
+    let mut net = Net::new(Link::Ip, Nic::Mtu);
+    net.listen_with(1, &to, 10);
+    net.filter = Some(Box::new(|from, _| from == 0));
+    for _ in 0..11 {
+        connect(&mut net, &to);
+    }
+    net.run_for(Nanos::from_millis(1));
+    net.filter = Some(Box::new(|_, _| false));
+    // After two repetitions: at 0, 1, 3 s, and the end at 7 s.
+    net.run_for(Nanos::from_secs(8));
+    assert!(net.hosts[1].tcp_connections() <= 5);
+}
+
+/// A packet of host 0's connection, remade by `edit`, arrives at host 1.
+fn inject(net: &mut Net, seen: &Packet, edit: impl FnOnce(&mut TcpRepr)) {
+    let mut repr = repr_of(seen);
+    edit(&mut repr);
+    let [from, to] = [(V4[0], repr.src_port), (V4[1], repr.dst_port)]
+        .map(|(ip, port)| SocketAddr::new(ip.parse().unwrap(), port));
+    let frame = common::forge::tcp(from, to, repr, b"");
+    let now = net.now;
+    net.hosts[1].receive(now, IFACE, &mut vec![frame]);
+}
+
+/// A half-open connection on host 1; the ACK that would complete it was caught.
+fn half_open(backlog: usize) -> (Net, ListenerId, TcpId, Packet) {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen_with(1, &TO[0](), backlog);
+    let (tx, rx) = std::sync::mpsc::channel();
+    net.filter = Some(Box::new(move |from, packet| {
+        let hold = from == 0 && !repr_of(packet).flags.contains(TcpFlags::SYN);
+        if hold {
+            tx.send(packet.clone()).unwrap();
+        }
+        !hold
+    }));
+    let client = connect(&mut net, &TO[0]());
+    net.run_for(Nanos::from_millis(1));
+    net.filter = None;
+    (net, listener, client, rx.try_recv().unwrap())
+}
+
+#[test]
+fn only_the_exact_reset_ends_a_half_open_connection() {
+    let (mut net, _, _, ack) = half_open(4);
+    inject(&mut net, &ack, |r| {
+        r.flags = TcpFlags::RST;
+        r.seq += 1;
+    });
+    inject(&mut net, &ack, |r| {
+        r.flags = TcpFlags::RST;
+        r.seq += 1_000_000;
+    });
+    assert_eq!(net.hosts[1].tcp_connections(), 1);
+    inject(&mut net, &ack, |r| r.flags = TcpFlags::RST);
+    assert_eq!(net.hosts[1].tcp_connections(), 0);
+    assert_eq!(net.counter(1, "TcpExtEmbryonicRsts"), 1);
+}
+
+#[test]
+fn wrong_segments_do_not_complete_a_handshake() {
+    let (mut net, listener, _, ack) = half_open(4);
+    let rsts = net.counter(1, "TcpOutRsts");
+    inject(&mut net, &ack, |r| r.ack += 1);
+    assert_eq!(net.counter(1, "TcpOutRsts"), rsts + 1);
+    inject(&mut net, &ack, |r| r.seq += 70_000);
+    inject(&mut net, &ack, |r| r.seq += 70_001);
+    assert_eq!(net.counter(1, "TcpExtTCPACKSkippedSynRecv"), 1);
+    inject(&mut net, &ack, |r| {
+        r.options.timestamps.as_mut().unwrap().ecr ^= 0x4000_0000;
+    });
+    assert_eq!(net.counter(1, "TcpExtTSEcrRejected"), 1);
+    inject(&mut net, &ack, |r| {
+        let ts = r.options.timestamps.as_mut().unwrap();
+        ts.val = ts.val.wrapping_sub(100_000);
+    });
+    assert_eq!(net.counter(1, "TcpExtPAWSEstab"), 1);
+    inject(&mut net, &ack, |r| r.flags = TcpFlags::PSH);
+    assert_eq!(accept(&mut net, listener), None);
+    inject(&mut net, &ack, |_| {});
+    assert!(accept(&mut net, listener).is_some());
+}
+
+#[test]
+fn a_last_ack_without_room_comes_again_or_resets() {
+    for abort in [false, true] {
+        let (mut net, listener, client, _) = half_open(1);
+        net.hosts[1].sysctl_mut().tcp_abort_on_overflow = abort;
+        // Others take the places.
+        let others = [0, 1].map(|_| connect(&mut net, &TO[0]()));
+        net.run_for(Nanos::from_millis(1));
+        for other in others {
+            assert_eq!(net.hosts[0].tcp_state(other), Ok(State::Established));
+        }
+        net.run_for(Nanos::from_millis(1500));
+        assert_eq!(net.counter(1, "TcpExtListenOverflows"), 1);
+        if abort {
+            let error = net.hosts[0].tcp_take_error(client);
+            assert_eq!(error, Ok(Some(TcpError::ConnectionReset)));
+            continue;
+        }
+        assert!((0..2).all(|_| accept(&mut net, listener).is_some()));
+        // Our SYN-ACK comes again, and with it the client's ACK.
+        net.run_for(Nanos::from_secs(4));
+        let server = accept(&mut net, listener).unwrap();
+        net.transfer((0, client), (1, server), b"hello");
+    }
+}
+
+#[test]
+fn guessed_cookies_are_refused() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    net.hosts[1].sysctl_mut().tcp_syncookies = 2;
+    let (tx, rx) = std::sync::mpsc::channel();
+    let listener = net.listen_with(1, &TO[0](), 4);
+    net.filter = Some(Box::new(move |from, packet| {
+        let hold = from == 0 && !repr_of(packet).flags.contains(TcpFlags::SYN);
+        if hold {
+            tx.send(packet.clone()).unwrap();
+        }
+        !hold
+    }));
+    connect(&mut net, &TO[0]());
+    net.run_for(Nanos::from_millis(1));
+    let ack = rx.try_recv().unwrap();
+    net.filter = None;
+    for n in 1..1000 {
+        inject(&mut net, &ack, |r| r.ack += n * 7919);
+    }
+    assert_eq!(net.counter(1, "TcpExtSyncookiesFailed"), 999);
+    assert_eq!(accept(&mut net, listener), None);
+    // The true one is good once more than a minute later, and not after two.
+    net.now += Nanos::from_secs(64);
+    inject(&mut net, &ack, |_| {});
+    assert!(accept(&mut net, listener).is_some());
+    assert_eq!(net.counter(1, "TcpExtSyncookiesRecv"), 1);
+}
+
+#[test]
+fn without_a_flood_no_cookie_is_believed() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (client, server, _) = net.connect(&TO[0]());
+    let now = net.now;
+    net.hosts[1].tcp_abort(now, server);
+    net.run_for(Nanos::from_millis(1));
+    assert_eq!(net.counter(1, "TcpExtSyncookiesFailed"), 0);
+    assert_eq!(
+        net.hosts[0].tcp_take_error(client),
+        Ok(Some(TcpError::ConnectionReset))
+    );
+}

@@ -1,0 +1,65 @@
+//! A handshake that the host kept in a smaller form, or not at all (RFC 4987 3.6), goes on in a
+//! connection.
+
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, Window, WindowScale};
+
+use super::{Connection, State};
+use crate::recovery::TransmitUnit;
+use crate::{Cx, Sysctl};
+
+/// The SYN-ACK that was sent for a connection before there was one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SynAckSent {
+    /// When it was sent last.
+    pub at: Instant,
+    /// Its answer tells no round-trip time: it was sent more than once (Karn), or nobody knows
+    /// when.
+    pub ambiguous: bool,
+    /// The window scale it offered.
+    pub window_scale: u8,
+}
+
+/// The window scale that our SYNs and SYN-ACKs offer now.
+pub fn offered_scale(sysctl: &Sysctl) -> u8 {
+    WindowScale::for_window(Window(sysctl.tcp_rmem[2])).shift()
+}
+
+impl Connection {
+    /// Takes a SYN-ACK of [`accept`](Self::accept)'s as sent already: the connection waits for its
+    /// answer.
+    pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
+        debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
+        let iss = self.snd.una;
+        self.out.syn = false;
+        self.out.any = false;
+        self.snd.rtx.push(TransmitUnit {
+            seq: iss,
+            payload: Chain::new(),
+            syn: true,
+            fin: false,
+            sent_at: sent.at,
+            truesize: 0,
+            number: 0,
+        });
+        if sent.ambiguous {
+            self.snd.rtx.retransmit_head(sent.at, 1);
+        }
+        self.snd.nxt = iss + 1;
+        self.snd.pushed = self.snd.nxt;
+        self.snd.sml = iss;
+        if self.agreed.window_scale {
+            let scale = WindowScale::clamped(sent.window_scale);
+            self.rcv.window.set_scale(scale);
+        }
+        self.arm_rto(cx);
+    }
+
+    /// The SYN-ACK goes once more.
+    pub fn repeat_syn_ack(&mut self) {
+        if self.state == State::SynReceived {
+            self.out.syn = true;
+            self.out.any = true;
+        }
+    }
+}
