@@ -20,6 +20,11 @@ fn round(v: &mut [u64; 4]) {
 }
 
 impl SipKey {
+    /// Another key, for the purpose that `label` stands for.
+    pub(crate) fn derive(self, label: u64) -> Self {
+        Self(self.hash([label, 0, 0], 0), self.hash([label, 1, 0], 0))
+    }
+
     /// The hash of `words` and `tail`, taken as little-endian bytes.
     #[inline]
     pub(crate) fn hash<const N: usize>(self, words: [u64; N], tail: u32) -> u64 {

@@ -44,8 +44,12 @@ pub(super) struct Carried {
 }
 
 impl SynCookies {
-    pub(super) const fn new(flow_key: SipKey, key: SipKey) -> Self {
-        Self { flow_key, key }
+    /// The keys are made from `secret`, a key for something else.
+    pub(super) fn new(secret: SipKey) -> Self {
+        Self {
+            flow_key: secret.derive(1),
+            key: secret.derive(2),
+        }
     }
 
     /// The sequence number of the SYN-ACK that answers a SYN at `irs` with this MSS.
@@ -130,7 +134,10 @@ mod tests {
     use crate::demux::FlowKey;
     use crate::siphash::SipKey;
 
-    const COOKIES: SynCookies = SynCookies::new(SipKey(1, 2), SipKey(3, 4));
+    const COOKIES: SynCookies = SynCookies {
+        flow_key: SipKey(1, 2),
+        key: SipKey(3, 4),
+    };
 
     fn flow(port: u16) -> FlowKey {
         let remote = core::net::SocketAddr::from(([10, 0, 0, 2], port));

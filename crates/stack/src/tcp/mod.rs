@@ -65,17 +65,21 @@ pub(crate) struct Tcp {
 
 impl Tcp {
     pub(crate) fn new(key: &mut impl FnMut() -> SipKey) -> Self {
+        let flows = FlowTable::new(key());
+        let isn = IsnGenerator::new(key());
+        let ports = EphemeralPorts::new(key(), key());
+        let (timestamp_key, flow_label_key) = (key(), key());
         Self {
             table: Table::new(),
             wheel: Wheel::new(),
-            flows: FlowTable::new(key()),
+            flows,
             time_wait: TimeWaits::new(),
             listeners: Listeners::new(),
-            isn: IsnGenerator::new(key()),
-            cookies: SynCookies::new(key(), key()),
-            ports: EphemeralPorts::new(key(), key()),
-            timestamp_key: key(),
-            flow_label_key: key(),
+            isn,
+            ports,
+            cookies: SynCookies::new(timestamp_key),
+            timestamp_key,
+            flow_label_key,
             orphans: 0,
         }
     }
