@@ -232,11 +232,14 @@ impl CongestionControl for Bbr {
         self.set_cwnd(window, sample.newly_delivered_segs);
     }
 
-    /// No threshold: the window follows the model. Where ECN comes to be used, its rounds would be
-    /// counted like those with loss (draft 3.7).
-    fn ssthresh(&mut self, window: &Cwnd, _: CongestionEvent, _: Instant) -> u32 {
-        self.save_state_upon_loss(window);
-        self.in_recovery = true;
+    /// No threshold: the window follows the model.
+    fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32 {
+        if event == CongestionEvent::Ecn {
+            self.handle_mark(window, now);
+        } else {
+            self.save_state_upon_loss(window);
+            self.in_recovery = true;
+        }
         window.ssthresh
     }
 

@@ -4,6 +4,7 @@
 //! ```text
 //! < P. 1:1001(1000) ack 1 win 500 <sack 2001:3001>   a segment arrives
 //! > P. 1:4097(4096) ack 1001                         exactly this segment leaves
+//! < W. 1001:2001(1000) ack 1 ce                      E is ECE, W is CWR, A is AE; IP's ECN field
 //! +40ms                                              time passes; nothing may leave before its end
 //! write 4096                                         the user's calls; `= WouldBlock` for others
 //! ```
@@ -110,19 +111,24 @@ impl Bench {
 
     /// Just after the peer's SYN: SYN-RECEIVED.
     pub(crate) fn accepting(setup: &Setup) -> Self {
+        Self::accepting_syn(setup, TcpFlags::SYN, EcnField::NotEct)
+    }
+
+    /// The same, for a SYN with these flags and this ECN field.
+    pub(crate) fn accepting_syn(setup: &Setup, flags: TcpFlags, ecn: EcnField) -> Self {
         let syn = TcpRepr {
             src_port: 2000,
             dst_port: 80,
             seq: IRS,
-            flags: TcpFlags::SYN,
+            flags,
             window: WireWindow(setup.peer_window),
             options: syn_options(setup),
             ..TcpRepr::default()
         };
-        Self::new(setup, Some(syn))
+        Self::new(setup, Some((syn, ecn)))
     }
 
-    fn new(setup: &Setup, syn: Option<TcpRepr>) -> Self {
+    fn new(setup: &Setup, syn: Option<(TcpRepr, EcnField)>) -> Self {
         let (mut rng, mut mib) = (Rng::new(Seed::from_u64(1)), TcpMib::default());
         let mut mem = TcpMemory::default();
         let mut limits = HostLimits::default();
@@ -143,7 +149,7 @@ impl Bench {
         let ip = if setup.ipv6 { 40 } else { 20 };
         let mss = Mss::clamped((setup.device.mtu - 20 - u32::from(ip)) as u16);
         let conn = match &syn {
-            Some(syn) => Connection::accept(&mut cx, syn, EcnField::NotEct, ISS, mss, ip),
+            Some((syn, ecn)) => Connection::accept(&mut cx, syn, *ecn, ISS, mss, ip),
             None => Connection::connect(&mut cx, 80, 2000, ISS, mss, ip),
         };
         Self {
@@ -488,6 +494,16 @@ impl Bench {
         true
     }
 
+    /// The first segment that a timer makes leave, as shown.
+    pub(crate) fn next_timeout_until_out(&mut self) -> String {
+        loop {
+            assert!(self.next_timeout(), "no timer");
+            if let Some(segment) = self.next_out() {
+                return Self::show(&segment);
+            }
+        }
+    }
+
     /// Seconds since the beginning.
     pub(crate) fn elapsed_s(&self) -> u64 {
         self.now.as_millis() / 1000 - 100
@@ -537,8 +553,12 @@ impl Bench {
             window: WireWindow(self.setup.peer_window),
             ..TcpRepr::default()
         };
-        let mut size = 0;
+        let (mut size, mut ecn) = (0, EcnField::NotEct);
         while let Some(word) = words.next() {
+            if let Some(field) = ECN.iter().find(|f| f.0 == word) {
+                ecn = field.1;
+                continue;
+            }
             let value: u32 = words.next().and_then(|v| v.parse().ok()).expect("a number");
             match word {
                 "ack" => repr.ack = ISS + value,
@@ -558,7 +578,7 @@ impl Bench {
             } else {
                 len.div_ceil(size.into()) as u16
             },
-            ecn: EcnField::NotEct,
+            ecn,
         }
     }
 
@@ -655,8 +675,10 @@ impl Bench {
         } else {
             String::new()
         };
+        let ecn = ECN.iter().find(|f| f.1 == segment.ecn);
+        let ecn = ecn.map_or(String::new(), |f| format!(" {}", f.0));
         format!(
-            "{} {from}:{}({len}){ack} | {} | {}",
+            "{} {from}:{}({len}){ack}{ecn} | {} | {}",
             show_flags(repr.flags),
             from + len as i32,
             repr.window.0,
@@ -699,13 +721,23 @@ fn syn_options(setup: &Setup) -> TcpOptions {
     }
 }
 
-const FLAGS: [(char, TcpFlags); 6] = [
+const FLAGS: [(char, TcpFlags); 9] = [
     ('F', TcpFlags::FIN),
     ('S', TcpFlags::SYN),
     ('R', TcpFlags::RST),
     ('P', TcpFlags::PSH),
     ('U', TcpFlags::URG),
+    ('E', TcpFlags::ECE),
+    ('W', TcpFlags::CWR),
+    ('A', TcpFlags::AE),
     ('.', TcpFlags::ACK),
+];
+
+/// The ECN field, where it is not Not-ECT.
+const ECN: [(&str, EcnField); 3] = [
+    ("ect0", EcnField::Ect0),
+    ("ect1", EcnField::Ect1),
+    ("ce", EcnField::Ce),
 ];
 
 fn parse_flags(text: &str) -> TcpFlags {

@@ -1,6 +1,7 @@
 //! The rules of TCP as traces: packets in, packets out, on virtual time.
 
 mod closing;
+mod ecn;
 mod handshake;
 mod harness;
 mod legacy;

@@ -188,6 +188,22 @@ impl Bbr {
         }
     }
 
+    /// The path marked something: RFC 3168 6.1.2 wants no less than for a loss, so this is a round
+    /// with more of it than the threshold. (The draft leaves ECN open.)
+    pub(super) fn handle_mark(&mut self, window: &Cwnd, now: Instant) {
+        if !self.loss.in_round {
+            self.loss.in_round = true;
+            self.loss.round_delivered = self.delivered;
+        }
+        let inflight = self.short_term.inflight_latest;
+        if self.state == State::Startup {
+            self.full.reached = true;
+            self.inflight_longterm = self.bdp(self.bw, 1.0).max(inflight);
+        } else if self.probe_bw.is_sample {
+            self.handle_inflight_too_high(window, inflight, false, now);
+        }
+    }
+
     fn handle_inflight_too_high(
         &mut self,
         window: &Cwnd,

@@ -327,3 +327,29 @@ fn the_pause_holds_half_a_pipe_for_200_ms_and_restores_the_window() {
     assert_eq!(drive.bbr.state, State::Cruise);
     assert!(drive.window.cwnd >= before * 9 / 10, "{:?}", drive.window);
 }
+
+/// RFC 3168 6.1.2: an echoed mark counts as too much loss; Startup ends, the bounds come down.
+#[test]
+fn a_mark_ends_startup_and_lowers_the_bounds() {
+    let mut drive = Drive::new();
+    drive
+        .bbr
+        .ssthresh(&drive.window, CongestionEvent::Ecn, drive.now);
+    drive.ack();
+    assert_ne!(drive.bbr.state, State::Startup);
+    let mut drive = Drive::new();
+    drive.until(State::Cruise);
+    let before = drive.bbr.bw;
+    drive.rate = 800;
+    for _ in 0..12 {
+        drive.ack();
+    }
+    drive
+        .bbr
+        .ssthresh(&drive.window, CongestionEvent::Ecn, drive.now);
+    for _ in 0..12 {
+        drive.ack();
+    }
+    assert!(drive.bbr.bw < 0.9 * before, "{} {before}", drive.bbr.bw);
+    assert!(!drive.bbr.in_recovery);
+}

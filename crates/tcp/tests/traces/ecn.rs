@@ -1,0 +1,280 @@
+//! Explicit congestion notification (RFC 3168).
+
+use fullsend_wire::EcnField;
+use fullsend_wire::tcp::TcpFlags;
+
+use crate::harness::{Bench, Setup};
+
+const SETUP: TcpFlags = TcpFlags::SYN.union(TcpFlags::ECE).union(TcpFlags::CWR);
+
+fn setup(tcp_ecn: u32) -> Setup {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_ecn = tcp_ecn;
+    setup
+}
+
+/// The peer asked for ECN and got it.
+fn accepted() -> Bench {
+    let mut bench = Bench::accepting_syn(&setup(2), SETUP, EcnField::NotEct);
+    bench.play(
+        "> SE. 0:0(0) ack 1
+         < . 1:1(0) ack 1
+         set nodelay 1",
+    );
+    bench
+}
+
+/// Ten segments of ours are on their way.
+fn sending() -> Bench {
+    let mut bench = accepted();
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1 ect0
+         > P. 7301:14601(7300) ack 1 ect0",
+    );
+    bench
+}
+
+/// 6.1.1: asked with ECE and CWR, granted with ECE alone; neither SYN is ECN-capable.
+#[test]
+fn we_ask_where_the_sysctl_says_so() {
+    let mut bench = Bench::connecting(&setup(1));
+    bench.play(
+        "> SEW 0:0(0)
+         < SE. 0:0(0) ack 1
+         > . 1:1(0) ack 1
+         write 100
+         > P. 1:101(100) ack 1 ect0",
+    );
+    assert_eq!(bench.info().tcpi_options & 8, 8);
+    for tcp_ecn in [0, 2] {
+        Bench::connecting(&setup(tcp_ecn)).play(
+            "> S 0:0(0)
+             < SE. 0:0(0) ack 1
+             > . 1:1(0) ack 1
+             write 100
+             > P. 1:101(100) ack 1",
+        );
+    }
+}
+
+/// 6.1.1: an answer without ECE, or with both flags, grants nothing.
+#[test]
+fn a_peer_that_does_not_grant_it_gets_none() {
+    for answer in ["S.", "SEW.", "SW."] {
+        let mut bench = Bench::connecting(&setup(1));
+        bench.play(&format!(
+            "> SEW 0:0(0)
+             < {answer} 0:0(0) ack 1
+             > . 1:1(0) ack 1
+             write 100
+             > P. 1:101(100) ack 1
+             < E. 1:1(0) ack 101
+             cwnd = 10"
+        ));
+        assert_eq!(bench.info().tcpi_options & 8, 0);
+    }
+}
+
+/// 6.1.1.1: firewalls drop what they do not know.
+#[test]
+fn a_syn_that_is_sent_again_asks_no_longer() {
+    let mut bench = Bench::connecting(&setup(1));
+    bench.play(
+        "> SEW 0:0(0)
+         +1s
+         > S 0:0(0)
+         < S. 0:0(0) ack 1
+         > . 1:1(0) ack 1
+         write 100
+         > P. 1:101(100) ack 1",
+    );
+    // The answer may be for the first.
+    Bench::connecting(&setup(1)).play(
+        "> SEW 0:0(0)
+         +1s
+         > S 0:0(0)
+         < SE. 0:0(0) ack 1
+         > . 1:1(0) ack 1
+         write 100
+         > P. 1:101(100) ack 1 ect0",
+    );
+    let mut stubborn = setup(1);
+    stubborn.sysctl.tcp_ecn_fallback = false;
+    Bench::connecting(&stubborn).play("> SEW 0:0(0)\n+1s\n> SEW 0:0(0)");
+}
+
+#[test]
+fn a_peer_is_granted_it_unless_the_sysctl_forbids() {
+    accepted();
+    Bench::accepting_syn(&setup(0), SETUP, EcnField::NotEct).play("> S. 0:0(0) ack 1");
+    // A SYN is never marked; one that is has been tampered with.
+    Bench::accepting_syn(&setup(1), SETUP, EcnField::Ect0).play("> S. 0:0(0) ack 1");
+    Bench::accepting_syn(&setup(1), TcpFlags::SYN, EcnField::NotEct).play("> S. 0:0(0) ack 1");
+}
+
+/// Both ends open at once, and both ask.
+#[test]
+fn simultaneous_open_agrees_too() {
+    Bench::connecting(&setup(1)).play(
+        "> SEW 0:0(0)
+         < SEW 0:0(0)
+         > SE. 0:0(0) ack 1
+         < SE. 0:0(0) ack 1
+         write 100
+         > P. 1:101(100) ack 1 ect0",
+    );
+}
+
+/// 6.1.4 and 6.1.5: acknowledgements and retransmissions are not ECN-capable, nor is a FIN alone.
+#[test]
+fn only_new_text_is_ecn_capable() {
+    let mut bench = accepted();
+    bench.play(
+        "< P. 1:101(100) ack 1 ect0
+         > . 1:1(0) ack 101
+         read 100
+         write 1000
+         > P. 1:1001(1000) ack 101 ect0",
+    );
+    // The timer: whatever it sends is no new text.
+    let again = bench.next_timeout_until_out();
+    assert!(again.starts_with("P. 1:1001(1000) ack 101 |"), "{again}");
+    bench.play(
+        "< . 101:101(0) ack 1001
+         shutdown
+         > F. 1001:1001(0) ack 101",
+    );
+}
+
+/// 6.1.3: told with every segment until CWR comes, and told at once.
+#[test]
+fn a_mark_is_echoed_until_the_peer_says_cwr() {
+    let mut bench = accepted();
+    bench.play(
+        "< P. 1:1461(1460) ack 1 ect0
+         > . 1:1(0) ack 1461
+         < P. 1461:2921(1460) ack 1 ce
+         > E. 1:1(0) ack 2921
+         < P. 2921:4381(1460) ack 1 ect0
+         > E. 1:1(0) ack 4381
+         write 100
+         > PE. 1:101(100) ack 4381 ect0
+         < PW. 4381:5841(1460) ack 101 ect0
+         > . 101:101(0) ack 5841
+         < P. 5841:7301(1460) ack 101 ect0
+         > . 101:101(0) ack 7301",
+    );
+    assert_eq!(bench.info().tcpi_options & 16, 16);
+}
+
+/// The segment with CWR may itself be marked: that is news (6.1.3).
+#[test]
+fn cwr_and_ce_on_one_segment_start_a_new_echo() {
+    accepted().play(
+        "< P. 1:1461(1460) ack 1 ce
+         > E. 1:1(0) ack 1461
+         < PW. 1461:2921(1460) ack 1 ce
+         > E. 1:1(0) ack 2921
+         < PW. 2921:4381(1460) ack 1 ect0
+         > . 1:1(0) ack 4381",
+    );
+}
+
+/// 6.1.3: a mark behind a hole counts as well.
+#[test]
+fn a_mark_on_text_out_of_order_is_echoed() {
+    accepted().play(
+        "< P. 1461:2921(1460) ack 1 ce
+         > E. 1:1(0) ack 1
+         < P. 1:1461(1460) ack 1 ect0
+         > E. 1:1(0) ack 2921",
+    );
+}
+
+/// A pure acknowledgement with CE is no text, and whoever marks it gains nothing.
+#[test]
+fn a_mark_without_text_is_not_echoed() {
+    accepted().play(
+        "< . 1:1(0) ack 1 ce
+         < P. 1:1461(1460) ack 1 ect0
+         > . 1:1(0) ack 1461",
+    );
+}
+
+/// 6.1.2: as after a loss, but nothing is sent again; told with CWR on the next new text; once
+/// for a window of data. Proportional rate reduction brings cwnd down.
+#[test]
+fn an_echo_reduces_once_a_window() {
+    let mut bench = sending();
+    bench.play(
+        "write 1460
+         < E. 1:1(0) ack 2921
+         > PW. 14601:16061(1460) ack 1 ect0
+         < E. 1:1(0) ack 7301
+         < E. 1:1(0) ack 14601
+         cwnd = 7
+         write 100
+         > P. 16061:16161(100) ack 1 ect0",
+    );
+    assert_eq!(bench.info().tcpi_ca_state, 2);
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+    assert_eq!(bench.mib.retrans_segs, 0);
+}
+
+/// The reduction lasts until something sent behind it is acknowledged; then cwnd is ssthresh.
+#[test]
+fn the_reduction_ends_when_the_peer_knows_of_it() {
+    let mut bench = sending();
+    bench.play(
+        "< E. 1:1(0) ack 14601
+         write 1460
+         > PW. 14601:16061(1460) ack 1 ect0",
+    );
+    assert_eq!(bench.info().tcpi_ca_state, 2);
+    bench.play(
+        "< . 1:1(0) ack 16061
+         cwnd = 7",
+    );
+    assert_eq!(bench.info().tcpi_ca_state, 0);
+    assert_eq!(bench.info().tcpi_delivered_ce, 10);
+}
+
+/// 6.1.2: whatever the reason for a reduction, CWR tells of it; on new text, not on the repair.
+#[test]
+fn cwr_follows_a_loss_on_new_text() {
+    sending().play(
+        "write 2920
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > P. 1:1461(1460) ack 1
+         > W. 14601:16061(1460) ack 1 ect0
+         < . 1:1(0) ack 1 <sack 1461:14601>
+         > P. 16061:17521(1460) ack 1 ect0",
+    );
+}
+
+/// One reduction for one window, whether it was marked or lost.
+#[test]
+fn a_loss_during_the_reduction_is_no_second_one() {
+    let mut bench = sending();
+    bench.play("< E. 1:1(0) ack 1461");
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+    bench.play(
+        "< E. 1:1(0) ack 1461 <sack 2921:14601>
+         > P. 1461:2921(1460) ack 1",
+    );
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+    assert_eq!(bench.info().tcpi_ca_state, 3);
+}
+
+/// 6.1.6: a probe of a closed window is not ECN-capable.
+#[test]
+fn window_probes_are_not_ecn_capable() {
+    let mut bench = accepted();
+    bench.play(
+        "< . 1:1(0) ack 1 win 0
+         write 1000",
+    );
+    let probe = bench.next_timeout_until_out();
+    assert!(!probe.contains("ect0"), "{probe}");
+}
