@@ -304,3 +304,21 @@ fn both_ways_through_every_qdisc() {
         }
     }
 }
+
+/// A full queue of ours is congestion that we hear of at once: cwnd comes down, and what was
+/// dropped goes again without waiting for the peer to miss it.
+#[test]
+fn what_the_qdisc_drops_is_sent_again_without_waiting_for_the_peer() {
+    let nic = slow_card("pfifo limit 4");
+    let mut flows = Flows::new(&scenario(nic, "delay 20ms"), 4);
+    flows.stream(Nanos::from_secs(5));
+    let host = flows.hosts[0];
+    let dropped = flows.sim.host(host).qdisc_stats(IFACE).unwrap().dropped;
+    let mut count = |name| counter(&mut flows.sim, host, name);
+    assert!(dropped > 10, "{dropped}");
+    let told = count("TcpExtFullsendHostDrops");
+    assert!(told > 0 && told <= dropped, "{told} of {dropped}");
+    for reason in ["TcpExtTCPTimeouts", "TcpExtTCPSackRecovery"] {
+        assert_eq!(count(reason), 0, "{reason}");
+    }
+}

@@ -9,7 +9,9 @@ use fullsend_offload::{
 };
 use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_tcp::DeviceCaps;
-use fullsend_units::Instant;
+use fullsend_units::{Instant, SeqNum};
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use crate::inspect::LinkStats;
 use crate::ip::Neighbours;
@@ -109,6 +111,29 @@ impl IfaceConfig {
     }
 }
 
+/// A packet that a queue did not take.
+pub(crate) struct Dropped {
+    pub(crate) tx: TxToken,
+    /// The sequence numbers of a socket's TCP segment: the first, and the one behind the last.
+    pub(crate) text: Option<(SeqNum, SeqNum)>,
+}
+
+impl Dropped {
+    #[cold]
+    fn of(packet: &Packet) -> Self {
+        let charged = packet.tx.socket != 0 && packet.layers.protocol == protocol::TCP;
+        let repr = charged.then(|| TcpRepr::parse(packet.transport_header()).ok());
+        Self {
+            tx: packet.tx,
+            text: repr.flatten().map(|(repr, _)| {
+                let fin = repr.flags.contains(TcpFlags::FIN);
+                let len = packet.payload.len() as u32 + u32::from(fin);
+                (repr.seq, repr.seq + len)
+            }),
+        }
+    }
+}
+
 /// One interface.
 #[derive(Debug)]
 pub(crate) struct Interface {
@@ -151,13 +176,14 @@ impl Interface {
     }
 
     /// Queues a complete packet. If the queue does not take it, it is dropped, and whom to tell.
-    pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), TxToken> {
+    pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), Dropped> {
         if let Some(qdisc) = &mut self.qdisc {
             self.departure = Instant::ZERO;
-            return qdisc.enqueue(now, packet).map_err(|packet| packet.tx);
+            let taken = qdisc.enqueue(now, packet);
+            return taken.map_err(|packet| Dropped::of(&packet));
         }
         if self.out.len() >= OUT_LIMIT {
-            return Err(packet.tx);
+            return Err(Dropped::of(&packet));
         }
         self.out.push_back(packet);
         Ok(())

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use fullsend_wire::EcnField;
+
 use crate::Host;
 
 fullsend_units::counters! {
@@ -20,6 +22,10 @@ fullsend_units::counters! {
         frag_creates: "IpFragCreates",
         in_octets: "IpExtInOctets",
         out_octets: "IpExtOutOctets",
+        in_no_ect: "IpExtInNoECTPkts",
+        in_ect1: "IpExtInECT1Pkts",
+        in_ect0: "IpExtInECT0Pkts",
+        in_ce: "IpExtInCEPkts",
     }
 }
 
@@ -40,6 +46,10 @@ fullsend_units::counters! {
         dad_duplicates: "Ip6DadDuplicates",
         in_octets: "Ip6InOctets",
         out_octets: "Ip6OutOctets",
+        in_no_ect: "Ip6InNoECTPkts",
+        in_ect1: "Ip6InECT1Pkts",
+        in_ect0: "Ip6InECT0Pkts",
+        in_ce: "Ip6InCEPkts",
     }
 }
 
@@ -95,6 +105,26 @@ impl HostMib {
         }
     }
 }
+
+/// Counts packets by the ECN field of their type of service, as on the wire.
+macro_rules! count_ecn {
+    ($($mib:ident)*) => {
+        $(impl $mib {
+            #[inline]
+            pub(crate) const fn count_ecn(&mut self, tos: u8, packets: u32) {
+                let count = match EcnField::of(tos) {
+                    EcnField::NotEct => &mut self.in_no_ect,
+                    EcnField::Ect1 => &mut self.in_ect1,
+                    EcnField::Ect0 => &mut self.in_ect0,
+                    EcnField::Ce => &mut self.in_ce,
+                };
+                *count += packets as u64;
+            }
+        })*
+    };
+}
+
+count_ecn!(Ip4Mib Ip6Mib);
 
 /// Counters that both families have.
 macro_rules! either {

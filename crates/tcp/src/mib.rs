@@ -28,6 +28,9 @@ fullsend_units::counters! {
         small_queue_throttled: "TcpExtTCPSmallQueueThrottled",
         /// Retransmissions withheld because the host still had the last copy.
         spurious_rtx_host_queues: "TcpExtTCPSpuriousRtxHostQueues",
+        /// Segments or super-segments that a queue of the host dropped (ours; Linux has no counter
+        /// for it).
+        host_drops: "TcpExtFullsendHostDrops",
         /// SYNs and SYN-ACKs sent again.
         syn_retrans: "TcpExtTCPSynRetrans",
         /// Retransmission timeouts.

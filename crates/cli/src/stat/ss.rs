@@ -110,7 +110,7 @@ impl Fields<'_> {
 }
 
 /// Bits of `tcpi_options`.
-const OPTIONS: [(u64, &str); 2] = [(1, "ts"), (2, "sack")];
+const OPTIONS: [(u64, &str); 4] = [(1, "ts"), (2, "sack"), (8, "ecn"), (16, "ecnseen")];
 const WSCALE: u64 = 4;
 
 fn info_line(socket: &SocketView, info: &Fields<'_>) -> String {

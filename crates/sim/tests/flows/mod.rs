@@ -1,4 +1,5 @@
 //! Bulk flows from one host to another over one bottleneck, and looks at them from outside.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::net::SocketAddr;
 
@@ -207,5 +208,12 @@ impl Lab {
         for host in self.hosts {
             self.sim.host(host).sysctl_mut().set(name, value).unwrap();
         }
+    }
+
+    /// A counter of the sender (0) or the receiver (1).
+    pub(crate) fn counter(&mut self, host: usize, name: &str) -> u64 {
+        let all = self.sim.host(self.hosts[host]).counters();
+        let found = all.iter().find(|(n, _)| *n == name);
+        found.unwrap_or_else(|| panic!("no {name}")).1
     }
 }

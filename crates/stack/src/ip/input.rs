@@ -83,6 +83,7 @@ impl Host {
             tos: header[1],
             iface,
         };
+        self.mib.ip4.count_ecn(meta.tos, packet.segments());
         if meta.is_martian() {
             self.mib.ip4.in_addr_errors += 1;
             return;
@@ -108,6 +109,7 @@ impl Host {
             tos: header[0] << 4 | header[1] >> 4,
             iface,
         };
+        self.mib.ip6.count_ecn(meta.tos, packet.segments());
         // RFC 4291 2.5.5.2: mapped addresses stand for IPv4 inside a host, never on a wire.
         if meta.src.is_v4() || meta.dst.is_v4() || meta.is_martian() {
             self.mib.ip6.in_addr_errors += 1;

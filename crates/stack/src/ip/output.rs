@@ -119,9 +119,9 @@ impl Host {
 
     /// Queues a frame on an interface; one that is dropped is completed.
     pub(crate) fn queue_packet(&mut self, now: Instant, iface: u16, is_v4: bool, packet: Packet) {
-        if let Err(token) = self.iface_mut(iface).push(now, packet) {
+        if let Err(dropped) = self.iface_mut(iface).push(now, packet) {
             *self.mib.out_discards(is_v4) += 1;
-            self.complete(now, token);
+            self.tcp_dropped(now, &dropped);
         }
     }
 }

@@ -10,7 +10,7 @@ use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
 
 use super::socket::{Entry, Socket};
 use crate::demux::FlowKey;
-use crate::interface::LOOPBACK;
+use crate::interface::{Dropped, LOOPBACK};
 use crate::ip::Path;
 use crate::table::Table;
 use crate::{Host, StackError};
@@ -239,6 +239,28 @@ impl Host {
             if !socket.queued && socket.conn.wants_transmit() {
                 self.settle(now, index);
             }
+        }
+    }
+}
+
+impl Host {
+    /// A queue of ours did not take a segment.
+    #[cold]
+    pub(crate) fn tcp_dropped(&mut self, now: Instant, dropped: &Dropped) {
+        let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(dropped.tx.socket) else {
+            return;
+        };
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        let truesize = dropped.tx.truesize;
+        let Some((seq, end)) = dropped.text else {
+            return socket.conn.handle_tx_complete(&mut cx, truesize);
+        };
+        socket.conn.handle_tx_dropped(&mut cx, truesize, seq, end);
+        // Its turn is over, though it may have more: the next completion, ACK or timeout asks it
+        // again. Until then the queue would only drop what it gives.
+        socket.queued = false;
+        if let Some(at) = socket.conn.poll_deadline() {
+            self.tcp.wheel.arm(index, at);
         }
     }
 }

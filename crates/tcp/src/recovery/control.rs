@@ -224,10 +224,15 @@ impl Connection {
             }
             Phase::Loss => {}
         }
+        self.tell_lost_if_sampled(cx);
+        delivered
+    }
+
+    #[inline]
+    pub(super) fn tell_lost_if_sampled(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.delivery().is_some() {
             self.tell_lost(cx);
         }
-        delivered
     }
 
     /// A retransmission that something overtook which was sent a reordering window (RFC 8985 6.2:

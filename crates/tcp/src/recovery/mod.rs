@@ -1,6 +1,7 @@
 //! Loss recovery: what is in flight, what of it arrived, what is lost, and how fast to repair.
 
 mod control;
+mod host_drop;
 mod prr;
 mod rtx_queue;
 mod undo;

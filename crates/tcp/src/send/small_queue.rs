@@ -76,11 +76,7 @@ impl Connection {
         if truesize == 0 {
             return;
         }
-        debug_assert!(truesize <= self.snd.wmem_inflight, "completed twice");
-        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
-        if let Some(flow) = &mut self.snd.flow {
-            flow.on_completed();
-        }
+        self.forget_handed_out(truesize);
         if self.extras.is_some() {
             self.watch_sent(cx);
         }
@@ -89,6 +85,19 @@ impl Connection {
             // The socket's own flags decide now: MSG_MORE was of one call.
             self.snd.more = false;
             self.out.any = true;
+        }
+    }
+
+    /// The host has this no longer.
+    #[inline]
+    pub(crate) fn forget_handed_out(&mut self, truesize: u32) {
+        if truesize == 0 {
+            return;
+        }
+        debug_assert!(truesize <= self.snd.wmem_inflight, "completed twice");
+        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_sub(truesize);
+        if let Some(flow) = &mut self.snd.flow {
+            flow.on_completed();
         }
     }
 

@@ -71,6 +71,23 @@ impl RtxQueue {
         before - self.retrans_out
     }
 
+    /// What lies between `seq` and `end` never left the host, or not again: it is lost, for sure.
+    /// Segments newly waiting to be sent again.
+    pub(crate) fn mark_dropped(&mut self, seq: SeqNum, end: SeqNum) -> u32 {
+        let before = self.rtx_pending;
+        for i in self.index_after(seq)..self.units.len() {
+            let unit = &self.units[i];
+            if unit.end().after(end) {
+                break;
+            }
+            if unit.marks.has(Marks::RETRANS) {
+                self.remark(i, |m| m.without(Marks::RETRANS).without(Marks::LOST));
+            }
+            self.mark_lost(i);
+        }
+        self.rtx_pending - before
+    }
+
     /// RFC 6582: marks the first segment lost (fast retransmit, partial ACK). Segments newly
     /// lost (0 or 1).
     pub(crate) fn mark_head_lost(&mut self) -> u32 {

@@ -1,0 +1,63 @@
+//! ECN over a bottleneck that marks (RFC 3168).
+
+mod flows;
+
+use flows::{Flow, Lab, Path, secs};
+
+/// 50 Mbit/s and 20 ms; what waits longer than 5 ms is marked.
+const MARKING: Path<'static> = Path {
+    netem: "delay 10ms rate 50mbit limit 1000 ce_threshold 5ms",
+    back: "delay 10ms",
+};
+const BYTES: f64 = 6_250_000.0;
+
+fn run(path: Path<'_>, tcp_ecn: &str, congestion: &str) -> (Lab, Flow, f64) {
+    let mut lab = Lab::new(3, path);
+    lab.sysctl("tcp_ecn", tcp_ecn);
+    let mut flow = lab.flow(congestion);
+    lab.run_for(&mut [&mut flow], secs(10));
+    let share = flow.received() as f64 / 10.0 / BYTES;
+    println!("{congestion}, tcp_ecn={tcp_ecn}: {share:.3}");
+    (lab, flow, share)
+}
+
+#[test]
+fn marks_keep_the_queue_short_and_nothing_is_lost() {
+    for congestion in ["cubic", "reno", "bbr"] {
+        let (mut lab, flow, share) = run(MARKING, "1", congestion);
+        let info = lab.info(&flow);
+        assert_eq!(info.tcpi_total_retrans, 0, "{congestion}");
+        // 20 ms and the threshold, and what a burst adds.
+        let srtt = info.tcpi_rtt;
+        assert!(srtt < 40_000, "{congestion}: {srtt} us");
+        assert!(share > 0.75, "{congestion}: {share}");
+        assert!(lab.counter(1, "IpExtInCEPkts") > 0, "{congestion}");
+        assert!(lab.counter(1, "IpExtInECT0Pkts") > 10_000, "{congestion}");
+        // Acknowledgements are not ECN-capable.
+        assert_eq!(lab.counter(0, "IpExtInECT0Pkts"), 0, "{congestion}");
+        assert!(info.tcpi_delivered_ce > 0, "{congestion}");
+    }
+}
+
+/// A peer that does not ask is not marked, and fills the queue.
+#[test]
+fn without_ecn_the_same_link_marks_nothing() {
+    let (mut lab, flow, _) = run(MARKING, "0", "cubic");
+    assert_eq!(lab.counter(1, "IpExtInCEPkts"), 0);
+    let info = lab.info(&flow);
+    assert_eq!(info.tcpi_delivered_ce, 0);
+    assert!(info.tcpi_rtt > 60_000, "{} us", info.tcpi_rtt);
+}
+
+/// Random marks are taken for congestion, as loss is, but cost no retransmission: about Reno's
+/// window for a mark in a thousand.
+#[test]
+fn random_marks_reduce_as_random_losses_do() {
+    let path = Path {
+        netem: "delay 10ms rate 50mbit limit 1000 loss 0.1% ecn",
+        back: "delay 10ms",
+    };
+    let (mut lab, flow, share) = run(path, "1", "reno");
+    assert_eq!(lab.info(&flow).tcpi_total_retrans, 0);
+    assert!((0.2..0.9).contains(&share), "{share}");
+}
