@@ -179,7 +179,7 @@ impl Text {
     fn pop(&mut self) -> Option<Slice> {
         let first = self.pieces.pop_front()?;
         self.pinned -= first.pinned() as u32;
-        if self.pieces.is_empty() && self.pieces.capacity() > 2 * KEPT_PIECES {
+        if self.pieces.is_empty() && self.pieces.capacity() > KEPT_PIECES {
             self.pieces.shrink_to(KEPT_PIECES);
         }
         Some(first)

@@ -23,6 +23,17 @@ const FIRST_SEGS: u32 = 10;
 /// Segments that a window held down still offers.
 const SQUEEZED_SEGS: u32 = 4;
 
+/// Who says how large the buffer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tuning {
+    /// We do, as the path needs it.
+    Auto,
+    /// `SO_RCVBUF`.
+    Locked,
+    /// `TCP_WINDOW_CLAMP`: `read_per_rtt`, which nobody needs then, holds it.
+    Clamped,
+}
+
 /// Decides what window to advertise, and tunes the receive buffer.
 ///
 /// `rcvbuf` is in bytes of memory as Linux counts it; half of it is offered as window, the other
@@ -46,10 +57,7 @@ pub(crate) struct RecvWindow {
     offered_scale: WindowScale,
     /// In force.
     scale_in_force: WindowScale,
-    /// `SO_RCVBUF` or `TCP_WINDOW_CLAMP` was set: no tuning.
-    locked: bool,
-    /// `TCP_WINDOW_CLAMP` was set: `read_per_rtt`, which nobody needs then, holds it.
-    clamped: bool,
+    tuning: Tuning,
     /// The sender used up all that was offered since the buffer was last given more.
     exhausted: bool,
 }
@@ -68,8 +76,7 @@ impl RecvWindow {
             timed_since: Instant::ZERO,
             offered_scale: WindowScale::for_window(Window(rmem[2])),
             scale_in_force: WindowScale::ZERO,
-            locked: false,
-            clamped: false,
+            tuning: Tuning::Auto,
             exhausted: false,
         }
     }
@@ -107,7 +114,7 @@ impl RecvWindow {
     #[inline]
     fn limit(&self) -> u32 {
         let half = self.rcvbuf / 2;
-        if self.clamped {
+        if self.tuning == Tuning::Clamped {
             half.min(self.read_per_rtt)
         } else {
             half
@@ -116,8 +123,11 @@ impl RecvWindow {
 
     /// `TCP_WINDOW_CLAMP`: no larger window is offered; 0: none.
     pub(crate) fn set_clamp(&mut self, bytes: u32) {
-        self.clamped = bytes != 0;
-        self.locked |= self.clamped;
+        self.tuning = match (bytes, self.tuning) {
+            (0, Tuning::Auto) => Tuning::Auto,
+            (0, _) => Tuning::Locked,
+            _ => Tuning::Clamped,
+        };
         self.read_per_rtt = bytes;
     }
 
@@ -237,7 +247,7 @@ impl RecvWindow {
         rmem: [u32; 3],
         may_grow: bool,
     ) {
-        if self.locked {
+        if self.tuning != Tuning::Auto {
             return;
         }
         if self.exhausted && held == 0 {
@@ -267,7 +277,7 @@ impl RecvWindow {
     #[cold]
     fn on_exhausted(&mut self, most: u32, may_grow: bool) {
         self.exhausted = false;
-        if !self.locked && may_grow {
+        if may_grow {
             self.rcvbuf = self.rcvbuf.max(self.rcvbuf.saturating_mul(2).min(most));
         }
     }
@@ -288,7 +298,9 @@ impl RecvWindow {
     /// `SO_RCVBUF`: this many bytes of memory, and no more tuning.
     pub(crate) fn lock(&mut self, rcvbuf: u32) {
         self.rcvbuf = rcvbuf;
-        self.locked = true;
+        if self.tuning == Tuning::Auto {
+            self.tuning = Tuning::Locked;
+        }
     }
 
     /// The largest window that was on offer, about.
