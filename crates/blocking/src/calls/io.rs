@@ -1,0 +1,152 @@
+//! Sending and receiving. A stream's call that may wait goes on until it has done what it was
+//! asked for, and tells what it did so far when it cannot.
+
+use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
+use fullsend_units::Instant;
+
+use super::Patience;
+use crate::abi::{
+    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_WAITALL, SO_RCVLOWAT,
+    SO_TYPE, SOCK_STREAM, SOL_SOCKET,
+};
+use crate::stack::Stack;
+use crate::wait::What;
+
+impl Stack {
+    /// `sendmsg(2)`: waits for room, at most `SO_SNDTIMEO`, until all is taken; how much was.
+    pub fn sendmsg(
+        &self,
+        handle: Handle,
+        data: &[&[u8]],
+        flags: i32,
+        dest: Option<SockAddr>,
+        control: &[u8],
+    ) -> Result<usize> {
+        let want: usize = data.iter().map(|part| part.len()).sum();
+        let mut done = 0;
+        let sent = self.wait(
+            What::Of(&[handle]),
+            |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
+            |posix, now| {
+                let sent = if done == 0 {
+                    posix.sendmsg(now, handle, data, flags, dest, control)
+                } else {
+                    posix.sendmsg(now, handle, &rest(data, done), flags, dest, control)
+                };
+                match sent {
+                    Ok(n) => done += n,
+                    Err(Errno::EAGAIN) => return Ok(None),
+                    Err(error) => return if done > 0 { Ok(Some(())) } else { Err(error) },
+                }
+                Ok((done >= want).then_some(()))
+            },
+        );
+        match sent {
+            _ if done > 0 => Ok(done),
+            Ok(Some(())) => Ok(0),
+            Ok(None) => Err(Errno::EAGAIN),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `recvmsg(2)`: waits for data, at most `SO_RCVTIMEO`: for `SO_RCVLOWAT` bytes of them, or
+    /// for as many as the buffers hold with `MSG_WAITALL`.
+    pub fn recvmsg(
+        &self,
+        handle: Handle,
+        data: &mut [&mut [u8]],
+        flags: i32,
+        control: &mut [u8],
+    ) -> Result<Received> {
+        let room: usize = data.iter().map(|part| part.len()).sum();
+        let mut sofar = Received::default();
+        let mut target = None;
+        let received = self.wait(
+            What::Of(&[handle]),
+            |posix, now| patience(flags, Patience::Receive).until(posix, now, handle),
+            |posix, now| {
+                let peeks = flags & MSG_PEEK != 0;
+                let got = if sofar.len == 0 || peeks {
+                    posix.recvmsg(now, handle, data, flags, control)
+                } else {
+                    posix.recvmsg(now, handle, &mut rest_mut(data, sofar.len), flags, control)
+                };
+                let got = match got {
+                    Ok(got) => got,
+                    Err(Errno::EAGAIN) => return Ok(None),
+                    Err(_) if sofar.len > 0 => return Ok(Some(())),
+                    Err(error) => return Err(error),
+                };
+                let before = if peeks { 0 } else { sofar.len };
+                sofar = Received {
+                    len: before + got.len,
+                    ..got
+                };
+                if got.len == 0 || sofar.len >= room {
+                    return Ok(Some(()));
+                }
+                let target =
+                    *target.get_or_insert_with(|| enough(posix, now, handle, flags, room));
+                let done = sofar.len >= target || peeks && ended(posix, handle);
+                Ok(done.then_some(()))
+            },
+        );
+        match received {
+            Ok(None) if sofar.len == 0 => Err(Errno::EAGAIN),
+            Err(error) if sofar.len == 0 => Err(error),
+            _ => Ok(sofar),
+        }
+    }
+}
+
+/// Reports of errors are there or not; nobody waits for them.
+fn patience(flags: i32, usual: Patience) -> Patience {
+    if flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0 {
+        usual
+    } else {
+        Patience::None
+    }
+}
+
+/// How many bytes are enough. A datagram is one, however long.
+fn enough(posix: &mut Posix, now: Instant, handle: Handle, flags: i32, room: usize) -> usize {
+    let mut int = |name| {
+        let mut value = [0; 4];
+        let got = posix.getsockopt(now, handle, SOL_SOCKET, name, &mut value);
+        got.map_or(0, |_| i32::from_ne_bytes(value))
+    };
+    if flags & MSG_ERRQUEUE != 0 || int(SO_TYPE) != SOCK_STREAM {
+        return 0;
+    }
+    if flags & MSG_WAITALL != 0 {
+        return room;
+    }
+    room.min(int(SO_RCVLOWAT) as usize)
+}
+
+/// No more will come.
+fn ended(posix: &mut Posix, handle: Handle) -> bool {
+    let events = posix.poll_events(handle).unwrap_or(EPOLLERR);
+    events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0
+}
+
+/// What follows the first `done` bytes.
+fn rest<'a>(data: &[&'a [u8]], mut done: usize) -> Vec<&'a [u8]> {
+    let mut out = Vec::with_capacity(data.len());
+    for part in data {
+        let skip = done.min(part.len());
+        done -= skip;
+        out.push(&part[skip..]);
+    }
+    out
+}
+
+fn rest_mut<'a>(data: &'a mut [&mut [u8]], mut done: usize) -> Vec<&'a mut [u8]> {
+    let mut out = Vec::with_capacity(data.len());
+    for part in data {
+        let skip = done.min(part.len());
+        done -= skip;
+        out.push(&mut part[skip..]);
+    }
+    out
+}

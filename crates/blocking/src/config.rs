@@ -1,0 +1,395 @@
+//! How a stack is put together, as text: `KEY=VALUE` settings.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder};
+use fullsend_offload::Link;
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac, QdiscConfig};
+use fullsend_tcp::Sysctl;
+use fullsend_units::{Instant, Seed};
+
+/// Free payload memory that a stack keeps for reuse unless told otherwise, bytes.
+const POOL_BYTES: usize = 16 << 20;
+/// The MTU of a stack without a TUN or TAP unless told otherwise.
+const MTU: u32 = 1500;
+
+/// How to put a stack together.
+///
+/// | key | value |
+/// |---|---|
+/// | `tun`, `tap` | run over the device of that name, which is made if it does not exist |
+/// | `address` | `10.9.0.2/24`, `fd09::2/64`; once for each |
+/// | `kernel_address` | the same for the kernel's side of a TUN or TAP |
+/// | `gateway` | the default route of the gateway's family |
+/// | `route` | `10.8.0.0/16 via 10.9.0.1`; without `via`, straight to the link |
+/// | `mtu` | largest IP packet, bytes |
+/// | `link` | `ip` or `ethernet`: what packets begin with, when driven by hand |
+/// | `mac` | our hardware address on Ethernet, `02:00:00:00:00:01` |
+/// | `offload` | which offloads to ask a TUN or TAP for, as in `csum,tso4` (`all`, `none`) |
+/// | `gso`, `gro` | `on` or `off` |
+/// | `qdisc` | `fq`, `tbf rate 100mbit burst 64kb`, `pfifo limit 1000`, `noqueue` |
+/// | `seed` | a number that all random numbers derive from, for repeatable runs |
+/// | `pool_bytes` | free payload memory kept for reuse |
+/// | any other | a tunable by its Linux name, with or without `net.ipv4.` |
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) device: DeviceChoice,
+    offload: OffloadSet,
+    addresses: Vec<Cidr>,
+    kernel_addresses: Vec<Cidr>,
+    routes: Vec<Route>,
+    mtu: Option<u32>,
+    mac: Option<[u8; 6]>,
+    sysctl: Sysctl,
+    seed: Option<Seed>,
+    pool_bytes: usize,
+    gso: bool,
+    gro: bool,
+    qdisc: QdiscConfig,
+}
+
+/// What a stack runs over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum DeviceChoice {
+    Hand(Link),
+    Tun(String),
+    Tap(String),
+}
+
+/// A destination, and through whom it is reached.
+pub(crate) type Route = (Cidr, Option<IpAddr>);
+
+/// What is wrong with a setting, and the mend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError(pub(crate) String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<ConfigError> for io::Error {
+    fn from(error: ConfigError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::Hand(Link::Ip),
+            offload: OffloadSet::ALL,
+            addresses: Vec::new(),
+            kernel_addresses: Vec::new(),
+            routes: Vec::new(),
+            mtu: None,
+            mac: None,
+            sysctl: Sysctl::default(),
+            seed: None,
+            pool_bytes: POOL_BYTES,
+            gso: true,
+            gro: true,
+            qdisc: QdiscConfig::NoQueue,
+        }
+    }
+}
+
+impl Config {
+    /// From settings separated by commas, semicolons or line ends; `#` begins a remark.
+    ///
+    /// A piece without `=` belongs to the value before it: `tcp_wmem=4096,16384,65536`.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for (key, value) in Self::pairs(text)? {
+            config.set(&key, &value)?;
+        }
+        Ok(config)
+    }
+
+    /// The settings of a text as [`parse`](Self::parse) takes it, in order.
+    pub fn pairs(text: &str) -> Result<Vec<(String, String)>, ConfigError> {
+        let mut out = Vec::<(String, String)>::new();
+        for line in text.split(['\n', ';']) {
+            let line = line.split('#').next().unwrap_or("");
+            let mut continues = false;
+            for piece in line.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+                match (piece.split_once('='), out.last_mut()) {
+                    (Some((key, value)), _) => out.push((key.trim().into(), value.trim().into())),
+                    (None, Some((_, value))) if continues => {
+                        value.push(',');
+                        value.push_str(piece);
+                    }
+                    (None, _) => return Err(wrong("setting", piece, "KEY=VALUE")),
+                }
+                continues = true;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Sets one. Those that stand for lists are added to.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        match key {
+            "tun" => self.device = DeviceChoice::Tun(value.into()),
+            "tap" => self.device = DeviceChoice::Tap(value.into()),
+            "link" => self.device = DeviceChoice::Hand(parse_link(value)?),
+            "address" => self.addresses.push(parse_cidr(value)?),
+            "kernel_address" => self.kernel_addresses.push(parse_cidr(value)?),
+            "gateway" => self.routes.push(parse_gateway(value)?),
+            "route" => self.routes.push(parse_route(value)?),
+            "mtu" => self.mtu = Some(number(key, value)?),
+            "mac" => self.mac = Some(parse_mac(value)?),
+            "offload" => {
+                let set = value.parse::<OffloadSet>();
+                self.offload = set.map_err(|e| ConfigError(format!("offload: {e}")))?;
+            }
+            "gso" => self.gso = switch(key, value)?,
+            "gro" => self.gro = switch(key, value)?,
+            "qdisc" => {
+                let qdisc = value.parse::<QdiscConfig>();
+                self.qdisc = qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?;
+            }
+            "seed" => self.seed = Some(Seed::from_u64(number(key, value)?)),
+            "pool_bytes" => self.pool_bytes = number(key, value)?,
+            _ => {
+                let set = self.sysctl.set(key, value);
+                set.map_err(|e| ConfigError(e.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs over a TUN or TAP, which somebody must drive.
+    pub fn has_device(&self) -> bool {
+        !matches!(self.device, DeviceChoice::Hand(_))
+    }
+
+    /// The host as yet without interfaces, and what its random numbers derive from.
+    pub(crate) fn host(&self) -> io::Result<(Host, Seed)> {
+        let seed = self.seed.map_or_else(os_seed, Ok)?;
+        let host = Host::new(HostConfig {
+            seed,
+            sysctl: self.sysctl.clone(),
+            pool_bytes: self.pool_bytes,
+        });
+        Ok((host, seed))
+    }
+
+    /// The TUN or TAP, not opened yet.
+    pub(crate) fn tun(&self) -> Option<TunBuilder> {
+        let mut tun = match &self.device {
+            DeviceChoice::Hand(_) => return None,
+            DeviceChoice::Tun(name) => Tun::tun(name),
+            DeviceChoice::Tap(name) => Tun::tap(name),
+        };
+        tun = tun.offload(self.offload);
+        if let Some(mtu) = self.mtu {
+            tun = tun.mtu(mtu);
+        }
+        for cidr in &self.kernel_addresses {
+            tun = tun.kernel_address(cidr.addr, cidr.prefix);
+        }
+        Some(tun)
+    }
+
+    /// The MTU where no device says it.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.mtu.unwrap_or(MTU)
+    }
+
+    /// Gives the host its interface, addresses and routes.
+    pub(crate) fn set_up(
+        &self,
+        host: &mut Host,
+        seed: Seed,
+        caps: Caps,
+        now: Instant,
+    ) -> Result<IfaceId, ConfigError> {
+        let mtu = self.mtu.unwrap_or(caps.mtu);
+        let v6 = self.addresses.iter().any(|a| a.addr.is_ipv6());
+        let least = if v6 { 1280 } else { 68 };
+        if !(least..=65_535).contains(&mtu) {
+            let want = format!("{least} to 65535");
+            return Err(wrong("mtu", &mtu.to_string(), &want));
+        }
+        let iface = host.add_interface(IfaceConfig {
+            link: caps.link,
+            mac: Mac(self.mac.unwrap_or_else(|| local_mac(seed))),
+            mtu,
+            tso4: caps.tso4,
+            tso6: caps.tso6,
+            uso: caps.uso,
+            tx_checksum: caps.tx_checksum,
+            gso_max_size: caps.gso_max_size,
+            gso: self.gso,
+            gro: self.gro,
+            qdisc: self.qdisc,
+        });
+        for &cidr in &self.addresses {
+            add_address(host, now, iface, cidr)?;
+        }
+        for &route in &self.routes {
+            add_route(host, iface, route)?;
+        }
+        Ok(iface)
+    }
+}
+
+pub(crate) fn add_address(
+    host: &mut Host,
+    now: Instant,
+    iface: IfaceId,
+    cidr: Cidr,
+) -> Result<(), ConfigError> {
+    let added = host.add_address(now, iface, cidr);
+    added.map_err(|e| ConfigError(format!("address {}/{}: {e}", cidr.addr, cidr.prefix)))
+}
+
+pub(crate) fn add_route(
+    host: &mut Host,
+    iface: IfaceId,
+    (destination, gateway): Route,
+) -> Result<(), ConfigError> {
+    let added = host.add_route(destination, gateway, iface);
+    let Cidr { addr, prefix } = destination;
+    added.map_err(|e| ConfigError(format!("route {addr}/{prefix}: {e}")))
+}
+
+pub(crate) fn wrong(key: &str, value: &str, want: &str) -> ConfigError {
+    ConfigError(format!("{key} {value:?} makes no sense: give {want}"))
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, ConfigError> {
+    value.parse().map_err(|_| wrong(key, value, "a number"))
+}
+
+fn switch(key: &str, value: &str) -> Result<bool, ConfigError> {
+    match value {
+        "on" | "1" => Ok(true),
+        "off" | "0" => Ok(false),
+        _ => Err(wrong(key, value, "on or off")),
+    }
+}
+
+fn parse_link(value: &str) -> Result<Link, ConfigError> {
+    match value {
+        "ip" => Ok(Link::Ip),
+        "ethernet" => Ok(Link::Ethernet),
+        _ => Err(wrong("link", value, "ip or ethernet")),
+    }
+}
+
+pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, ConfigError> {
+    let parse = || {
+        let (addr, prefix) = text.split_once('/')?;
+        let addr: IpAddr = addr.parse().ok()?;
+        let most = if addr.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.parse().ok().filter(|&p| p <= most)?;
+        Some(Cidr { addr, prefix })
+    };
+    let want = "one with a prefix length, such as 10.9.0.2/24 or fd09::2/64";
+    parse().ok_or_else(|| wrong("address", text, want))
+}
+
+pub(crate) fn parse_route(text: &str) -> Result<Route, ConfigError> {
+    match text.split_once(" via ") {
+        None => Ok((parse_cidr(text)?, None)),
+        Some((destination, gateway)) => {
+            let (_, gateway) = parse_gateway(gateway.trim())?;
+            Ok((parse_cidr(destination.trim())?, gateway))
+        }
+    }
+}
+
+/// The default route of the gateway's family.
+pub(crate) fn parse_gateway(text: &str) -> Result<Route, ConfigError> {
+    let gateway: IpAddr = text
+        .parse()
+        .map_err(|_| wrong("gateway", text, "an address"))?;
+    let addr = match gateway {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    Ok((Cidr { addr, prefix: 0 }, Some(gateway)))
+}
+
+fn parse_mac(text: &str) -> Result<[u8; 6], ConfigError> {
+    let parse = || {
+        let mut mac = [0; 6];
+        let mut pieces = text.split(':');
+        for byte in &mut mac {
+            *byte = u8::from_str_radix(pieces.next()?, 16).ok()?;
+        }
+        // A group's address cannot be a sender's.
+        (pieces.next().is_none() && mac[0] & 1 == 0).then_some(mac)
+    };
+    let want = "the address of one host, such as 02:00:00:00:00:01";
+    parse().ok_or_else(|| wrong("mac", text, want))
+}
+
+/// A locally administered unicast address (IEEE 802c).
+fn local_mac(seed: Seed) -> [u8; 6] {
+    let [a, b, c, d, e, f, ..] = seed.0[3].to_be_bytes();
+    [(a & 0xfc) | 2, b, c, d, e, f]
+}
+
+fn os_seed() -> io::Result<Seed> {
+    let mut bytes = [[0; 8]; 4];
+    File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(bytes.as_flattened_mut()))
+        .map_err(|error| {
+            let text = format!("/dev/urandom cannot be read ({error}): give seed=NUMBER");
+            io::Error::new(error.kind(), text)
+        })?;
+    Ok(Seed(bytes.map(u64::from_ne_bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, DeviceChoice};
+
+    #[test]
+    fn commas_semicolons_lines_and_remarks() {
+        let text = "tun=fs0,address=10.0.0.1/24, address = fd00::1/64;mtu=9000\n\
+                    # nothing\ntcp_wmem=4096,16384,65536,gso=off # no super-segments\n\
+                    net.ipv4.tcp_rmem=4096 5000 6000\nroute=10.1.0.0/16 via 10.0.0.9\n\
+                    qdisc=tbf rate 100mbit burst 64kb";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config.device, DeviceChoice::Tun("fs0".into()));
+        assert_eq!(config.addresses.len(), 2);
+        assert_eq!((config.mtu(), config.gso), (9000, false));
+        assert_eq!(config.sysctl.tcp_wmem, [4096, 16_384, 65_536]);
+        assert_eq!(config.sysctl.tcp_rmem, [4096, 5000, 6000]);
+        let (destination, gateway) = config.routes[0];
+        assert_eq!(destination.prefix, 16);
+        assert_eq!(gateway, Some([10, 0, 0, 9].into()));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_mend() {
+        for (text, part) in [
+            ("tun", "\"tun\" makes no sense: give KEY=VALUE"),
+            ("mtu=big", "mtu \"big\" makes no sense: give a number"),
+            ("address=10.0.0.1", "\"10.0.0.1\""),
+            ("address=10.0.0.1/33", "prefix length"),
+            ("mac=01:00:00:00:00:00", "one host"),
+            ("mac=02:00:00:00:00", "one host"),
+            ("gro=maybe", "on or off"),
+            ("gateway=x", "an address"),
+            ("route=10.0.0.0/8 via y", "an address"),
+            ("tcp_sak=1", "tcp_sack"),
+            ("qdisc=nonsense", "qdisc"),
+            ("link=atm", "ip or ethernet"),
+            ("mtu=9000\n16384", "\"16384\""),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The thread behind a stack with a device: it receives, runs timers, and sends what callers
+//! could not send themselves.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use fullsend_posix::Errno;
+use fullsend_units::Instant;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::shard::RX_BATCH;
+use crate::stack::Shared;
+
+/// Wakes the driver, once however often it is asked before it wakes.
+pub(crate) struct Kick {
+    file: OwnedFd,
+    kicked: AtomicBool,
+}
+
+impl Kick {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            file: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            kicked: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn kick(&self) {
+        if !self.kicked.swap(true, Ordering::AcqRel) {
+            // A full counter is readable as it is.
+            let _ = rustix::io::write(&self.file, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn clear(&self) {
+        if self.kicked.swap(false, Ordering::AcqRel) {
+            let _ = rustix::io::read(&self.file, &mut [0; 8]);
+        }
+    }
+}
+
+/// What a turn leaves to do.
+enum Next {
+    /// Another turn at once.
+    Again,
+    /// A turn when the device has something, or room if `blocked`, or at the time.
+    Sleep {
+        blocked: bool,
+        until: Option<Instant>,
+    },
+    /// The stack has ended.
+    End,
+}
+
+/// Starts it. `device` is a copy of the device's file, to wait on.
+pub(crate) fn spawn(shared: &Arc<Shared>, device: OwnedFd) -> io::Result<JoinHandle<()>> {
+    let shared = shared.clone();
+    let drive = move || {
+        if let Err(error) = drive(&shared, &device) {
+            tracing::error!(%error, "the stack stops: its device failed");
+            shared.end(Errno::ENETDOWN);
+        }
+    };
+    thread::Builder::new().name("fullsend".into()).spawn(drive)
+}
+
+fn drive(shared: &Shared, device: &OwnedFd) -> io::Result<()> {
+    loop {
+        match turn(shared)? {
+            Next::Again => {}
+            Next::Sleep { blocked, until } => sleep(shared, device, blocked, until)?,
+            Next::End => return Ok(()),
+        }
+    }
+}
+
+/// One batch. Timers come behind all that was received: after a pause of this process, the ACK
+/// that stops a retransmission timer may be waiting in the device.
+fn turn(shared: &Shared) -> io::Result<Next> {
+    if let Some(kick) = &shared.kick {
+        kick.clear();
+    }
+    let (mut shard, now) = shared.lock();
+    if shard.dead.is_some() {
+        return Ok(Next::End);
+    }
+    let full = shard.receive(now)? >= RX_BATCH;
+    if !full {
+        shard.run_timers(now);
+    }
+    shard.settle(now);
+    let until = shard.deadline();
+    shard.armed = until.unwrap_or(Instant::FAR_FUTURE);
+    if full || shard.more {
+        return Ok(Next::Again);
+    }
+    let blocked = shard.blocked;
+    Ok(Next::Sleep { blocked, until })
+}
+
+fn sleep(
+    shared: &Shared,
+    device: &OwnedFd,
+    blocked: bool,
+    until: Option<Instant>,
+) -> io::Result<()> {
+    let Some(kick) = &shared.kick else {
+        return Ok(());
+    };
+    let span = until.map(|at| at.since(shared.clock.now()).as_nanos());
+    let timeout = span.map(|ns| Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as _,
+    });
+    let room = if blocked {
+        PollFlags::OUT
+    } else {
+        PollFlags::empty()
+    };
+    let mut files = [
+        PollFd::new(device, PollFlags::IN | room),
+        PollFd::new(&kick.file, PollFlags::IN),
+    ];
+    match poll(&mut files, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

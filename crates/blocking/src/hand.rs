@@ -1,0 +1,93 @@
+//! The device of a stack that is driven by hand: what it sends waits until somebody takes it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use fullsend_device::{Caps, Device};
+use fullsend_offload::{Link, Packet};
+use fullsend_units::Instant;
+use parking_lot::Mutex;
+
+use crate::Clock;
+
+/// Packets that wait to be taken at most; the stack keeps what is beyond.
+const OUTBOX_PACKETS: usize = 1024;
+
+/// What left the stack and when, first come, first out.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    queue: Arc<Mutex<VecDeque<(Instant, Packet)>>>,
+    clock: Clock,
+    /// Packets are completed when they are put in here, not when they are taken out.
+    completes_at_once: bool,
+}
+
+impl Outbox {
+    pub(crate) fn new(clock: Clock, completes_at_once: bool) -> Self {
+        Self {
+            queue: Arc::default(),
+            clock,
+            completes_at_once,
+        }
+    }
+
+    /// The next packet, and when it left the stack.
+    pub fn take(&self) -> Option<(Instant, Packet)> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Nothing waits to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
+    }
+}
+
+/// The stack's end of an outbox.
+pub(crate) struct HandDevice {
+    pub(crate) outbox: Outbox,
+    pub(crate) caps: Caps,
+}
+
+/// A device that takes super-segments whole, with checksums that somebody else completes.
+pub(crate) const fn caps(link: Link, mtu: u32, offload: bool) -> Caps {
+    Caps {
+        link,
+        mtu,
+        tso4: offload,
+        tso6: offload,
+        uso: offload,
+        tx_checksum: offload,
+        gso_max_size: 65_535,
+    }
+}
+
+impl Device for HandDevice {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        let now = self.outbox.clock.now();
+        let mut queue = self.outbox.queue.lock();
+        let room = OUTBOX_PACKETS.saturating_sub(queue.len()).min(batch.len());
+        queue.extend(batch.drain(..room).map(|packet| (now, packet)));
+        Ok(())
+    }
+
+    fn receive(&mut self, _batch: &mut Vec<Packet>, _max: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn in_flight(&self) -> usize {
+        if self.outbox.completes_at_once {
+            return 0;
+        }
+        self.outbox.queue.lock().len()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

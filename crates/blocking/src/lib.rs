@@ -1,0 +1,41 @@
+//! A stack for threads: BSD's socket calls, blocking and not, over a TUN or TAP that a thread of
+//! ours drives, or by hand: the program carries the packets and says what time it is.
+//!
+//! [`Stack`] is a mutex around [`Posix`](fullsend_posix::Posix) and its device. A call that must
+//! wait sleeps on a condition variable, in the kernel, until its socket is ready. The C library
+//! and packetdrill's are made of it.
+//!
+//! ```
+//! use fullsend_blocking::{Clock, Config, Hand, SockAddr, Stack, abi::*};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let stack = Stack::by_hand(&Config::parse("address=10.0.0.1/24")?, Clock::real(), Hand::default())?;
+//! let server = stack.socket(AF_INET, SOCK_STREAM, 0)?;
+//! let here = SockAddr::V4("127.0.0.1:80".parse()?);
+//! stack.bind(server, here)?;
+//! stack.listen(server, 8)?;
+//! let client = stack.socket(AF_INET, SOCK_STREAM, 0)?;
+//! stack.connect(client, here)?;
+//! let (peer, _from) = stack.accept4(server, 0)?;
+//! stack.sendmsg(client, &[b"hello"], 0, None, &[])?;
+//! let mut buffer = [0; 5];
+//! stack.recvmsg(peer, &mut [&mut buffer], MSG_WAITALL, &mut [])?;
+//! assert_eq!(&buffer, b"hello");
+//! # Ok(()) }
+//! ```
+#![deny(unsafe_code)]
+
+mod calls;
+mod clock;
+mod config;
+mod driver;
+mod hand;
+mod shard;
+mod stack;
+mod wait;
+
+pub use clock::Clock;
+pub use config::{Config, ConfigError};
+pub use fullsend_posix::{Errno, Handle, SockAddr, abi};
+pub use hand::Outbox;
+pub use stack::{Hand, Stack};

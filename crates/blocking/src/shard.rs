@@ -1,0 +1,196 @@
+//! What the lock guards: the calls with their host, the device, and who waits.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+
+use fullsend_device::Device;
+use fullsend_offload::{Packet, TxToken};
+use fullsend_posix::{Errno, Handle, Posix};
+use fullsend_stack::{Host, IfaceId};
+use fullsend_units::Instant;
+
+use crate::wait::Waiting;
+
+/// Super-segments asked from the host at once.
+const TX_BATCH: usize = 8;
+/// Packets held for a device that is full before the host is asked for no more.
+const TX_HELD: usize = 64;
+/// Packets sent before somebody looks at what came in, where the device gives anything by itself:
+/// answers that nobody reads overflow its queue.
+const TX_BUDGET: usize = 256;
+/// Frames taken from the device under one hold of the lock.
+pub(crate) const RX_BATCH: usize = 64;
+
+pub(crate) struct Shard {
+    pub(crate) posix: Posix,
+    pub(crate) iface: IfaceId,
+    device: Box<dyn Device>,
+    /// A thread of ours reads the device and runs the timers.
+    driven: bool,
+    /// Left the host, not yet taken by the device; `tokens` goes with it.
+    tx: VecDeque<Packet>,
+    tokens: VecDeque<TxToken>,
+    out: Vec<Packet>,
+    rx: Vec<Packet>,
+    /// Packets sent since the device had nothing to receive.
+    unanswered: usize,
+    /// The device was full, and the driver knows.
+    pub(crate) blocked: bool,
+    /// The host has more than one hold of the lock should send.
+    pub(crate) more: bool,
+    /// When the driver comes back by itself at the latest.
+    pub(crate) armed: Instant,
+    pub(crate) waiting: Waiting,
+    /// Scratch.
+    ready: Vec<Handle>,
+    /// Why nothing works any more.
+    pub(crate) dead: Option<Errno>,
+}
+
+impl Shard {
+    pub(crate) fn new(host: Host, iface: IfaceId, device: Box<dyn Device>) -> Self {
+        Self {
+            posix: Posix::new(host),
+            iface,
+            driven: device.fd().is_some(),
+            device,
+            tx: VecDeque::new(),
+            tokens: VecDeque::new(),
+            out: Vec::new(),
+            rx: Vec::new(),
+            unanswered: 0,
+            blocked: false,
+            more: false,
+            armed: Instant::FAR_FUTURE,
+            waiting: Waiting::default(),
+            ready: Vec::new(),
+            dead: None,
+        }
+    }
+
+    pub(crate) fn alive(&self) -> Result<(), Errno> {
+        self.dead.map_or(Ok(()), Err)
+    }
+
+    /// Takes one batch from the device; how many there were.
+    pub(crate) fn receive(&mut self, now: Instant) -> io::Result<usize> {
+        let received = self.device.receive(&mut self.rx, RX_BATCH)?;
+        // A device that has no end must not silence us: what it gave allows as much.
+        self.unanswered = if received < RX_BATCH {
+            0
+        } else {
+            self.unanswered.saturating_sub(received)
+        };
+        if received > 0 {
+            let host = self.posix.host_mut();
+            host.receive(now, self.iface, &mut self.rx);
+        }
+        Ok(received)
+    }
+
+    /// Takes packets that somebody carried here.
+    pub(crate) fn input(&mut self, now: Instant, packets: &mut Vec<Packet>) {
+        self.posix.host_mut().receive(now, self.iface, packets);
+    }
+
+    /// Runs the timers that are due.
+    pub(crate) fn run_timers(&mut self, now: Instant) {
+        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= now);
+        if due(self.posix.host()) {
+            self.posix.host_mut().poll(now);
+        }
+        self.waiting.time_out(now);
+    }
+
+    /// When `run_timers` has something to do.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let host = self.posix.host().poll_deadline();
+        let waiting = self.waiting.deadline();
+        [host, waiting].into_iter().flatten().min()
+    }
+
+    /// What follows every call: what may go goes, and who can go on is woken. True if the driver
+    /// must run.
+    pub(crate) fn settle(&mut self, now: Instant) -> bool {
+        let was_blocked = self.blocked;
+        self.send(now);
+        self.posix.take_ready(&mut self.ready);
+        if !self.ready.is_empty() {
+            self.waiting.wake(&self.ready);
+            self.ready.clear();
+        }
+        let earlier = |at: Instant| at < self.armed;
+        let deadline = self.posix.host().poll_deadline();
+        self.driven && (self.more || self.blocked && !was_blocked || deadline.is_some_and(earlier))
+    }
+
+    fn wants_transmit(&self) -> bool {
+        let host = self.posix.host();
+        // At time zero: loopback has packets.
+        host.wants_transmit(self.iface) || host.poll_deadline() == Some(Instant::ZERO)
+    }
+
+    fn send(&mut self, now: Instant) {
+        if self.tokens.len() > self.tx.len() {
+            self.complete(now);
+        }
+        self.more = false;
+        if !self.tx.is_empty() || self.wants_transmit() {
+            self.more = self.push(now);
+        }
+        self.blocked = !self.tx.is_empty();
+    }
+
+    /// True if the host may have more to give and the device would take it.
+    fn push(&mut self, now: Instant) -> bool {
+        while !self.driven || self.unanswered < TX_BUDGET {
+            // Back-pressure: a device that is full must not make the host give more.
+            if self.tx.len() < TX_HELD {
+                let host = self.posix.host_mut();
+                host.transmit(now, self.iface, &mut self.out, TX_BATCH);
+                self.unanswered += self.out.len();
+                self.tokens.extend(self.out.iter().map(|p| p.tx));
+                self.queue_out();
+            }
+            if self.tx.is_empty() {
+                return self.wants_transmit();
+            }
+            if let Err(error) = self.device.transmit(&mut self.tx) {
+                // As from a card without a carrier: TCP sends again what matters.
+                let packets = self.tx.len();
+                tracing::warn!(%error, packets, "the device refuses packets; dropped");
+                self.tx.clear();
+            }
+            self.complete(now);
+            if !self.tx.is_empty() || !self.wants_transmit() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Puts what the host gave behind what the device has not taken yet.
+    fn queue_out(&mut self) {
+        if self.tx.is_empty() {
+            // The containers change their kinds and keep their memory; no packet moves.
+            let packets = VecDeque::from(mem::take(&mut self.out));
+            self.out = Vec::from(mem::replace(&mut self.tx, packets));
+        } else {
+            self.tx.extend(self.out.drain(..));
+        }
+    }
+
+    /// Tells the host of each packet that the device has taken.
+    fn complete(&mut self, now: Instant) {
+        let unfinished = self.tx.len() + self.device.in_flight();
+        while self.tokens.len() > unfinished {
+            let Some(token) = self.tokens.pop_front() else {
+                return;
+            };
+            if token.socket != 0 {
+                self.posix.host_mut().complete(now, token);
+            }
+        }
+    }
+}

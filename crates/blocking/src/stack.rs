@@ -1,0 +1,320 @@
+//! The stack: its lock, how it begins and ends, and what whoever drives it by hand calls.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use fullsend_device::Device;
+use fullsend_offload::Packet;
+use fullsend_posix::{Errno, Posix};
+use fullsend_units::Instant;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::config::{self, Config, DeviceChoice};
+use crate::driver::{self, Kick};
+use crate::hand::{self, HandDevice, Outbox};
+use crate::shard::Shard;
+use crate::wait::{self, What};
+use crate::Clock;
+
+/// What a stack that is driven by hand is told about the way its packets take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hand {
+    /// Whoever takes the packets cuts super-segments and completes checksums.
+    pub offload: bool,
+    /// A packet is sent when it is put into the outbox, not when it is taken out.
+    pub completes_at_once: bool,
+}
+
+/// A TCP/IP stack that threads share. Its calls are BSD's.
+///
+/// When it is dropped, its connections are reset and whoever sleeps in a call wakes with
+/// ESHUTDOWN.
+pub struct Stack {
+    pub(crate) shared: Arc<Shared>,
+    outbox: Option<Outbox>,
+    /// Carries what is in the outbox, called without any lock.
+    carrier: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    driver: Option<JoinHandle<()>>,
+}
+
+/// What callers and the driver share.
+pub(crate) struct Shared {
+    shard: Mutex<Shard>,
+    pub(crate) clock: Clock,
+    pub(crate) kick: Option<Kick>,
+}
+
+impl Shared {
+    /// The lock, and the time at which it was had: the host must never see time run backwards.
+    pub(crate) fn lock(&self) -> (MutexGuard<'_, Shard>, Instant) {
+        let shard = self.shard.lock();
+        let now = self.clock.now();
+        (shard, now)
+    }
+
+    /// What follows every call.
+    pub(crate) fn settle(&self, shard: &mut Shard, now: Instant) {
+        if shard.settle(now)
+            && let Some(kick) = &self.kick
+        {
+            kick.kick();
+        }
+    }
+
+    /// Ends it: whatever is called or sleeps from here on fails with `why`.
+    pub(crate) fn end(&self, why: Errno) {
+        let (mut shard, now) = self.lock();
+        if shard.dead.is_none() {
+            shard.dead = Some(why);
+            shard.posix.host_mut().abort_all(now);
+            shard.settle(now);
+            shard.waiting.wake_all();
+        }
+        drop(shard);
+        if let Some(kick) = &self.kick {
+            kick.kick();
+        }
+    }
+}
+
+impl Stack {
+    /// Opens the TUN or TAP of the settings, and starts a thread that drives the stack.
+    ///
+    /// # Errors
+    /// What the system says about the device, and `InvalidInput` for a setting that makes no
+    /// sense; the text names it and the mend.
+    pub fn open(config: &Config) -> io::Result<Self> {
+        let Some(tun) = config.tun() else {
+            let text = "no device: give tun=NAME or tap=NAME, or drive the stack by hand";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        let (host, seed) = config.host()?;
+        let tun = tun.pool(host.pool().clone()).open()?;
+        let file = tun.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let file = file.ok_or(io::ErrorKind::Unsupported)?;
+        let mut stack = Self::start(config, Clock::real(), host, seed, Box::new(tun), true)?;
+        stack.driver = Some(driver::spawn(&stack.shared, file)?);
+        Ok(stack)
+    }
+
+    /// A stack whose packets the program carries: what it sends waits in [`outbox`](Self::outbox),
+    /// what comes in is given to [`input`](Self::input), and [`turn`](Self::turn) runs timers.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a setting that makes no sense; the text names it and the mend.
+    pub fn by_hand(config: &Config, clock: Clock, hand: Hand) -> io::Result<Self> {
+        let DeviceChoice::Hand(link) = config.device else {
+            let text = "a stack that is driven by hand has no device: leave tun= and tap= out";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        let (host, seed) = config.host()?;
+        let outbox = Outbox::new(clock.clone(), hand.completes_at_once);
+        let device = HandDevice {
+            outbox: outbox.clone(),
+            caps: hand::caps(link, config.mtu(), hand.offload),
+        };
+        let mut stack = Self::start(config, clock, host, seed, Box::new(device), false)?;
+        stack.outbox = Some(outbox);
+        Ok(stack)
+    }
+
+    fn start(
+        config: &Config,
+        clock: Clock,
+        mut host: fullsend_stack::Host,
+        seed: fullsend_units::Seed,
+        device: Box<dyn Device>,
+        driven: bool,
+    ) -> io::Result<Self> {
+        let iface = config.set_up(&mut host, seed, device.caps(), clock.now())?;
+        let kick = driven.then(Kick::new).transpose()?;
+        let shared = Arc::new(Shared {
+            shard: Mutex::new(Shard::new(host, iface, device)),
+            clock,
+            kick,
+        });
+        Ok(Self {
+            shared,
+            outbox: None,
+            carrier: OnceLock::new(),
+            driver: None,
+        })
+    }
+
+    /// What left a stack that is driven by hand.
+    pub const fn outbox(&self) -> Option<&Outbox> {
+        self.outbox.as_ref()
+    }
+
+    /// Has `carrier` called, on the thread that made the stack send and without any lock, while
+    /// there is something in the outbox; it empties it, and gives false if another thread is at it
+    /// already. The first carrier stays.
+    pub fn on_output(&self, carrier: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.carrier.set(Box::new(carrier));
+    }
+
+    /// Takes packets that were carried here, as they came (not parsed).
+    pub fn input(&self, packets: &mut Vec<Packet>) {
+        let (mut shard, now) = self.shared.lock();
+        shard.input(now, packets);
+        self.finish(shard, now);
+    }
+
+    /// Runs the timers that are due and wakes those whose time-out has come. A stack with a device
+    /// does that by itself.
+    pub fn turn(&self) {
+        let (mut shard, now) = self.shared.lock();
+        shard.run_timers(now);
+        self.finish(shard, now);
+    }
+
+    /// When [`turn`](Self::turn) must be called at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.shared.lock().0.deadline()
+    }
+
+    /// Changes a setting of the running stack: an `address`, `route` or `gateway` is added, and
+    /// every tunable can be set.
+    ///
+    /// # Errors
+    /// What is wrong with it, and the mend.
+    pub fn set(&self, key: &str, value: &str) -> Result<(), config::ConfigError> {
+        let (mut shard, now) = self.shared.lock();
+        let iface = shard.iface;
+        let host = shard.posix.host_mut();
+        match key {
+            "address" => config::add_address(host, now, iface, config::parse_cidr(value)?)?,
+            "route" => config::add_route(host, iface, config::parse_route(value)?)?,
+            "gateway" => config::add_route(host, iface, config::parse_gateway(value)?)?,
+            _ => host
+                .set_sysctl(now, key, value)
+                .map_err(|e| config::ConfigError(e.to_string()))?,
+        }
+        self.finish(shard, now);
+        Ok(())
+    }
+
+    /// The value of a tunable, as Linux writes it.
+    ///
+    /// # Errors
+    /// There is none of that name; the text tells the nearest.
+    pub fn get(&self, key: &str) -> Result<String, config::ConfigError> {
+        let (shard, _) = self.shared.lock();
+        let value = shard.posix.host().sysctl().get(key);
+        value.map_err(|e| config::ConfigError(e.to_string()))
+    }
+
+    /// A file that becomes readable whenever any socket becomes ready for something it was not
+    /// ready for when it was last asked. Read its eight bytes, then ask the sockets.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn event_file(&self) -> io::Result<OwnedFd> {
+        let (mut shard, _) = self.shared.lock();
+        shard.waiting.event()?.as_fd().try_clone_to_owned()
+    }
+
+    /// Ends it as dropping does; calls fail with `why` from here on.
+    pub fn end(&self, why: Errno) {
+        self.shared.end(why);
+        self.carry();
+    }
+
+    /// One call, which does not wait.
+    pub(crate) fn call<R>(
+        &self,
+        call: impl FnOnce(&mut Posix, Instant) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let (mut shard, now) = self.shared.lock();
+        shard.alive()?;
+        let result = call(&mut shard.posix, now);
+        self.finish(shard, now);
+        result
+    }
+
+    /// Asks again and again, asleep in between, until `call` gives something else than `None` or
+    /// `patience` is over; then `None`.
+    pub(crate) fn wait<R>(
+        &self,
+        what: What<'_>,
+        patience: impl FnOnce(&mut Posix, Instant) -> Option<Instant>,
+        mut call: impl FnMut(&mut Posix, Instant) -> Result<Option<R>, Errno>,
+    ) -> Result<Option<R>, Errno> {
+        let (mut shard, mut now) = self.shared.lock();
+        let mut patience = Some(patience);
+        let mut until = None;
+        let mut may_carry = true;
+        loop {
+            shard.alive()?;
+            let result = call(&mut shard.posix, now);
+            self.shared.settle(&mut shard, now);
+            if !matches!(result, Ok(None)) {
+                drop(shard);
+                self.carry();
+                return result;
+            }
+            if let Some(patience) = patience.take() {
+                until = patience(&mut shard.posix, now);
+            }
+            if until.is_some_and(|at| at <= now) {
+                drop(shard);
+                self.carry();
+                return Ok(None);
+            }
+            if may_carry && self.has_to_carry() {
+                drop(shard);
+                may_carry = self.carry();
+                (shard, now) = self.shared.lock();
+                continue;
+            }
+            let real = self.shared.clock.is_real().then_some(now);
+            wait::sleep(&mut shard, what, until, real);
+            now = self.shared.clock.now();
+        }
+    }
+
+    fn finish(&self, mut shard: MutexGuard<'_, Shard>, now: Instant) {
+        self.shared.settle(&mut shard, now);
+        drop(shard);
+        self.carry();
+    }
+
+    fn has_to_carry(&self) -> bool {
+        let outbox = self.outbox.as_ref();
+        self.carrier.get().is_some() && outbox.is_some_and(|outbox| !outbox.is_empty())
+    }
+
+    /// Lets the carrier empty the outbox, and the stack know that it is empty. False if another
+    /// thread does that.
+    fn carry(&self) -> bool {
+        while self.has_to_carry() {
+            if !self.carrier.get().is_some_and(|carrier| carrier()) {
+                return false;
+            }
+            let (mut shard, now) = self.shared.lock();
+            self.shared.settle(&mut shard, now);
+        }
+        true
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.end(Errno::ESHUTDOWN);
+        if let Some(driver) = self.driver.take() {
+            // It has told what went wrong.
+            let _ = driver.join();
+        }
+    }
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack")
+            .field("clock", &self.shared.clock)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! Who sleeps, and what for. All of it is under the stack's lock.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fullsend_posix::Handle;
+use fullsend_units::Instant;
+use parking_lot::{Condvar, MutexGuard};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::shard::Shard;
+
+/// One sleeping thread.
+#[derive(Default)]
+struct Sleeper {
+    condvar: Condvar,
+    /// Something happened to what it waits for.
+    woken: AtomicBool,
+}
+
+thread_local! {
+    /// This thread's own; taken while it sleeps.
+    static SLEEPER: Cell<Option<Arc<Sleeper>>> = const { Cell::new(None) };
+}
+
+/// Everybody who sleeps.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// By what they wait for.
+    by_handle: BTreeMap<Handle, Vec<Arc<Sleeper>>>,
+    /// Those that want to hear of any change.
+    any: Vec<Arc<Sleeper>>,
+    /// Those that sleep until a time at most.
+    timed: Vec<(Instant, Arc<Sleeper>)>,
+    /// Written whenever a handle becomes ready.
+    event: Option<OwnedFd>,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy)]
+pub(crate) enum What<'a> {
+    /// A change of one of these.
+    Of(&'a [Handle]),
+    /// Any change.
+    Any,
+}
+
+impl Waiting {
+    /// Wakes those who wait for one of these.
+    pub(crate) fn wake(&mut self, ready: &[Handle]) {
+        for handle in ready {
+            if let Some(sleepers) = self.by_handle.get(handle) {
+                sleepers.iter().for_each(|s| rouse(s));
+            }
+        }
+        self.any.iter().for_each(|s| rouse(s));
+        self.signal();
+    }
+
+    /// Wakes those whose time has come.
+    pub(crate) fn time_out(&mut self, now: Instant) {
+        let due = self.timed.iter().filter(|(at, _)| *at <= now);
+        due.for_each(|(_, sleeper)| rouse(sleeper));
+    }
+
+    /// Wakes all.
+    pub(crate) fn wake_all(&mut self) {
+        self.by_handle.values().flatten().for_each(|s| rouse(s));
+        self.any.iter().for_each(|s| rouse(s));
+        self.signal();
+    }
+
+    /// When the first of them gives up.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timed.iter().map(|(at, _)| *at).min()
+    }
+
+    /// A file that becomes readable whenever a handle becomes ready.
+    pub(crate) fn event(&mut self) -> rustix::io::Result<BorrowedFd<'_>> {
+        let event = match self.event.take() {
+            Some(event) => event,
+            None => eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        };
+        Ok(self.event.insert(event).as_fd())
+    }
+
+    fn signal(&self) {
+        if let Some(event) = &self.event {
+            // A full counter is readable as it is.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn enter(&mut self, what: What<'_>, until: Option<Instant>, sleeper: &Arc<Sleeper>) {
+        match what {
+            What::Any => self.any.push(sleeper.clone()),
+            What::Of(handles) => {
+                for &handle in handles {
+                    let list = self.by_handle.entry(handle).or_default();
+                    list.push(sleeper.clone());
+                }
+            }
+        }
+        self.timed.extend(until.map(|at| (at, sleeper.clone())));
+    }
+
+    fn leave(&mut self, what: What<'_>, sleeper: &Arc<Sleeper>) {
+        let others = |s: &Arc<Sleeper>| !Arc::ptr_eq(s, sleeper);
+        match what {
+            What::Any => self.any.retain(others),
+            What::Of(handles) => {
+                for handle in handles {
+                    if let Some(list) = self.by_handle.get_mut(handle) {
+                        list.retain(others);
+                        if list.is_empty() {
+                            self.by_handle.remove(handle);
+                        }
+                    }
+                }
+            }
+        }
+        self.timed.retain(|(_, s)| others(s));
+    }
+}
+
+fn rouse(sleeper: &Sleeper) {
+    sleeper.woken.store(true, Ordering::Relaxed);
+    sleeper.condvar.notify_one();
+}
+
+/// Lets go of the lock and sleeps until `what` changes or `until`. `real`: that time passes by
+/// itself; else somebody's turn tells.
+pub(crate) fn sleep(
+    shard: &mut MutexGuard<'_, Shard>,
+    what: What<'_>,
+    until: Option<Instant>,
+    real: Option<Instant>,
+) {
+    let sleeper = SLEEPER.take().unwrap_or_default();
+    sleeper.woken.store(false, Ordering::Relaxed);
+    shard.waiting.enter(what, until, &sleeper);
+    while !sleeper.woken.load(Ordering::Relaxed) {
+        match (until, real) {
+            (Some(until), Some(now)) => {
+                let span = until.since(now);
+                sleeper.condvar.wait_for(shard, span.into());
+                // Whoever called looks at the clock.
+                break;
+            }
+            _ => sleeper.condvar.wait(shard),
+        }
+    }
+    shard.waiting.leave(what, &sleeper);
+    SLEEPER.set(Some(sleeper));
+}

@@ -1,0 +1,4 @@
+//! x
+/// x
+#[unsafe(no_mangle)]
+pub extern "C" fn fs_version() -> i32 { 1 }

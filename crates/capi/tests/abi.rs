@@ -1,0 +1,3 @@
+//! x
+#[test]
+fn t() { println!("{:?}", std::env::current_exe()); }
