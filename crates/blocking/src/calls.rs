@@ -3,12 +3,15 @@
 mod io;
 mod many;
 
+pub use many::PollLine;
+
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
 use fullsend_units::{Instant, Nanos};
 
-use crate::abi::{SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET};
+use libc::{SO_RCVTIMEO, SO_SNDTIMEO};
+
+use crate::abi::SOL_SOCKET;
 use crate::stack::Stack;
-use crate::wait::What;
 
 /// When a call that may wait that long gives up. `None` never does.
 fn until(now: Instant, span: Option<Nanos>) -> Option<Instant> {
@@ -62,7 +65,7 @@ impl Stack {
         mut call: impl FnMut(&mut Posix, Instant) -> Result<R>,
     ) -> Result<R> {
         self.wait(
-            What::Of(&[handle]),
+            &[handle],
             |posix, now| patience.until(posix, now, handle),
             |posix, now| match call(posix, now) {
                 Err(Errno::EAGAIN) => Ok(None),
@@ -100,7 +103,7 @@ impl Stack {
         let mut pending = Errno::EINPROGRESS;
         let mut first = true;
         self.wait(
-            What::Of(&[handle]),
+            &[handle],
             |posix, now| Patience::Send.until(posix, now, handle),
             |posix, now| match posix.connect(now, handle, addr) {
                 Err(error @ (Errno::EINPROGRESS | Errno::EALREADY)) => {

@@ -61,7 +61,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, device: OwnedFd) -> io::Result<JoinHan
     let drive = move || {
         if let Err(error) = drive(&shared, &device) {
             tracing::error!(%error, "the stack stops: its device failed");
-            shared.end(Errno::ENETDOWN);
+            shared.end(Errno(libc::ENETDOWN));
         }
     };
     thread::Builder::new().name("fullsend".into()).spawn(drive)

@@ -34,8 +34,9 @@ mod shard;
 mod stack;
 mod wait;
 
+pub use calls::PollLine;
 pub use clock::Clock;
 pub use config::{Config, ConfigError};
-pub use fullsend_posix::{Errno, Handle, SockAddr, abi};
+pub use fullsend_posix::{Errno, Handle, Received, SockAddr, abi};
 pub use hand::Outbox;
 pub use stack::{Hand, Stack};

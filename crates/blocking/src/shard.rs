@@ -42,8 +42,8 @@ pub(crate) struct Shard {
     /// When the driver comes back by itself at the latest.
     pub(crate) armed: Instant,
     pub(crate) waiting: Waiting,
-    /// Scratch.
-    ready: Vec<Handle>,
+    /// What became ready when it was settled last.
+    pub(crate) ready: Vec<Handle>,
     /// Why nothing works any more.
     pub(crate) dead: Option<Errno>,
 }
@@ -115,10 +115,10 @@ impl Shard {
     pub(crate) fn settle(&mut self, now: Instant) -> bool {
         let was_blocked = self.blocked;
         self.send(now);
+        self.ready.clear();
         self.posix.take_ready(&mut self.ready);
         if !self.ready.is_empty() {
             self.waiting.wake(&self.ready);
-            self.ready.clear();
         }
         let earlier = |at: Instant| at < self.armed;
         let deadline = self.posix.host().poll_deadline();

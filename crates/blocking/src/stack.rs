@@ -8,16 +8,16 @@ use std::thread::JoinHandle;
 
 use fullsend_device::Device;
 use fullsend_offload::Packet;
-use fullsend_posix::{Errno, Posix};
+use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_units::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::Clock;
 use crate::config::{self, Config, DeviceChoice};
 use crate::driver::{self, Kick};
 use crate::hand::{self, HandDevice, Outbox};
 use crate::shard::Shard;
-use crate::wait::{self, What};
-use crate::Clock;
+use crate::wait;
 
 /// What a stack that is driven by hand is told about the way its packets take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -239,7 +239,7 @@ impl Stack {
     /// `patience` is over; then `None`.
     pub(crate) fn wait<R>(
         &self,
-        what: What<'_>,
+        on: &[Handle],
         patience: impl FnOnce(&mut Posix, Instant) -> Option<Instant>,
         mut call: impl FnMut(&mut Posix, Instant) -> Result<Option<R>, Errno>,
     ) -> Result<Option<R>, Errno> {
@@ -264,6 +264,10 @@ impl Stack {
                 self.carry();
                 return Ok(None);
             }
+            if on.iter().any(|handle| shard.ready.contains(handle)) {
+                // Packets that this call sent were answered already, over loopback.
+                continue;
+            }
             if may_carry && self.has_to_carry() {
                 drop(shard);
                 may_carry = self.carry();
@@ -271,7 +275,7 @@ impl Stack {
                 continue;
             }
             let real = self.shared.clock.is_real().then_some(now);
-            wait::sleep(&mut shard, what, until, real);
+            wait::sleep(&mut shard, on, until, real);
             now = self.shared.clock.now();
         }
     }
@@ -303,7 +307,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        self.end(Errno::ESHUTDOWN);
+        self.end(Errno(libc::ESHUTDOWN));
         if let Some(driver) = self.driver.take() {
             // It has told what went wrong.
             let _ = driver.join();

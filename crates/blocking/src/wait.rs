@@ -31,21 +31,10 @@ thread_local! {
 pub(crate) struct Waiting {
     /// By what they wait for.
     by_handle: BTreeMap<Handle, Vec<Arc<Sleeper>>>,
-    /// Those that want to hear of any change.
-    any: Vec<Arc<Sleeper>>,
     /// Those that sleep until a time at most.
     timed: Vec<(Instant, Arc<Sleeper>)>,
     /// Written whenever a handle becomes ready.
     event: Option<OwnedFd>,
-}
-
-/// What somebody waits for.
-#[derive(Clone, Copy)]
-pub(crate) enum What<'a> {
-    /// A change of one of these.
-    Of(&'a [Handle]),
-    /// Any change.
-    Any,
 }
 
 impl Waiting {
@@ -56,7 +45,6 @@ impl Waiting {
                 sleepers.iter().for_each(|s| rouse(s));
             }
         }
-        self.any.iter().for_each(|s| rouse(s));
         self.signal();
     }
 
@@ -69,7 +57,6 @@ impl Waiting {
     /// Wakes all.
     pub(crate) fn wake_all(&mut self) {
         self.by_handle.values().flatten().for_each(|s| rouse(s));
-        self.any.iter().for_each(|s| rouse(s));
         self.signal();
     }
 
@@ -80,11 +67,11 @@ impl Waiting {
 
     /// A file that becomes readable whenever a handle becomes ready.
     pub(crate) fn event(&mut self) -> rustix::io::Result<BorrowedFd<'_>> {
-        let event = match self.event.take() {
-            Some(event) => event,
-            None => eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-        };
-        Ok(self.event.insert(event).as_fd())
+        if self.event.is_none() {
+            self.event = Some(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        }
+        let event = self.event.as_ref().ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(event.as_fd())
     }
 
     fn signal(&self) {
@@ -94,31 +81,21 @@ impl Waiting {
         }
     }
 
-    fn enter(&mut self, what: What<'_>, until: Option<Instant>, sleeper: &Arc<Sleeper>) {
-        match what {
-            What::Any => self.any.push(sleeper.clone()),
-            What::Of(handles) => {
-                for &handle in handles {
-                    let list = self.by_handle.entry(handle).or_default();
-                    list.push(sleeper.clone());
-                }
-            }
+    fn enter(&mut self, on: &[Handle], until: Option<Instant>, sleeper: &Arc<Sleeper>) {
+        for &handle in on {
+            let list = self.by_handle.entry(handle).or_default();
+            list.push(sleeper.clone());
         }
         self.timed.extend(until.map(|at| (at, sleeper.clone())));
     }
 
-    fn leave(&mut self, what: What<'_>, sleeper: &Arc<Sleeper>) {
+    fn leave(&mut self, on: &[Handle], sleeper: &Arc<Sleeper>) {
         let others = |s: &Arc<Sleeper>| !Arc::ptr_eq(s, sleeper);
-        match what {
-            What::Any => self.any.retain(others),
-            What::Of(handles) => {
-                for handle in handles {
-                    if let Some(list) = self.by_handle.get_mut(handle) {
-                        list.retain(others);
-                        if list.is_empty() {
-                            self.by_handle.remove(handle);
-                        }
-                    }
+        for handle in on {
+            if let Some(list) = self.by_handle.get_mut(handle) {
+                list.retain(others);
+                if list.is_empty() {
+                    self.by_handle.remove(handle);
                 }
             }
         }
@@ -131,17 +108,17 @@ fn rouse(sleeper: &Sleeper) {
     sleeper.condvar.notify_one();
 }
 
-/// Lets go of the lock and sleeps until `what` changes or `until`. `real`: that time passes by
+/// Lets go of the lock and sleeps until one of `on` changes or `until`. `real`: that time passes by
 /// itself; else somebody's turn tells.
 pub(crate) fn sleep(
     shard: &mut MutexGuard<'_, Shard>,
-    what: What<'_>,
+    on: &[Handle],
     until: Option<Instant>,
     real: Option<Instant>,
 ) {
     let sleeper = SLEEPER.take().unwrap_or_default();
     sleeper.woken.store(false, Ordering::Relaxed);
-    shard.waiting.enter(what, until, &sleeper);
+    shard.waiting.enter(on, until, &sleeper);
     while !sleeper.woken.load(Ordering::Relaxed) {
         match (until, real) {
             (Some(until), Some(now)) => {
@@ -153,6 +130,6 @@ pub(crate) fn sleep(
             _ => sleeper.condvar.wait(shard),
         }
     }
-    shard.waiting.leave(what, &sleeper);
+    shard.waiting.leave(on, &sleeper);
     SLEEPER.set(Some(sleeper));
 }

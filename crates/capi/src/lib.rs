@@ -1,4 +1,6 @@
 //! x
 /// x
 #[unsafe(no_mangle)]
-pub extern "C" fn fs_version() -> i32 { 1 }
+pub extern "C" fn fs_version() -> i32 {
+    1
+}

@@ -3,14 +3,14 @@
 
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 use fullsend_units::Instant;
+use libc::{SO_RCVLOWAT, SO_TYPE};
 
 use super::Patience;
 use crate::abi::{
-    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_WAITALL, SO_RCVLOWAT,
-    SO_TYPE, SOCK_STREAM, SOL_SOCKET,
+    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_WAITALL, SOCK_STREAM,
+    SOL_SOCKET,
 };
 use crate::stack::Stack;
-use crate::wait::What;
 
 impl Stack {
     /// `sendmsg(2)`: waits for room, at most `SO_SNDTIMEO`, until all is taken; how much was.
@@ -25,7 +25,7 @@ impl Stack {
         let want: usize = data.iter().map(|part| part.len()).sum();
         let mut done = 0;
         let sent = self.wait(
-            What::Of(&[handle]),
+            &[handle],
             |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
             |posix, now| {
                 let sent = if done == 0 {
@@ -62,7 +62,7 @@ impl Stack {
         let mut sofar = Received::default();
         let mut target = None;
         let received = self.wait(
-            What::Of(&[handle]),
+            &[handle],
             |posix, now| patience(flags, Patience::Receive).until(posix, now, handle),
             |posix, now| {
                 let peeks = flags & MSG_PEEK != 0;
@@ -85,8 +85,7 @@ impl Stack {
                 if got.len == 0 || sofar.len >= room {
                     return Ok(Some(()));
                 }
-                let target =
-                    *target.get_or_insert_with(|| enough(posix, now, handle, flags, room));
+                let target = *target.get_or_insert_with(|| enough(posix, now, handle, flags, room));
                 let done = sofar.len >= target || peeks && ended(posix, handle);
                 Ok(done.then_some(()))
             },

@@ -1,12 +1,11 @@
 //! Waiting for many: `poll`.
 
-use fullsend_posix::{Errno, Handle, Posix, Result};
-use fullsend_units::{Instant, Nanos};
+use fullsend_posix::{Handle, Posix, Result};
+use fullsend_units::Nanos;
 
 use super::until;
 use crate::abi::{EPOLLERR, EPOLLHUP};
 use crate::stack::Stack;
-use crate::wait::What;
 
 /// What `POLLNVAL` is: not open.
 const POLLNVAL: u32 = 0x20;
@@ -28,7 +27,7 @@ impl Stack {
     pub fn poll(&self, lines: &mut [PollLine], span: Option<Nanos>) -> Result<usize> {
         let handles: Vec<Handle> = lines.iter().filter_map(|line| line.handle).collect();
         let ready = self.wait(
-            What::Of(&handles),
+            &handles,
             |_, now| until(now, span),
             |posix, _| {
                 let ready = look(posix, lines);

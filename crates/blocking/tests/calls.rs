@@ -1,0 +1,183 @@
+//! Calls that wait, between threads.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{addr, connected, live_pair, pair, stack, while_asleep};
+use fullsend_blocking::abi::*;
+use fullsend_blocking::{Clock, Errno, Handle, PollLine, Stack};
+use fullsend_units::{Instant, Nanos};
+
+fn read(stack: &Stack, handle: Handle, len: usize, flags: i32) -> Result<Vec<u8>, Errno> {
+    let mut out = vec![0; len];
+    let got = stack.recvmsg(handle, &mut [&mut out], flags, &mut [])?;
+    out.truncate(got.len);
+    Ok(out)
+}
+
+fn send(stack: &Stack, handle: Handle, data: &[u8]) -> Result<usize, Errno> {
+    stack.sendmsg(handle, &[data], 0, None, &[])
+}
+
+#[test]
+fn a_read_sleeps_until_there_is_something() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    let got = while_asleep(
+        || read(&b, server, 100, 0),
+        || assert_eq!(send(&a, client, b"hello"), Ok(5)),
+    );
+    assert_eq!(got.unwrap(), b"hello");
+    let got = while_asleep(|| read(&b, server, 100, 0), || a.close(client).unwrap());
+    assert_eq!(got.unwrap(), b"");
+}
+
+#[test]
+fn a_write_of_much_more_than_the_buffers_hold_is_taken_whole() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let all = read(&b, server, data.len(), MSG_WAITALL).unwrap();
+            assert_eq!(read(&b, server, 1, 0).unwrap(), b"");
+            all
+        });
+        let (head, tail) = data.split_at(1000);
+        let sent = a.sendmsg(client, &[head, tail], 0, None, &[]);
+        assert_eq!(sent, Ok(data.len()));
+        a.shutdown(client, SHUT_WR).unwrap();
+        assert!(reader.join().unwrap() == data);
+    });
+}
+
+#[test]
+fn accept_and_connect_sleep() {
+    let (a, b) = live_pair();
+    let listener = b.socket(AF_INET6, SOCK_STREAM, 0).unwrap();
+    b.bind(listener, addr("[fd00::2]:80")).unwrap();
+    b.listen(listener, 8).unwrap();
+    let client = a.socket(AF_INET6, SOCK_STREAM, 0).unwrap();
+    let accepted = while_asleep(
+        || b.accept4(listener, 0),
+        || a.connect(client, addr("[fd00::2]:80")).unwrap(),
+    );
+    assert_eq!(accepted.unwrap().1, a.getsockname(client).unwrap());
+    let refused = a.socket(AF_INET6, SOCK_STREAM, 0).unwrap();
+    let error = a.connect(refused, addr("[fd00::2]:81"));
+    assert_eq!(error, Err(Errno::ECONNREFUSED));
+}
+
+#[test]
+fn whoever_sleeps_wakes_when_the_socket_is_closed_or_shut_down_or_the_stack_ends() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    let got = while_asleep(|| read(&b, server, 1, 0), || b.close(server).unwrap());
+    assert_eq!(got, Err(Errno::EBADF));
+    a.close(client).unwrap();
+
+    let (_client, server) = connected(&a, &b);
+    let got = while_asleep(
+        || read(&b, server, 1, 0),
+        || b.shutdown(server, SHUT_RD).unwrap(),
+    );
+    assert_eq!(got.unwrap(), b"");
+
+    let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    b.listen(listener, 1).unwrap();
+    let accept = || b.accept4(listener, 0);
+    let got = while_asleep(accept, || b.shutdown(listener, SHUT_RDWR).unwrap());
+    assert_eq!(got, Err(Errno::EINVAL));
+    b.listen(listener, 1).unwrap();
+    let got = while_asleep(accept, || b.end(Errno(libc::ESHUTDOWN)));
+    assert_eq!(got, Err(Errno(libc::ESHUTDOWN)));
+    assert_eq!(
+        b.socket(AF_INET, SOCK_STREAM, 0),
+        Err(Errno(libc::ESHUTDOWN))
+    );
+}
+
+#[test]
+fn nobody_waits_who_said_so() {
+    let (a, b) = live_pair();
+    let (_, server) = connected(&a, &b);
+    assert_eq!(read(&b, server, 1, MSG_DONTWAIT), Err(Errno::EAGAIN));
+    b.set_nonblocking(server, true).unwrap();
+    assert_eq!(read(&b, server, 1, 0), Err(Errno::EAGAIN));
+    let client = a.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0).unwrap();
+    // Nobody answers for that address.
+    let error = a.connect(client, addr("10.0.0.77:80"));
+    assert_eq!(error, Err(Errno::EINPROGRESS));
+}
+
+#[test]
+fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
+    let clock = Clock::manual();
+    let (a, b) = pair(&clock);
+    let (client, server) = connected(&a, &b);
+    let mut lines = [PollLine {
+        handle: Some(server),
+        events: EPOLLIN,
+        revents: 0,
+    }];
+    let span = Nanos::from_secs(5);
+    let ready = while_asleep(
+        || b.poll(&mut lines, Some(span)),
+        || {
+            // It may have been seen asleep before it was told what to wait for.
+            while b.deadline() != Some(Instant::ZERO + span) {
+                std::thread::yield_now();
+            }
+            clock.advance_to(Instant::ZERO + Nanos::from_secs(4));
+            b.turn();
+            clock.advance_to(Instant::ZERO + span);
+            b.turn();
+        },
+    );
+    assert_eq!(ready, Ok(0));
+    let ready = while_asleep(
+        || b.poll(&mut lines, None),
+        || assert_eq!(send(&a, client, b"x"), Ok(1)),
+    );
+    assert_eq!((ready, lines[0].revents), (Ok(1), EPOLLIN));
+}
+
+#[test]
+fn the_event_file_tells_of_readiness() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    let file = b.event_file().unwrap();
+    let count = || {
+        let mut count = [0; 8];
+        rustix::io::read(&file, &mut count).map(|_| u64::from_ne_bytes(count))
+    };
+    let mut lines = [PollLine {
+        handle: Some(server),
+        events: EPOLLIN,
+        revents: 0,
+    }];
+    assert_eq!(b.poll(&mut lines, Some(Nanos::ZERO)), Ok(0));
+    assert!(count().is_err());
+    send(&a, client, b"x").unwrap();
+    assert!(count().unwrap() > 0);
+    assert_eq!(b.poll(&mut lines, Some(Nanos::ZERO)), Ok(1));
+}
+
+#[test]
+fn loopback_needs_nobody() {
+    let host: Arc<Stack> = stack("address=10.0.0.1/24", &Clock::real());
+    let (client, server) = {
+        let listener = host.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+        host.bind(listener, addr("127.0.0.1:80")).unwrap();
+        host.listen(listener, 8).unwrap();
+        let client = host.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+        host.connect(client, addr("127.0.0.1:80")).unwrap();
+        (client, host.accept4(listener, 0).unwrap().0)
+    };
+    send(&host, client, &[7; 10_000]).unwrap();
+    assert_eq!(
+        read(&host, server, 10_000, MSG_WAITALL).unwrap(),
+        [7; 10_000]
+    );
+}
