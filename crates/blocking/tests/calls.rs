@@ -125,12 +125,12 @@ fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
     let ready = while_asleep(
         || b.poll(&mut lines, Some(span)),
         || {
+            clock.advance_to(Instant::ZERO + Nanos::from_secs(4));
+            b.turn();
             // It may have been seen asleep before it was told what to wait for.
             while b.deadline() != Some(Instant::ZERO + span) {
                 std::thread::yield_now();
             }
-            clock.advance_to(Instant::ZERO + Nanos::from_secs(4));
-            b.turn();
             clock.advance_to(Instant::ZERO + span);
             b.turn();
         },

@@ -7,7 +7,7 @@ use libc::{SO_RCVLOWAT, SO_TYPE};
 
 use super::Patience;
 use crate::abi::{
-    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_WAITALL, SOCK_STREAM,
+    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_WAITALL, SOCK_DGRAM,
     SOL_SOCKET,
 };
 use crate::stack::Stack;
@@ -27,7 +27,7 @@ impl Stack {
         let sent = self.wait(
             &[handle],
             |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
-            |posix, now| {
+            |posix, now| loop {
                 let sent = if done == 0 {
                     posix.sendmsg(now, handle, data, flags, dest, control)
                 } else {
@@ -36,9 +36,11 @@ impl Stack {
                 match sent {
                     Ok(n) => done += n,
                     Err(Errno::EAGAIN) => return Ok(None),
-                    Err(error) => return if done > 0 { Ok(Some(())) } else { Err(error) },
+                    Err(error) => return Err(error),
                 }
-                Ok((done >= want).then_some(()))
+                if done >= want {
+                    return Ok(Some(()));
+                }
             },
         );
         match sent {
@@ -59,23 +61,21 @@ impl Stack {
         control: &mut [u8],
     ) -> Result<Received> {
         let room: usize = data.iter().map(|part| part.len()).sum();
+        let peeks = flags & MSG_PEEK != 0;
         let mut sofar = Received::default();
         let mut target = None;
         let received = self.wait(
             &[handle],
             |posix, now| patience(flags, Patience::Receive).until(posix, now, handle),
-            |posix, now| {
-                let peeks = flags & MSG_PEEK != 0;
+            |posix, now| loop {
                 let got = if sofar.len == 0 || peeks {
                     posix.recvmsg(now, handle, data, flags, control)
                 } else {
                     posix.recvmsg(now, handle, &mut rest_mut(data, sofar.len), flags, control)
                 };
                 let got = match got {
-                    Ok(got) => got,
                     Err(Errno::EAGAIN) => return Ok(None),
-                    Err(_) if sofar.len > 0 => return Ok(Some(())),
-                    Err(error) => return Err(error),
+                    got => got?,
                 };
                 let before = if peeks { 0 } else { sofar.len };
                 sofar = Received {
@@ -86,8 +86,12 @@ impl Stack {
                     return Ok(Some(()));
                 }
                 let target = *target.get_or_insert_with(|| enough(posix, now, handle, flags, room));
-                let done = sofar.len >= target || peeks && ended(posix, handle);
-                Ok(done.then_some(()))
+                if sofar.len >= target || peeks && ended(posix, handle) {
+                    return Ok(Some(()));
+                }
+                if peeks {
+                    return Ok(None);
+                }
             },
         );
         match received {
@@ -114,7 +118,7 @@ fn enough(posix: &mut Posix, now: Instant, handle: Handle, flags: i32, room: usi
         let got = posix.getsockopt(now, handle, SOL_SOCKET, name, &mut value);
         got.map_or(0, |_| i32::from_ne_bytes(value))
     };
-    if flags & MSG_ERRQUEUE != 0 || int(SO_TYPE) != SOCK_STREAM {
+    if flags & MSG_ERRQUEUE != 0 || int(SO_TYPE) == SOCK_DGRAM {
         return 0;
     }
     if flags & MSG_WAITALL != 0 {
