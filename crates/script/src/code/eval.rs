@@ -1,0 +1,274 @@
+//! Runs code.
+
+use std::collections::BTreeMap;
+
+use super::{Node, Statement, StatementKind, Value};
+
+/// Gives names their values: the socket's state and the system's constants.
+pub(crate) trait Names {
+    /// The value of a name, if it has one.
+    fn value(&self, name: &str) -> Option<i128>;
+}
+
+/// What a script has assigned.
+#[derive(Default, Debug)]
+pub(crate) struct Scope {
+    variables: BTreeMap<String, Value>,
+}
+
+/// An assertion that does not hold, or code that cannot be run, and the line in the code, from 0.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) line: u32,
+    pub(crate) message: String,
+}
+
+type Result<T> = core::result::Result<T, String>;
+
+impl Scope {
+    /// Runs statements; what they print goes to `out`.
+    pub(crate) fn run(
+        &mut self,
+        statements: &[Statement],
+        names: &dyn Names,
+        out: &mut Vec<String>,
+    ) -> core::result::Result<(), Failure> {
+        for statement in statements {
+            self.statement(statement, names, out)
+                .map_err(|message| Failure {
+                    line: statement.line,
+                    message,
+                })?;
+        }
+        Ok(())
+    }
+
+    fn statement(
+        &mut self,
+        statement: &Statement,
+        names: &dyn Names,
+        out: &mut Vec<String>,
+    ) -> Result<()> {
+        match &statement.kind {
+            StatementKind::Nothing => {}
+            StatementKind::Assign(name, node) => {
+                let value = self.eval(node, names)?;
+                self.variables.insert(name.clone(), value);
+            }
+            StatementKind::Print(parts) => {
+                let values: Result<Vec<String>> = parts
+                    .iter()
+                    .map(|part| Ok(show(&self.eval(part, names)?)))
+                    .collect();
+                out.push(values?.join(" "));
+            }
+            StatementKind::Assert(condition, message) => {
+                if truth(&self.eval(condition, names)?) {
+                    return Ok(());
+                }
+                let note = match message {
+                    Some(node) => format!("; {}", show(&self.eval(node, names)?)),
+                    None => String::new(),
+                };
+                let seen = self.seen(condition, names);
+                return Err(format!("{} does not hold: {seen}{note}", statement.text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in an expression, with their values.
+    fn seen(&self, node: &Node, names: &dyn Names) -> String {
+        let mut found = Vec::new();
+        collect(node, &mut found);
+        found.dedup();
+        let shown = found.iter().filter_map(|name| {
+            let value = self.lookup(name, names).ok()?;
+            Some(format!("{name} is {}", show(&value)))
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    fn lookup(&self, name: &str, names: &dyn Names) -> Result<Value> {
+        if let Some(value) = self.variables.get(name) {
+            return Ok(value.clone());
+        }
+        let value = names.value(name).map(Value::Int);
+        value.ok_or_else(|| format!("{name} is not known"))
+    }
+
+    fn eval(&self, node: &Node, names: &dyn Names) -> Result<Value> {
+        Ok(match node {
+            Node::Int(value) => Value::Int(*value),
+            Node::Float(value) => Value::Float(*value),
+            Node::Text(text) => Value::Text(text.clone()),
+            Node::Name(name) => self.lookup(name, names)?,
+            Node::Call(name, args) => {
+                let args: Result<Vec<Value>> = args.iter().map(|a| self.eval(a, names)).collect();
+                function(name, &args?)?
+            }
+            Node::Unary(op, inner) => unary(op, &self.eval(inner, names)?)?,
+            Node::Binary("or", left, right) => {
+                let left = self.eval(left, names)?;
+                if truth(&left) {
+                    left
+                } else {
+                    self.eval(right, names)?
+                }
+            }
+            Node::Binary("and", left, right) => {
+                let left = self.eval(left, names)?;
+                if truth(&left) {
+                    self.eval(right, names)?
+                } else {
+                    left
+                }
+            }
+            Node::Binary(op, left, right) => {
+                binary(op, &self.eval(left, names)?, &self.eval(right, names)?)?
+            }
+            Node::Compare(first, rest) => {
+                let mut left = self.eval(first, names)?;
+                for (op, right) in rest {
+                    let right = self.eval(right, names)?;
+                    if !compare(op, &left, &right)? {
+                        return Ok(Value::Int(0));
+                    }
+                    left = right;
+                }
+                Value::Int(1)
+            }
+        })
+    }
+}
+
+fn collect(node: &Node, found: &mut Vec<String>) {
+    match node {
+        Node::Name(name) => found.push(name.clone()),
+        Node::Call(_, args) => args.iter().for_each(|arg| collect(arg, found)),
+        Node::Unary(_, inner) => collect(inner, found),
+        Node::Binary(_, left, right) => {
+            collect(left, found);
+            collect(right, found);
+        }
+        Node::Compare(first, rest) => {
+            collect(first, found);
+            rest.iter().for_each(|(_, node)| collect(node, found));
+        }
+        Node::Int(_) | Node::Float(_) | Node::Text(_) => {}
+    }
+}
+
+fn truth(value: &Value) -> bool {
+    match value {
+        Value::Int(value) => *value != 0,
+        Value::Float(value) => *value != 0.0,
+        Value::Text(text) => !text.is_empty(),
+    }
+}
+
+fn show(value: &Value) -> String {
+    match value {
+        Value::Int(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Text(text) => text.clone(),
+    }
+}
+
+fn float(value: &Value) -> Result<f64> {
+    match value {
+        Value::Int(value) => Ok(*value as f64),
+        Value::Float(value) => Ok(*value),
+        Value::Text(text) => Err(format!("\"{text}\" is not a number")),
+    }
+}
+
+fn unary(op: &str, value: &Value) -> Result<Value> {
+    Ok(match (op, value) {
+        ("not", value) => Value::Int(i128::from(!truth(value))),
+        ("-", Value::Int(value)) => Value::Int(value.wrapping_neg()),
+        ("~", Value::Int(value)) => Value::Int(!value),
+        ("-", value) => Value::Float(-float(value)?),
+        (_, value) => value.clone(),
+    })
+}
+
+fn binary(op: &str, left: &Value, right: &Value) -> Result<Value> {
+    if let (Value::Int(left), Value::Int(right)) = (left, right) {
+        return integers(op, *left, *right);
+    }
+    // `"text" % values`: the values matter to nobody but the reader.
+    if let (Value::Text(text), "%" | "+") = (left, op) {
+        return Ok(Value::Text(format!("{text} {}", show(right))));
+    }
+    let (left, right) = (float(left)?, float(right)?);
+    Ok(Value::Float(match op {
+        "+" => left + right,
+        "-" => left - right,
+        "*" => left * right,
+        "/" => left / right,
+        "//" => (left / right).floor(),
+        "%" => left.rem_euclid(right),
+        _ => return Err(format!("{op} wants whole numbers")),
+    }))
+}
+
+fn integers(op: &str, left: i128, right: i128) -> Result<Value> {
+    let shift = || u32::try_from(right).ok().filter(|shift| *shift < 64);
+    let value = match op {
+        "+" => left.checked_add(right),
+        "-" => left.checked_sub(right),
+        "*" => left.checked_mul(right),
+        "/" if right != 0 && left % right != 0 => {
+            return Ok(Value::Float(left as f64 / right as f64));
+        }
+        "/" | "//" => left.checked_div_euclid(right),
+        "%" => left.checked_rem_euclid(right),
+        "&" => Some(left & right),
+        "|" => Some(left | right),
+        "^" => Some(left ^ right),
+        "<<" => shift().and_then(|shift| left.checked_mul(1 << shift)),
+        ">>" => shift().map(|shift| left >> shift),
+        _ => return Err(format!("{op} is not supported")),
+    };
+    let value = value.ok_or_else(|| format!("{left} {op} {right} has no value"))?;
+    Ok(Value::Int(value))
+}
+
+fn compare(op: &str, left: &Value, right: &Value) -> Result<bool> {
+    let order = match (left, right) {
+        (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
+        (Value::Text(left), Value::Text(right)) => Some(left.cmp(right)),
+        _ => float(left)?.partial_cmp(&float(right)?),
+    };
+    Ok(order.is_some_and(|order| match op {
+        "==" => order.is_eq(),
+        "!=" => order.is_ne(),
+        "<" => order.is_lt(),
+        "<=" => order.is_le(),
+        ">" => order.is_gt(),
+        _ => order.is_ge(),
+    }))
+}
+
+fn function(name: &str, args: &[Value]) -> Result<Value> {
+    let best = |better: fn(f64, f64) -> bool| -> Result<Value> {
+        let mut best = args.first().ok_or("min and max want arguments")?.clone();
+        for arg in args {
+            if better(float(arg)?, float(&best)?) {
+                best = arg.clone();
+            }
+        }
+        Ok(best)
+    };
+    match (name, args) {
+        ("abs", [Value::Int(value)]) => Ok(Value::Int(value.wrapping_abs())),
+        ("abs", [value]) => Ok(Value::Float(float(value)?.abs())),
+        ("int", [value]) => Ok(Value::Int(float(value)? as i128)),
+        ("float", [value]) => Ok(Value::Float(float(value)?)),
+        ("str", [value]) => Ok(Value::Text(show(value))),
+        ("min", _) => best(|a, b| a < b),
+        ("max", _) => best(|a, b| a > b),
+        _ => Err(format!("the function {name} is not known")),
+    }
+}

@@ -1,0 +1,52 @@
+//! The small language of `%{ ... }%`: assertions over the socket's `tcp_info`.
+//!
+//! Statements stand on lines or between `;`: `assert condition`, `assert condition, message`,
+//! `name = expression`, `print(...)` (shown with `-v`). Expressions have Python's operators and
+//! their order, and chained comparisons.
+
+mod eval;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use eval::{Failure, Names, Scope};
+pub(crate) use read::read;
+
+/// A statement and the line of the code it is on, from 0.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Statement {
+    pub(crate) line: u32,
+    pub(crate) text: String,
+    pub(crate) kind: StatementKind,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum StatementKind {
+    Assert(Node, Option<Node>),
+    Assign(String, Node),
+    Print(Vec<Node>),
+    /// `import` and `pass`.
+    Nothing,
+}
+
+/// An expression.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Node {
+    Int(i128),
+    Float(f64),
+    Text(String),
+    Name(String),
+    Call(String, Vec<Node>),
+    Unary(&'static str, Box<Node>),
+    Binary(&'static str, Box<Node>, Box<Node>),
+    /// `a <= b <= c`.
+    Compare(Box<Node>, Vec<(&'static str, Node)>),
+}
+
+/// A value.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Value {
+    Int(i128),
+    Float(f64),
+    Text(String),
+}

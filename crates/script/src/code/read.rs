@@ -1,0 +1,336 @@
+//! Reads code.
+
+use super::{Node, Statement, StatementKind};
+
+/// How deep an expression may be nested.
+const MAX_DEPTH: u32 = 40;
+
+/// What is wrong, and on which line of the code, from 0.
+type Result<T> = core::result::Result<T, (u32, String)>;
+
+/// The statements of a block.
+pub(crate) fn read(text: &str) -> Result<Vec<Statement>> {
+    let mut reader = Reader {
+        tokens: tokens(text)?,
+        next: 0,
+        depth: 0,
+    };
+    let mut statements = Vec::new();
+    loop {
+        while matches!(reader.peek(), Token::End | Token::Op(";")) {
+            if reader.next >= reader.tokens.len() {
+                return Ok(statements);
+            }
+            reader.next += 1;
+        }
+        let line = reader.line();
+        let kind = reader.statement()?;
+        if !matches!(reader.peek(), Token::End | Token::Op(";")) {
+            return reader.expected("the statement's end");
+        }
+        let source = text.lines().nth(line as usize).unwrap_or("").trim();
+        statements.push(Statement {
+            line,
+            text: source.to_owned(),
+            kind,
+        });
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Token {
+    Int(i128),
+    Float(f64),
+    Text(String),
+    Name(String),
+    Op(&'static str),
+    /// A line's end, outside parentheses.
+    End,
+}
+
+/// Longer ones first.
+const OPERATORS: [&str; 31] = [
+    "**", "<<", ">>", "//", "<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/", "%", "&", "|",
+    "^", "~", "<", ">", "=", "(", ")", "[", "]", ",", ";", "!", ":", ".",
+];
+
+fn tokens(text: &str) -> Result<Vec<(u32, Token)>> {
+    let mut found = Vec::new();
+    let (mut rest, mut line, mut open) = (text, 0, 0_i32);
+    while let Some(c) = rest.chars().next() {
+        let len = match c {
+            '\n' => {
+                if open <= 0 {
+                    found.push((line, Token::End));
+                }
+                line += 1;
+                1
+            }
+            '#' => rest.find('\n').unwrap_or(rest.len()),
+            '\\' => {
+                line += 1;
+                rest.find('\n').map_or(rest.len(), |at| at + 1)
+            }
+            c if c.is_whitespace() => c.len_utf8(),
+            '"' | '\'' => {
+                let Some(len) = rest[1..].find(c) else {
+                    return Err((line, format!("expected a text that ends with {c}")));
+                };
+                found.push((line, Token::Text(rest[1..=len].to_owned())));
+                len + 2
+            }
+            '0'..='9' => {
+                let len = number(rest, line, &mut found)?;
+                len
+            }
+            c if c.is_ascii_alphabetic() || c == '_' => {
+                let end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+                let len = rest.find(end).unwrap_or(rest.len());
+                found.push((line, Token::Name(rest[..len].to_owned())));
+                len
+            }
+            c => {
+                let Some(op) = OPERATORS.iter().find(|op| rest.starts_with(**op)) else {
+                    return Err((line, format!("unexpected \"{c}\"")));
+                };
+                open += i32::from(matches!(*op, "(" | "[")) - i32::from(matches!(*op, ")" | "]"));
+                found.push((line, Token::Op(op)));
+                op.len()
+            }
+        };
+        rest = &rest[len..];
+    }
+    Ok(found)
+}
+
+fn number(rest: &str, line: u32, found: &mut Vec<(u32, Token)>) -> Result<usize> {
+    let wrong = |text: &str| (line, format!("\"{text}\" is not a number"));
+    if let Some(hex) = rest.strip_prefix("0x") {
+        let len = hex
+            .find(|c: char| !c.is_ascii_hexdigit())
+            .unwrap_or(hex.len());
+        let value = i64::from_str_radix(&hex[..len], 16).map_err(|_| wrong(&rest[..len + 2]))?;
+        found.push((line, Token::Int(value.into())));
+        return Ok(len + 2);
+    }
+    let in_number = |c: char| c.is_ascii_digit() || c == '.';
+    let len = rest.find(|c| !in_number(c)).unwrap_or(rest.len());
+    let text = &rest[..len];
+    let token = if text.contains('.') {
+        text.parse().map(Token::Float).map_err(|_| wrong(text))?
+    } else {
+        let value: i64 = text.parse().map_err(|_| wrong(text))?;
+        Token::Int(value.into())
+    };
+    found.push((line, token));
+    Ok(len)
+}
+
+struct Reader {
+    tokens: Vec<(u32, Token)>,
+    next: usize,
+    depth: u32,
+}
+
+/// The binary operators, the loosest first; comparisons stand between the second and the third.
+const LEVELS: [&[&str]; 6] = [
+    &["|"],
+    &["^"],
+    &["&"],
+    &["<<", ">>"],
+    &["+", "-"],
+    &["*", "/", "//", "%"],
+];
+const COMPARISONS: [&str; 6] = ["==", "!=", "<=", ">=", "<", ">"];
+
+impl Reader {
+    fn peek(&self) -> &Token {
+        self.tokens.get(self.next).map_or(&Token::End, |(_, t)| t)
+    }
+
+    fn line(&self) -> u32 {
+        let last = self.tokens.last().map_or(0, |(line, _)| *line);
+        self.tokens.get(self.next).map_or(last, |(line, _)| *line)
+    }
+
+    fn expected<T>(&self, what: &str) -> Result<T> {
+        let there = match self.peek() {
+            Token::End => "the line's end".to_owned(),
+            Token::Int(value) => value.to_string(),
+            Token::Float(value) => value.to_string(),
+            Token::Text(text) | Token::Name(text) => text.clone(),
+            Token::Op(op) => (*op).to_owned(),
+        };
+        Err((self.line(), format!("expected {what}, found {there}")))
+    }
+
+    fn take_op(&mut self, among: &[&'static str]) -> Option<&'static str> {
+        let Token::Op(op) = self.peek() else {
+            return None;
+        };
+        let op = among.iter().find(|candidate| *candidate == op).copied()?;
+        self.next += 1;
+        Some(op)
+    }
+
+    fn take_name(&mut self, name: &str) -> bool {
+        let taken = matches!(self.peek(), Token::Name(there) if there == name);
+        self.next += usize::from(taken);
+        taken
+    }
+
+    fn statement(&mut self) -> Result<StatementKind> {
+        if self.take_name("assert") {
+            let condition = self.or()?;
+            let message = match self.take_op(&[","]) {
+                Some(_) => Some(self.or()?),
+                None => None,
+            };
+            return Ok(StatementKind::Assert(condition, message));
+        }
+        if self.take_name("import") || self.take_name("from") || self.take_name("pass") {
+            while !matches!(self.peek(), Token::End) {
+                self.next += 1;
+            }
+            return Ok(StatementKind::Nothing);
+        }
+        if self.take_name("print") {
+            let mut parts = Vec::new();
+            if !matches!(self.peek(), Token::End | Token::Op(";")) {
+                parts.push(self.or()?);
+                while self.take_op(&[","]).is_some() {
+                    parts.push(self.or()?);
+                }
+            }
+            return Ok(StatementKind::Print(parts));
+        }
+        let after = self.tokens.get(self.next + 1).map(|(_, token)| token);
+        if let (Token::Name(name), Some(Token::Op("="))) = (self.peek().clone(), after) {
+            self.next += 2;
+            return Ok(StatementKind::Assign(name, self.or()?));
+        }
+        self.expected("assert, print or an assignment")
+    }
+
+    fn or(&mut self) -> Result<Node> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return self.expected("an expression that is nested less deeply");
+        }
+        let mut left = self.and()?;
+        while self.take_name("or") || self.take_op(&["||"]).is_some() {
+            left = Node::Binary("or", Box::new(left), Box::new(self.and()?));
+        }
+        self.depth -= 1;
+        Ok(left)
+    }
+
+    fn and(&mut self) -> Result<Node> {
+        let mut left = self.not()?;
+        while self.take_name("and") || self.take_op(&["&&"]).is_some() {
+            left = Node::Binary("and", Box::new(left), Box::new(self.not()?));
+        }
+        Ok(left)
+    }
+
+    fn not(&mut self) -> Result<Node> {
+        let mut negations = 0;
+        while self.take_name("not") || self.take_op(&["!"]).is_some() {
+            negations += 1;
+        }
+        let mut node = self.comparison()?;
+        // Twice is a truth value, as once is.
+        for _ in 0..if negations > 2 {
+            2 - negations % 2
+        } else {
+            negations
+        } {
+            node = Node::Unary("not", Box::new(node));
+        }
+        Ok(node)
+    }
+
+    fn comparison(&mut self) -> Result<Node> {
+        let first = self.level(0)?;
+        let mut rest = Vec::new();
+        while let Some(op) = self.take_op(&COMPARISONS) {
+            rest.push((op, self.level(0)?));
+        }
+        Ok(if rest.is_empty() {
+            first
+        } else {
+            Node::Compare(Box::new(first), rest)
+        })
+    }
+
+    fn level(&mut self, level: usize) -> Result<Node> {
+        let Some(operators) = LEVELS.get(level) else {
+            return self.unary();
+        };
+        let mut left = self.level(level + 1)?;
+        while let Some(op) = self.take_op(operators) {
+            left = Node::Binary(op, Box::new(left), Box::new(self.level(level + 1)?));
+        }
+        Ok(left)
+    }
+
+    fn unary(&mut self) -> Result<Node> {
+        if let Some(op) = self.take_op(&["-", "+", "~"]) {
+            self.depth += 1;
+            if self.depth > MAX_DEPTH {
+                return self.expected("an expression that is nested less deeply");
+            }
+            let node = self.unary()?;
+            self.depth -= 1;
+            return Ok(Node::Unary(op, Box::new(node)));
+        }
+        self.primary()
+    }
+
+    fn primary(&mut self) -> Result<Node> {
+        let token = self.peek().clone();
+        let node = match token {
+            Token::Int(value) => Node::Int(value),
+            Token::Float(value) => Node::Float(value),
+            Token::Text(text) => Node::Text(text),
+            Token::Name(name) => {
+                self.next += 1;
+                return self.name(name);
+            }
+            Token::Op("(") => {
+                self.next += 1;
+                let inner = self.or()?;
+                if self.take_op(&[")"]).is_none() {
+                    return self.expected(")");
+                }
+                return Ok(inner);
+            }
+            _ => return self.expected("an expression"),
+        };
+        self.next += 1;
+        Ok(node)
+    }
+
+    fn name(&mut self, name: String) -> Result<Node> {
+        if self.take_op(&["("]).is_none() {
+            return Ok(match name.as_str() {
+                "True" => Node::Int(1),
+                "False" | "None" => Node::Int(0),
+                _ => Node::Name(name),
+            });
+        }
+        let mut args = Vec::new();
+        if self.take_op(&[")"]).is_none() {
+            loop {
+                args.push(self.or()?);
+                if self.take_op(&[")"]).is_some() {
+                    break;
+                }
+                if self.take_op(&[","]).is_none() {
+                    return self.expected("\",\" or \")\"");
+                }
+            }
+        }
+        Ok(Node::Call(name, args))
+    }
+}

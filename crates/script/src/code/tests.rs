@@ -1,0 +1,53 @@
+use super::{Names, Scope, read};
+
+struct Cwnd;
+
+impl Names for Cwnd {
+    fn value(&self, name: &str) -> Option<i128> {
+        (name == "tcpi_snd_cwnd").then_some(10)
+    }
+}
+
+fn run(code: &str) -> Result<(), String> {
+    let statements = read(code).map_err(|(line, message)| format!("{line}: {message}"))?;
+    let mut scope = Scope::default();
+    let done = scope.run(&statements, &Cwnd, &mut Vec::new());
+    done.map_err(|failure| format!("{}: {}", failure.line, failure.message))
+}
+
+#[test]
+fn expressions_have_pythons_order() {
+    run("assert 1 + 2 * 3 == 7 and not 1 > 2").unwrap();
+    run("assert 5 & 4 == 4\nassert (6 & 4) == 4, 'bits'").unwrap();
+    run("assert 9 <= tcpi_snd_cwnd <= 11; assert 7 // 2 == 3; assert 7 / 2 == 3.5").unwrap();
+    run("a = tcpi_snd_cwnd\nassert a - 10 == 0 or b\nassert (\n a ==\n 10)").unwrap();
+    run("assert abs(-3) == max(1, 3) # so\nprint('x', a_name_in_no_way)").unwrap_err();
+}
+
+#[test]
+fn a_failed_assertion_shows_the_values() {
+    assert_eq!(
+        run("\nassert tcpi_snd_cwnd == 11, tcpi_snd_cwnd").unwrap_err(),
+        "1: assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd does not hold: tcpi_snd_cwnd is 10; 10"
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_said() {
+    assert!(
+        run("assert")
+            .unwrap_err()
+            .contains("expected an expression")
+    );
+    assert!(
+        run("while 1: pass")
+            .unwrap_err()
+            .contains("expected assert")
+    );
+    assert!(run("assert 1 // 0").unwrap_err().contains("has no value"));
+    assert!(
+        run(&format!("assert {}1", "(".repeat(500)))
+            .unwrap_err()
+            .contains("nested")
+    );
+}

@@ -1,0 +1,16 @@
+//! Packet scripts: tests of the stack that read as a trace.
+//!
+//! A script says which packets come from the remote end (`<`), which the stack must send (`>`),
+//! and which socket calls an application makes, each with its time. Sequence numbers are relative.
+//! It runs in virtual time, over IPv4, IPv6 and IPv4 under IPv6 sockets. The syntax is that of
+//! packetdrill, so that a script that runs here runs there too; `docs/scripts.md` describes it.
+#![forbid(unsafe_code)]
+
+mod code;
+mod error;
+pub mod parse;
+pub mod script;
+pub mod tcp_option;
+
+pub use error::{Pos, ScriptError};
+pub use parse::parse;

@@ -1,0 +1,174 @@
+//! Packets as they are on the wire: taking apart what the stack sent, building what it gets.
+
+use std::net::IpAddr;
+
+use fullsend_wire::checksum::{Sum, sum};
+use fullsend_wire::ipv4::{Ipv4Repr, Ipv4View};
+use fullsend_wire::ipv6::{Ipv6Repr, Ipv6View};
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::{ipv4, ipv6, tcp};
+
+use crate::tcp_option::TcpOption;
+
+/// An IP header and what it carries.
+#[derive(Clone, Debug)]
+pub(crate) struct Datagram {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    pub(crate) flow_label: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Datagram {
+    /// Takes a packet of the stack's apart; what is wrong with it otherwise.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.first().is_some_and(|first| first >> 4 == 6) {
+            let view = Ipv6View::new(bytes).map_err(|error| format!("IPv6 header: {error:?}"))?;
+            return Ok(Self {
+                src: view.src().into(),
+                dst: view.dst().into(),
+                protocol: view.next_header(),
+                tos: view.traffic_class(),
+                ttl: view.hop_limit(),
+                flow_label: view.flow_label(),
+                payload: view.payload().to_vec(),
+            });
+        }
+        let view = Ipv4View::new(bytes).map_err(|error| format!("IPv4 header: {error:?}"))?;
+        if !view.checksum_ok() {
+            return Err("the checksum of the IPv4 header is wrong".to_owned());
+        }
+        Ok(Self {
+            src: view.src().into(),
+            dst: view.dst().into(),
+            protocol: view.protocol(),
+            tos: view.tos(),
+            ttl: view.ttl(),
+            flow_label: 0,
+            payload: view.payload().to_vec(),
+        })
+    }
+
+    /// As bytes.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let len = self.payload.len() as u16;
+        let mut out = match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let mut header = vec![0; ipv4::HEADER_LEN];
+                let repr = Ipv4Repr {
+                    src,
+                    dst,
+                    protocol: self.protocol,
+                    tos: self.tos,
+                    ident: 0,
+                    dont_fragment: true,
+                    more_fragments: false,
+                    fragment_offset: 0,
+                    ttl: self.ttl,
+                    payload_len: len,
+                };
+                repr.emit(&mut header);
+                header
+            }
+            (src, dst) => {
+                let v6 = |ip| match ip {
+                    IpAddr::V6(ip) => ip,
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                };
+                let mut header = vec![0; ipv6::HEADER_LEN];
+                let repr = Ipv6Repr {
+                    src: v6(src),
+                    dst: v6(dst),
+                    next_header: self.protocol,
+                    traffic_class: self.tos,
+                    flow_label: self.flow_label,
+                    hop_limit: self.ttl,
+                    payload_len: len,
+                };
+                repr.emit(&mut header);
+                header
+            }
+        };
+        out.extend_from_slice(&self.payload);
+        out
+    }
+
+    fn pseudo(&self) -> Sum {
+        Sum::pseudo(self.src, self.dst, self.protocol, self.payload.len() as u32)
+    }
+
+    /// Puts the checksum over pseudo-header and payload at `offset`.
+    pub(crate) fn fill_checksum(&mut self, offset: usize) {
+        self.payload[offset..offset + 2].fill(0);
+        let whole = self.pseudo().join(sum(&self.payload), false);
+        let checksum = if self.protocol == protocol::UDP {
+            whole.udp_checksum()
+        } else {
+            whole.checksum()
+        };
+        self.payload[offset..offset + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// The transport checksum holds (TCP and UDP).
+    pub(crate) fn checksum_ok(&self) -> bool {
+        self.pseudo().join(sum(&self.payload), false).is_valid()
+    }
+}
+
+/// A TCP segment with absolute numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LiveSegment {
+    pub(crate) src_port: u16,
+    pub(crate) dst_port: u16,
+    pub(crate) flags: u16,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    pub(crate) window: u16,
+    pub(crate) urgent: u16,
+    pub(crate) options: Vec<TcpOption>,
+    pub(crate) data: Vec<u8>,
+}
+
+impl LiveSegment {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (fixed, _) = bytes.split_first_chunk::<{ tcp::HEADER_LEN }>()?;
+        let header_len = usize::from(fixed[12] >> 4) * 4;
+        let options = bytes.get(tcp::HEADER_LEN..header_len)?;
+        let be16 = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+        let be32 = |at: usize| u32::from(be16(at)) << 16 | u32::from(be16(at + 2));
+        Some(Self {
+            src_port: be16(0),
+            dst_port: be16(2),
+            seq: be32(4),
+            ack: be32(8),
+            flags: be16(12) & 0x1ff,
+            window: be16(14),
+            urgent: be16(18),
+            options: TcpOption::parse_all(options),
+            data: bytes[header_len..].to_vec(),
+        })
+    }
+
+    /// As bytes, without a checksum. Options are padded with zeros.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut options = Vec::new();
+        self.options.iter().for_each(|o| o.emit(&mut options));
+        options.resize(options.len().next_multiple_of(4), 0);
+        let words = (tcp::HEADER_LEN + options.len()) as u16 / 4;
+        let mut out = Vec::with_capacity(tcp::HEADER_LEN + options.len() + self.data.len());
+        out.extend(self.src_port.to_be_bytes());
+        out.extend(self.dst_port.to_be_bytes());
+        out.extend(self.seq.to_be_bytes());
+        out.extend(self.ack.to_be_bytes());
+        out.extend((words << 12 | self.flags).to_be_bytes());
+        out.extend(self.window.to_be_bytes());
+        out.extend([0, 0]);
+        out.extend(self.urgent.to_be_bytes());
+        out.extend(options);
+        out.extend(&self.data);
+        out
+    }
+}

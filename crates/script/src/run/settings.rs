@@ -1,0 +1,186 @@
+//! What a run is set to: the `--key=value` lines over the family's defaults.
+
+use std::net::IpAddr;
+
+use fullsend_stack::{Cidr, FqConfig, QdiscConfig};
+
+use crate::error::ScriptError;
+use crate::script::{Action, Nanos, Script, Setting};
+
+/// Which IP a run speaks, and what its sockets are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+    /// IPv6 sockets, IPv4 packets (RFC 4291 2.5.5.2).
+    Mapped,
+}
+
+impl Family {
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::Mapped];
+
+    /// As `--ip_version` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+            Self::Mapped => "ipv4-mapped-ipv6",
+        }
+    }
+
+    /// Packets are IPv6.
+    pub(crate) fn is_v6_wire(self) -> bool {
+        self == Self::V6
+    }
+}
+
+/// The families a script is for: what `--ip_version` says, or all.
+///
+/// # Errors
+/// An `--ip_version` that is none of the three.
+pub fn families(script: &Script) -> Result<Vec<Family>, ScriptError> {
+    let Some(setting) = script.settings.iter().find(|s| s.key == "ip_version") else {
+        return Ok(Family::ALL.to_vec());
+    };
+    let family = Family::ALL.iter().find(|f| f.name() == setting.value);
+    family.map(|family| vec![*family]).ok_or_else(|| {
+        let message = format!(
+            "ip_version {}: expected ipv4, ipv6 or ipv4-mapped-ipv6",
+            setting.value
+        );
+        ScriptError::new(setting.pos, message)
+    })
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) family: Family,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) mtu: u32,
+    pub(crate) tolerance: Nanos,
+    /// One tick of TSval; 0: TSval is not compared.
+    pub(crate) ts_tick: Nanos,
+    pub(crate) bind_port: u16,
+    pub(crate) connect_port: u16,
+    pub(crate) strict_segments: bool,
+    pub(crate) qdisc: QdiscConfig,
+}
+
+/// Settings of packetdrill that mean nothing in virtual time.
+const WITHOUT_EFFECT: [&str; 12] = [
+    "ip_version",
+    "netmask_ip",
+    "gateway_ip",
+    "speed",
+    "verbose",
+    "dry_run",
+    "non_fatal",
+    "init_scripts",
+    "send_omit_free",
+    "persistent_tun_dev",
+    "debug",
+    "sysctl_restore",
+];
+
+impl Settings {
+    pub(crate) fn new(script: &Script, family: Family) -> Result<Self, ScriptError> {
+        let v6 = family.is_v6_wire();
+        let mut settings = Self {
+            family,
+            local: if v6 {
+                [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1].into()
+            } else {
+                [192, 168, 0, 1].into()
+            },
+            remote: if v6 {
+                [0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1].into()
+            } else {
+                [192, 0, 2, 1].into()
+            },
+            // The MSS is then the same in both.
+            mtu: if v6 { 1520 } else { 1500 },
+            tolerance: 4_000_000,
+            ts_tick: 0,
+            bind_port: 8080,
+            connect_port: 8080,
+            strict_segments: false,
+            qdisc: qdisc_of(script),
+        };
+        for setting in &script.settings {
+            settings.set(setting)?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, setting: &Setting) -> Result<(), ScriptError> {
+        match setting.key.as_str() {
+            "local_ip" => self.local = value(setting, "an address")?,
+            "remote_ip" => self.remote = value(setting, "an address")?,
+            "mtu" => self.mtu = value(setting, "bytes")?,
+            "tolerance_usecs" => self.tolerance = micros(setting)?,
+            "tcp_ts_tick_usecs" => self.ts_tick = micros(setting)?,
+            "bind_port" => self.bind_port = value(setting, "a port")?,
+            "connect_port" => self.connect_port = value(setting, "a port")?,
+            "strict_segments" => {
+                self.strict_segments = !matches!(setting.value.as_str(), "0" | "false");
+            }
+            key if WITHOUT_EFFECT.contains(&key) => {}
+            key => {
+                let message = format!(
+                    "--{key} is not known; there are local_ip, remote_ip, ip_version, mtu, \
+                     tolerance_usecs, tcp_ts_tick_usecs, bind_port, connect_port, strict_segments"
+                );
+                return Err(ScriptError::new(setting.pos, message));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn local_net(&self) -> Cidr {
+        Cidr {
+            addr: self.local,
+            prefix: if self.local.is_ipv4() { 16 } else { 64 },
+        }
+    }
+
+    pub(crate) fn unspecified(&self) -> IpAddr {
+        if self.local.is_ipv4() {
+            [0; 4].into()
+        } else {
+            [0_u16; 8].into()
+        }
+    }
+}
+
+fn value<T: std::str::FromStr>(setting: &Setting, what: &str) -> Result<T, ScriptError> {
+    setting.value.parse().map_err(|_| {
+        let message = format!("--{}={}: expected {what}", setting.key, setting.value);
+        ScriptError::new(setting.pos, message)
+    })
+}
+
+fn micros(setting: &Setting) -> Result<Nanos, ScriptError> {
+    let micros: u32 = value(setting, "microseconds")?;
+    Ok(Nanos::from(micros) * 1000)
+}
+
+/// The queue in front of the device: `tc` is asked before the host is there.
+fn qdisc_of(script: &Script) -> QdiscConfig {
+    let commands = script.events.iter().filter_map(|event| match &event.action {
+        Action::Shell(text) => Some(text),
+        _ => None,
+    });
+    let has_fq = |text: &String| {
+        let mut lines = text.lines().map(str::trim);
+        lines.any(|line| line.starts_with("tc qdisc") && line.contains("root fq"))
+    };
+    if commands.into_iter().any(has_fq) {
+        QdiscConfig::Fq(FqConfig::default())
+    } else {
+        QdiscConfig::NoQueue
+    }
+}

@@ -1,0 +1,157 @@
+//! The stack in virtual time, and the device it believes to have.
+
+use std::collections::VecDeque;
+
+use fullsend_buf::Slice;
+use fullsend_offload::{Link, Packet, gso};
+use fullsend_posix::Posix;
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
+use fullsend_tcp::Sysctl;
+use fullsend_units::{Instant, Seed};
+
+use super::settings::Settings;
+use crate::script::Nanos;
+
+/// The host's clock when the script's stands at 0.
+const BASE: u64 = 1_000_000_000;
+/// Most packets that one moment may bring; more is a storm.
+const STORM: usize = 100_000;
+
+/// A packet that the stack sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Nanos,
+    /// From the IP header on.
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) struct World {
+    pub(crate) posix: Posix,
+    iface: IfaceId,
+    now: Nanos,
+    /// What left, oldest first, not yet looked at.
+    pub(crate) sent: VecDeque<Sent>,
+    scratch: Vec<Packet>,
+    /// Deliver super-segments whole.
+    whole: bool,
+}
+
+impl World {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
+        let mut host = Host::new(HostConfig {
+            seed: Seed(7),
+            sysctl: Sysctl::default(),
+            pool_bytes: 1 << 20,
+        });
+        let iface = host.add_interface(IfaceConfig {
+            link: Link::Ip,
+            mac: Mac([0; 6]),
+            mtu: settings.mtu,
+            tso4: true,
+            tso6: true,
+            uso: true,
+            tx_checksum: true,
+            gso_max_size: 65_536,
+            gso: true,
+            gro: true,
+            qdisc: settings.qdisc,
+        });
+        let config = |error| format!("{error:?}");
+        let now = Instant::from_nanos(BASE);
+        host.add_address(now, iface, settings.local_net())
+            .map_err(config)?;
+        let everywhere = Cidr {
+            addr: settings.unspecified(),
+            prefix: 0,
+        };
+        host.add_route(everywhere, None, iface).map_err(config)?;
+        Ok(Self {
+            posix: Posix::new(host),
+            iface,
+            now: 0,
+            sent: VecDeque::new(),
+            scratch: Vec::new(),
+            whole: settings.strict_segments,
+        })
+    }
+
+    /// The script's clock.
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// The host's clock.
+    pub(crate) fn instant(&self) -> Instant {
+        Instant::from_nanos(BASE + self.now.max(0) as u64)
+    }
+
+    /// Something was done to the stack: take what it has to send.
+    pub(crate) fn settle(&mut self) {
+        let now = self.instant();
+        let before = self.sent.len();
+        loop {
+            self.posix.host_mut().transmit(now, self.iface, &mut self.scratch, 64);
+            if self.scratch.is_empty() || self.sent.len() - before > STORM {
+                return;
+            }
+            let batch: Vec<Packet> = self.scratch.drain(..).collect();
+            for packet in batch {
+                let token = packet.tx;
+                self.keep(packet);
+                self.posix.host_mut().complete(now, token);
+            }
+        }
+    }
+
+    fn keep(&mut self, packet: Packet) {
+        let at = self.now;
+        if self.whole {
+            let mut packet = packet;
+            packet.complete_checksum();
+            let bytes = packet.to_bytes();
+            self.sent.push_back(Sent { at, bytes });
+            return;
+        }
+        let mut segments = Vec::new();
+        gso::segment(packet, &mut segments);
+        for segment in segments {
+            let bytes = segment.to_bytes();
+            self.sent.push_back(Sent { at, bytes });
+        }
+    }
+
+    /// A packet arrives, from the IP header on.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        let now = self.instant();
+        let mut frames = vec![Packet::from_frame(Slice::copied_from(bytes))];
+        self.posix.host_mut().receive(now, self.iface, &mut frames);
+        self.settle();
+    }
+
+    /// When the stack has something to do by itself, in the script's time.
+    fn next_deadline(&self) -> Option<Nanos> {
+        let first = self.posix.host().poll_deadline()?;
+        if first == Instant::FAR_FUTURE {
+            return None;
+        }
+        Some((first.as_nanos().saturating_sub(BASE) as Nanos).max(self.now))
+    }
+
+    /// Lets time pass up to the stack's next own event, but not beyond `end`; true if there was
+    /// such an event.
+    pub(crate) fn step(&mut self, end: Nanos) -> bool {
+        let next = self.next_deadline().filter(|next| *next <= end);
+        let moved = next.is_none_or(|next| next > self.now);
+        self.now = next.unwrap_or(end).max(self.now);
+        if next.is_none() {
+            return false;
+        }
+        self.posix.host_mut().poll(self.instant());
+        self.settle();
+        // A deadline that stays in the past would hold the clock.
+        if !moved && self.next_deadline().is_some_and(|next| next <= self.now) {
+            self.now += 1000;
+        }
+        true
+    }
+}
