@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fullsend_stack::QdiscConfig;
 
 use crate::lab::Lab;
+use crate::script::ScriptArgs;
 use crate::size;
 use crate::stat::args::{ControlArgs, StatArgs};
 
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     /// Show each mechanism beside the figures of the reference that introduced it.
     #[command(subcommand)]
     Lab(Lab),
+    /// Run packet scripts: traces that the stack must follow, in virtual time (docs/scripts.md).
+    Script(ScriptArgs),
 }
 
 #[derive(Subcommand)]

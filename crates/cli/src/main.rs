@@ -17,6 +17,7 @@ mod perf;
 mod preamble;
 mod progress;
 mod report;
+mod script;
 mod serve;
 mod server;
 mod size;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Perf(perf) => perf::run(perf),
         Command::Stat(args) => stat::run(args),
         Command::Lab(lab) => lab::run(lab),
+        Command::Script(args) => script::run_scripts(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

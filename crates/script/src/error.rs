@@ -11,6 +11,16 @@ pub struct Pos {
     pub column: u32,
 }
 
+impl Pos {
+    /// So many lines further down.
+    pub(crate) fn down(self, lines: u32) -> Self {
+        Self {
+            line: self.line + lines,
+            column: if lines == 0 { self.column } else { 1 },
+        }
+    }
+}
+
 impl fmt::Display for Pos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)

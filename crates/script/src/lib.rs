@@ -7,10 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod code;
+mod constants;
 mod error;
+mod info;
 pub mod parse;
+mod run;
 pub mod script;
+mod shell;
 pub mod tcp_option;
 
+pub use code::check_code;
 pub use error::{Pos, ScriptError};
 pub use parse::parse;
+pub use run::{Failure, Family, Report, families, run};

@@ -153,7 +153,9 @@ fn collect(node: &Node, found: &mut Vec<String>) {
         }
         Node::Compare(first, rest) => {
             collect(first, found);
-            rest.iter().for_each(|(_, node)| collect(node, found));
+            for (_, node) in rest {
+                collect(node, found);
+            }
         }
         Node::Int(_) | Node::Float(_) | Node::Text(_) => {}
     }

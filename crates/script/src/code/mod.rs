@@ -9,8 +9,24 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use eval::{Failure, Names, Scope};
+use crate::error::ScriptError;
+use crate::script::{Action, Script};
+
+pub(crate) use eval::{Names, Scope};
 pub(crate) use read::read;
+
+/// Reads the code of a script without running it.
+///
+/// # Errors
+/// The first place that is not as the language has it.
+pub fn check_code(script: &Script) -> Result<(), ScriptError> {
+    for event in &script.events {
+        if let Action::Code(text, pos) = &event.action {
+            read(text).map_err(|(line, message)| ScriptError::new(pos.down(line), message))?;
+        }
+    }
+    Ok(())
+}
 
 /// A statement and the line of the code it is on, from 0.
 #[derive(Clone, PartialEq, Debug)]

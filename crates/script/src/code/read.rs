@@ -79,10 +79,7 @@ fn tokens(text: &str) -> Result<Vec<(u32, Token)>> {
                 found.push((line, Token::Text(rest[1..=len].to_owned())));
                 len + 2
             }
-            '0'..='9' => {
-                let len = number(rest, line, &mut found)?;
-                len
-            }
+            '0'..='9' => number(rest, line, &mut found)?,
             c if c.is_ascii_alphabetic() || c == '_' => {
                 let end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
                 let len = rest.find(end).unwrap_or(rest.len());

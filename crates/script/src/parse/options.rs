@@ -18,7 +18,9 @@ pub(super) fn options(cursor: &mut Cursor<'_>) -> Result<Vec<TcpOption>> {
         }
     }
     let mut bytes = Vec::new();
-    list.iter().for_each(|option| option.emit(&mut bytes));
+    for option in &list {
+        option.emit(&mut bytes);
+    }
     if bytes.len() > MAX_LEN {
         let message = format!("the options take {} bytes, of {MAX_LEN}", bytes.len());
         return Err(ScriptError::new(pos, message));
@@ -81,7 +83,7 @@ fn hex(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
     let pos = cursor.pos();
     let digits = cursor.run(|c| c.is_ascii_hexdigit());
     cursor.skip_space()?;
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return Err(ScriptError::new(
             pos,
             "expected an even count of hex digits",

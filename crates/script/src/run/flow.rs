@@ -10,6 +10,7 @@ use super::live::LiveSegment;
 
 const SYN: u16 = 0x02;
 const ACK: u16 = 0x10;
+const URG: u16 = 0x20;
 
 /// The connection between one of our ports and one of the remote end's.
 #[derive(Clone, Debug, Default)]
@@ -25,14 +26,14 @@ pub(crate) struct Flow {
     /// The script has closed the socket, or the connection was reset.
     pub(crate) over: bool,
     /// The script's TSval and ours.
-    stamps: BTreeMap<u32, u32>,
+    pub(crate) stamps: BTreeMap<u32, u32>,
     /// Our first TSval less the script's, where ticks are compared.
     pub(crate) stamp_offset: Option<u32>,
 }
 
 impl Flow {
     /// The script's segment that comes from the remote end, with absolute numbers.
-    pub(crate) fn to_live(&mut self, mut segment: LiveSegment) -> LiveSegment {
+    pub(crate) fn live(&mut self, mut segment: LiveSegment) -> LiveSegment {
         segment.src_port = self.remote_port;
         segment.dst_port = self.local_port;
         if segment.flags & SYN != 0 {
@@ -68,7 +69,7 @@ impl Flow {
     }
 
     /// A segment of the stack's, with relative numbers.
-    pub(crate) fn to_script(&self, mut segment: LiveSegment) -> LiveSegment {
+    pub(crate) fn relative(&self, mut segment: LiveSegment) -> LiveSegment {
         if segment.flags & SYN == 0 {
             segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
         } else if self.local_isn.is_none_or(|isn| isn == segment.seq) {
@@ -113,7 +114,12 @@ impl Flow {
 /// The flags as a script writes them.
 pub(crate) fn flag_text(flags: u16) -> String {
     let order = ['F', 'S', 'R', 'P', 'U', 'E', 'W', 'A', '.'];
-    let bit = |c| FLAG_LETTERS.iter().find(|(l, _)| *l == c).map_or(0, |(_, b)| *b);
+    let bit = |c| {
+        FLAG_LETTERS
+            .iter()
+            .find(|(l, _)| *l == c)
+            .map_or(0, |(_, b)| *b)
+    };
     let set: String = order.into_iter().filter(|&c| flags & bit(c) != 0).collect();
     if set.is_empty() { "-".to_owned() } else { set }
 }
@@ -122,17 +128,18 @@ pub(crate) fn flag_text(flags: u16) -> String {
 pub(crate) fn segment_text(segment: &LiveSegment) -> String {
     let len = segment.data.len() as u32;
     let end = segment.seq.wrapping_add(len);
-    let mut text = format!("{} {}:{end}({len})", flag_text(segment.flags), segment.seq);
+    let flags = flag_text(segment.flags);
+    let mut parts = vec![format!("{flags} {}:{end}({len})", segment.seq)];
     if segment.flags & ACK != 0 {
-        text += &format!(" ack {}", segment.ack);
+        parts.push(format!("ack {}", segment.ack));
     }
-    text += &format!(" win {}", segment.window);
-    if segment.flags & 0x20 != 0 {
-        text += &format!(" urg {}", segment.urgent);
+    parts.push(format!("win {}", segment.window));
+    if segment.flags & URG != 0 {
+        parts.push(format!("urg {}", segment.urgent));
     }
     if !segment.options.is_empty() {
         let options: Vec<String> = segment.options.iter().map(ToString::to_string).collect();
-        text += &format!(" <{}>", options.join(","));
+        parts.push(format!("<{}>", options.join(",")));
     }
-    text
+    parts.join(" ")
 }

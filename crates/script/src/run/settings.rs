@@ -170,10 +170,13 @@ fn micros(setting: &Setting) -> Result<Nanos, ScriptError> {
 
 /// The queue in front of the device: `tc` is asked before the host is there.
 fn qdisc_of(script: &Script) -> QdiscConfig {
-    let commands = script.events.iter().filter_map(|event| match &event.action {
-        Action::Shell(text) => Some(text),
-        _ => None,
-    });
+    let commands = script
+        .events
+        .iter()
+        .filter_map(|event| match &event.action {
+            Action::Shell(text) => Some(text),
+            _ => None,
+        });
     let has_fq = |text: &String| {
         let mut lines = text.lines().map(str::trim);
         lines.any(|line| line.starts_with("tc qdisc") && line.contains("root fq"))

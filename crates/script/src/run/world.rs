@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet, gso};
+use fullsend_offload::{Link, Packet, segment};
 use fullsend_posix::Posix;
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
@@ -39,7 +39,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
         let mut host = Host::new(HostConfig {
-            seed: Seed(7),
+            seed: Seed([7; 4]),
             sysctl: Sysctl::default(),
             pool_bytes: 1 << 20,
         });
@@ -80,6 +80,11 @@ impl World {
         self.now
     }
 
+    /// The script's time of a moment on the host's clock.
+    pub(crate) fn script_time(host: i64) -> Nanos {
+        host - BASE as i64
+    }
+
     /// The host's clock.
     pub(crate) fn instant(&self) -> Instant {
         Instant::from_nanos(BASE + self.now.max(0) as u64)
@@ -90,7 +95,9 @@ impl World {
         let now = self.instant();
         let before = self.sent.len();
         loop {
-            self.posix.host_mut().transmit(now, self.iface, &mut self.scratch, 64);
+            self.posix
+                .host_mut()
+                .transmit(now, self.iface, &mut self.scratch, 64);
             if self.scratch.is_empty() || self.sent.len() - before > STORM {
                 return;
             }
@@ -113,9 +120,9 @@ impl World {
             return;
         }
         let mut segments = Vec::new();
-        gso::segment(packet, &mut segments);
-        for segment in segments {
-            let bytes = segment.to_bytes();
+        segment(packet, &mut segments);
+        for piece in segments {
+            let bytes = piece.to_bytes();
             self.sent.push_back(Sent { at, bytes });
         }
     }
@@ -146,7 +153,8 @@ impl World {
         if next.is_none() {
             return false;
         }
-        self.posix.host_mut().poll(self.instant());
+        let now = self.instant();
+        self.posix.host_mut().poll(now);
         self.settle();
         // A deadline that stays in the past would hold the clock.
         if !moved && self.next_deadline().is_some_and(|next| next <= self.now) {

@@ -1,0 +1,106 @@
+//! `fullsend script`: runs packet scripts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use fullsend_script::{Family, families, parse, run};
+
+/// What `fullsend script` takes.
+#[derive(Args)]
+pub(crate) struct ScriptArgs {
+    /// Scripts, or folders of them (`*.pkt`).
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Show everything that happened, of runs that succeeded too.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Say nothing of runs that failed beyond the first line.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Run in one way only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a script allows.
+    #[arg(long, value_name = "FAMILY", value_parser = family)]
+    ip_version: Option<Family>,
+}
+
+fn family(text: &str) -> Result<Family, String> {
+    let found = Family::ALL.iter().find(|family| family.name() == text);
+    found
+        .copied()
+        .ok_or_else(|| "one of ipv4, ipv6, ipv4-mapped-ipv6".to_owned())
+}
+
+/// Runs the scripts; an error if one of them fails.
+pub(crate) fn run_scripts(args: &ScriptArgs) -> Result<()> {
+    let mut files = Vec::new();
+    for path in &args.files {
+        collect(path, &mut files)?;
+    }
+    let mut failed = 0;
+    for file in &files {
+        failed += usize::from(!one(file, args)?);
+    }
+    if files.len() > 1 {
+        println!("{} of {} scripts passed", files.len() - failed, files.len());
+    }
+    if failed > 0 {
+        bail!("{failed} of {} scripts failed", files.len());
+    }
+    Ok(())
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let entries = fs::read_dir(path).with_context(|| path.display().to_string())?;
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() || path.extension().is_some_and(|ext| ext == "pkt") {
+            collect(&path, files)?;
+        }
+    }
+    Ok(())
+}
+
+fn one(path: &Path, args: &ScriptArgs) -> Result<bool> {
+    let name = path.display();
+    let text = fs::read_to_string(path).with_context(|| name.to_string())?;
+    let script = match parse(&text).and_then(|script| families(&script).map(|f| (script, f))) {
+        Ok(found) => found,
+        Err(error) => {
+            println!("{name}:{error}");
+            return Ok(false);
+        }
+    };
+    let (script, mut runs) = script;
+    if let Some(only) = args.ip_version {
+        runs.retain(|family| *family == only);
+    }
+    let mut passed = true;
+    for family in runs {
+        match run(&script, family) {
+            Ok(report) => {
+                println!("{name}: {} passed", family.name());
+                let skipped = report.skipped.iter();
+                skipped.for_each(|command| println!("  not supported, left out: {command}"));
+                if args.verbose {
+                    report.trace.iter().for_each(|line| println!("  {line}"));
+                }
+            }
+            Err(failure) => {
+                passed = false;
+                let text = failure.to_string();
+                let shown = if args.quiet { 1 } else { usize::MAX };
+                let lines: Vec<&str> = text.lines().take(shown).collect();
+                println!("{name}:{}", lines.join("\n"));
+            }
+        }
+    }
+    Ok(passed)
+}

@@ -1,0 +1,233 @@
+//! Sending and receiving.
+
+use fullsend_posix::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_OOB, MSG_PEEK, MSG_TRUNC};
+use fullsend_posix::{Errno, Handle, SockAddr};
+
+use super::super::Runner;
+use super::super::args::{Result, wrong};
+use super::super::inject::pattern_bytes;
+use super::{Progress, Step, arg};
+use crate::error::Pos;
+use crate::script::{Call, Expr, ExprKind};
+
+/// Longest call, in bytes: more is a slip of the pen.
+const MAX_LEN: usize = 1 << 28;
+
+/// What a sending or receiving call is about.
+struct Io<'c> {
+    fd: i64,
+    handle: Handle,
+    /// The lengths of its buffers.
+    lens: Vec<usize>,
+    /// The text it sends or expects, if the script has it.
+    text: Option<&'c [u8]>,
+    flags: i32,
+    dest: Option<SockAddr>,
+    /// `struct msghdr`, of the calls that have one.
+    header: Option<&'c Expr>,
+}
+
+impl Runner<'_> {
+    fn io<'c>(&self, pos: Pos, call: &'c Call) -> Result<Io<'c>> {
+        let (fd, handle) = self.fd(pos, call, 0)?;
+        let mut io = Io {
+            fd,
+            handle,
+            lens: Vec::new(),
+            text: None,
+            flags: 0,
+            dest: None,
+            header: None,
+        };
+        match call.name.as_str() {
+            "readv" | "writev" => io.lens = self.iovec(arg(pos, call, 1)?)?,
+            "sendmsg" | "recvmsg" => {
+                let header = arg(pos, call, 1)?;
+                io.flags = self.flags(arg(pos, call, 2)?)?;
+                io.lens = match header.field("msg_iov")? {
+                    Some(field) => self.iovec(&field.value)?,
+                    None => Vec::new(),
+                };
+                io.header = Some(header);
+            }
+            name => {
+                let buffer = arg(pos, call, 1)?;
+                if let ExprKind::Text(text) = &buffer.kind {
+                    io.text = Some(text);
+                }
+                io.lens = vec![self.len(arg(pos, call, 2)?)?];
+                if name != "read" && name != "write" {
+                    io.flags = self.flags(arg(pos, call, 3)?)?;
+                }
+            }
+        }
+        if call.name == "sendto" || (call.name == "sendmsg" && io.flags & MSG_FASTOPEN != 0) {
+            io.dest = Some(match call.args.get(4) {
+                Some(dest) if call.name == "sendto" => self.address(dest, self.remote_addr())?,
+                _ => self.shown(self.remote_addr()),
+            });
+        }
+        Ok(io)
+    }
+
+    fn len(&self, expr: &Expr) -> Result<usize> {
+        let len: usize = self.number(expr)?;
+        if len > MAX_LEN {
+            return wrong(
+                expr.pos,
+                format!("{len} bytes are more than a script may move"),
+            );
+        }
+        Ok(len)
+    }
+
+    /// The lengths in `[{..., 1000}, {..., 10}]`.
+    fn iovec(&self, expr: &Expr) -> Result<Vec<usize>> {
+        let items = expr.items()?.iter().map(|item| {
+            let fields = item.fields()?;
+            match fields.last() {
+                Some(field) => self.len(&field.value),
+                None => wrong(item.pos, "expected {..., length}"),
+            }
+        });
+        items.collect()
+    }
+
+    pub(super) fn send_call(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let io = self.io(pos, call)?;
+        if io.flags & MSG_FASTOPEN != 0
+            && let Some(dest) = io.dest
+        {
+            self.connecting(io.fd, dest);
+        }
+        let control = match io.header {
+            Some(header) => self.control_to_send(header)?,
+            None => Vec::new(),
+        };
+        let total: usize = io.lens.iter().sum();
+        let written = self.streams.entry(io.fd).or_default().written;
+        let data = match io.text {
+            Some(text) => {
+                self.odd_data = true;
+                let mut data = text.to_vec();
+                data.resize(total, 0);
+                data
+            }
+            None => pattern_bytes(1_u32.wrapping_add(written as u32), total - progress.done),
+        };
+        self.odd_data |= io.flags & MSG_OOB != 0;
+        let parts = split(&data, &io.lens, progress.done);
+        let now = self.world.instant();
+        let result = self
+            .world
+            .posix
+            .sendmsg(now, io.handle, &parts, io.flags, io.dest, &control);
+        Ok(self.sent(&io, total, result, progress))
+    }
+
+    fn sent(
+        &mut self,
+        io: &Io<'_>,
+        total: usize,
+        result: core::result::Result<usize, Errno>,
+        progress: &mut Progress,
+    ) -> Step {
+        let waits = self.waits(io.handle) && io.flags & MSG_DONTWAIT == 0;
+        match result {
+            Ok(len) => {
+                progress.done += len;
+                self.streams.entry(io.fd).or_default().written += len as u64;
+                if progress.done < total && waits && len > 0 {
+                    return self.wait_for_rest(io, progress);
+                }
+                Step::Returned(Ok(progress.done as i64))
+            }
+            Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EALREADY) if waits => {
+                self.wait_for_rest(io, progress)
+            }
+            Err(_) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
+            Err(error) => Step::Returned(Err(error)),
+        }
+    }
+
+    fn wait_for_rest(&mut self, io: &Io<'_>, progress: &mut Progress) -> Step {
+        match self.wait_for(progress, io.handle, "SO_SNDTIMEO") {
+            Step::Returned(Err(_)) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
+            step => step,
+        }
+    }
+
+    pub(super) fn receive_call(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let io = self.io(pos, call)?;
+        let mut buffers: Vec<Vec<u8>> = io.lens.iter().map(|len| vec![0; *len]).collect();
+        let mut parts: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut control = vec![0; if io.header.is_some() { 1024 } else { 0 }];
+        let now = self.world.instant();
+        let result = self
+            .world
+            .posix
+            .recvmsg(now, io.handle, &mut parts, io.flags, &mut control);
+        let waits = self.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
+        let received = match result {
+            Ok(received) => received,
+            Err(Errno::EAGAIN) if waits => {
+                return Ok(self.wait_for(progress, io.handle, "SO_RCVTIMEO"));
+            }
+            Err(error) => return Ok(Step::Returned(Err(error))),
+        };
+        if let Some(header) = io.header {
+            control.truncate(received.control_len);
+            self.check_header(header, received.flags, &control)?;
+        }
+        if io.flags & MSG_ERRQUEUE == 0 {
+            self.check_data(pos, &io, &buffers.concat(), received.len)?;
+        }
+        Ok(Step::Returned(Ok(received.len as i64)))
+    }
+
+    /// What was read has to be what the remote end sent there.
+    fn check_data(&mut self, pos: Pos, io: &Io<'_>, data: &[u8], len: usize) -> Result<()> {
+        let stream = self.streams.entry(io.fd).or_default();
+        let from = 1_u32.wrapping_add(stream.read as u32);
+        if io.flags & MSG_PEEK == 0 {
+            stream.read += len as u64;
+        }
+        if let Some(text) = io.text {
+            let there = &data[..len.min(data.len())];
+            if !there.starts_with(text) && !text.starts_with(there) {
+                return wrong(pos, "the bytes read are not the script's text");
+            }
+            return Ok(());
+        }
+        if self.odd_data || io.flags & (MSG_OOB | MSG_TRUNC) != 0 || len > data.len() {
+            return Ok(());
+        }
+        if data[..len] != pattern_bytes(from, len) {
+            return wrong(pos, "the bytes read are not what the remote end sent there");
+        }
+        Ok(())
+    }
+}
+
+/// `data` in parts of the given lengths, of which `done` bytes are over.
+fn split<'d>(mut data: &'d [u8], lens: &[usize], mut done: usize) -> Vec<&'d [u8]> {
+    let mut parts = Vec::new();
+    for &len in lens {
+        let over = len.min(done);
+        done -= over;
+        let (part, rest) = data.split_at((len - over).min(data.len()));
+        parts.push(part);
+        data = rest;
+    }
+    parts
+}

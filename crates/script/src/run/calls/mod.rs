@@ -1,0 +1,176 @@
+//! System calls: the script's over the posix layer.
+
+mod io;
+mod message;
+mod options;
+mod poll;
+mod socket;
+
+use std::collections::BTreeMap;
+
+use fullsend_posix::{Errno, Handle};
+
+use super::Runner;
+use super::args::{Result, wrong};
+use crate::constants::{errno, errno_name};
+use crate::error::Pos;
+use crate::script::{Call, Expr, Nanos};
+
+/// The script's descriptors.
+#[derive(Default, Debug)]
+pub(crate) struct Files {
+    open: BTreeMap<i64, Handle>,
+    last: Option<i64>,
+}
+
+impl Files {
+    pub(crate) fn handle(&self, fd: i64, pos: Pos) -> Result<Handle> {
+        match self.open.get(&fd) {
+            Some(handle) => Ok(*handle),
+            None => wrong(pos, format!("descriptor {fd} is not open")),
+        }
+    }
+
+    /// The socket that was opened last.
+    pub(crate) fn last(&self) -> Option<i64> {
+        self.last
+    }
+}
+
+/// How far a call has come that may be tried several times.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// When it began.
+    pub(super) start: Nanos,
+    /// When it gives up by itself.
+    pub(super) deadline: Option<Nanos>,
+    /// Bytes done.
+    done: usize,
+    /// It is not the first try.
+    tried: bool,
+}
+
+impl Progress {
+    pub(super) fn new(start: Nanos) -> Self {
+        Self {
+            start,
+            deadline: None,
+            done: 0,
+            tried: false,
+        }
+    }
+}
+
+/// What a call gives: a number, or an errno.
+pub(super) type Returned = core::result::Result<i64, Errno>;
+
+/// How a try ended.
+pub(super) enum Step {
+    Returned(Returned),
+    Blocks,
+}
+
+impl From<core::result::Result<(), Errno>> for Step {
+    fn from(result: core::result::Result<(), Errno>) -> Self {
+        Self::Returned(result.map(|()| 0))
+    }
+}
+
+impl Runner<'_> {
+    /// Tries a call.
+    pub(super) fn attempt(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let step = self.dispatch(pos, call, progress);
+        progress.tried = true;
+        step
+    }
+
+    fn dispatch(&mut self, pos: Pos, call: &Call, progress: &mut Progress) -> Result<Step> {
+        match call.name.as_str() {
+            "socket" => self.socket(pos, call),
+            "bind" => self.bind(pos, call),
+            "listen" => self.listen(pos, call),
+            "accept" | "accept4" => self.accept(pos, call, progress),
+            "connect" => self.connect(pos, call, progress),
+            "close" => self.close(pos, call, progress),
+            "shutdown" => self.shutdown(pos, call),
+            "read" | "readv" | "recv" | "recvfrom" | "recvmsg" => {
+                self.receive_call(pos, call, progress)
+            }
+            "write" | "writev" | "send" | "sendto" | "sendmsg" => {
+                self.send_call(pos, call, progress)
+            }
+            "fcntl" => self.fcntl(pos, call),
+            "ioctl" => self.ioctl(pos, call),
+            "setsockopt" => self.setsockopt(pos, call),
+            "getsockopt" => self.getsockopt(pos, call),
+            "poll" => self.poll(pos, call, progress),
+            name => wrong(pos, format!("the system call {name} is not supported")),
+        }
+    }
+
+    /// The handle that an argument names.
+    fn fd(&self, pos: Pos, call: &Call, index: usize) -> Result<(i64, Handle)> {
+        let expr = arg(pos, call, index)?;
+        let fd = self.int(expr)?;
+        Ok((fd, self.files.handle(fd, expr.pos)?))
+    }
+
+    /// A new descriptor gets the name that the script has for it.
+    fn name(&mut self, call: &Call, handle: Handle, is_socket: bool) -> Result<i64> {
+        let fd = self.int(&call.result)?;
+        self.files.open.insert(fd, handle);
+        if is_socket {
+            self.files.last = Some(fd);
+        }
+        Ok(fd)
+    }
+
+    /// The socket would rather wait than say EAGAIN.
+    fn waits(&self, handle: Handle) -> bool {
+        !self.world.posix.is_nonblocking(handle).unwrap_or(true)
+    }
+
+    /// What a call gave, against what the script has.
+    pub(super) fn check_result(&mut self, pos: Pos, call: &Call, got: Returned) -> Result<()> {
+        let show = |result: &Returned| match result {
+            Ok(value) => value.to_string(),
+            Err(error) => format!("-1 {}", errno_name(error.0)),
+        };
+        if call.result.is_any() {
+            return Ok(());
+        }
+        let value = self.int(&call.result)?;
+        let expected = match &call.errno {
+            None if value == -1 && got.is_err() => return Ok(()),
+            None => Ok(value),
+            Some(name) => match errno(name) {
+                Some(number) => Err(Errno(number)),
+                None => return wrong(pos, format!("the errno {name} is not known")),
+            },
+        };
+        if expected == got {
+            return Ok(());
+        }
+        let (got, expected) = (show(&got), show(&expected));
+        wrong(
+            pos,
+            format!("{} gave {got}, expected {expected}", call.name),
+        )
+    }
+}
+
+/// An argument that has to be there.
+fn arg(pos: Pos, call: &Call, index: usize) -> Result<&Expr> {
+    match call.args.get(index) {
+        Some(expr) => Ok(expr),
+        None => wrong(
+            pos,
+            format!("{} wants more than {index} arguments", call.name),
+        ),
+    }
+}

@@ -1,0 +1,211 @@
+//! Making, connecting and closing sockets.
+
+use fullsend_posix::abi::EPOLLERR;
+use fullsend_posix::{Errno, SockAddr};
+
+use super::super::Runner;
+use super::super::args::{Result, wrong};
+use super::super::flow::Flow;
+use super::{Progress, Step, arg};
+use crate::constants::constant;
+use crate::error::Pos;
+use crate::script::Call;
+
+const O_RDWR: i64 = 2;
+const O_NONBLOCK: i64 = 0o4000;
+
+impl Runner<'_> {
+    pub(super) fn socket(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let domain = arg(pos, call, 0)?;
+        let domain = if domain.is_any() {
+            self.domain()
+        } else {
+            self.number(domain)?
+        };
+        let kind = self.flags(arg(pos, call, 1)?)?;
+        let protocol = self.number(arg(pos, call, 2)?)?;
+        match self.world.posix.socket(domain, kind, protocol) {
+            Ok(handle) => Ok(Step::Returned(Ok(self.name(call, handle, true)?))),
+            Err(error) => Ok(Step::Returned(Err(error))),
+        }
+    }
+
+    pub(super) fn bind(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let (_, handle) = self.fd(pos, call, 0)?;
+        let addr = self.address(arg(pos, call, 1)?, self.local_addr())?;
+        let now = self.world.instant();
+        Ok(self.world.posix.bind(now, handle, addr).into())
+    }
+
+    pub(super) fn listen(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let (_, handle) = self.fd(pos, call, 0)?;
+        let backlog = self.flags(arg(pos, call, 1)?)?;
+        let now = self.world.instant();
+        let done = self.world.posix.listen(now, handle, backlog);
+        if done.is_ok() {
+            let addr = self.world.posix.getsockname(handle).ok();
+            let port = addr.and_then(SockAddr::canonical).map(|addr| addr.port());
+            self.listening = port;
+            // The next SYN is for this one.
+            if self
+                .under_test
+                .is_some_and(|index| self.flows[index].remote_isn.is_none())
+            {
+                self.under_test = None;
+            }
+        }
+        Ok(done.into())
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let (_, listener) = self.fd(pos, call, 0)?;
+        let flags = match call.args.get(3) {
+            Some(flags) => self.flags(flags)?,
+            None => 0,
+        };
+        let now = self.world.instant();
+        match self.world.posix.accept4(now, listener, flags) {
+            Ok((handle, peer)) => {
+                let fd = self.name(call, handle, true)?;
+                let port = peer.canonical().map(|addr| addr.port());
+                let flow = self
+                    .flows
+                    .iter_mut()
+                    .find(|f| Some(f.remote_port) == port && f.fd.is_none());
+                if let Some(flow) = flow {
+                    flow.fd = Some(fd);
+                }
+                self.streams.remove(&fd);
+                Ok(Step::Returned(Ok(fd)))
+            }
+            Err(Errno::EAGAIN) if self.waits(listener) => {
+                Ok(self.wait_for(progress, listener, "SO_RCVTIMEO"))
+            }
+            Err(error) => Ok(Step::Returned(Err(error))),
+        }
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let (fd, handle) = self.fd(pos, call, 0)?;
+        let addr = self.address(arg(pos, call, 1)?, self.remote_addr())?;
+        self.connecting(fd, addr);
+        let now = self.world.instant();
+        match self.world.posix.connect(now, handle, addr) {
+            Err(Errno::EINPROGRESS | Errno::EALREADY) if self.waits(handle) => {
+                Ok(self.wait_for(progress, handle, "SO_SNDTIMEO"))
+            }
+            result => Ok(result.into()),
+        }
+    }
+
+    /// Packets are about the connection that `fd` opens, from here on.
+    pub(super) fn connecting(&mut self, fd: i64, addr: SockAddr) {
+        let Some(addr) = addr.canonical() else {
+            // The association is dissolved; the next one begins anew.
+            self.flows
+                .iter_mut()
+                .filter(|f| f.fd == Some(fd))
+                .for_each(|f| f.fd = None);
+            self.streams.remove(&fd);
+            return;
+        };
+        if self.flows.iter().any(|flow| flow.fd == Some(fd)) {
+            return;
+        }
+        self.streams.remove(&fd);
+        self.test_flow(Flow {
+            remote_port: addr.port(),
+            fd: Some(fd),
+            ..Flow::default()
+        });
+    }
+
+    pub(super) fn close(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        _progress: &mut Progress,
+    ) -> Result<Step> {
+        let (fd, handle) = self.fd(pos, call, 0)?;
+        let now = self.world.instant();
+        let done = self.world.posix.close(now, handle);
+        self.files.open.remove(&fd);
+        self.streams.remove(&fd);
+        for flow in self.flows.iter_mut().filter(|flow| flow.fd == Some(fd)) {
+            flow.over = true;
+            flow.fd = None;
+        }
+        Ok(done.into())
+    }
+
+    pub(super) fn shutdown(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let (_, handle) = self.fd(pos, call, 0)?;
+        let how = self.flags(arg(pos, call, 1)?)?;
+        let now = self.world.instant();
+        Ok(self.world.posix.shutdown(now, handle, how).into())
+    }
+
+    pub(super) fn fcntl(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let (_, handle) = self.fd(pos, call, 0)?;
+        let command = arg(pos, call, 1)?;
+        let number = self.int(command)?;
+        if Some(number) == constant("F_GETFL") {
+            let nonblocking = self.world.posix.is_nonblocking(handle);
+            let flags = nonblocking.map(|on| O_RDWR | if on { O_NONBLOCK } else { 0 });
+            return Ok(Step::Returned(flags));
+        }
+        if Some(number) == constant("F_SETFL") {
+            let on = self.int(arg(pos, call, 2)?)? & O_NONBLOCK != 0;
+            return Ok(self.world.posix.set_nonblocking(handle, on).into());
+        }
+        wrong(command.pos, "fcntl knows F_GETFL and F_SETFL")
+    }
+
+    /// A call on `handle` waits, up to its time-out.
+    pub(super) fn wait_for(
+        &mut self,
+        progress: &mut Progress,
+        handle: fullsend_posix::Handle,
+        option: &str,
+    ) -> Step {
+        if progress.deadline.is_none() {
+            progress.deadline = self.timeout(handle, option).map(|gap| progress.start + gap);
+        }
+        // It is woken by what it waits for.
+        let _ = self.world.posix.poll_events(handle).unwrap_or(EPOLLERR);
+        if progress
+            .deadline
+            .is_some_and(|deadline| self.world.now() >= deadline)
+        {
+            return Step::Returned(Err(Errno::EAGAIN));
+        }
+        Step::Blocks
+    }
+
+    /// `SO_RCVTIMEO` or `SO_SNDTIMEO`, if it is set.
+    fn timeout(&mut self, handle: fullsend_posix::Handle, option: &str) -> Option<i64> {
+        let mut bytes = [0; 16];
+        let (level, name) = (constant("SOL_SOCKET")?, constant(option)?);
+        let now = self.world.instant();
+        let len = self
+            .world
+            .posix
+            .getsockopt(now, handle, level as i32, name as i32, &mut bytes)
+            .ok()?;
+        let word = |at: usize| -> Option<i64> {
+            Some(i64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+        };
+        let nanos = word(0)? * 1_000_000_000 + word(8)? * 1000;
+        (len == 16 && nanos > 0).then_some(nanos)
+    }
+}

@@ -1,0 +1,106 @@
+//! What the commands between back quotes ask for.
+
+/// One thing that a command wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    /// Set a tunable.
+    Sysctl(String, String),
+    /// Nothing, here: it restores what a run has changed, or flushes what a new host has not got.
+    Nothing,
+    /// Not understood.
+    Unknown(String),
+}
+
+/// The wishes of a command's lines, in order.
+pub(crate) fn wishes(command: &str) -> Vec<Wish> {
+    let joined = command.replace("\\\n", " ");
+    let parts = joined.split(['\n', ';']).flat_map(|line| line.split("&&"));
+    let parts = parts
+        .map(str::trim)
+        .filter(|part| !part.is_empty() && !part.starts_with('#'));
+    parts.flat_map(line).collect()
+}
+
+fn line(text: &str) -> Vec<Wish> {
+    let words = words(text);
+    let Some((program, args)) = words.split_first() else {
+        return Vec::new();
+    };
+    let name = program.rsplit('/').next().unwrap_or(program);
+    match name {
+        "defaults.sh" => DEFAULTS.iter().map(|(k, v)| sysctl(k, v)).collect(),
+        "sysctl" => pairs(args.iter().filter(|arg| !arg.starts_with('-')), text),
+        "set_sysctls.py" => pairs(args.iter(), text),
+        "sleep" | "true" | "echo" | "modprobe" | "nstat" => vec![Wish::Nothing],
+        "tc" if args.first().is_some_and(|a| a == "qdisc") => vec![Wish::Nothing],
+        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Nothing],
+        name if name.starts_with("sysctl_restore") => vec![Wish::Nothing],
+        _ => vec![Wish::Unknown(text.to_owned())],
+    }
+}
+
+fn pairs<'a>(args: impl Iterator<Item = &'a String>, text: &str) -> Vec<Wish> {
+    args.map(|arg| match arg.split_once('=') {
+        Some((key, value)) => {
+            let key = key
+                .strip_prefix("/proc/sys/")
+                .unwrap_or(key)
+                .replace('/', ".");
+            sysctl(&key, value)
+        }
+        None => Wish::Unknown(text.to_owned()),
+    })
+    .collect()
+}
+
+fn sysctl(key: &str, value: &str) -> Wish {
+    Wish::Sysctl(key.to_owned(), value.to_owned())
+}
+
+/// Splits at white space outside quotes; drops the quotes and what is sent elsewhere.
+fn words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            (None, c) if c.is_whitespace() => words.push(String::new()),
+            (_, c) => {
+                if let Some(word) = words.last_mut() {
+                    word.push(c);
+                }
+            }
+        }
+    }
+    words.retain(|word| !word.is_empty() && !word.contains('>'));
+    words
+}
+
+/// The values that packetdrill's public tests start from.
+const DEFAULTS: [(&str, &str); 21] = [
+    ("net.ipv4.tcp_rmem", "4096 540000 15728640"),
+    ("net.ipv4.tcp_wmem", "4096 262144 4194304"),
+    ("net.ipv4.tcp_timestamps", "1"),
+    ("net.ipv4.tcp_syn_retries", "5"),
+    ("net.ipv4.tcp_synack_retries", "5"),
+    ("net.ipv4.tcp_frto", "2"),
+    ("net.ipv4.tcp_sack", "1"),
+    ("net.ipv4.tcp_dsack", "1"),
+    ("net.ipv4.tcp_reordering", "3"),
+    ("net.ipv4.tcp_congestion_control", "cubic"),
+    ("net.ipv4.tcp_slow_start_after_idle", "0"),
+    ("net.ipv4.tcp_early_retrans", "4"),
+    ("net.ipv4.tcp_recovery", "1"),
+    ("net.ipv4.tcp_tso_win_divisor", "3"),
+    ("net.ipv4.tcp_ecn", "0"),
+    ("net.ipv4.tcp_pacing_ss_ratio", "200"),
+    ("net.ipv4.tcp_pacing_ca_ratio", "120"),
+    ("net.ipv4.tcp_notsent_lowat", "4294967295"),
+    ("net.ipv4.tcp_fastopen", "0x3"),
+    (
+        "net.ipv4.tcp_fastopen_key",
+        "a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4",
+    ),
+    ("net.ipv4.tcp_syncookies", "1"),
+];

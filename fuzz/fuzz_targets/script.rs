@@ -1,0 +1,18 @@
+//! Any text as a packet script, then as its code: no panic, and errors name a place in the text.
+#![no_main]
+
+use fullsend_script::{families, parse};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    match parse(text) {
+        Ok(script) => {
+            let _ = families(&script);
+            let _ = fullsend_script::check_code(&script);
+        }
+        Err(error) => {
+            let lines = text.lines().count() as u32 + 1;
+            assert!((1..=lines).contains(&error.pos.line));
+        }
+    }
+});
