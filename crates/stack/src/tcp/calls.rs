@@ -53,9 +53,8 @@ impl Host {
             Some(Entry::Conn(socket)) if socket.owner != Owner::User => {
                 Err(StackError::NoSuchSocket)
             }
-            Some(Entry::Request(_)) => Err(StackError::NoSuchSocket),
+            Some(Entry::Request(_)) | None => Err(StackError::NoSuchSocket),
             Some(entry) => Ok(entry),
-            None => Err(StackError::NoSuchSocket),
         }
     }
 
