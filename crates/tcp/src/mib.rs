@@ -93,6 +93,11 @@ fullsend_units::counters! {
         dsack_recv: "TcpExtTCPDSACKRecv",
         /// Times that the connections' memory came under pressure.
         memory_pressures: "TcpExtTCPMemoryPressures",
+        /// ICMP errors about segments that are not under way.
+        out_of_window_icmps: "TcpExtOutOfWindowIcmps",
+        /// Path MTUs that ICMP claimed to be smaller while segments of the present size arrived
+        /// (ours; RFC 5927 7.2).
+        too_big_doubted: "TcpExtFullsendTooBigDoubted",
         /// Milliseconds under pressure, of the times that are over.
         memory_pressures_chrono: "TcpExtTCPMemoryPressuresChrono",
         /// Times that text came while memory was exhausted.

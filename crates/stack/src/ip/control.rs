@@ -7,6 +7,7 @@ use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpRepr;
 
 use super::icmp::{Arrival, Datagram, Received, TransportError};
+use super::pmtu::believable;
 use super::{IpMeta, Problem};
 use crate::Host;
 use crate::demux::{Addr, FlowKey};
@@ -58,12 +59,18 @@ impl Host {
     fn transport_error(&mut self, now: Instant, told: &TransportError) {
         let (local, remote) = (told.local, told.remote);
         let key = FlowKey::new(local.into(), remote.into());
+        let error = match told.error {
+            IcmpError::TooBig { mtu } => IcmpError::TooBig {
+                mtu: believable(remote.0, mtu),
+            },
+            error => error,
+        };
         let about_us = match told.protocol {
-            protocol::TCP => self.tcp_error(now, &key, told.seq, told.error),
+            protocol::TCP => self.tcp_error(now, &key, told.seq, error),
             _ => self.udp.is_bound(told.local.into()),
         };
         // RFC 5927 4: believed only if it is about something of ours under way.
-        if let IcmpError::TooBig { mtu } = told.error
+        if let IcmpError::TooBig { mtu } = error
             && about_us
             && self.ip.pmtu.lower(now, remote.0, mtu).is_some()
         {

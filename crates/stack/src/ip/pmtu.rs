@@ -34,7 +34,7 @@ impl PathMtus {
     /// Believes that the path to `to` takes packets of `mtu` bytes at most. The caller has made
     /// sure that the message is about a packet of ours. The MTU to use now, if that is news.
     pub(crate) fn lower(&mut self, now: Instant, to: IpAddr, mtu: u32) -> Option<u32> {
-        let mtu = mtu.max(if to.is_ipv4() { MIN_V4 } else { MIN_V6 });
+        let mtu = believable(to, mtu);
         if self.get(now, to).is_some_and(|known| known <= mtu) {
             return None;
         }
@@ -63,6 +63,11 @@ impl PathMtus {
             }
         }
     }
+}
+
+/// What a claim is taken for: no path is smaller than the least.
+pub(crate) fn believable(to: IpAddr, mtu: u32) -> u32 {
+    mtu.max(if to.is_ipv4() { MIN_V4 } else { MIN_V6 })
 }
 
 /// The MTU to try when a router said "too big" about a packet of `len` bytes but not what fits.

@@ -83,6 +83,7 @@ impl Host {
         };
         if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
             let about_us = seq == request.iss;
+            self.env.mib.out_of_window_icmps += u64::from(!about_us);
             // RFC 1122 4.2.3.9: hard while there is no connection yet.
             if about_us && matches!(error, IcmpError::Unreachable(_)) {
                 self.mib.socket.listen_drops += 1;

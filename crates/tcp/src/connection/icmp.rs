@@ -4,6 +4,7 @@
 use fullsend_units::{Mss, SeqNum};
 
 use super::{Connection, State};
+use crate::recovery::Phase;
 use crate::{Cx, IcmpError, MtuDiscover, TcpError};
 
 /// TCP header without options.
@@ -18,9 +19,14 @@ impl Connection {
         // RFC 5927 4: only what is in flight can have provoked it.
         let in_flight = seq.after_eq(self.snd.una) && seq.before(self.snd.nxt);
         if self.state == State::Closed || !in_flight {
+            cx.mib.out_of_window_icmps += 1;
             return false;
         }
         match error {
+            IcmpError::TooBig { .. } if self.path_proves_itself() => {
+                cx.mib.too_big_doubted += 1;
+                return false;
+            }
             IcmpError::TooBig { mtu } => match self.settings.mtu_discover() {
                 MtuDiscover::Dont | MtuDiscover::Probe => {}
                 MtuDiscover::Want | MtuDiscover::Do => self.shrink_mtu(cx, mtu),
@@ -35,6 +41,15 @@ impl Connection {
             IcmpError::Unreachable(error) => self.user.soft_error = Some(error),
         }
         true
+    }
+
+    /// RFC 5927 7.2: segments of this size get through, so whoever says that they do not is
+    /// wrong. Where the path has changed, what is in flight is lost, and the router says it again
+    /// when it is sent again.
+    fn path_proves_itself(&self) -> bool {
+        let full_size = self.stats.bytes_acked > u64::from(self.snd.mss.bytes());
+        let repairs = matches!(self.recovery.phase(), Phase::Recovery | Phase::Loss);
+        full_size && !repairs && self.rtt.backoff() == 0
     }
 
     fn shrink_mtu(&mut self, cx: &mut Cx<'_>, mtu: u32) {

@@ -1,0 +1,105 @@
+//! ICMP errors about packets that the attacker has not seen (RFC 5927).
+
+use std::net::{IpAddr, SocketAddr};
+
+use fullsend_offload::Packet;
+use fullsend_units::SeqNum;
+use fullsend_wire::icmpv4::Icmpv4Repr;
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::numbers::protocol;
+
+use crate::common::forge;
+use crate::siege::{Seen, Siege};
+
+const BOUND: isize = 2 << 20;
+
+/// An error that a router at `from` sends about `seen`'s segment at `seq`: "too big" with `mtu`, or
+/// "unreachable" with this code.
+fn error(from: SocketAddr, seen: &Seen, seq: SeqNum, mtu: Option<u32>, code: u8) -> Packet {
+    let mut tcp = [0; 20];
+    tcp[..2].copy_from_slice(&seen.from.port().to_be_bytes());
+    tcp[2..4].copy_from_slice(&seen.to.port().to_be_bytes());
+    tcp[4..8].copy_from_slice(&seq.raw().to_be_bytes());
+    tcp[12] = 0x50;
+    let quote = forge::ip_bytes(seen.from.ip(), seen.to.ip(), protocol::TCP, &tcp);
+    match (from.ip(), seen.from.ip()) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let repr = match mtu {
+                Some(mtu) => Icmpv6Repr::PacketTooBig { mtu, quote: &quote },
+                None => Icmpv6Repr::Unreachable {
+                    code,
+                    quote: &quote,
+                },
+            };
+            let mut bytes = vec![0; repr.len()];
+            repr.emit(src, dst, &mut bytes);
+            forge::ip(src.into(), dst.into(), protocol::ICMPV6, &bytes)
+        }
+        (src, dst) => {
+            let repr = Icmpv4Repr::Unreachable {
+                code: if mtu.is_some() { 4 } else { code },
+                mtu: mtu.unwrap_or(0) as u16,
+                quote: &quote,
+            };
+            let mut bytes = vec![0; repr.len()];
+            repr.emit(&mut bytes);
+            forge::ip(src, dst, protocol::ICMP, &bytes)
+        }
+    }
+}
+
+fn out_of_window(siege: &Siege) -> u64 {
+    let name = "TcpExtOutOfWindowIcmps";
+    (0..2).map(|host| siege.net.counter(host, name)).sum()
+}
+
+#[test]
+fn unreachables_about_any_segment() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let seen = attacker.direction();
+        let from = attacker.stranger(seen.from.is_ipv4());
+        let seq = attacker.seq();
+        let code = attacker.rng.below(5) as u8;
+        (seen.host, error(from, &seen, seq, None, code))
+    });
+    assert!(out_of_window(&siege) > 0);
+}
+
+#[test]
+fn unreachables_about_what_is_under_way() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let seen = attacker.direction();
+        let from = attacker.stranger(seen.from.is_ipv4());
+        // Port unreachable.
+        let code = if seen.from.is_ipv4() { 3 } else { 4 };
+        (seen.host, error(from, &seen, seen.repr.seq, None, code))
+    });
+}
+
+#[test]
+fn tiny_paths_claimed_about_any_segment() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let seen = attacker.direction();
+        let from = attacker.stranger(seen.from.is_ipv4());
+        let (seq, mtu) = (attacker.seq(), 1 + attacker.rng.below(1500) as u32);
+        (seen.host, error(from, &seen, seq, Some(mtu), 0))
+    });
+}
+
+/// Even one who sees the segments cannot make them small while they arrive.
+#[test]
+fn tiny_paths_claimed_about_what_is_under_way() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let seen = attacker.direction();
+        let from = attacker.stranger(seen.from.is_ipv4());
+        let mtu = 1499 - (attacker.number as u32 / 10) % 1400;
+        (seen.host, error(from, &seen, seen.repr.seq, Some(mtu), 0))
+    });
+    for mss in siege.segment_sizes() {
+        assert!(mss > 1400, "{mss}");
+    }
+}

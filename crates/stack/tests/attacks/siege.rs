@@ -1,0 +1,297 @@
+//! The field: bulk flows both ways over both families, an attacker, and what is asked afterwards.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::TcpId;
+use fullsend_tcp::State;
+use fullsend_units::{Nanos, Rng, Seed, SeqNum};
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+use crate::common::{IFACE, Net, Nic, V4, V6, forge};
+use crate::heap;
+
+/// How often users look at their sockets and the attacker sends.
+const TURN: Nanos = Nanos::from_micros(200);
+
+/// A prime, so that a byte out of place is noticed.
+const PATTERN: usize = 65_521;
+
+/// What the flows must keep of their throughput.
+const KEEP: f64 = 0.9;
+
+/// How many packets an attack has.
+pub(crate) fn packets() -> usize {
+    match std::env::var("FULLSEND_ATTACK_PACKETS") {
+        Ok(text) => text.parse().expect("FULLSEND_ATTACK_PACKETS is a number"),
+        Err(_) if cfg!(debug_assertions) => 20_000,
+        Err(_) => 1_000_000,
+    }
+}
+
+/// A bulk flow from one host's socket to the other's.
+struct Flow {
+    from: (usize, TcpId),
+    to: (usize, TcpId),
+    sent: usize,
+    got: usize,
+}
+
+/// What an observer on the path knows of a direction of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Who sends.
+    pub(crate) host: usize,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    /// The header that was sent last.
+    pub(crate) repr: TcpRepr,
+    /// The sequence number behind it.
+    pub(crate) end: SeqNum,
+}
+
+type Directions = HashMap<(SocketAddr, SocketAddr), Seen>;
+
+pub(crate) struct Siege {
+    pub(crate) net: Net,
+    pub(crate) rng: Rng,
+    pub(crate) listener: fullsend_stack::ListenerId,
+    flows: Vec<Flow>,
+    pattern: Vec<u8>,
+    seen: Rc<RefCell<Directions>>,
+}
+
+/// What the attacker can use.
+pub(crate) struct Attacker<'a> {
+    pub(crate) rng: &'a mut Rng,
+    pub(crate) directions: &'a [Seen],
+    /// Packets sent before.
+    pub(crate) number: usize,
+}
+
+impl Attacker<'_> {
+    /// One direction of one flow.
+    pub(crate) fn direction(&mut self) -> Seen {
+        self.directions[self.rng.below(self.directions.len() as u64) as usize]
+    }
+
+    /// Any sequence number.
+    pub(crate) fn seq(&mut self) -> SeqNum {
+        SeqNum::new(self.rng.next_u32())
+    }
+
+    /// Any address and port that is nobody's.
+    pub(crate) fn stranger(&mut self, v4: bool) -> SocketAddr {
+        let port = 1 + self.rng.below(65_000) as u16;
+        if v4 {
+            let [.., a, b, c] = self.rng.next_u32().to_be_bytes();
+            SocketAddr::from(([11, a, b, c], port))
+        } else {
+            let low = self.rng.next_u64();
+            let ip = std::net::Ipv6Addr::from_bits(0xfd01 << 112 | u128::from(low));
+            SocketAddr::from((ip, port))
+        }
+    }
+}
+
+/// A segment in the name of `seen`'s sender.
+pub(crate) fn spoof(seen: &Seen, flags: TcpFlags, seq: SeqNum, ack: SeqNum, text: &[u8]) -> Packet {
+    let repr = TcpRepr {
+        flags,
+        seq,
+        ack,
+        options: seen.repr.options,
+        window: seen.repr.window,
+        ..TcpRepr::default()
+    };
+    forge::tcp(seen.from, seen.to, repr, text)
+}
+
+impl Siege {
+    /// Four flows, at full speed.
+    pub(crate) fn new() -> Self {
+        let mut net = Net::new(Link::Ip, Nic::Tso);
+        net.delay = Nanos::from_millis(5);
+        for host in &mut net.hosts {
+            host.sysctl_mut().tcp_rmem = [4096, 131_072, 131_072];
+        }
+        for host in 0..2 {
+            let strangers = [("11.0.0.0", 8), ("fd01::", 16)];
+            for (addr, prefix) in strangers {
+                let addr = addr.parse().unwrap();
+                let to = fullsend_stack::Cidr { addr, prefix };
+                net.hosts[host].add_route(to, None, IFACE).unwrap();
+            }
+        }
+        let seen = Rc::new(RefCell::new(Directions::new()));
+        let observer = seen.clone();
+        let mut flows = Vec::new();
+        let listener = net.listen_with(1, "[::]:80", 64);
+        for to in [format!("{}:80", V4[1]), format!("[{}]:80", V6[1])] {
+            for down in [false, true] {
+                let client = net.hosts[0]
+                    .tcp_connect(net.now, None, to.parse().unwrap())
+                    .unwrap();
+                net.run_for(Nanos::from_millis(30));
+                let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+                let (from, to) = ((0, client), (1, server));
+                let (from, to) = if down { (to, from) } else { (from, to) };
+                flows.push(Flow {
+                    from,
+                    to,
+                    sent: 0,
+                    got: 0,
+                });
+            }
+        }
+        net.filter = Some(Box::new(move |host, packet| {
+            observe(&mut observer.borrow_mut(), host, packet);
+            true
+        }));
+        let mut siege = Self {
+            net,
+            rng: Rng::new(Seed::from_u64(7)),
+            listener,
+            flows,
+            pattern: crate::common::bytes(PATTERN).repeat(2),
+            seen,
+        };
+        siege.run(Nanos::from_millis(200), 0, |_| unreachable!("peace"));
+        siege
+    }
+
+    /// How long an attack takes.
+    pub(crate) fn span() -> Nanos {
+        Nanos::from_millis(1000.max(packets() as u64 / 100))
+    }
+
+    /// Besieges the flows with `attack`, which says to whom each packet goes. Checks that they
+    /// keep their throughput compared with the same time in peace, that nothing is reset, and that
+    /// memory stays within `bound` bytes more than before.
+    pub(crate) fn withstand(
+        &mut self,
+        bound: isize,
+        mut attack: impl FnMut(&mut Attacker<'_>) -> (usize, Packet),
+    ) {
+        let span = Self::span();
+        let peace = Self::new().run(span, 0, |_| unreachable!("peace"));
+        let before = heap::held();
+        heap::take_peak();
+        let war = self.run(span, packets(), &mut attack);
+        let grown = heap::take_peak() - before;
+        let kept = war as f64 / peace as f64;
+        println!("{kept:.3} of the throughput kept, {grown} bytes more at most");
+        assert!(kept >= KEEP, "{kept}");
+        assert!(grown <= bound, "{grown} bytes more at most");
+        for flow in &self.flows {
+            for (host, id) in [flow.from, flow.to] {
+                assert_eq!(self.net.hosts[host].tcp_state(id), Ok(State::Established));
+            }
+        }
+        for host in 0..2 {
+            assert_eq!(self.net.counter(host, "TcpEstabResets"), 0);
+        }
+    }
+
+    /// `tcpi_snd_mss` of the flows' senders.
+    pub(crate) fn segment_sizes(&mut self) -> Vec<u32> {
+        let now = self.net.now;
+        let senders: Vec<_> = self.flows.iter().map(|flow| flow.from).collect();
+        let mut info = |(host, id): (usize, TcpId)| self.net.hosts[host].tcp_info(now, id);
+        let sizes = senders.into_iter().map(|sender| info(sender).unwrap());
+        sizes.map(|info| info.tcpi_snd_mss).collect()
+    }
+
+    /// Lets the flows run, and as many attack packets arrive; bytes that were read.
+    fn run(
+        &mut self,
+        span: Nanos,
+        packets: usize,
+        mut attack: impl FnMut(&mut Attacker<'_>) -> (usize, Packet),
+    ) -> usize {
+        let before: usize = self.flows.iter().map(|f| f.got).sum();
+        let (start, end) = (self.net.now, self.net.now + span);
+        let mut number = 0;
+        while self.net.now < end {
+            let passed = self.net.now.since(start).as_nanos() as usize + TURN.as_nanos() as usize;
+            let due = (packets * passed / span.as_nanos() as usize).min(packets);
+            let directions: Vec<Seen> = self.seen.borrow().values().copied().collect();
+            let mut frames = [Vec::new(), Vec::new()];
+            while number < due {
+                let mut attacker = Attacker {
+                    rng: &mut self.rng,
+                    directions: &directions,
+                    number,
+                };
+                let (to, packet) = attack(&mut attacker);
+                frames[to].push(packet);
+                number += 1;
+            }
+            for (host, frames) in self.net.hosts.iter_mut().zip(&mut frames) {
+                host.receive(self.net.now, IFACE, frames);
+            }
+            self.turn();
+            self.net.run_for(TURN);
+        }
+        self.flows.iter().map(|f| f.got).sum::<usize>() - before
+    }
+
+    /// Users write what they can, read what there is, and look at every byte.
+    fn turn(&mut self) {
+        let mut buf = vec![0; PATTERN];
+        let now = self.net.now;
+        for flow in &mut self.flows {
+            let (host, id) = flow.from;
+            loop {
+                let data = &self.pattern[flow.sent % PATTERN..][..32_768];
+                match self.net.hosts[host].tcp_write(now, id, data, false) {
+                    Ok(n) => flow.sent += n,
+                    Err(_) => break,
+                }
+            }
+            let (host, id) = flow.to;
+            while let Ok(n) = self.net.hosts[host].tcp_read(now, id, &mut buf) {
+                assert!(n > 0, "the stream ended");
+                let expected = &self.pattern[flow.got % PATTERN..][..n];
+                assert!(buf[..n] == *expected, "corrupted near byte {}", flow.got);
+                flow.got += n;
+            }
+        }
+    }
+}
+
+fn observe(directions: &mut Directions, host: usize, packet: &Packet) {
+    let Ok((repr, len)) = TcpRepr::parse(packet.transport_header()) else {
+        return;
+    };
+    if repr.src_port != 80 && repr.dst_port != 80 {
+        return;
+    }
+    let v4 = packet.network_header()[0] >> 4 == 4;
+    let [from, to] = [(host, repr.src_port), (1 - host, repr.dst_port)].map(|(host, port)| {
+        let ip = if v4 { V4[host] } else { V6[host] };
+        SocketAddr::new(ip.parse().unwrap(), port)
+    });
+    // Not the answers to strangers.
+    let known = packet.network_header();
+    let to_stranger = match to {
+        SocketAddr::V4(to) => known[16..20] != to.ip().octets(),
+        SocketAddr::V6(to) => known[24..40] != to.ip().octets(),
+    };
+    if to_stranger || repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
+        return;
+    }
+    let text = packet.transport_header().len() - len + packet.payload.len();
+    let end = repr.seq + text as u32;
+    let seen = Seen {
+        host,
+        from,
+        to,
+        repr,
+        end,
+    };
+    directions.insert((from, to), seen);
+}
