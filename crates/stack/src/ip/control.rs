@@ -63,7 +63,7 @@ impl Host {
             IcmpError::TooBig { mtu } => IcmpError::TooBig {
                 mtu: believable(remote.0, mtu),
             },
-            error => error,
+            error @ IcmpError::Unreachable(_) => error,
         };
         let about_us = match told.protocol {
             protocol::TCP => self.tcp_error(now, &key, told.seq, error),

@@ -15,7 +15,7 @@ fn text_far_from_the_window() {
     siege.withstand(BOUND, |attacker| {
         let seen = attacker.direction();
         let seq = seen.end + 200_000 + attacker.rng.below(4_294_000_000 - 400_000) as u32;
-        let text = &LIES[..1 + attacker.rng.below(1400) as usize];
+        let text = &LIES[..=attacker.rng.below(1399) as usize];
         (1 - seen.host, spoof(&seen, PUSH, seq, seen.repr.ack, text))
     });
     let skipped: u64 = (0..2)

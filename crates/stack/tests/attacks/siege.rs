@@ -1,7 +1,7 @@
 //! The field: bulk flows both ways over both families, an attacker, and what is asked afterwards.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -53,7 +53,7 @@ pub(crate) struct Seen {
     pub(crate) end: SeqNum,
 }
 
-type Directions = HashMap<(SocketAddr, SocketAddr), Seen>;
+type Directions = BTreeMap<(SocketAddr, SocketAddr), Seen>;
 
 pub(crate) struct Siege {
     pub(crate) net: Net,
