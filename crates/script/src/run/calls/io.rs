@@ -1,7 +1,7 @@
 //! Sending and receiving.
 
 use fullsend_posix::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_OOB, MSG_PEEK, MSG_TRUNC};
-use fullsend_posix::{Errno, Handle, SockAddr};
+use fullsend_posix::{Errno, Handle, Received, SockAddr};
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
@@ -123,10 +123,11 @@ impl Runner<'_> {
         self.odd_data |= io.flags & MSG_OOB != 0;
         let parts = split(&data, &io.lens, progress.done);
         let now = self.world.instant();
-        let result = self
-            .world
-            .posix
-            .sendmsg(now, io.handle, &parts, io.flags, io.dest, &control);
+        let posix = &mut self.world.posix;
+        let result = match call.name.as_str() {
+            "write" | "writev" => posix.write(now, io.handle, &parts),
+            _ => posix.sendmsg(now, io.handle, &parts, io.flags, io.dest, &control),
+        };
         Ok(self.sent(&io, total, result, progress))
     }
 
@@ -173,10 +174,14 @@ impl Runner<'_> {
         let mut parts: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         let mut control = vec![0; if io.header.is_some() { 1024 } else { 0 }];
         let now = self.world.instant();
-        let result = self
-            .world
-            .posix
-            .recvmsg(now, io.handle, &mut parts, io.flags, &mut control);
+        let posix = &mut self.world.posix;
+        let result = match call.name.as_str() {
+            "read" | "readv" => posix.read(now, io.handle, &mut parts).map(|len| Received {
+                len,
+                ..Received::default()
+            }),
+            _ => posix.recvmsg(now, io.handle, &mut parts, io.flags, &mut control),
+        };
         let waits = self.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
         let received = match result {
             Ok(received) => received,

@@ -3,6 +3,7 @@
 mod io;
 mod message;
 mod options;
+mod pipe;
 mod poll;
 mod socket;
 
@@ -109,6 +110,11 @@ impl Runner<'_> {
             "setsockopt" => self.setsockopt(pos, call),
             "getsockopt" => self.getsockopt(pos, call),
             "poll" => self.poll(pos, call, progress),
+            "epoll_create" | "epoll_create1" => self.epoll_create(call),
+            "epoll_ctl" => self.epoll_ctl(pos, call),
+            "epoll_wait" => self.epoll_wait(pos, call, progress),
+            "pipe" => self.pipe(pos, call),
+            "splice" => self.splice(pos, call, progress),
             name => wrong(pos, format!("the system call {name} is not supported")),
         }
     }

@@ -1,12 +1,13 @@
-//! `poll`.
+//! `poll` and epoll sets.
 
+use fullsend_posix::EpollEvent;
 use fullsend_posix::abi::{EPOLLERR, EPOLLHUP};
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
 use super::{Progress, Step, arg};
 use crate::error::Pos;
-use crate::script::{Call, Nanos};
+use crate::script::{Call, Expr, ExprKind, Nanos};
 
 impl Runner<'_> {
     pub(super) fn poll(&mut self, pos: Pos, call: &Call, progress: &mut Progress) -> Result<Step> {
@@ -52,5 +53,81 @@ impl Runner<'_> {
         }
         let over = |deadline| self.world.now() >= deadline;
         timeout < 0 || timeout > 0 && !progress.deadline.is_some_and(over)
+    }
+
+    pub(super) fn epoll_create(&mut self, call: &Call) -> Result<Step> {
+        match self.world.posix.epoll_create() {
+            Ok(handle) => Ok(Step::Returned(Ok(self.name(call, handle, false)?))),
+            Err(error) => Ok(Step::Returned(Err(error))),
+        }
+    }
+
+    pub(super) fn epoll_ctl(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let (_, set) = self.fd(pos, call, 0)?;
+        let operation = self.flags(arg(pos, call, 1)?)?;
+        let (_, handle) = self.fd(pos, call, 2)?;
+        let event = match call
+            .args
+            .get(3)
+            .filter(|expr| matches!(expr.kind, ExprKind::Struct(_)))
+        {
+            Some(expr) => self.epoll_event(expr)?,
+            None => EpollEvent::default(),
+        };
+        Ok(self
+            .world
+            .posix
+            .epoll_ctl(set, operation, handle, event)
+            .into())
+    }
+
+    /// `{events=EPOLLIN, fd=4}`; the number may be called fd, ptr, u32 or u64.
+    fn epoll_event(&self, expr: &Expr) -> Result<EpollEvent> {
+        let mut event = EpollEvent::default();
+        for field in expr.fields()? {
+            match field.name.as_deref() {
+                Some("events") => event.events = self.flags(&field.value)? as u32,
+                Some("fd" | "ptr" | "u32" | "u64") => event.data = self.int(&field.value)? as u64,
+                _ => return wrong(field.value.pos, "expected events, fd, ptr, u32 or u64"),
+            }
+        }
+        Ok(event)
+    }
+
+    pub(super) fn epoll_wait(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let (_, set) = self.fd(pos, call, 0)?;
+        let expected = arg(pos, call, 1)?;
+        let most: usize = self.number(arg(pos, call, 2)?)?;
+        let timeout = self.int(arg(pos, call, 3)?)?;
+        let mut events = vec![EpollEvent::default(); most.min(1024)];
+        let now = self.world.instant();
+        let found = match self.world.posix.epoll_wait(now, set, &mut events) {
+            Ok(found) => found,
+            Err(error) => return Ok(Step::Returned(Err(error))),
+        };
+        if found == 0 && self.may_wait(progress, timeout) {
+            return Ok(Step::Blocks);
+        }
+        let expected = match &expected.kind {
+            ExprKind::Array(items) => items.as_slice(),
+            ExprKind::Any => &[],
+            _ => core::slice::from_ref(expected),
+        };
+        for (got, expr) in events[..found].iter().zip(expected) {
+            let want = self.epoll_event(expr)?;
+            if *got != want {
+                let message = format!(
+                    "the event is {:#x} for {}, expected {:#x} for {}",
+                    got.events, got.data, want.events, want.data
+                );
+                return wrong(expr.pos, message);
+            }
+        }
+        Ok(Step::Returned(Ok(found as i64)))
     }
 }

@@ -1,0 +1,63 @@
+//! Pipes, and splices between them and sockets.
+
+use fullsend_posix::{Errno, Handle};
+
+use super::super::Runner;
+use super::super::args::{Result, wrong};
+use super::{Progress, Step, arg};
+use crate::constants::constant;
+use crate::error::Pos;
+use crate::script::Call;
+
+impl Runner<'_> {
+    /// `pipe([5, 6])`.
+    pub(super) fn pipe(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let names = arg(pos, call, 0)?.items()?;
+        let [reader, writer] = names else {
+            return wrong(pos, "expected two descriptors, as in pipe([5, 6])");
+        };
+        let names = [self.int(reader)?, self.int(writer)?];
+        match self.world.posix.pipe(false) {
+            Ok((reader, writer)) => {
+                self.files.open.insert(names[0], reader);
+                self.files.open.insert(names[1], writer);
+                Ok(Step::Returned(Ok(0)))
+            }
+            Err(error) => Ok(Step::Returned(Err(error))),
+        }
+    }
+
+    pub(super) fn splice(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let (from_fd, from) = self.fd(pos, call, 0)?;
+        let (to_fd, to) = self.fd(pos, call, 2)?;
+        let len: usize = self.number(arg(pos, call, 4)?)?;
+        let flags = self.flags(arg(pos, call, 5)?)? as u32;
+        let now = self.world.instant();
+        match self.world.posix.splice(now, from, to, len, flags) {
+            Ok(len) => {
+                self.streams.entry(from_fd).or_default().read += len as u64;
+                self.streams.entry(to_fd).or_default().written += len as u64;
+                Ok(Step::Returned(Ok(len as i64)))
+            }
+            Err(Errno::EAGAIN) if !is_nonblocking(flags) && self.waits(from) && self.waits(to) => {
+                Ok(self.wait_for_either(progress, from, to))
+            }
+            Err(error) => Ok(Step::Returned(Err(error))),
+        }
+    }
+
+    fn wait_for_either(&mut self, progress: &mut Progress, from: Handle, to: Handle) -> Step {
+        let _ = self.world.posix.poll_events(to);
+        self.wait_for(progress, from, "SO_RCVTIMEO")
+    }
+}
+
+fn is_nonblocking(flags: u32) -> bool {
+    let bit = constant("SPLICE_F_NONBLOCK").unwrap_or(0) as u32;
+    flags & bit != 0
+}
