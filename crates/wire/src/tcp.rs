@@ -99,6 +99,47 @@ impl SackBlocks {
     }
 }
 
+/// A TCP Fast Open cookie (RFC 7413 2); an empty one asks for a cookie.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct FastopenCookie {
+    bytes: [u8; 16],
+    len: u8,
+}
+
+impl FastopenCookie {
+    /// The request for a cookie.
+    pub const REQUEST: Self = Self {
+        bytes: [0; 16],
+        len: 0,
+    };
+
+    /// A cookie of 4 to 16 bytes, an even number of them; or none for the request.
+    pub fn new(cookie: &[u8]) -> Option<Self> {
+        if !(matches!(cookie.len(), 0 | 4..=16) && cookie.len().is_multiple_of(2)) {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        bytes[..cookie.len()].copy_from_slice(cookie);
+        let len = cookie.len() as u8;
+        Some(Self { bytes, len })
+    }
+
+    /// The cookie.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// It asks for a cookie.
+    pub const fn is_request(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the option, NOPs behind it included.
+    const fn option_len(&self) -> usize {
+        (2 + self.len as usize).next_multiple_of(4)
+    }
+}
+
 /// The options that mean something to us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpOptions {
@@ -112,6 +153,8 @@ pub struct TcpOptions {
     pub timestamps: Option<Timestamps>,
     /// SACK blocks.
     pub sack: SackBlocks,
+    /// Fast Open (RFC 7413 4.1.1), on SYN only.
+    pub fastopen: Option<FastopenCookie>,
 }
 
 /// A TCP header's meaning.
@@ -144,6 +187,7 @@ mod kind {
     pub(super) const SACK_PERMITTED: u8 = 4;
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const FASTOPEN: u8 = 34;
 }
 
 /// Bytes of a header without options.
@@ -270,6 +314,7 @@ impl TcpOptions {
             (kind::MSS, &[high, low]) if syn => self.mss = Some(u16::from_be_bytes([high, low])),
             (kind::WINDOW_SCALE, &[shift]) if syn => self.window_scale = Some(shift),
             (kind::SACK_PERMITTED, []) if syn => self.sack_permitted = true,
+            (kind::FASTOPEN, cookie) if syn => self.fastopen = FastopenCookie::new(cookie),
             (kind::TIMESTAMPS, value) if value.len() == 8 => {
                 self.timestamps = Some(Timestamps {
                     val: be32(value, 0),
@@ -309,6 +354,7 @@ impl TcpOptions {
             + aligned(self.window_scale.is_some(), 4)
             // SACK permitted stands where the two NOPs of the timestamps would.
             + aligned(self.sack_permitted && self.timestamps.is_none(), 4)
+            + self.fastopen.as_ref().map_or(0, FastopenCookie::option_len)
     }
 
     /// The SACK blocks that fit.
@@ -318,7 +364,7 @@ impl TcpOptions {
         if blocks.is_empty() {
             return blocks;
         }
-        let room = (Self::MAX_LEN - 4 - self.len_without_sack()) / 8;
+        let room = (Self::MAX_LEN - self.len_without_sack()).saturating_sub(4) / 8;
         &blocks[..blocks.len().min(room)]
     }
 
@@ -352,6 +398,14 @@ impl TcpOptions {
         }
         if let Some(shift) = self.window_scale {
             *out.next() = [kind::NOP, kind::WINDOW_SCALE, 3, shift];
+        }
+        if let Some(cookie) = &self.fastopen {
+            let (option, rest) = out.0.split_at_mut(cookie.option_len());
+            let len = 2 + usize::from(cookie.len);
+            option[..2].copy_from_slice(&[kind::FASTOPEN, len as u8]);
+            option[2..len].copy_from_slice(cookie.as_slice());
+            option[len..].fill(kind::NOP);
+            out = Rest(rest);
         }
         let blocks = self.sack_fitting();
         if !blocks.is_empty() {

@@ -4,7 +4,7 @@ use std::vec::Vec;
 use fullsend_units::{SeqNum, WireWindow};
 use proptest::prelude::*;
 
-use super::{SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use super::{FastopenCookie, SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 use crate::WireError;
 
 /// Any header that fits; options that belong on a SYN only there.
@@ -15,9 +15,15 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
         any::<bool>(),
         any::<Option<(u32, u32)>>(),
         prop::collection::vec(any::<(u32, u32)>(), 0..5),
+        prop::option::of(prop::collection::vec(any::<u8>(), 0..17)),
     );
     (any::<[u32; 3]>(), any::<[u16; 3]>(), 0u16..0x200, options).prop_map(
-        |([seq, ack, ports], [window, urgent, _], flags, (mss, shift, sack_ok, ts, blocks))| {
+        |(
+            [seq, ack, ports],
+            [window, urgent, _],
+            flags,
+            (mss, shift, sack_ok, ts, blocks, cookie),
+        )| {
             let syn = flags & 2 != 0;
             let mut options = TcpOptions {
                 mss: mss.filter(|_| syn),
@@ -25,8 +31,11 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
                 sack_permitted: sack_ok && syn,
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
                 sack: SackBlocks::default(),
+                fastopen: cookie
+                    .filter(|_| syn)
+                    .and_then(|cookie| FastopenCookie::new(&cookie)),
             };
-            let room = (TcpOptions::MAX_LEN - 4 - options.len()) / 8;
+            let room = (TcpOptions::MAX_LEN - options.len()).saturating_sub(4) / 8;
             for (left, right) in blocks.into_iter().take(room) {
                 options.sack.push(SackBlock {
                     left: SeqNum::new(left),
@@ -66,7 +75,9 @@ proptest! {
     }
 
     #[test]
-    fn etherparse_reads_what_we_write(repr in repr()) {
+    fn etherparse_reads_what_we_write(mut repr in repr()) {
+        // It does not know Fast Open.
+        repr.options.fastopen = None;
         let bytes = emitted(&repr);
         let (theirs, rest) = etherparse::TcpHeader::from_slice(&bytes).unwrap();
         prop_assert!(rest.is_empty());
@@ -188,4 +199,35 @@ fn sack_blocks_that_do_not_fit_are_left_out() {
         read.options.sack.as_slice(),
         &repr.options.sack.as_slice()[..3]
     );
+}
+
+/// RFC 7413 4.1.1: 4 to 16 bytes, an even number; what is not is no cookie.
+#[test]
+fn cookies_have_their_lengths_and_end_on_four_bytes() {
+    let syn = |cookie: &[u8]| TcpRepr {
+        flags: TcpFlags::SYN,
+        options: TcpOptions {
+            fastopen: FastopenCookie::new(cookie),
+            ..TcpOptions::default()
+        },
+        ..TcpRepr::default()
+    };
+    assert_eq!(emitted(&syn(&[]))[20..], [34, 2, 1, 1]);
+    let cookie = [1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(
+        emitted(&syn(&cookie))[20..],
+        [34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1]
+    );
+    for len in [1, 2, 3, 5, 7, 17, 18] {
+        assert_eq!(FastopenCookie::new(&std::vec![0; len]), None, "{len}");
+        let mut bytes = emitted(&TcpRepr {
+            flags: TcpFlags::SYN,
+            ..TcpRepr::default()
+        });
+        bytes[12] = 0xa0;
+        bytes.resize(40, 1);
+        bytes[20..22].copy_from_slice(&[34, 2 + len as u8]);
+        let (repr, _) = TcpRepr::parse(&bytes).unwrap();
+        assert_eq!(repr.options.fastopen, None, "{len}");
+    }
 }
