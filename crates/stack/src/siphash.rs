@@ -51,12 +51,36 @@ impl SipKey {
     }
 }
 
+impl SipKey {
+    /// SipHash-2-4 of `words`, taken as little-endian bytes: for values that other hosts keep.
+    pub(crate) fn hash_2_4(self, words: &[u64]) -> u64 {
+        let mut v = [
+            self.0 ^ 0x736f_6d65_7073_6575,
+            self.1 ^ 0x646f_7261_6e64_6f6d,
+            self.0 ^ 0x6c79_6765_6e65_7261,
+            self.1 ^ 0x7465_6462_7974_6573,
+        ];
+        let length = (words.len() as u64 * 8) << 56;
+        for word in words.iter().chain([&length]) {
+            v[3] ^= word;
+            round(&mut v);
+            round(&mut v);
+            v[0] ^= word;
+        }
+        v[2] ^= 0xff;
+        for _ in 0..4 {
+            round(&mut v);
+        }
+        v[0] ^ v[1] ^ v[2] ^ v[3]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use core::hash::Hasher;
 
     use proptest::prelude::*;
-    use siphasher::sip::SipHasher13;
+    use siphasher::sip::{SipHasher13, SipHasher24};
 
     use super::SipKey;
 
@@ -77,6 +101,13 @@ mod tests {
             reference.write(&words[0].to_le_bytes());
             reference.write(&tail.to_le_bytes());
             prop_assert_eq!(SipKey(key.0, key.1).hash([words[0]], tail), reference.finish());
+            for n in 0..=words.len() {
+                let mut reference = SipHasher24::new_with_keys(key.0, key.1);
+                for word in &words[..n] {
+                    reference.write(&word.to_le_bytes());
+                }
+                prop_assert_eq!(SipKey(key.0, key.1).hash_2_4(&words[..n]), reference.finish());
+            }
         }
     }
 }

@@ -76,6 +76,8 @@ tcp_info! {
         pub tcpi_bytes_retrans: u64,
         pub tcpi_snd_wnd: u32,
         pub tcpi_rcv_wnd: u32,
+        /// 1: no cookie; 2: text in the SYN was not acknowledged; 3: nor the SYN at first.
+        pub tcpi_fastopen_client_fail: u8,
     }
 }
 
@@ -83,6 +85,8 @@ tcp_info! {
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
+/// Text in the SYN was acknowledged.
+const OPT_SYN_DATA: u8 = 32;
 const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 
@@ -112,6 +116,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_options: flag(c.agreed.timestamps, OPT_TIMESTAMPS)
             | flag(c.agreed.sack, OPT_SACK)
             | flag(c.agreed.window_scale, OPT_WSCALE)
+            | flag(c.fastopen().is_some_and(|f| f.syn_text_taken), OPT_SYN_DATA)
             | flag(c.ecn.is_some(), OPT_ECN)
             | flag(c.ecn.as_ref().is_some_and(|e| e.is_seen()), OPT_ECN_SEEN),
         tcpi_snd_wscale: snd.scale.shift(),
@@ -159,5 +164,6 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_snd_wnd: snd.wnd,
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
         tcpi_ato: 40_000,
+        tcpi_fastopen_client_fail: c.fastopen().map_or(0, |f| f.fail as u8),
     }
 }

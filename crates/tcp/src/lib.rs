@@ -28,7 +28,8 @@ mod sysctl;
 mod time_wait;
 
 pub use connection::{
-    Connection, IpSettings, Readiness, State, SynAckSent, TxEvent, TxStage, TxStages, offered_scale,
+    Connection, FastopenClient, FastopenNews, IpSettings, Readiness, State, SynAckSent, TxEvent,
+    TxStage, TxStages, offered_scale,
 };
 pub use error::TcpError;
 pub use info::TcpInfo;

@@ -33,6 +33,22 @@ fullsend_units::counters! {
         host_drops: "TcpExtFullsendHostDrops",
         /// SYNs and SYN-ACKs sent again.
         syn_retrans: "TcpExtTCPSynRetrans",
+        /// Text in our SYN that its SYN-ACK acknowledged.
+        fastopen_active: "TcpExtTCPFastOpenActive",
+        /// Text in our SYN that had to be sent again.
+        fastopen_active_fail: "TcpExtTCPFastOpenActiveFail",
+        /// Connections that a peer's SYN with a cookie opened at once.
+        fastopen_passive: "TcpExtTCPFastOpenPassive",
+        /// SYNs whose cookie was wrong.
+        fastopen_passive_fail: "TcpExtTCPFastOpenPassiveFail",
+        /// SYNs that a listener had no room for in its Fast Open queue.
+        fastopen_listen_overflow: "TcpExtTCPFastOpenListenOverflow",
+        /// SYNs that asked for a cookie.
+        fastopen_cookie_reqd: "TcpExtTCPFastOpenCookieReqd",
+        /// Times that Fast Open was turned off for a while, as the path swallowed what it sent.
+        fastopen_blackhole: "TcpExtTCPFastOpenBlackhole",
+        /// SYNs whose cookie was made with the backup key.
+        fastopen_passive_alt_key: "TcpExtTCPFastOpenPassiveAltKey",
         /// Retransmission timeouts.
         timeouts: "TcpExtTCPTimeouts",
         /// Retransmissions started by SACK or duplicate acknowledgements.

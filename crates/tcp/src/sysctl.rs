@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use crate::{PAGE_BYTES, congestion, limits};
+use crate::{FastopenKeys, PAGE_BYTES, congestion, limits};
 
 /// Declares the tunables: prefix, name, type, default, what is allowed.
 macro_rules! sysctls {
@@ -109,6 +109,15 @@ sysctls! {
     "net.ipv4." tcp_pacing_ss_ratio: u32 = 200, 1..=1000;
     /// Pacing rate in congestion avoidance, percent of cwnd per srtt.
     "net.ipv4." tcp_pacing_ca_ratio: u32 = 120, 1..=1000;
+    /// TCP Fast Open, bits: 1 clients, 2 servers, 4 clients without cookie, 0x200 servers without
+    /// cookie, 0x400 all listeners without asking.
+    "net.ipv4." tcp_fastopen: u32 = 1, 0..=0x7fff_ffff;
+    /// The keys of Fast Open's cookies, four groups of eight hexadecimal digits for each of one or
+    /// two (primary, backup); empty: the host's own.
+    "net.ipv4." tcp_fastopen_key: Option<FastopenKeys> = None, ();
+    /// Seconds that clients do without Fast Open once the path swallowed what it sent, doubled
+    /// each time; 0: such paths are not looked for.
+    "net.ipv4." tcp_fastopen_blackhole_timeout_sec: u32 = 0, 0..=0x7fff_ffff;
     /// SYNs sent again before a connect fails.
     "net.ipv4." tcp_syn_retries: u32 = 6, 1..=127;
     /// SYN-ACKs sent again before a passive open is dropped.
@@ -187,7 +196,11 @@ impl Tunable for u32 {
     type Allowed = RangeInclusive<Self>;
 
     fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String> {
-        let value = text.trim().parse().ok();
+        let text = text.trim();
+        let value = match text.strip_prefix("0x") {
+            Some(digits) => Self::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        };
         value
             .filter(|v| allowed.contains(v))
             .ok_or_else(|| format!("a number from {} to {}", allowed.start(), allowed.end()))
@@ -196,6 +209,56 @@ impl Tunable for u32 {
     fn show(&self) -> String {
         self.to_string()
     }
+}
+
+impl Tunable for Option<FastopenKeys> {
+    type Allowed = ();
+
+    fn parse(text: &str, (): &()) -> Result<Self, String> {
+        let mut keys = text.trim().split(',').map(str::trim);
+        let found = match (keys.next(), keys.next(), keys.next()) {
+            (Some(""), None, None) => Some(None),
+            (Some(primary), None, None) => fastopen_key(primary).map(|primary| {
+                let backup = None;
+                Some(FastopenKeys { primary, backup })
+            }),
+            (Some(primary), Some(backup), None) => fastopen_key(primary).and_then(|primary| {
+                let backup = Some(fastopen_key(backup)?);
+                Some(Some(FastopenKeys { primary, backup }))
+            }),
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            "nothing, or one or two keys like 00112233-44556677-8899aabb-ccddeeff with a comma \
+             between them"
+                .to_owned()
+        })
+    }
+
+    fn show(&self) -> String {
+        let Some(keys) = self else {
+            return String::new();
+        };
+        let words = |key: &[u8; 16]| {
+            let (words, _) = key.as_chunks::<4>();
+            let [a, b, c, d] = [0, 1, 2, 3].map(|i| u32::from_le_bytes(words[i]));
+            format!("{a:08x}-{b:08x}-{c:08x}-{d:08x}")
+        };
+        let backup = keys.backup.as_ref();
+        let backup = backup.map_or_else(String::new, |key| format!(",{}", words(key)));
+        words(&keys.primary) + &backup
+    }
+}
+
+/// A Fast Open key in Linux's text form: the groups are little-endian.
+fn fastopen_key(text: &str) -> Option<[u8; 16]> {
+    let mut key = [0; 16];
+    let mut groups = text.split('-');
+    for word in key.as_chunks_mut::<4>().0 {
+        let group = groups.next().filter(|g| matches!(g.len(), 1..=8))?;
+        *word = u32::from_str_radix(group, 16).ok()?.to_le_bytes();
+    }
+    groups.next().is_none().then_some(key)
 }
 
 impl Tunable for [u16; 2] {

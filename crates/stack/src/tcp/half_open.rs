@@ -7,10 +7,11 @@ use fullsend_buf::Chain;
 use fullsend_tcp::{SegmentIn, SegmentOut, SynAckSent};
 use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::tcp::{FastopenCookie, TcpFlags, TcpRepr};
 
 use super::ListenerId;
 use super::cookie::{Carried, VALID};
+use super::fastopen::Opening;
 use super::listen::Listener;
 use super::request::{Fault, Request, SynSummary, Verdict};
 use super::socket::{Entry, Owner, Socket};
@@ -35,9 +36,10 @@ impl Host {
         now: Instant,
         id: ListenerId,
         key: &FlowKey,
-        syn: (&TcpRepr, EcnField),
+        segment: &mut SegmentIn,
         reuse: bool,
     ) {
+        let syn = segment.repr;
         let sysctl = &self.env.sysctl;
         let (cookies, max_syn_backlog) = (sysctl.tcp_syncookies, sysctl.tcp_max_syn_backlog);
         let Some((index, listener)) = self.tcp.listeners.table.by_id(id.0) else {
@@ -53,7 +55,7 @@ impl Host {
             return;
         }
         if hold {
-            return self.hold(now, id, *key, (*syn.0, syn.1));
+            return self.hold(now, id, *key, (syn, segment.ecn));
         }
         if listener.accept_is_full() {
             mib.listen_overflows += 1;
@@ -69,17 +71,27 @@ impl Host {
         if with_cookie {
             mib.req_q_full_do_cookies += u64::from(full);
             listener.overflowed_at = Some(now);
-            return self.send_cookie(now, index, key, syn.0);
+            return self.send_cookie(now, index, key, &syn);
         }
-        self.open_half(now, index, key, syn);
+        if let Opening::Ordinary(cookie) = self.try_fastopen(now, index, key, segment) {
+            self.open_half(now, index, key, (&syn, segment.ecn), cookie);
+        }
     }
 
     /// Answers a SYN and remembers it.
-    fn open_half(&mut self, now: Instant, listener: u32, key: &FlowKey, syn: (&TcpRepr, EcnField)) {
+    fn open_half(
+        &mut self,
+        now: Instant,
+        listener: u32,
+        key: &FlowKey,
+        syn: (&TcpRepr, EcnField),
+        cookie: Option<FastopenCookie>,
+    ) {
         let iss = self.initial_sequence(now, key);
-        let Some(answer) = self.syn_ack(now, (key, listener), syn, iss, None) else {
+        let Some(mut answer) = self.syn_ack(now, (key, listener), syn, iss, None) else {
             return;
         };
+        answer.segment.repr.options.fastopen = cookie;
         let (summary, sent) = (SynSummary::of(syn.0, syn.1), &answer.segment.repr);
         let request = Request::new(now, (*key, listener), summary, sent, answer.ts_offset);
         let due = request.due;

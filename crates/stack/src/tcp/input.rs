@@ -123,8 +123,7 @@ impl Host {
         let listener = self.tcp.listeners.find(ip.dst, key.local_port, ours);
         match listener {
             Some(listener) if is_syn(repr) => {
-                let syn = segment.repr;
-                self.listen_input(now, listener, key, (&syn, segment.ecn), reuse);
+                self.listen_input(now, listener, key, segment, reuse);
             }
             // RFC 9293 3.10.7.2: what is neither SYN nor ACK nor RST is dropped in LISTEN.
             Some(_) if !repr.flags.intersects(TcpFlags::ACK.union(TcpFlags::RST)) => {}

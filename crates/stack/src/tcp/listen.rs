@@ -8,6 +8,7 @@ use core::task::Waker;
 use fullsend_units::Instant;
 use smallvec::SmallVec;
 
+use super::fastopen::FastopenQueue;
 use super::listener_settings::ListenerSettings;
 use super::socket::{Entry, Owner};
 use super::{TcpId, addr_is_usable};
@@ -61,6 +62,7 @@ pub(super) struct Listener {
     /// `SO_REUSEPORT`: others may listen here in the same way.
     pub(super) shared: bool,
     pub(super) settings: ListenerSettings,
+    pub(super) fastopen: FastopenQueue,
 }
 
 impl Listener {
@@ -227,6 +229,7 @@ impl Host {
             wakers: Vec::new(),
             shared,
             settings: ListenerSettings::default(),
+            fastopen: FastopenQueue::default(),
         };
         let (index, id) = listeners
             .table

@@ -3,6 +3,7 @@
 mod calls;
 mod connect;
 mod cookie;
+mod fastopen;
 mod half_open;
 mod input;
 mod inspect;
@@ -32,6 +33,7 @@ pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaits;
 
 use cookie::SynCookies;
+use fastopen::Fastopen;
 use isn::IsnGenerator;
 use listen::Listeners;
 use ports::EphemeralPorts;
@@ -59,6 +61,7 @@ pub(crate) struct Tcp {
     ports: EphemeralPorts,
     timestamp_key: SipKey,
     flow_label_key: SipKey,
+    fastopen: Fastopen,
     /// Connections whose user let go.
     orphans: usize,
 }
@@ -78,6 +81,7 @@ impl Tcp {
             isn,
             ports,
             cookies: SynCookies::new(timestamp_key),
+            fastopen: Fastopen::new(flow_label_key),
             timestamp_key,
             flow_label_key,
             orphans: 0,

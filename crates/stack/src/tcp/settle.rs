@@ -22,8 +22,12 @@ impl Host {
             return;
         };
         let wakes = socket.conn.take_wakes();
-        if wakes.read || wakes.write {
+        if wakes.any() {
             socket.wake(wakes, &mut self.wakers);
+            if wakes.host {
+                self.fastopen_news(now, index);
+                return self.settle(now, index);
+            }
         }
         if socket.waiters.any_flush() && socket.conn.is_flushed() {
             socket.waiters.wake(Wait::Flush, &mut self.wakers);

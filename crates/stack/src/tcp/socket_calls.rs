@@ -126,8 +126,9 @@ impl Host {
         remote: core::net::SocketAddr,
     ) -> Result<TcpId, StackError> {
         let id = self.tcp_connect(now, local, remote)?;
+        let client = self.fastopen_client(now, remote.ip());
         let (_, socket, _) = self.user_socket(now, id)?;
-        socket.conn.defer_syn();
+        socket.conn.defer_syn(client);
         Ok(id)
     }
 
@@ -139,7 +140,7 @@ impl Host {
     /// A deferred SYN can carry text: a cookie is known for the destination, or none is needed.
     /// If not, connect by [`tcp_connect_now`](Self::tcp_connect_now).
     pub fn tcp_fastopen_ready(&mut self, now: Instant, id: TcpId) -> Result<bool, StackError> {
-        let _ = self.user_socket(now, id)?;
-        Ok(false)
+        let (_, socket, _) = self.user_socket(now, id)?;
+        Ok(socket.conn.fastopen_ready())
     }
 }

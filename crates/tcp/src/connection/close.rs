@@ -157,6 +157,9 @@ impl Connection {
     pub(crate) fn finish(&mut self) {
         self.timers.all_off();
         self.watch_end();
+        if self.extras.is_some() {
+            self.fastopen_finished();
+        }
         self.rcv.ack.cancel_delay();
         self.user.lost_data |= !self.is_flushed();
         self.snd.queue.clear();

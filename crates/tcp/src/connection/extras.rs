@@ -1,6 +1,7 @@
 //! What few connections need, in a box made at first use.
 
 use super::Connection;
+use super::fastopen::Fastopen;
 use super::watch::{RxTimes, TxWatches};
 use crate::send::Records;
 
@@ -10,6 +11,7 @@ pub(crate) struct Extras {
     pub(crate) tx: TxWatches,
     pub(crate) rx: Option<RxTimes>,
     pub(crate) records: Records,
+    pub(crate) fastopen: Option<Fastopen>,
 }
 
 impl Connection {

@@ -112,6 +112,7 @@ impl Connection {
         }
         let iss = self.snd.una;
         let first = self.snd.rtx.is_empty();
+        let (mut cookie, mut text) = (None, Chain::new());
         if first {
             self.snd.rtx.push(TransmitUnit {
                 seq: iss,
@@ -126,6 +127,9 @@ impl Connection {
             self.snd.pushed = self.snd.nxt;
             self.snd.sml = iss;
             cx.mib.out_segs += 1;
+            if self.extras.is_some() {
+                (cookie, text) = self.fastopen_syn(cx);
+            }
         } else {
             self.snd.rtx.retransmit_head(cx.now, 1)?;
             cx.mib.retrans_segs += 1;
@@ -134,7 +138,10 @@ impl Connection {
         }
         self.stats.segs_out += 1;
         self.arm_rto(cx);
-        Some(self.build_syn(cx, iss, first))
+        let mut segment = self.build_syn(cx, iss, first);
+        segment.repr.options.fastopen = cookie;
+        segment.payload = text;
+        Some(segment)
     }
 
     fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum, first: bool) -> SegmentOut {
@@ -215,7 +222,7 @@ impl Connection {
     }
 
     /// RFC 9293 3.10.7.3.
-    pub(crate) fn segment_in_syn_sent(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+    pub(crate) fn segment_in_syn_sent(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         let repr = &segment.repr;
         let flags = repr.flags;
         let acks = flags.contains(TcpFlags::ACK);
@@ -243,6 +250,9 @@ impl Connection {
         if acks {
             self.rcv.ack.now();
             self.establish(cx, repr, Window(self.snd.wnd));
+            if self.extras.is_some() && !segment.payload.is_empty() {
+                self.take_text_of_syn_ack(cx, segment);
+            }
         } else {
             // RFC 9293 3.5, figure 7: both open at once.
             self.transition(State::SynReceived);
@@ -273,17 +283,29 @@ impl Connection {
         if let Some(rtt) = outcome.rtt {
             self.take_rtt(cx, rtt);
         }
-        // The SYN's unit goes, so that a connection that never sends holds no memory for it.
-        self.snd.rtx.clear();
+        self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         self.timers.rtx_off();
+        if self.snd.rtx.is_empty() {
+            // The SYN's unit goes, so that a connection that never sends holds no memory for it.
+            self.snd.rtx.clear();
+        } else {
+            self.arm_rto(cx);
+        }
+        if self.extras.is_some() {
+            self.watch_acked(cx);
+            self.fastopen_established(cx, repr);
+        }
         self.timers.progress_at = cx.now;
         self.timers.heard_at = cx.now;
         self.snd.last_sent = cx.now;
         self.sync_mss(cx);
         self.grow_sndbuf(cx);
         self.transition(State::Established);
-        if self.snd.fin == Fin::Queued {
+        if self.snd.fin != Fin::No {
             self.transition(State::FinWait1);
+        }
+        if outcome.fin {
+            self.fin_acked(cx);
         }
         self.arm_keepalive(cx);
         self.wake_reader();

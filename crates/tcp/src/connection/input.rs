@@ -164,6 +164,8 @@ impl Connection {
     /// RFC 5961 3.2: exactly the next byte resets; elsewhere in the window it is challenged.
     fn take_reset(&mut self, cx: &mut Cx<'_>) {
         let error = match self.state {
+            // Somebody has it already.
+            State::SynReceived if self.is_fastopen_child() => TcpError::ConnectionReset,
             State::SynReceived => {
                 cx.mib.attempt_fails += 1;
                 TcpError::ConnectionRefused
@@ -247,6 +249,14 @@ impl Connection {
             let right = right.earliest(rcv_nxt);
             self.rcv.queue.note_duplicate(SackBlock { left, right });
         }
+    }
+
+    /// RFC 7413 4.2.2: a Fast Open server's answer may begin with its SYN-ACK.
+    #[cold]
+    pub(super) fn take_text_of_syn_ack(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
+        let text = core::mem::take(&mut segment.payload);
+        segment.repr.seq += 1;
+        self.take_text(cx, segment, text, false);
     }
 
     /// RFC 9293 3.10.7.4, seventh and eighth: the segment's text and FIN.

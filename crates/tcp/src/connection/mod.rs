@@ -30,6 +30,7 @@ use crate::send::{Blocked, Flow, Force, Pacing, WriteQueue};
 use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub(crate) use extras::Extras;
+pub use fastopen::{FastopenClient, FastopenNews};
 pub use half_open::{SynAckSent, offered_scale};
 pub use readiness::Readiness;
 pub use settings::IpSettings;

@@ -33,9 +33,7 @@ impl Connection {
             readable,
             enough: readable > 0 && readable >= self.settings.rcvlowat() as usize,
             fin_received: self.rcv.queue.fin_received(),
-            writable: self.state != State::SynSent
-                && self.state != State::SynReceived
-                && self.is_writable(cx),
+            writable: self.is_writable(cx),
             error: self.user.error,
             unacked: self.snd.text_in_flight() as usize,
             unsent: self.snd.queue.len(),

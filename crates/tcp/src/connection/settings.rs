@@ -129,6 +129,10 @@ impl Settings {
         }
     }
 
+    pub(crate) fn fastopen_no_cookie(&self) -> bool {
+        self.rare.as_ref().is_some_and(|r| r.fastopen_no_cookie)
+    }
+
     pub(crate) fn mtu_discover(&self) -> MtuDiscover {
         self.rare
             .as_ref()

@@ -151,7 +151,11 @@ impl Connection {
         if self.snd.rtx.is_empty() {
             return;
         }
-        if self.gave_up(cx) {
+        let gave_up = self.gave_up(cx);
+        if self.extras.is_some() {
+            self.fastopen_timeout(gave_up);
+        }
+        if gave_up {
             self.time_out(cx);
             return;
         }

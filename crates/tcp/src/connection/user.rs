@@ -10,6 +10,9 @@ impl Connection {
     /// Appends a copy of `data` to the stream; how much was taken. `more` is `MSG_MORE`.
     #[inline]
     pub fn write(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
+        if self.is_syn_deferred() {
+            return self.write_syn_text(cx, data);
+        }
         self.check_writable()?;
         self.check_app_limited();
         self.refresh_size_goal(cx);
@@ -115,6 +118,7 @@ impl Connection {
     fn check_writable(&mut self) -> Result<(), TcpError> {
         match self.state {
             State::Established | State::CloseWait => Ok(()),
+            State::SynReceived if self.is_fastopen_child() && !self.user.write_shut => Ok(()),
             State::SynSent | State::SynReceived if !self.user.write_shut => {
                 self.user.wants_write = true;
                 Err(TcpError::WouldBlock)

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::{Instant, SeqNum};
 
-use super::Connection;
+use super::{Connection, State};
 use crate::Cx;
 
 /// Most bytes watched, and most events not taken, of one connection; then the newest are not
@@ -150,7 +150,14 @@ pub(crate) struct RxTimes {
 impl Connection {
     /// Bytes written since the connection began.
     pub fn written(&self) -> u64 {
-        self.acked_offset() + u64::from(self.snd.text_in_flight()) + self.snd.queue.len() as u64
+        self.sent_offset() + self.snd.queue.len() as u64
+    }
+
+    /// Of these, sent.
+    fn sent_offset(&self) -> u64 {
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        let syn = u32::from(opening && self.snd.una != self.snd.nxt);
+        self.acked_offset() + u64::from(self.snd.text_in_flight().saturating_sub(syn))
     }
 
     /// Of these, acknowledged.
@@ -186,7 +193,7 @@ impl Connection {
     /// Text left in the unit `number`, for the first time.
     #[cold]
     pub(crate) fn watch_scheduled(&mut self, cx: &Cx<'_>, number: u16) {
-        let to = self.acked_offset() + u64::from(self.snd.text_in_flight());
+        let to = self.sent_offset();
         if let Some(extras) = &mut self.extras {
             self.user.wakes.read |= extras.tx.on_scheduled(to, number, cx.now);
         }

@@ -17,7 +17,8 @@ impl Connection {
 
     pub(super) fn is_writable(&self, cx: &Cx<'_>) -> bool {
         match self.state {
-            State::SynSent | State::SynReceived => false,
+            State::SynSent => self.is_syn_deferred(),
+            State::SynReceived => self.is_fastopen_child() && self.has_room(cx),
             State::Established | State::CloseWait => self.has_room(cx),
             // The write will say why not.
             _ => true,

@@ -53,7 +53,15 @@ impl Connection {
             State::SynReceived => self.syn_segment(cx),
             _ => None,
         };
-        syn.or_else(|| self.due_ack(cx).map(|draft| self.build(cx, draft)))
+        if syn.is_some() {
+            return syn;
+        }
+        let draft = if self.state == State::SynReceived && self.is_fastopen_child() {
+            self.next_draft(cx)
+        } else {
+            self.due_ack(cx)
+        };
+        draft.map(|draft| self.build(cx, draft))
     }
 
     /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else

@@ -1,0 +1,308 @@
+//! TCP Fast Open (RFC 7413), the host's part: cookies made and kept, and which SYNs open a
+//! connection at once.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::net::IpAddr;
+
+use fullsend_tcp::{FastopenClient, FastopenKeys, FastopenNews, SegmentIn};
+use fullsend_units::{Instant, Nanos};
+use fullsend_wire::tcp::FastopenCookie;
+
+use super::ListenerId;
+use super::socket::{Entry, Owner};
+use crate::Host;
+use crate::demux::{Addr, FlowKey};
+use crate::siphash::SipKey;
+
+#[cfg(test)]
+mod tests;
+
+/// Bits of `tcp_fastopen`.
+mod enable {
+    pub(super) const CLIENT: u32 = 1;
+    pub(super) const SERVER: u32 = 2;
+    pub(super) const CLIENT_NO_COOKIE: u32 = 4;
+    pub(super) const SERVER_NO_COOKIE: u32 = 0x200;
+    pub(super) const ALL_LISTENERS: u32 = 0x400;
+}
+
+/// Most destinations whose cookies are kept; then the oldest goes.
+const MAX_COOKIES: usize = 1024;
+
+/// RFC 7413 5.1: a connection that was reset in the handshake counts this long, so that an
+/// attacker cannot make room by resetting what he opened.
+const RESET_COUNTS: Nanos = Nanos::from_secs(60);
+
+/// Each further time off is twice as long, up to this many times.
+const MAX_DOUBLINGS: u32 = 6;
+
+/// What a listener's Fast Open queue holds.
+#[derive(Debug, Default)]
+pub(super) struct FastopenQueue {
+    /// Connections in the handshake.
+    pending: usize,
+    /// Until when those that were reset count, in order.
+    resets: VecDeque<Instant>,
+}
+
+impl FastopenQueue {
+    fn has_room(&mut self, now: Instant, qlen: usize) -> bool {
+        while self.resets.front().is_some_and(|until| *until <= now) {
+            self.resets.pop_front();
+        }
+        self.pending + self.resets.len() < qlen
+    }
+}
+
+/// What a peer told, to open the next connection with.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    cookie: FastopenCookie,
+    mss: u16,
+}
+
+/// The host's part.
+#[derive(Debug)]
+pub(super) struct Fastopen {
+    /// Keys nobody chose.
+    own: FastopenKeys,
+    cookies: BTreeMap<IpAddr, Known>,
+    /// Destinations in the order in which they came.
+    order: VecDeque<IpAddr>,
+    /// Whose handshake is not over: a socket's slot, and its listener.
+    children: BTreeMap<u32, ListenerId>,
+    /// Clients do without until then; how often that happened in a row.
+    off_until: Instant,
+    times_off: u32,
+}
+
+/// What is to become of a SYN.
+pub(super) enum Opening {
+    /// A connection was opened for it.
+    Opened,
+    /// It is answered like any other, with this cookie.
+    Ordinary(Option<FastopenCookie>),
+}
+
+/// The cookie for a peer, as Linux makes it: SipHash of both addresses.
+fn make_cookie(key: &[u8; 16], peer: Addr, local: Addr) -> FastopenCookie {
+    let (words, _) = key.as_chunks::<8>();
+    let key = SipKey(u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+    let hash = if peer.is_v4() {
+        let mut both = [0; 8];
+        both[..4].copy_from_slice(&peer.v4_octets());
+        both[4..].copy_from_slice(&local.v4_octets());
+        key.hash_2_4(&[u64::from_le_bytes(both)])
+    } else {
+        let mut words = [0; 4];
+        for (pair, addr) in words.as_chunks_mut::<2>().0.iter_mut().zip([peer, local]) {
+            let octets = addr.v6_octets();
+            let (halves, _) = octets.as_chunks::<8>();
+            *pair = [u64::from_le_bytes(halves[0]), u64::from_le_bytes(halves[1])];
+        }
+        key.hash_2_4(&words)
+    };
+    FastopenCookie::new(&hash.to_le_bytes()).unwrap_or(FastopenCookie::REQUEST)
+}
+
+impl Fastopen {
+    /// `key`: what the host's own cookie key derives from.
+    pub(super) fn new(key: SipKey) -> Self {
+        let mut primary = [0; 16];
+        for (n, half) in primary.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *half = key.hash_2_4(&[n as u64]).to_le_bytes();
+        }
+        Self {
+            own: FastopenKeys {
+                primary,
+                backup: None,
+            },
+            cookies: BTreeMap::new(),
+            order: VecDeque::new(),
+            children: BTreeMap::new(),
+            off_until: Instant::ZERO,
+            times_off: 0,
+        }
+    }
+
+    /// A server gave a cookie.
+    fn keep(&mut self, peer: IpAddr, cookie: FastopenCookie, mss: u16) {
+        if self.cookies.insert(peer, Known { cookie, mss }).is_some() {
+            return;
+        }
+        self.order.push_back(peer);
+        if self.order.len() > MAX_COOKIES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.cookies.remove(&oldest);
+        }
+    }
+}
+
+impl Host {
+    /// What a client may do towards `peer`.
+    pub(super) fn fastopen_client(&self, now: Instant, peer: IpAddr) -> FastopenClient {
+        let (fastopen, bits) = (&self.tcp.fastopen, self.env.sysctl.tcp_fastopen);
+        if bits & enable::CLIENT == 0 || now < fastopen.off_until {
+            return FastopenClient {
+                cookie: None,
+                no_cookie: false,
+                mss: None,
+            };
+        }
+        let known = fastopen.cookies.get(&peer.to_canonical());
+        FastopenClient {
+            cookie: Some(known.map_or(FastopenCookie::REQUEST, |known| known.cookie)),
+            no_cookie: bits & enable::CLIENT_NO_COOKIE != 0,
+            mss: known.map(|known| known.mss),
+        }
+    }
+
+    /// Looks at what a SYN for a listener asks of Fast Open.
+    pub(super) fn try_fastopen(
+        &mut self,
+        now: Instant,
+        listener: u32,
+        key: &FlowKey,
+        segment: &mut SegmentIn,
+    ) -> Opening {
+        let option = segment.repr.options.fastopen;
+        if option.is_none() && segment.payload.is_empty() {
+            return Opening::Ordinary(None);
+        }
+        let asks = option.is_some_and(|cookie| cookie.is_request());
+        self.env.mib.fastopen_cookie_reqd += u64::from(asks);
+        if !self.fastopen_has_room(now, listener) {
+            return Opening::Ordinary(None);
+        }
+        let Some(settings) = self.tcp.listeners.table.get(listener).map(|l| &l.settings) else {
+            return Opening::Ordinary(None);
+        };
+        let sysctl = &self.env.sysctl;
+        let needs_none =
+            settings.fastopen_no_cookie || sysctl.tcp_fastopen & enable::SERVER_NO_COOKIE != 0;
+        let host_keys = sysctl.tcp_fastopen_key.unwrap_or(self.tcp.fastopen.own);
+        let keys = settings.fastopen_keys.unwrap_or(host_keys);
+        let valid = make_cookie(&keys.primary, key.remote, key.local);
+        let backup = keys.backup.map(|k| make_cookie(&k, key.remote, key.local));
+        match option {
+            _ if needs_none => self.fastopen_child(now, listener, key, segment, None),
+            None => return Opening::Ordinary(None),
+            Some(cookie) if cookie.is_request() => false,
+            Some(cookie) if cookie == valid => {
+                self.fastopen_child(now, listener, key, segment, None)
+            }
+            Some(cookie) if Some(cookie) == backup => {
+                self.env.mib.fastopen_passive_alt_key += 1;
+                self.fastopen_child(now, listener, key, segment, Some(valid))
+            }
+            Some(_) => {
+                self.env.mib.fastopen_passive_fail += 1;
+                false
+            }
+        }
+        .then_some(Opening::Opened)
+        .unwrap_or(Opening::Ordinary(Some(valid)))
+    }
+
+    /// Servers are to use Fast Open, and the listener's queue has room.
+    fn fastopen_has_room(&mut self, now: Instant, listener: u32) -> bool {
+        let bits = self.env.sysctl.tcp_fastopen;
+        let Some(listener) = self.tcp.listeners.table.get_mut(listener) else {
+            return false;
+        };
+        let qlen = match listener.settings.fastopen_qlen {
+            0 if bits & enable::ALL_LISTENERS != 0 => listener.config.backlog,
+            qlen => qlen as usize,
+        };
+        if bits & enable::SERVER == 0 || qlen == 0 {
+            return false;
+        }
+        let has_room = listener.fastopen.has_room(now, qlen);
+        self.env.mib.fastopen_listen_overflow += u64::from(!has_room);
+        has_room
+    }
+
+    /// Opens a connection at once and gives it to the listener's user; `cookie` goes with the
+    /// SYN-ACK.
+    fn fastopen_child(
+        &mut self,
+        now: Instant,
+        listener: u32,
+        key: &FlowKey,
+        segment: &mut SegmentIn,
+        cookie: Option<FastopenCookie>,
+    ) -> bool {
+        let syn = segment.repr;
+        let owner = Owner::Queued(listener);
+        let iss = self.initial_sequence(now, key);
+        let Ok(mut socket) = self.embryo(now, key, (&syn, segment.ecn), iss, owner) else {
+            self.env.mib.fastopen_passive_fail += 1;
+            return false;
+        };
+        let text = core::mem::take(&mut segment.payload);
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        socket.conn.open_at_once(&mut cx, &syn, text);
+        if let Some(cookie) = cookie {
+            socket.conn.offer_cookie(cookie);
+        }
+        let Some(id) = self.adopt(now, socket) else {
+            self.env.mib.fastopen_passive_fail += 1;
+            return false;
+        };
+        let index = self.tcp.table.by_id(id).map(|(index, _)| index);
+        let listeners = &mut self.tcp.listeners.table;
+        if let (Some(index), Some((l, id))) = (index, listeners.get_mut_with_id(listener)) {
+            l.fastopen.pending += 1;
+            l.accept.push_back(index);
+            self.wakers.append(&mut l.wakers);
+            self.tcp.fastopen.children.insert(index, ListenerId(id));
+            self.env.mib.fastopen_passive += 1;
+            self.env.mib.passive_opens += 1;
+        }
+        true
+    }
+
+    /// A connection has something to tell of its Fast Open.
+    #[cold]
+    pub(super) fn fastopen_news(&mut self, now: Instant, index: u32) {
+        while let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index)
+            && let Some(news) = socket.conn.take_fastopen_news()
+        {
+            let peer = socket.key.remote.to_ip();
+            match news {
+                FastopenNews::Cookie(cookie, mss) => self.tcp.fastopen.keep(peer, cookie, mss),
+                FastopenNews::Blackhole => self.fastopen_off(now),
+                FastopenNews::Works => self.tcp.fastopen.times_off = 0,
+                FastopenNews::HandshakeOver(reset) => self.fastopen_over(now, index, reset),
+            }
+        }
+    }
+
+    /// RFC 7413 4.1.3.1: the path swallows what Fast Open sends, so clients do without for a
+    /// while.
+    fn fastopen_off(&mut self, now: Instant) {
+        let span = self.env.sysctl.tcp_fastopen_blackhole_timeout_sec;
+        if span == 0 {
+            return;
+        }
+        self.env.mib.fastopen_blackhole += 1;
+        let fastopen = &mut self.tcp.fastopen;
+        let span = Nanos::from_secs(u64::from(span) << fastopen.times_off.min(MAX_DOUBLINGS));
+        fastopen.times_off += 1;
+        fastopen.off_until = now + span;
+    }
+
+    fn fastopen_over(&mut self, now: Instant, index: u32, reset: bool) {
+        let Some(listener) = self.tcp.fastopen.children.remove(&index) else {
+            return;
+        };
+        if let Some(listener) = self.tcp.listeners.get_mut(listener) {
+            let queue = &mut listener.fastopen;
+            queue.pending = queue.pending.saturating_sub(1);
+            if reset {
+                queue.resets.push_back(now + RESET_COUNTS);
+            }
+        }
+    }
+}

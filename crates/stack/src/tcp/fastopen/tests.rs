@@ -1,0 +1,48 @@
+use core::net::IpAddr;
+
+use fullsend_tcp::Sysctl;
+use fullsend_wire::tcp::FastopenCookie;
+
+use super::{Fastopen, MAX_COOKIES, make_cookie};
+use crate::demux::Addr;
+use crate::siphash::SipKey;
+
+fn addr(text: &str) -> Addr {
+    text.parse::<IpAddr>().unwrap().into()
+}
+
+/// Cookies that Linux makes for the same addresses and key: hosts behind one address can share
+/// their clients' cookies.
+#[test]
+fn cookies_are_those_of_linux() {
+    let mut sysctl = Sysctl::default();
+    let mut cookie = |key, peer, local| {
+        sysctl.set("tcp_fastopen_key", key).unwrap();
+        let keys = sysctl.tcp_fastopen_key.unwrap();
+        make_cookie(&keys.primary, addr(peer), addr(local))
+    };
+    let want = |bytes: u64| FastopenCookie::new(&bytes.to_be_bytes()).unwrap();
+    let key = "a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4";
+    let zero = "00000000-00000000-00000000-00000000";
+    let v4 = ("192.0.2.1", "192.168.0.1");
+    assert_eq!(cookie(key, v4.0, v4.1), want(0x3021_b9d8_8901_7eeb));
+    assert_eq!(cookie(zero, v4.0, v4.1), want(0xb7c1_2350_a90d_c8f5));
+    let v6 = ("fd3d:fa7b:d17d::1", "fd3d:a0b:17d6::1");
+    assert_eq!(cookie(key, v6.0, v6.1), want(0xc1d1_e974_2a47_a9bc));
+    assert_eq!(cookie(zero, v6.0, v6.1), want(0x82af_1a8f_9a20_5c34));
+}
+
+#[test]
+fn the_oldest_destination_goes_when_there_are_too_many() {
+    let mut fastopen = Fastopen::new(SipKey(1, 2));
+    let cookie = FastopenCookie::new(&[1; 8]).unwrap();
+    let peer = |n: u32| IpAddr::from(n.to_be_bytes());
+    for n in 0..=MAX_COOKIES as u32 {
+        fastopen.keep(peer(n), cookie, 1460);
+        fastopen.keep(peer(n), cookie, 1400);
+    }
+    assert_eq!(fastopen.cookies.len(), MAX_COOKIES);
+    assert_eq!(fastopen.order.len(), MAX_COOKIES);
+    assert!(!fastopen.cookies.contains_key(&peer(0)));
+    assert_eq!(fastopen.cookies[&peer(1)].mss, 1400);
+}

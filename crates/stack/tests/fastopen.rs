@@ -1,0 +1,258 @@
+//! TCP Fast Open (RFC 7413) between two hosts.
+
+mod common;
+
+use common::{Net, Nic, V4, V6};
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::{ListenerId, StackError, TcpId};
+use fullsend_tcp::{SocketOption, State, TcpError};
+use fullsend_units::Nanos;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+/// Host 0 is a client of host 1, which has a listener with room for `qlen`.
+fn pair(addrs: [&str; 2], qlen: u32) -> (Net, ListenerId, String) {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let to = if addrs == V4 {
+        format!("{}:80", addrs[1])
+    } else {
+        format!("[{}]:80", addrs[1])
+    };
+    let listener = net.listen(1, &to);
+    let host = &mut net.hosts[1];
+    host.listener_set_option(listener, SocketOption::TcpFastopen(qlen))
+        .unwrap();
+    host.sysctl_mut().set("tcp_fastopen", "3").unwrap();
+    (net, listener, to)
+}
+
+/// Opens as `sendmsg(MSG_FASTOPEN)` does: how many bytes ride on the SYN.
+fn open(net: &mut Net, to: &str, data: &[u8]) -> (TcpId, Result<usize, StackError>) {
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let id = host
+        .tcp_connect_deferred(now, None, to.parse().unwrap())
+        .unwrap();
+    (id, host.tcp_write(now, id, data, false))
+}
+
+const WOULD_BLOCK: StackError = StackError::Tcp(TcpError::WouldBlock);
+
+/// The first connection, which brings the cookie.
+fn get_cookie(net: &mut Net, listener: ListenerId, to: &str) {
+    let (id, sent) = open(net, to, b"too early");
+    assert_eq!(sent, Err(WOULD_BLOCK));
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(net.hosts[0].tcp_state(id), Ok(State::Established));
+    let accepted = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    let now = net.now;
+    net.hosts[0].tcp_abort(now, id);
+    net.run_for(Nanos::from_millis(100));
+    net.hosts[1].tcp_close(now, accepted.id);
+}
+
+fn count(net: &Net, who: usize, name: &str) -> u64 {
+    net.counter(who, &format!("TcpExtTCPFastOpen{name}"))
+}
+
+fn tcp(packet: &Packet) -> TcpRepr {
+    let mut packet = packet.clone();
+    packet.parse(Link::Ip).unwrap();
+    TcpRepr::parse(packet.transport_header()).unwrap().0
+}
+
+/// RFC 7413 3: the server's user has the request before the client knows of the handshake, and
+/// the answer follows the SYN-ACK at once.
+#[test]
+fn a_request_rides_on_the_syn() {
+    for addrs in [V4, V6] {
+        let (mut net, listener, to) = pair(addrs, 10);
+        get_cookie(&mut net, listener, &to);
+        assert_eq!(count(&net, 1, "CookieReqd"), 1);
+        let (client, sent) = open(&mut net, &to, b"GET /");
+        assert_eq!(sent, Ok(5));
+        let mut server = None;
+        let mut buf = [0; 100];
+        assert!(net.run_until(Nanos::from_millis(200), |net| {
+            server = server.or(net.hosts[1].tcp_accept(listener).unwrap());
+            server.is_some()
+        }));
+        let server = server.unwrap().id;
+        let now = net.now;
+        let host = &mut net.hosts[1];
+        assert_eq!(host.tcp_state(server), Ok(State::SynReceived));
+        assert_eq!(host.tcp_read(now, server, &mut buf), Ok(5));
+        assert_eq!(&buf[..5], b"GET /");
+        assert_eq!(host.tcp_write(now, server, b"200", false), Ok(3));
+        net.run_for(Nanos::from_millis(100));
+        let now = net.now;
+        assert_eq!(net.hosts[0].tcp_read(now, client, &mut buf), Ok(3));
+        for (who, id) in [(0, client), (1, server)] {
+            assert_eq!(net.hosts[who].tcp_state(id), Ok(State::Established));
+        }
+        assert_eq!(count(&net, 0, "Active"), 1);
+        assert_eq!(count(&net, 1, "Passive"), 1);
+        net.transfer((0, client), (1, server), &common::bytes(200_000));
+        net.transfer((1, server), (0, client), &common::bytes(200_000));
+        assert_eq!(net.counter(0, "TcpRetransSegs"), 0);
+    }
+}
+
+/// More is written than the SYN takes: the rest is for after the handshake.
+#[test]
+fn a_syn_carries_what_fits_beside_the_options() {
+    let (mut net, listener, to) = pair(V4, 10);
+    get_cookie(&mut net, listener, &to);
+    let (id, sent) = open(&mut net, &to, &common::bytes(5000));
+    assert_eq!(sent, Ok(1420));
+    let now = net.now;
+    assert_eq!(
+        net.hosts[0].tcp_write(now, id, b"more", false),
+        Err(WOULD_BLOCK)
+    );
+    net.run_for(Nanos::from_millis(100));
+    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let mut buf = [0; 3000];
+    let now = net.now;
+    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(1420));
+    assert_eq!(buf[..1420], common::bytes(1420));
+}
+
+/// RFC 7413 4.1.3: a path that drops SYNs with text gets a SYN without, and the text after it.
+#[test]
+fn text_in_the_syn_is_sent_again_after_a_plain_syn() {
+    let (mut net, listener, to) = pair(V4, 10);
+    get_cookie(&mut net, listener, &to);
+    net.filter = Some(Box::new(|_, packet| {
+        let repr = tcp(packet);
+        !(repr.flags.contains(TcpFlags::SYN) && !packet.payload.is_empty())
+    }));
+    let (client, sent) = open(&mut net, &to, b"hello");
+    assert_eq!(sent, Ok(5));
+    net.run_for(Nanos::from_secs(2));
+    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let (now, mut buf) = (net.now, [0; 10]);
+    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(5));
+    let info = net.hosts[0].tcp_info(now, client).unwrap();
+    assert_eq!(info.tcpi_fastopen_client_fail, 3);
+    assert_eq!((info.tcpi_bytes_acked, info.tcpi_unacked), (5, 0));
+    assert_eq!(count(&net, 0, "ActiveFail"), 1);
+}
+
+/// A cookie that is wrong, or was made with an older key, is answered with the right one.
+#[test]
+fn keys_rotate() {
+    let (mut net, listener, to) = pair(V4, 10);
+    let set = |net: &mut Net, keys: &str| {
+        net.hosts[1]
+            .sysctl_mut()
+            .set("tcp_fastopen_key", keys)
+            .unwrap();
+    };
+    let (old, new) = (
+        "00000001-00000002-00000003-00000004",
+        "00000005-00000006-00000007-00000008",
+    );
+    set(&mut net, old);
+    get_cookie(&mut net, listener, &to);
+    set(&mut net, &format!("{new},{old}"));
+    let (_, sent) = open(&mut net, &to, b"x");
+    assert_eq!(sent, Ok(1));
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(count(&net, 1, "PassiveAltKey"), 1);
+    // The SYN-ACK brought the new cookie.
+    set(&mut net, new);
+    open(&mut net, &to, b"x").1.unwrap();
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(count(&net, 1, "Passive"), 2);
+    set(&mut net, old);
+    let (id, sent) = open(&mut net, &to, b"x");
+    assert_eq!(sent, Ok(1));
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(count(&net, 1, "PassiveFail"), 1);
+    let now = net.now;
+    let info = net.hosts[0].tcp_info(now, id).unwrap();
+    assert_eq!(info.tcpi_fastopen_client_fail, 2);
+    assert_eq!(info.tcpi_bytes_acked, 1, "sent again at once");
+}
+
+/// RFC 7413 5.1: what is in the handshake is bounded, and resetting it makes no room.
+#[test]
+fn the_queue_is_bounded() {
+    let (mut net, listener, to) = pair(V4, 2);
+    get_cookie(&mut net, listener, &to);
+    // The SYN-ACKs do not arrive.
+    net.filter = Some(Box::new(|from, _| from == 0));
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(open(&mut net, &to, b"x").0);
+    }
+    net.run_for(Nanos::from_millis(10));
+    assert_eq!(count(&net, 1, "Passive"), 2);
+    assert_eq!(count(&net, 1, "ListenOverflow"), 2);
+    // The client's host answers for a connection that it no longer has: RST.
+    let now = net.now;
+    for id in clients {
+        net.hosts[0].tcp_abort(now, id);
+    }
+    net.filter = None;
+    net.run_for(Nanos::from_secs(10));
+    let first = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let (now, mut buf) = (net.now, [0; 4]);
+    assert_eq!(net.hosts[1].tcp_read(now, first, &mut buf), Ok(1));
+    assert_eq!(
+        net.hosts[1].tcp_read(now, first, &mut buf),
+        Err(StackError::Tcp(TcpError::ConnectionReset))
+    );
+    open(&mut net, &to, b"x").1.unwrap();
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(count(&net, 1, "Passive"), 2, "they count for a minute");
+    net.run_for(Nanos::from_secs(60));
+    open(&mut net, &to, b"x").1.unwrap();
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(count(&net, 1, "Passive"), 3);
+}
+
+#[test]
+fn without_a_cookie_where_both_say_so() {
+    let (mut net, listener, to) = pair(V4, 10);
+    net.hosts[0].sysctl_mut().set("tcp_fastopen", "5").unwrap();
+    net.hosts[1]
+        .sysctl_mut()
+        .set("tcp_fastopen", "0x203")
+        .unwrap();
+    let (_, sent) = open(&mut net, &to, &common::bytes(1000));
+    assert_eq!(sent, Ok(496), "the peer's MSS is not known");
+    net.run_for(Nanos::from_millis(100));
+    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let (now, mut buf) = (net.now, [0; 1000]);
+    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(496));
+    assert_eq!(count(&net, 0, "Active"), 1);
+}
+
+/// RFC 7413 4.1.3.1.
+#[test]
+fn a_path_that_swallows_what_fast_open_sends_turns_it_off() {
+    let (mut net, listener, to) = pair(V4, 10);
+    let name = "tcp_fastopen_blackhole_timeout_sec";
+    net.hosts[0].sysctl_mut().set(name, "3600").unwrap();
+    get_cookie(&mut net, listener, &to);
+    net.filter = Some(Box::new(|_, _| false));
+    open(&mut net, &to, b"x").1.unwrap();
+    net.run_for(Nanos::from_secs(10));
+    assert_eq!(count(&net, 0, "Blackhole"), 1);
+    net.filter = None;
+    assert_eq!(open(&mut net, &to, b"x").1, Err(WOULD_BLOCK));
+    net.run_for(Nanos::from_secs(3600));
+    assert_eq!(open(&mut net, &to, b"x").1, Ok(1));
+}
+
+#[test]
+fn a_server_that_does_not_know_it_is_connected_to_all_the_same() {
+    let (mut net, listener, to) = pair(V4, 0);
+    let (id, sent) = open(&mut net, &to, b"x");
+    assert_eq!(sent, Err(WOULD_BLOCK));
+    net.run_for(Nanos::from_millis(100));
+    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    net.transfer((0, id), (1, server), b"hello");
+    assert_eq!(open(&mut net, &to, b"x").1, Err(WOULD_BLOCK));
+}
