@@ -104,17 +104,6 @@ pub struct Wakes {
     pub read: bool,
     /// There is room to write again (spec 3), or the connection was established or failed.
     pub write: bool,
-    /// The host has something to learn
-    /// ([`Connection::take_fastopen_news`](crate::Connection::take_fastopen_news)).
-    pub host: bool,
-}
-
-impl Wakes {
-    /// There is something to tell.
-    #[inline]
-    pub const fn any(self) -> bool {
-        self.read || self.write || self.host
-    }
 }
 
 /// An ICMP error about a segment we sent (RFC 5461, RFC 5927; `seq` checked against what is in

@@ -185,7 +185,7 @@ impl Host {
         let keys = settings.fastopen_keys.unwrap_or(host_keys);
         let valid = make_cookie(&keys.primary, key.remote, key.local);
         let backup = keys.backup.map(|k| make_cookie(&k, key.remote, key.local));
-        match option {
+        let opened = match option {
             _ if needs_none => self.fastopen_child(now, listener, key, segment, None),
             None => return Opening::Ordinary(None),
             Some(cookie) if cookie.is_request() => false,
@@ -200,9 +200,12 @@ impl Host {
                 self.env.mib.fastopen_passive_fail += 1;
                 false
             }
+        };
+        if opened {
+            Opening::Opened
+        } else {
+            Opening::Ordinary(Some(valid))
         }
-        .then_some(Opening::Opened)
-        .unwrap_or(Opening::Ordinary(Some(valid)))
     }
 
     /// Servers are to use Fast Open, and the listener's queue has room.

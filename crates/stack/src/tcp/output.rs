@@ -132,7 +132,7 @@ impl Host {
         }
         socket.queued = sent && socket.conn.wants_transmit();
         let wakes = socket.conn.take_wakes();
-        if wakes.any() {
+        if wakes.read || wakes.write {
             socket.wake(wakes, &mut self.wakers);
         }
         if let Some(at) = socket.conn.poll_deadline() {

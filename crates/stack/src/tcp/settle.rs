@@ -22,9 +22,9 @@ impl Host {
             return;
         };
         let wakes = socket.conn.take_wakes();
-        if wakes.any() {
+        if wakes.read || wakes.write {
             socket.wake(wakes, &mut self.wakers);
-            if wakes.host {
+            if socket.conn.has_fastopen_news() {
                 self.fastopen_news(now, index);
                 return self.settle(now, index);
             }

@@ -228,7 +228,7 @@ impl Connection {
         if let Some(cookie) = cookie.filter(|_| fastopen.used) {
             let mss = repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get());
             fastopen.tell(FastopenNews::Cookie(cookie, mss));
-            self.user.wakes.host = true;
+            self.user.wakes.read = true;
         }
         let Some(fastopen) = self.fastopen_mut().filter(|f| f.syn_text > 0) else {
             return;
@@ -262,7 +262,7 @@ impl Connection {
             && core::mem::take(&mut fastopen.child)
         {
             fastopen.tell(FastopenNews::HandshakeOver(reset));
-            self.user.wakes.host = true;
+            self.user.wakes.read = true;
         }
     }
 
@@ -278,7 +278,7 @@ impl Connection {
             && received
         {
             fastopen.tell(FastopenNews::Works);
-            self.user.wakes.host = true;
+            self.user.wakes.read = true;
         }
     }
 
@@ -293,7 +293,7 @@ impl Connection {
             && suspect
         {
             fastopen.tell(FastopenNews::Blackhole);
-            self.user.wakes.host = true;
+            self.user.wakes.read = true;
         }
     }
 
@@ -335,9 +335,15 @@ impl Connection {
         self.extras.is_some() && self.fastopen().is_some_and(|f| f.child)
     }
 
-    /// The next thing that the host should know; ask when [`Wakes::host`](crate::Wakes) is set.
+    /// [`take_fastopen_news`](Self::take_fastopen_news) has something. Readers are woken then.
+    #[inline]
+    pub fn has_fastopen_news(&self) -> bool {
+        self.extras.is_some() && self.fastopen().is_some_and(|f| f.news[0].is_some())
+    }
+
+    /// The next thing that the host should know.
     pub fn take_fastopen_news(&mut self) -> Option<FastopenNews> {
         let news = &mut self.fastopen_mut()?.news;
-        news[0].take().or_else(|| news[1].take())
+        core::mem::replace(&mut news[0], news[1].take())
     }
 }

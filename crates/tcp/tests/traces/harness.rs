@@ -269,7 +269,7 @@ impl Bench {
             "readable" => format!("{}", self.conn.poll_readable()),
             "writable" => format!("{}", self.conn.poll_writable(cx!(self))),
             "wakes" => {
-                let Wakes { read, write, .. } = self.conn.take_wakes();
+                let Wakes { read, write } = self.conn.take_wakes();
                 let told = [(read, "read"), (write, "write")];
                 let told: Vec<_> = told.iter().filter(|t| t.0).map(|t| t.1).collect();
                 told.join(" ")
