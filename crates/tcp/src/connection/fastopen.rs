@@ -343,7 +343,7 @@ impl Connection {
 
     /// The next thing that the host should know.
     pub fn take_fastopen_news(&mut self) -> Option<FastopenNews> {
-        let news = &mut self.fastopen_mut()?.news;
-        core::mem::replace(&mut news[0], news[1].take())
+        let [first, second] = &mut self.fastopen_mut()?.news;
+        core::mem::replace(first, second.take())
     }
 }
