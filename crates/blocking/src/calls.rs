@@ -2,6 +2,7 @@
 
 mod io;
 mod many;
+mod pipe;
 
 pub use many::PollLine;
 

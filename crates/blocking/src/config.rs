@@ -335,8 +335,10 @@ fn parse_mac(text: &str) -> Result<[u8; 6], ConfigError> {
 
 /// A locally administered unicast address (IEEE 802c).
 fn local_mac(seed: Seed) -> [u8; 6] {
-    let [a, b, c, d, e, f, ..] = seed.0[3].to_be_bytes();
-    [(a & 0xfc) | 2, b, c, d, e, f]
+    let [first, rest @ ..] = seed.0[3].to_be_bytes();
+    let mut mac = [(first & 0xfc) | 2, 0, 0, 0, 0, 0];
+    mac[1..].copy_from_slice(&rest[..5]);
+    mac
 }
 
 fn os_seed() -> io::Result<Seed> {

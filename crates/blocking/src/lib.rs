@@ -25,6 +25,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod c;
 mod calls;
 mod clock;
 mod config;
@@ -37,6 +38,6 @@ mod wait;
 pub use calls::PollLine;
 pub use clock::Clock;
 pub use config::{Config, ConfigError};
-pub use fullsend_posix::{Errno, Handle, Received, SockAddr, abi};
+pub use fullsend_posix::{EpollEvent, Errno, Handle, Received, SockAddr, abi};
 pub use hand::Outbox;
 pub use stack::{Hand, Stack};

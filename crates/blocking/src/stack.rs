@@ -171,6 +171,11 @@ impl Stack {
         self.finish(shard, now);
     }
 
+    /// Sets the clock, if it is a [manual](Clock::manual) one and that is later than what it shows.
+    pub fn advance_to(&self, at: Instant) {
+        self.shared.clock.advance_to(at);
+    }
+
     /// When [`turn`](Self::turn) must be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         self.shared.lock().0.deadline()

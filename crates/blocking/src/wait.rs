@@ -41,8 +41,8 @@ impl Waiting {
     /// Wakes those who wait for one of these.
     pub(crate) fn wake(&mut self, ready: &[Handle]) {
         for handle in ready {
-            if let Some(sleepers) = self.by_handle.get(handle) {
-                sleepers.iter().for_each(|s| rouse(s));
+            for sleeper in self.by_handle.get(handle).into_iter().flatten() {
+                rouse(sleeper);
             }
         }
         self.signal();

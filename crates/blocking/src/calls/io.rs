@@ -134,7 +134,7 @@ fn ended(posix: &mut Posix, handle: Handle) -> bool {
 }
 
 /// What follows the first `done` bytes.
-fn rest<'a>(data: &[&'a [u8]], mut done: usize) -> Vec<&'a [u8]> {
+pub(super) fn rest<'a>(data: &[&'a [u8]], mut done: usize) -> Vec<&'a [u8]> {
     let mut out = Vec::with_capacity(data.len());
     for part in data {
         let skip = done.min(part.len());

@@ -1,6 +1,6 @@
-//! Waiting for many: `poll`.
+//! Waiting for many: `poll` and `epoll_wait`.
 
-use fullsend_posix::{Handle, Posix, Result};
+use fullsend_posix::{EpollEvent, Handle, Posix, Result};
 use fullsend_units::Nanos;
 
 use super::until;
@@ -49,4 +49,41 @@ fn look(posix: &mut Posix, lines: &mut [PollLine]) -> usize {
         ready += usize::from(line.revents != 0);
     }
     ready
+}
+
+impl Stack {
+    /// `epoll_create1(2)`.
+    pub fn epoll_create(&self) -> Result<Handle> {
+        self.call(|posix, _| posix.epoll_create())
+    }
+
+    /// `epoll_ctl(2)`.
+    pub fn epoll_ctl(
+        &self,
+        set: Handle,
+        operation: i32,
+        handle: Handle,
+        event: EpollEvent,
+    ) -> Result<()> {
+        self.call(|posix, _| posix.epoll_ctl(set, operation, handle, event))
+    }
+
+    /// `epoll_wait(2)`: waits until one of the set is ready, at most so long (`None`: forever);
+    /// how many of `out` were filled.
+    pub fn epoll_wait(
+        &self,
+        set: Handle,
+        out: &mut [EpollEvent],
+        span: Option<Nanos>,
+    ) -> Result<usize> {
+        let ready = self.wait(
+            &[set],
+            |_, now| until(now, span),
+            |posix, now| {
+                let ready = posix.epoll_wait(now, set, out)?;
+                Ok((ready > 0).then_some(ready))
+            },
+        )?;
+        Ok(ready.unwrap_or(0))
+    }
 }

@@ -1,0 +1,169 @@
+//! The `read` and `write`, `recv` and `send` families.
+
+use std::ffi::{c_int, c_void};
+
+use fullsend_posix::{Errno, Handle, Result};
+use libc::{iovec, msghdr, sockaddr, socklen_t};
+
+use super::ptr;
+use crate::stack::Stack;
+
+/// What Linux transfers in one call at most.
+const MAX_RW_COUNT: usize = 0x7fff_f000;
+
+fn count(n: c_int) -> Result<usize> {
+    usize::try_from(n).map_err(|_| Errno::EINVAL)
+}
+
+/// `read(2)`.
+pub unsafe fn read(
+    stack: &Stack,
+    handle: Handle,
+    buffer: *mut c_void,
+    len: usize,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the buffer.
+    let buffer = unsafe { ptr::bytes_mut(buffer, len.min(MAX_RW_COUNT)) }?;
+    stack.read(handle, &mut [buffer])
+}
+
+/// `readv(2)`.
+pub unsafe fn readv(
+    stack: &Stack,
+    handle: Handle,
+    pieces: *const iovec,
+    n: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the pieces.
+    let mut pieces = unsafe { ptr::scatter(pieces, count(n)?) }?;
+    stack.read(handle, &mut pieces)
+}
+
+/// `write(2)`.
+pub unsafe fn write(
+    stack: &Stack,
+    handle: Handle,
+    buffer: *const c_void,
+    len: usize,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the buffer.
+    let buffer = unsafe { ptr::bytes(buffer, len.min(MAX_RW_COUNT)) }?;
+    stack.write(handle, &[buffer])
+}
+
+/// `writev(2)`.
+pub unsafe fn writev(
+    stack: &Stack,
+    handle: Handle,
+    pieces: *const iovec,
+    n: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the pieces.
+    let pieces = unsafe { ptr::gather(pieces, count(n)?) }?;
+    stack.write(handle, &pieces)
+}
+
+/// `recvfrom(2)`; `recv` with a null address.
+pub unsafe fn recvfrom(
+    stack: &Stack,
+    handle: Handle,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the buffer.
+    let buffer = unsafe { ptr::bytes_mut(buffer, len.min(MAX_RW_COUNT)) }?;
+    let got = stack.recvmsg(handle, &mut [buffer], flags, &mut [])?;
+    if !addr.is_null() {
+        match got.from {
+            // SAFETY: the caller vouches for both.
+            Some(from) => unsafe { ptr::give_address(from, addr, addr_len) }?,
+            // SAFETY: the caller vouches for it.
+            None => *unsafe { ptr::one_mut(addr_len) }? = 0,
+        }
+    }
+    Ok(got.len)
+}
+
+/// `sendto(2)`; `send` with a null address.
+pub unsafe fn sendto(
+    stack: &Stack,
+    handle: Handle,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the buffer and the address.
+    let (buffer, dest) = unsafe {
+        let buffer = ptr::bytes(buffer, len.min(MAX_RW_COUNT))?;
+        let dest = if addr.is_null() {
+            None
+        } else {
+            Some(ptr::address(addr, addr_len)?)
+        };
+        (buffer, dest)
+    };
+    stack.sendmsg(handle, &[buffer], flags, dest, &[])
+}
+
+/// `recvmsg(2)`.
+pub unsafe fn recvmsg(
+    stack: &Stack,
+    handle: Handle,
+    message: *mut msghdr,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the message and what it points to.
+    let (message, mut pieces, control) = unsafe {
+        let message = ptr::one_mut(message)?;
+        if message.msg_iovlen > 1024 {
+            return Err(Errno::EMSGSIZE);
+        }
+        let pieces = ptr::scatter(message.msg_iov, message.msg_iovlen)?;
+        let control = ptr::bytes_mut(message.msg_control, message.msg_controllen)?;
+        (message, pieces, control)
+    };
+    let got = stack.recvmsg(handle, &mut pieces, flags, control)?;
+    if !message.msg_name.is_null() {
+        match got.from {
+            None => message.msg_namelen = 0,
+            // SAFETY: the caller vouches for the name and its length.
+            Some(from) => unsafe {
+                ptr::give_address(from, message.msg_name.cast(), &raw mut message.msg_namelen)
+            }?,
+        }
+    }
+    message.msg_controllen = got.control_len;
+    message.msg_flags = got.flags;
+    Ok(got.len)
+}
+
+/// `sendmsg(2)`.
+pub unsafe fn sendmsg(
+    stack: &Stack,
+    handle: Handle,
+    message: *const msghdr,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: the caller vouches for the message and what it points to.
+    let (pieces, control, dest) = unsafe {
+        let message = message.as_ref().ok_or(Errno::EFAULT)?;
+        if message.msg_iovlen > 1024 {
+            return Err(Errno::EMSGSIZE);
+        }
+        let pieces = ptr::gather(message.msg_iov, message.msg_iovlen)?;
+        let control = ptr::bytes(message.msg_control, message.msg_controllen)?;
+        let dest = if message.msg_name.is_null() || message.msg_namelen == 0 {
+            None
+        } else {
+            let name = message.msg_name.cast_const().cast();
+            Some(ptr::address(name, message.msg_namelen)?)
+        };
+        (pieces, control, dest)
+    };
+    stack.sendmsg(handle, &pieces, flags, dest, control)
+}

@@ -1,0 +1,102 @@
+//! How a call tells C what came of it.
+
+use std::any::Any;
+use std::ffi::{c_int, c_void};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fullsend_posix::{Errno, Result};
+
+/// What a C function can return.
+pub trait Returned {
+    /// What C gets for an error.
+    const FAILED: Self::C;
+    /// C's type.
+    type C;
+    /// What C gets for a success.
+    fn value(self) -> Self::C;
+}
+
+impl Returned for () {
+    const FAILED: c_int = -1;
+    type C = c_int;
+    fn value(self) -> c_int {
+        0
+    }
+}
+
+impl Returned for c_int {
+    const FAILED: Self = -1;
+    type C = Self;
+    fn value(self) -> Self {
+        self
+    }
+}
+
+impl Returned for usize {
+    const FAILED: isize = -1;
+    type C = isize;
+    fn value(self) -> isize {
+        self as isize
+    }
+}
+
+impl Returned for *mut c_void {
+    const FAILED: Self = std::ptr::null_mut();
+    type C = Self;
+    fn value(self) -> Self {
+        self
+    }
+}
+
+/// Sets this thread's `errno`.
+pub fn set_errno(errno: Errno) {
+    // SAFETY: the location is this thread's own, always valid.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// Runs a call for C: an error becomes -1 (or null) and `errno`. A panic, which would be a mistake
+/// of ours, never reaches C: it is written to standard error, and the call fails with EIO.
+pub fn returned<R: Returned>(call: impl FnOnce() -> Result<R>) -> R::C {
+    // A stack that was left in the middle of something may fail again; what it never does is
+    // touch memory that is not its own.
+    let result = catch_unwind(AssertUnwindSafe(call));
+    match result.unwrap_or_else(|panic| Err(report(&*panic))) {
+        Ok(value) => value.value(),
+        Err(errno) => {
+            set_errno(errno);
+            R::FAILED
+        }
+    }
+}
+
+fn report(panic: &(dyn Any + Send)) -> Errno {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a panic");
+    // Where to write that this fails too is unknown.
+    let _ = writeln!(
+        std::io::stderr(),
+        "fullsend: a mistake in the stack, please report it: {text}"
+    );
+    Errno(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_posix::Errno;
+
+    use super::returned;
+
+    #[test]
+    fn errors_and_panics_become_minus_one_and_errno() {
+        let errno = || std::io::Error::last_os_error().raw_os_error();
+        assert_eq!(returned(|| Ok(7usize)), 7);
+        assert_eq!(returned(|| Err::<i32, _>(Errno::EPIPE)), -1);
+        assert_eq!(errno(), Some(libc::EPIPE));
+        assert_eq!(returned::<()>(|| panic!("on purpose")), -1);
+        assert_eq!(errno(), Some(libc::EIO));
+    }
+}

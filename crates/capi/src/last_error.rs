@@ -1,0 +1,24 @@
+//! What was wrong, in words.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::fmt::Display;
+
+use fullsend_blocking::Errno;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Keeps the text for [`fs_last_error`]; the errno that goes with it is `errno`.
+pub(super) fn explain(errno: Errno, text: &impl Display) -> Errno {
+    let text: Vec<u8> = text.to_string().into_bytes();
+    let text = text.into_iter().filter(|&b| b != 0).collect::<Vec<_>>();
+    LAST.set(CString::new(text).unwrap_or_default());
+    errno
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_last_error() -> *const c_char {
+    LAST.with_borrow(|text| text.as_ptr())
+}

@@ -1,0 +1,178 @@
+//! `fs_stack_*`.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::sync::Arc;
+
+use fullsend_blocking::c::{returned, set_errno};
+use fullsend_blocking::{Config, Errno, Hand, Stack};
+use fullsend_buf::Slice;
+use fullsend_offload::Packet;
+use fullsend_units::Instant;
+
+use super::callbacks::FsCallbacks;
+use super::last_error::explain;
+use super::table::{self, FsStack};
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// What went wrong with a device or a setting.
+fn failed(error: &io::Error) -> Errno {
+    explain(Errno(error.raw_os_error().unwrap_or(libc::EINVAL)), error)
+}
+
+/// # Safety
+/// `text` is null or ends with a NUL, and does not change for `'a`.
+unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(explain(
+            Errno::EFAULT,
+            &"a null pointer where text should be",
+        ));
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|e| explain(Errno::EINVAL, &e))
+}
+
+fn create(config: &Config, callbacks: Option<FsCallbacks>) -> io::Result<Arc<Stack>> {
+    let Some(callbacks) = callbacks else {
+        return Stack::open(config).map(Arc::new);
+    };
+    let stack = Stack::by_hand(config, callbacks.clock(), Hand::default())?;
+    if let Some(outbox) = stack.outbox() {
+        stack.on_output(callbacks.carrier(outbox.clone()));
+    }
+    Ok(Arc::new(stack))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fs_stack_create(
+    settings: *const c_char,
+    callbacks: *const FsCallbacks,
+) -> *mut FsStack {
+    returned(|| {
+        // SAFETY: the header asks for text that ends, and for null or such a structure.
+        let (settings, callbacks) = unsafe { (text(settings)?, callbacks.as_ref().copied()) };
+        if callbacks.is_some_and(|c| c.output.is_none()) {
+            return Err(explain(Errno::EFAULT, &"callbacks without output"));
+        }
+        let config = Config::parse(settings).map_err(|e| explain(Errno::EINVAL, &e))?;
+        let stack = create(&config, callbacks).map_err(|e| failed(&e))?;
+        Ok(table::add_stack(stack).cast::<c_void>())
+    })
+    .cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_stack_destroy(stack: *mut FsStack) -> c_int {
+    returned(|| {
+        let stack = table::remove_stack(stack)?;
+        stack.end(Errno(libc::ESHUTDOWN));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fs_stack_set(
+    stack: *mut FsStack,
+    key: *const c_char,
+    value: *const c_char,
+) -> c_int {
+    returned(|| {
+        // SAFETY: the header asks for text that ends.
+        let (key, value) = unsafe { (text(key)?, text(value)?) };
+        let set = table::stack(stack)?.set(key, value);
+        set.map_err(|e| explain(Errno::EINVAL, &e))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fs_stack_get(
+    stack: *mut FsStack,
+    key: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> isize {
+    returned(|| {
+        // SAFETY: the header asks for text that ends.
+        let key = unsafe { text(key) }?;
+        let value = table::stack(stack)?.get(key);
+        let value = value.map_err(|e| explain(Errno::EINVAL, &e))?;
+        if size > 0 {
+            if buffer.is_null() {
+                return Err(Errno::EFAULT);
+            }
+            let n = value.len().min(size - 1);
+            // SAFETY: the header asks for `size` bytes at `buffer`, and n + 1 are no more.
+            unsafe {
+                buffer
+                    .cast::<u8>()
+                    .copy_from_nonoverlapping(value.as_ptr(), n);
+                buffer.add(n).write(0);
+            }
+        }
+        Ok(value.len())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_stack_eventfd(stack: *mut FsStack) -> c_int {
+    returned(|| {
+        let file = table::stack(stack)?.event_file();
+        file.map(IntoRawFd::into_raw_fd).map_err(|e| failed(&e))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fs_stack_input(
+    stack: *mut FsStack,
+    packet: *const c_void,
+    len: usize,
+) -> c_int {
+    returned(|| {
+        let stack = table::stack(stack)?;
+        if stack.outbox().is_none() {
+            return Err(explain(Errno::EINVAL, &"the stack has a device"));
+        }
+        if packet.is_null() {
+            return Err(Errno::EFAULT);
+        }
+        if len > 65_549 {
+            return Err(Errno::EMSGSIZE);
+        }
+        // SAFETY: not null, and the header asks for `len` bytes there.
+        let packet = unsafe { std::slice::from_raw_parts(packet.cast::<u8>(), len) };
+        stack.input(&mut vec![Packet::from_frame(Slice::copied_from(packet))]);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_stack_poll(stack: *mut FsStack, now_ns: u64) -> c_int {
+    returned(|| {
+        let stack = table::stack(stack)?;
+        stack.advance_to(Instant::from_nanos(now_ns));
+        stack.turn();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_stack_deadline(stack: *mut FsStack) -> u64 {
+    let deadline = || {
+        Ok(table::stack(stack)?
+            .deadline()
+            .map_or(u64::MAX, Instant::as_nanos))
+    };
+    deadline().unwrap_or_else(|errno| {
+        set_errno(errno);
+        u64::MAX
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

@@ -1,0 +1,114 @@
+//! What stack pointers and descriptors stand for.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use fullsend_blocking::{Errno, Handle, Stack};
+use parking_lot::RwLock;
+
+/// The first descriptor. No kernel hands out such numbers, so mixing them up is EBADF.
+const FIRST_FD: c_int = 0x4000_0000;
+
+/// A stack as C holds it: a number in the guise of a pointer, never given twice.
+#[repr(C)]
+pub(super) struct FsStack {
+    _opaque: [u8; 0],
+}
+
+struct Stacks {
+    all: BTreeMap<usize, Arc<Stack>>,
+    last: usize,
+}
+
+struct Files {
+    all: Vec<Option<File>>,
+    free: BinaryHeap<Reverse<usize>>,
+}
+
+/// A socket, an epoll set or an end of a pipe.
+#[derive(Clone)]
+pub(super) struct File {
+    pub(super) stack: Arc<Stack>,
+    pub(super) handle: Handle,
+}
+
+static STACKS: RwLock<Stacks> = RwLock::new(Stacks {
+    all: BTreeMap::new(),
+    last: 0,
+});
+
+static FILES: RwLock<Files> = RwLock::new(Files {
+    all: Vec::new(),
+    free: BinaryHeap::new(),
+});
+
+pub(super) fn add_stack(stack: Arc<Stack>) -> *mut FsStack {
+    let mut stacks = STACKS.write();
+    stacks.last += 1;
+    let id = stacks.last;
+    stacks.all.insert(id, stack);
+    std::ptr::without_provenance_mut(id)
+}
+
+/// EINVAL if it has been destroyed, or never was.
+pub(super) fn stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
+    if stack.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    let stacks = STACKS.read();
+    stacks.all.get(&stack.addr()).cloned().ok_or(Errno::EINVAL)
+}
+
+/// Forgets a stack and all its descriptors.
+pub(super) fn remove_stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
+    let gone = STACKS.write().all.remove(&stack.addr());
+    let gone = gone.ok_or(Errno::EINVAL)?;
+    let mut files = FILES.write();
+    let Files { all, free } = &mut *files;
+    for (i, slot) in all.iter_mut().enumerate() {
+        if slot.as_ref().is_some_and(|f| Arc::ptr_eq(&f.stack, &gone)) {
+            *slot = None;
+            free.push(Reverse(i));
+        }
+    }
+    Ok(gone)
+}
+
+/// The lowest descriptor that is free.
+pub(super) fn add_file(stack: &Arc<Stack>, handle: Handle) -> c_int {
+    let file = File {
+        stack: stack.clone(),
+        handle,
+    };
+    let mut files = FILES.write();
+    let place = if let Some(Reverse(place)) = files.free.pop() {
+        place
+    } else {
+        files.all.push(None);
+        files.all.len() - 1
+    };
+    files.all[place] = Some(file);
+    FIRST_FD + place as c_int
+}
+
+fn place(fd: c_int) -> Result<usize, Errno> {
+    let place = fd.checked_sub(FIRST_FD).ok_or(Errno::EBADF)?;
+    usize::try_from(place).map_err(|_| Errno::EBADF)
+}
+
+pub(super) fn file(fd: c_int) -> Result<File, Errno> {
+    let place = place(fd)?;
+    let files = FILES.read();
+    files.all.get(place).cloned().flatten().ok_or(Errno::EBADF)
+}
+
+pub(super) fn remove_file(fd: c_int) -> Result<File, Errno> {
+    let place = place(fd)?;
+    let mut files = FILES.write();
+    let file = files.all.get_mut(place).and_then(Option::take);
+    let file = file.ok_or(Errno::EBADF)?;
+    files.free.push(Reverse(place));
+    Ok(file)
+}

@@ -1,0 +1,5 @@
+//! x
+#[test]
+fn t() {
+    println!("{:?}", std::env::current_exe());
+}

@@ -1,0 +1,103 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::geteuid;
+
+/// Where the header is.
+pub(crate) const HEADER_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+/// Where the examples are.
+pub(crate) const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+
+/// The library that cargo has built beside this test (see Cargo.toml).
+pub(crate) fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let library = profile.join("examples/libfullsend.so");
+    assert!(
+        library.exists(),
+        "{} is not there: run the tests as `cargo test -p fullsend-capi`, or build it with \
+         `cargo build -p fullsend-capi --example fullsend`",
+        library.display()
+    );
+    library
+}
+
+/// A folder of this test's own.
+pub(crate) fn temp_dir(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("fullsend-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Compiles `code` against the header and the library, and nothing else.
+pub(crate) fn compile(dir: &Path, name: &str, code: &str, flags: &[&str]) -> PathBuf {
+    let source = dir.join(name);
+    std::fs::write(&source, code).unwrap();
+    let compiler = if name.ends_with(".cc") { "c++" } else { "cc" };
+    compile_file(compiler, &source, &source.with_extension("out"), flags)
+}
+
+pub(crate) fn compile_file(
+    compiler: &str,
+    source: &Path,
+    program: &Path,
+    flags: &[&str],
+) -> PathBuf {
+    let status = Command::new(compiler)
+        .args(flags)
+        .arg(format!("-I{HEADER_DIR}"))
+        .arg(source)
+        .arg(format!("-L{}", library().parent().unwrap().display()))
+        .args(["-lfullsend", "-pthread", "-o"])
+        .arg(program)
+        .status()
+        .expect("a C compiler, cc");
+    assert!(status.success(), "{} does not compile", source.display());
+    program.to_owned()
+}
+
+/// Runs a program that needs the library.
+pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", library().parent().unwrap());
+    command.env("FULLSEND_LIBRARY", library());
+    command
+}
+
+/// Runs `test` in a thread with a network of its own; processes that it starts are in there too.
+pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if !geteuid().is_root() {
+        println!("skipped: needs root, for a network namespace and a TUN device");
+        return;
+    }
+    let thread = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let up = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(up.unwrap().success());
+        test();
+    });
+    thread.join().unwrap();
+}
+
+/// A process that ends with the test.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
