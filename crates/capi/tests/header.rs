@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::process::Command;
 
 /// The functions that the header declares.
@@ -38,17 +39,17 @@ fn exported() -> BTreeSet<String> {
 #[test]
 fn what_is_declared_is_exported_and_nothing_else() {
     let declared = declared();
-    assert!(declared.len() > 40, "{declared:?}");
+    assert!(declared.len() >= 40, "{declared:?}");
     assert_eq!(declared, exported());
 }
 
 #[test]
 fn a_program_of_c_and_one_of_cxx_compile_and_link_from_the_header_alone() {
-    let mut code = String::from("#include <fullsend.h>\nint main(void) {\n");
+    let mut code = String::from("#include <fullsend.h>\nvoid (*all[])(void) = {\n");
     for name in declared() {
-        code += &format!("    if ((void *){name} == 0) return 1;\n");
+        writeln!(code, "    (void (*)(void)){name},").unwrap();
     }
-    code += "    return fs_version()[0] == 0;\n}\n";
+    code += "};\nint main(void) { return all[0] == 0 || fs_version()[0] == 0; }\n";
     let dir = common::temp_dir("header");
     let strict = ["-std=c99", "-Wall", "-Wextra", "-Werror"];
     let program = common::compile(&dir, "all.c", &code, &strict);

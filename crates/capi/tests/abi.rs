@@ -1,5 +1,0 @@
-//! x
-#[test]
-fn t() {
-    println!("{:?}", std::env::current_exe());
-}
