@@ -113,6 +113,7 @@ impl Host {
         let mut rng = Rng::new(config.seed);
         let mut key = || SipKey(rng.next_u64(), rng.next_u64());
         let tcp = Tcp::new(&mut key);
+        let ip = Ip::new(tcp.derive_key(3));
         Self {
             env: Env {
                 sysctl: config.sysctl,
@@ -127,7 +128,7 @@ impl Host {
             },
             ifaces: Vec::new(),
             loopback: Interface::new(IfaceConfig::loopback()),
-            ip: Ip::new(),
+            ip,
             tcp,
             udp: Udp::new(),
             mib: HostMib::default(),

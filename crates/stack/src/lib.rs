@@ -16,6 +16,7 @@ mod inspect;
 mod interface;
 mod ip;
 mod mib;
+mod rate;
 mod siphash;
 mod table;
 mod tcp;

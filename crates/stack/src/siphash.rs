@@ -2,7 +2,7 @@
 //! ports, sequence numbers). Written out because the lengths are fixed and it runs per packet.
 
 /// A key, from the host's seed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SipKey(pub(crate) u64, pub(crate) u64);
 
 #[inline(always)]

@@ -150,6 +150,15 @@ sysctls! {
     /// Challenge ACKs that the host sends in a second, about (RFC 5961 7); the largest value is no
     /// limit.
     "net.ipv4." tcp_challenge_ack_limit: u32 = limits::UNLIMITED, 0..=limits::UNLIMITED;
+    /// RSTs a second, about, that answer segments of no connection, a tenth of it at once (ours;
+    /// Linux has no limit).
+    "net.ipv4." tcp_rst_msgs_per_sec: u32 = 10_000, 0..=1_000_000;
+    /// Milliseconds between ICMP errors to one host (IPv6: one /64), six at once; 0: no limit.
+    "net.ipv4." icmp_ratelimit: u32 = 1000, 0..=2_147_483;
+    /// ICMP errors a second, about, that the host sends in all.
+    "net.ipv4." icmp_msgs_per_sec: u32 = 1000, 0..=1_000_000;
+    /// As many at once.
+    "net.ipv4." icmp_msgs_burst: u32 = 50, 0..=1_000_000;
     /// Ports that we choose for connections, first and last (RFC 6056).
     "net.ipv4." ip_local_port_range: [u16; 2] = [32_768, 60_999], 1..=65_535;
     /// Connections in TIME-WAIT ignore RST (RFC 1337).

@@ -1,5 +1,7 @@
 //! ICMP and the rest of the host: who is pinged, who is told of errors, and whom we tell.
 
+use core::net::IpAddr;
+
 use fullsend_offload::Packet;
 use fullsend_tcp::{IcmpError, TcpError};
 use fullsend_units::Instant;
@@ -97,6 +99,17 @@ impl Host {
         }
     }
 
+    fn icmp_error(
+        &mut self,
+        now: Instant,
+        problem: Problem,
+        about: &Packet,
+        own: IpAddr,
+    ) -> Option<Datagram> {
+        let limits = (&self.env.sysctl, &mut self.env.rng);
+        self.ip.icmp.error(now, problem, about, own, limits)
+    }
+
     /// Tells the sender of a packet of a problem with it.
     pub(crate) fn tell(&mut self, now: Instant, problem: Problem, about: &Packet) {
         let Some((src, dst)) = ends(about) else {
@@ -109,7 +122,7 @@ impl Host {
         } else {
             return;
         };
-        if let Some(datagram) = self.ip.icmp.error(now, problem, about, own) {
+        if let Some(datagram) = self.icmp_error(now, problem, about, own) {
             self.send_datagram(now, datagram);
         }
     }

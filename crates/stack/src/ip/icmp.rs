@@ -6,23 +6,24 @@ use core::net::IpAddr;
 
 use fullsend_buf::Chain;
 use fullsend_offload::{HeaderBuf, Packet};
-use fullsend_tcp::IcmpError;
-use fullsend_units::{Instant, SeqNum};
+use fullsend_tcp::{IcmpError, Sysctl};
+use fullsend_units::{Instant, Nanos, Rng, SeqNum};
 use fullsend_wire::checksum::{Running, Sum, update};
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;
 
+use crate::rate::{HostBuckets, Rate, TokenBucket};
+use crate::siphash::SipKey;
+
 mod error;
 mod mib;
 mod quote;
-mod rate;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use error::Problem;
 pub(crate) use mib::{Icmp6Mib, IcmpMib};
-use rate::TokenBucket;
 
 /// Bytes of a message that are looked at, but for echoes: errors quote 1280 at most.
 const LOOK: usize = 1500;
@@ -80,11 +81,19 @@ pub(crate) enum Received {
 #[derive(Debug, Default)]
 pub(crate) struct Icmp {
     errors: TokenBucket,
+    hosts: HostBuckets,
     pub(crate) v4: IcmpMib,
     pub(crate) v6: Icmp6Mib,
 }
 
 impl Icmp {
+    pub(super) fn new(key: SipKey) -> Self {
+        Self {
+            hosts: HostBuckets::new(key),
+            ..Self::default()
+        }
+    }
+
     /// Takes a message: what follows the IP headers.
     pub(crate) fn input(&mut self, arrival: &Arrival, message: &Chain) -> Received {
         let v6 = arrival.src.is_ipv6();
@@ -201,13 +210,24 @@ impl Icmp {
         problem: Problem,
         about: &Packet,
         own: IpAddr,
+        (sysctl, rng): (&Sysctl, &mut Rng),
     ) -> Option<Datagram> {
         let datagram = error::about(problem, about, own)?;
         let v6 = own.is_ipv6();
-        if !self.errors.take(now) {
-            *self.out_rate_limited(v6) += 1;
+        let rate = Rate {
+            per_second: sysctl.icmp_msgs_per_sec,
+            burst: sysctl.icmp_msgs_burst,
+        };
+        if !self.errors.has(now, rate) {
+            *self.out_rate_limit_global(v6) += 1;
             return None;
         }
+        let interval = Nanos::from_millis(sysctl.icmp_ratelimit.into());
+        if !self.hosts.take(now, datagram.dst.into(), interval) {
+            *self.out_rate_limit_host(v6) += 1;
+            return None;
+        }
+        self.errors.take(now, rate, rng);
         self.count_error(problem, v6);
         Some(datagram)
     }

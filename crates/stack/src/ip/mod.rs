@@ -31,6 +31,7 @@ use reassembly::Reassembly;
 pub(crate) use reassembly::compact;
 use routes::Routes;
 
+use crate::siphash::SipKey;
 use crate::{Host, IfaceId, StackError};
 
 /// The state of the network layer.
@@ -56,7 +57,7 @@ pub(crate) struct Ip {
 }
 
 impl Ip {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(key: SipKey) -> Self {
         let whole = GroConfig {
             link: Link::Ip,
             enabled: false,
@@ -67,7 +68,7 @@ impl Ip {
             addresses: Addresses::default(),
             routes: Routes::default(),
             pmtu: PathMtus::default(),
-            icmp: Icmp::default(),
+            icmp: Icmp::new(key),
             reassembly: Reassembly::default(),
             whole: Gro::new(whole),
             version: 0,

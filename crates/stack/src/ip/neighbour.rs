@@ -30,6 +30,8 @@ const REACHABLE: Nanos = Nanos::from_secs(30);
 const DELAY: Nanos = Nanos::from_secs(5);
 /// Most neighbours remembered; Linux's `gc_thresh3`.
 const MAX_ENTRIES: usize = 1024;
+/// So many are forgotten when there are too many.
+const FORGET_AT_ONCE: usize = 64;
 /// Most packets waiting for one neighbour; then the oldest goes. Linux's `unres_qlen`.
 const MAX_WAITING: usize = 101;
 
@@ -377,13 +379,23 @@ impl Neighbours {
         if self.entries.len() < MAX_ENTRIES {
             return true;
         }
-        let oldest = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.waiting.is_empty())
-            .min_by_key(|(_, entry)| entry.used)
-            .map(|(&ip, _)| ip);
-        oldest.is_some_and(|ip| self.entries.remove(&ip).is_some())
+        // Several go at once, so that a flood of newcomers does not make us look at all entries
+        // for each of them; those that nobody has answered for go first.
+        let worth = |entry: &Entry| (entry.is_confirmed(), entry.used);
+        let idle = self.entries.values().filter(|e| e.waiting.is_empty());
+        let mut worths: Vec<_> = idle.map(worth).collect();
+        if worths.is_empty() {
+            return false;
+        }
+        let nth = worths.len().min(FORGET_AT_ONCE) - 1;
+        let (_, &mut least, _) = worths.select_nth_unstable(nth);
+        let mut left = FORGET_AT_ONCE;
+        self.entries.retain(|_, entry| {
+            let goes = left > 0 && entry.waiting.is_empty() && worth(entry) <= least;
+            left -= usize::from(goes);
+            !goes
+        });
+        true
     }
 }
 
@@ -399,6 +411,14 @@ struct Heard {
 }
 
 impl Entry {
+    /// It has answered us, not long ago.
+    const fn is_confirmed(&self) -> bool {
+        matches!(
+            self.state,
+            State::Reachable { .. } | State::Delay { .. } | State::Probe { .. }
+        )
+    }
+
     /// Does what is due; false when the neighbour is to be forgotten.
     fn advance(
         &mut self,

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{HeaderBuf, Layers, Packet};
@@ -23,6 +23,8 @@ const TIMEOUT: Nanos = Nanos::from_secs(30);
 const MAX_BYTES: usize = 4 << 20;
 /// Most packets being put together.
 const MAX_PACKETS: usize = 1024;
+/// Most of them from one source (Linux's `ipfrag_max_dist`).
+const MAX_PER_SOURCE: usize = 64;
 /// Most pieces of one packet: 64 KiB in pieces of 576 bytes and some to spare.
 const MAX_PIECES: usize = 128;
 
@@ -34,6 +36,35 @@ struct Key {
     ident: u32,
     /// IPv4 alone tells packets apart by it.
     protocol: u8,
+}
+
+impl Key {
+    /// The least and the greatest key with this source.
+    const fn bounds_of_source(&self) -> (Self, Self) {
+        let (least, greatest) = match self.src {
+            IpAddr::V4(_) => (
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V4(Ipv4Addr::BROADCAST),
+            ),
+            IpAddr::V6(_) => (
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+            ),
+        };
+        let first = Self {
+            src: self.src,
+            dst: least,
+            ident: 0,
+            protocol: 0,
+        };
+        let last = Self {
+            dst: greatest,
+            ident: u32::MAX,
+            protocol: u8::MAX,
+            ..first
+        };
+        (first, last)
+    }
 }
 
 /// A piece, as its header tells of it.
@@ -183,6 +214,7 @@ impl Reassembly {
     }
 
     fn begin(&mut self, now: Instant, key: Key) {
+        self.make_room_for(&key);
         if self.partials.len() >= MAX_PACKETS {
             self.give_up_oldest();
         }
@@ -203,6 +235,18 @@ impl Reassembly {
             let partials = &self.partials;
             self.order
                 .retain(|(at, key)| partials.get(key).is_some_and(|p| p.expires == *at));
+        }
+    }
+
+    /// One source must not crowd out the others: its own oldest packet goes.
+    fn make_room_for(&mut self, key: &Key) {
+        let (first, last) = key.bounds_of_source();
+        let of_source = self.partials.range(first..=last);
+        let oldest = of_source.clone().min_by_key(|(_, partial)| partial.expires);
+        if let Some((&oldest, _)) = oldest
+            && of_source.count() >= MAX_PER_SOURCE
+        {
+            self.give_up(&oldest);
         }
     }
 

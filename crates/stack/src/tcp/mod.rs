@@ -40,6 +40,7 @@ use ports::EphemeralPorts;
 use socket::Entry;
 
 use crate::demux::{FlowKey, FlowTable, Target};
+use crate::rate::TokenBucket;
 use crate::siphash::SipKey;
 use crate::table::Table;
 use crate::timer::Wheel;
@@ -62,6 +63,7 @@ pub(crate) struct Tcp {
     timestamp_key: SipKey,
     flow_label_key: SipKey,
     fastopen: Fastopen,
+    resets: TokenBucket,
     /// Connections whose user let go.
     orphans: usize,
 }
@@ -84,8 +86,14 @@ impl Tcp {
             fastopen: Fastopen::new(flow_label_key),
             timestamp_key,
             flow_label_key,
+            resets: TokenBucket::default(),
             orphans: 0,
         }
+    }
+
+    /// A key for the rest of the host; 1 and 2 are taken.
+    pub(crate) fn derive_key(&self, label: u64) -> SipKey {
+        self.timestamp_key.derive(label)
     }
 
     /// Who has the four-tuple.

@@ -6,6 +6,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use super::half_open::bare;
 use crate::Host;
 use crate::demux::FlowKey;
+use crate::rate::Rate;
 
 /// The RST that answers a segment of `len` payload bytes; none answers a RST.
 pub(super) fn reset_for(repr: &TcpRepr, len: u32) -> Option<TcpRepr> {
@@ -39,6 +40,15 @@ impl Host {
         let Some(repr) = reset_for(repr, len) else {
             return;
         };
+        let per_second = self.env.sysctl.tcp_rst_msgs_per_sec;
+        let rate = Rate {
+            per_second,
+            burst: per_second.div_ceil(10),
+        };
+        if !self.tcp.resets.take(now, rate, &mut self.env.rng) {
+            self.mib.socket.out_rsts_limited += 1;
+            return;
+        }
         self.env.mib.out_rsts += 1;
         self.env.mib.out_segs += 1;
         self.send_alone(now, key, bare(repr));

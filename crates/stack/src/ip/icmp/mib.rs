@@ -17,6 +17,7 @@ fullsend_units::counters! {
         in_echo_reps: "IcmpInEchoReps",
         out_msgs: "IcmpOutMsgs",
         out_rate_limit_global: "IcmpOutRateLimitGlobal",
+        out_rate_limit_host: "IcmpOutRateLimitHost",
         out_dest_unreachs: "IcmpOutDestUnreachs",
         out_time_excds: "IcmpOutTimeExcds",
         out_parm_probs: "IcmpOutParmProbs",
@@ -42,6 +43,7 @@ fullsend_units::counters! {
         in_neighbor_advertisements: "Icmp6InNeighborAdvertisements",
         out_msgs: "Icmp6OutMsgs",
         out_rate_limit_host: "Icmp6OutRateLimitHost",
+        out_rate_limit_global: "Icmp6OutRateLimitGlobal",
         out_dest_unreachs: "Icmp6OutDestUnreachs",
         out_time_excds: "Icmp6OutTimeExcds",
         out_parm_problems: "Icmp6OutParmProblems",
@@ -66,7 +68,8 @@ either! {
     in_errors: in_errors, in_errors;
     in_csum_errors: in_csum_errors, in_csum_errors;
     out_msgs: out_msgs, out_msgs;
-    out_rate_limited: out_rate_limit_global, out_rate_limit_host;
+    out_rate_limit_global: out_rate_limit_global, out_rate_limit_global;
+    out_rate_limit_host: out_rate_limit_host, out_rate_limit_host;
     out_dest_unreachs: out_dest_unreachs, out_dest_unreachs;
     out_time_excds: out_time_excds, out_time_excds;
     out_parm_problems: out_parm_probs, out_parm_problems;

@@ -4,8 +4,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Link, Packet};
-use fullsend_tcp::{IcmpError, TcpError};
-use fullsend_units::{Instant, SeqNum};
+use fullsend_tcp::{IcmpError, Sysctl, TcpError};
+use fullsend_units::{Instant, Rng, Seed, SeqNum};
 use fullsend_wire::extension::Fault;
 use fullsend_wire::icmpv4::{self, Icmpv4Repr};
 use fullsend_wire::icmpv6::{self, Icmpv6Repr};
@@ -292,7 +292,7 @@ fn a_port_nobody_listens_on() {
     let mut icmp = Icmp::default();
     let packet = ip_packet(PEER, US, protocol::UDP, 0, &udp(1000));
     let own = v4(US).into();
-    let error = icmp.error(T0, Problem::PortUnreachable, &parsed(&packet), own);
+    let error = error_about(&mut icmp, Problem::PortUnreachable, &parsed(&packet), own);
     let error = error.unwrap();
     assert_eq!((error.src, error.dst), (own, v4(PEER).into()));
     let bytes = error.packet.to_bytes();
@@ -307,7 +307,7 @@ fn a_port_nobody_listens_on() {
 
     let packet = ip_packet(PEER6, US6, protocol::UDP, 0, &udp(10));
     let own = v6(US6).into();
-    let error = icmp.error(T0, Problem::PortUnreachable, &parsed(&packet), own);
+    let error = error_about(&mut icmp, Problem::PortUnreachable, &parsed(&packet), own);
     let bytes = error.unwrap().packet.to_bytes();
     assert!(icmpv6::checksum_ok(v6(US6), v6(PEER6), &bytes));
     let expected = Icmpv6Repr::Unreachable {
@@ -334,7 +334,12 @@ fn silence_where_the_rules_say_so() {
         (PEER, US, protocol::UDP, 8, &datagram),
     ] {
         let packet = parsed(&ip_packet(src, dst, protocol, offset, payload));
-        let answer = icmp.error(T0, Problem::ProtocolUnreachable, &packet, v4(US).into());
+        let answer = error_about(
+            &mut icmp,
+            Problem::ProtocolUnreachable,
+            &packet,
+            v4(US).into(),
+        );
         assert!(answer.is_none(), "{src} > {dst} {protocol}");
     }
     let packet = parsed(&ip_packet(
@@ -344,7 +349,12 @@ fn silence_where_the_rules_say_so() {
         0,
         &[1, 4, 0, 0, 0, 0, 0, 0],
     ));
-    let answer = icmp.error(T0, Problem::ProtocolUnreachable, &packet, v6(US6).into());
+    let answer = error_about(
+        &mut icmp,
+        Problem::ProtocolUnreachable,
+        &packet,
+        v6(US6).into(),
+    );
     assert!(answer.is_none());
     assert_eq!((icmp.v4.out_msgs, icmp.v6.out_msgs), (0, 0));
 }
@@ -353,10 +363,29 @@ fn silence_where_the_rules_say_so() {
 fn errors_are_rate_limited() {
     let mut icmp = Icmp::default();
     let packet = parsed(&ip_packet(PEER, US, protocol::UDP, 0, &udp(4)));
-    let mut error = || icmp.error(T0, Problem::PortUnreachable, &packet, v4(US).into());
-    let sent = (0..80).filter_map(|_| error()).count();
-    assert_eq!(sent, 50);
-    assert_eq!(icmp.v4.out_rate_limit_global, 30);
+    let mut error = || error_about(&mut icmp, Problem::PortUnreachable, &packet, v4(US).into());
+    let sent = (0..20).filter_map(|_| error()).count();
+    // One host gets six, whatever the host has left for others.
+    assert_eq!(sent, 6);
+    assert_eq!(icmp.v4.out_rate_limit_host, 14);
+    for n in 0..200 {
+        let peer = alloc::format!("10.1.0.{n}");
+        let packet = parsed(&ip_packet(&peer, US, protocol::UDP, 0, &udp(4)));
+        error_about(&mut icmp, Problem::PortUnreachable, &packet, v4(US).into());
+    }
+    assert!((40..60).contains(&icmp.v4.out_msgs), "{}", icmp.v4.out_msgs);
+    assert!(icmp.v4.out_rate_limit_global > 150);
+}
+
+fn error_about(
+    icmp: &mut Icmp,
+    problem: Problem,
+    packet: &Packet,
+    own: IpAddr,
+) -> Option<Datagram> {
+    let mut rng = Rng::new(Seed::from_u64(icmp.v4.out_msgs));
+    let limits = (&Sysctl::default(), &mut rng);
+    icmp.error(T0, problem, packet, own, limits)
 }
 
 #[test]
@@ -369,7 +398,7 @@ fn header_problems_point_at_the_byte() {
     let view = Ipv6View::new(&bytes).unwrap();
     let fault = fullsend_wire::extension::walk(view.next_header(), view.payload()).unwrap_err();
     let problem = Problem::from_fault(fault).unwrap();
-    let answer = icmp.error(T0, problem, &packet, v6(US6).into()).unwrap();
+    let answer = error_about(&mut icmp, problem, &packet, v6(US6).into()).unwrap();
     let expected = Icmpv6Repr::ParameterProblem {
         code: 2,
         pointer: 42,
@@ -382,7 +411,12 @@ fn header_problems_point_at_the_byte() {
     let inner = [200, 0, 1, 4, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     let bytes = ip_packet(PEER6, US6, protocol::DESTINATION, 0, &inner);
     let own = v6(US6).into();
-    let answer = icmp.error(T0, Problem::ProtocolUnreachable, &parsed(&bytes), own);
+    let answer = error_about(
+        &mut icmp,
+        Problem::ProtocolUnreachable,
+        &parsed(&bytes),
+        own,
+    );
     let expected = Icmpv6Repr::ParameterProblem {
         code: 1,
         pointer: 40,

@@ -366,7 +366,8 @@ fn tables_and_queues_are_bounded() {
         rig.now += Nanos::from_micros(1);
         rig.arp(Request, (&sender, THEIRS), "10.0.0.1");
     }
-    assert_eq!(rig.neighbours.entries.len(), MAX_ENTRIES);
+    let len = rig.neighbours.entries.len();
+    assert!(len > MAX_ENTRIES * 9 / 10 && len <= MAX_ENTRIES, "{len}");
     // The one being asked stayed.
     assert!(rig.neighbours.entries.contains_key(&ip("10.0.0.2")));
     assert_eq!(

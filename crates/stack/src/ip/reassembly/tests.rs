@@ -9,7 +9,7 @@ use fullsend_wire::ipv6::Ipv6Repr;
 use fullsend_wire::numbers::protocol;
 use proptest::prelude::*;
 
-use super::{MAX_BYTES, MAX_PACKETS, Reassembled, Reassembly};
+use super::{MAX_BYTES, MAX_PACKETS, MAX_PER_SOURCE, Reassembled, Reassembly};
 
 const T0: Instant = Instant::from_nanos(7);
 
@@ -26,8 +26,12 @@ fn data(at: usize, len: usize) -> Vec<u8> {
 }
 
 fn v4(ident: u16, at: usize, len: usize, more: bool) -> Packet {
+    v4_from(2, ident, at, len, more)
+}
+
+fn v4_from(host: u8, ident: u16, at: usize, len: usize, more: bool) -> Packet {
     let repr = Ipv4Repr {
-        src: [10, 0, 0, 2].into(),
+        src: [10, 0, 0, host].into(),
         dst: [10, 0, 0, 1].into(),
         protocol: protocol::ICMP,
         tos: if at == 8 { 3 } else { 2 },
@@ -220,4 +224,16 @@ proptest! {
         let held: usize = reassembly.partials.values().map(|p| p.bytes).sum();
         prop_assert_eq!(held, reassembly.bytes);
     }
+}
+
+#[test]
+fn one_source_does_not_crowd_out_the_others() {
+    let mut r = Reassembly::default();
+    r.input(T0, v4_from(7, 1, 0, 8, true));
+    for ident in 0..5000 {
+        r.input(T0, v4_from(66, ident, 0, 8, true));
+    }
+    assert_eq!(r.partials.len(), 1 + MAX_PER_SOURCE);
+    let rest = v4_from(7, 1, 8, 8, false);
+    assert!(whole(r.input(T0, rest)).is_some());
 }

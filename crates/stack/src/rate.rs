@@ -1,0 +1,145 @@
+//! How often the host answers what nobody asked for: token buckets, for the host and for each
+//! other host (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+
+use alloc::vec::Vec;
+
+use fullsend_units::{Instant, Nanos, Rng};
+
+use crate::demux::Addr;
+use crate::siphash::SipKey;
+
+/// So many a second, and so many at once after a quiet time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rate {
+    pub(crate) per_second: u32,
+    pub(crate) burst: u32,
+}
+
+impl Rate {
+    fn interval(self) -> Nanos {
+        Nanos::from_nanos(1_000_000_000 / u64::from(self.per_second.max(1)))
+    }
+}
+
+/// A bucket, as the time at which it will be full again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TokenBucket {
+    full_at: Instant,
+}
+
+impl TokenBucket {
+    fn has_at(self, now: Instant, interval: Nanos, burst: u32) -> bool {
+        burst > 0 && self.full_at <= now + interval * (u64::from(burst) - 1)
+    }
+
+    /// There is a token.
+    pub(crate) fn has(self, now: Instant, rate: Rate) -> bool {
+        rate.per_second > 0 && self.has_at(now, rate.interval(), rate.burst)
+    }
+
+    /// Takes a token of `cost`, if there is one.
+    fn take_at(&mut self, now: Instant, interval: Nanos, burst: u32, cost: Nanos) -> bool {
+        let allowed = self.has_at(now, interval, burst);
+        if allowed {
+            self.full_at = self.full_at.max(now) + cost;
+        }
+        allowed
+    }
+
+    /// Takes a token that strangers compete for. It costs between half of one and one and a half:
+    /// who counts what is left learns little of what others took.
+    pub(crate) fn take(&mut self, now: Instant, rate: Rate, rng: &mut Rng) -> bool {
+        let interval = rate.interval();
+        let cost = Nanos::from_nanos(interval.as_nanos() / 2 + rng.below(interval.as_nanos() + 1));
+        rate.per_second > 0 && self.take_at(now, interval, rate.burst, cost)
+    }
+}
+
+/// Buckets of other hosts: a fixed number, shared by those whose keyed hashes meet.
+#[derive(Debug, Default)]
+pub(crate) struct HostBuckets {
+    key: SipKey,
+    /// Empty before the first use.
+    buckets: Vec<TokenBucket>,
+}
+
+const HOSTS: usize = 512;
+/// Linux's `XRLIM_BURST_FACTOR`.
+const HOST_BURST: u32 = 6;
+
+impl HostBuckets {
+    pub(crate) const fn new(key: SipKey) -> Self {
+        Self {
+            key,
+            buckets: Vec::new(),
+        }
+    }
+
+    /// Takes a token of the host `to`, or of its /64; one comes back in each `interval`, zero being
+    /// no limit.
+    pub(crate) fn take(&mut self, now: Instant, to: Addr, interval: Nanos) -> bool {
+        if interval == Nanos::ZERO {
+            return true;
+        }
+        if self.buckets.is_empty() {
+            self.buckets.resize(HOSTS, TokenBucket::default());
+        }
+        let [hi, lo] = to.words();
+        let lo = if to.is_v4() { lo } else { 0 };
+        let slot = self.key.hash([hi, lo], 0) as usize % HOSTS;
+        self.buckets[slot].take_at(now, interval, HOST_BURST, interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Instant, Nanos, Rng, Seed};
+
+    use super::{HostBuckets, Rate, TokenBucket};
+    use crate::demux::Addr;
+    use crate::siphash::SipKey;
+
+    #[test]
+    fn a_burst_then_about_one_a_millisecond() {
+        let mut rng = Rng::new(Seed::from_u64(1));
+        let rate = Rate {
+            per_second: 1000,
+            burst: 50,
+        };
+        let mut bucket = TokenBucket::default();
+        let mut taken = |now| {
+            (0..1000)
+                .filter(|_| bucket.take(now, rate, &mut rng))
+                .count()
+        };
+        let first = taken(Instant::ZERO);
+        assert!((40..60).contains(&first), "{first}");
+        let mut later = 0;
+        for ms in 1..1000 {
+            later += taken(Instant::ZERO + Nanos::from_millis(ms));
+        }
+        assert!((950..1050).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_silence() {
+        let mut rng = Rng::new(Seed::from_u64(1));
+        let rate = Rate {
+            per_second: 0,
+            burst: 50,
+        };
+        assert!(!TokenBucket::default().take(Instant::ZERO, rate, &mut rng));
+    }
+
+    #[test]
+    fn one_host_does_not_use_up_anothers() {
+        let mut hosts = HostBuckets::new(SipKey(1, 2));
+        let second = Nanos::from_secs(1);
+        let mut taken = |ip: [u8; 4], times| {
+            let take = |_| hosts.take(Instant::ZERO, Addr::v4(ip), second);
+            (0..times).map(take).filter(|&t| t).count()
+        };
+        assert_eq!(taken([10, 0, 0, 1], 1000), 6);
+        assert_eq!(taken([10, 0, 0, 2], 3), 3);
+    }
+}
