@@ -1,6 +1,7 @@
 //! The experiments, a file each.
 
 mod autocorking;
+mod fairness;
 mod gro_parse;
 mod max_burst;
 mod notsent_lowat;
@@ -14,4 +15,5 @@ pub(crate) const ALL: &[Experiment] = &[
     notsent_lowat::EXPERIMENT,
     max_burst::EXPERIMENT,
     gro_parse::EXPERIMENT,
+    fairness::EXPERIMENT,
 ];

@@ -19,6 +19,10 @@ pub(crate) enum Check {
     RatioAtLeast(f64),
     /// They differ by this part at most.
     Unchanged(f64),
+    /// The one there is is no less.
+    AtLeast(f64),
+    /// The one there is is no more.
+    AtMost(f64),
     /// Nothing: it is told, not judged.
     Told,
 }
@@ -27,7 +31,7 @@ pub(crate) enum Check {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figure {
     /// What is measured.
-    pub what: &'static str,
+    pub what: String,
     /// In what.
     pub unit: &'static str,
     /// The reference's, before and after.
@@ -44,9 +48,9 @@ pub struct Figure {
 
 impl Figure {
     /// A figure with `digits` digits behind the point.
-    pub(crate) fn new(what: &'static str, unit: &'static str, digits: usize) -> Self {
+    pub(crate) fn new(what: impl Into<String>, unit: &'static str, digits: usize) -> Self {
         Self {
-            what,
+            what: what.into(),
             unit,
             reference: [None; 2],
             ours: [None; 2],
@@ -173,6 +177,14 @@ fn judge(
             let holds = both.is_some_and(|(b, a)| close(a, b, part));
             (Some(holds), format!("unchanged within {}", percent(part)))
         }
+        Check::AtLeast(least) => (
+            Some(after.is_some_and(|after| after >= least)),
+            format!("at least {least}"),
+        ),
+        Check::AtMost(most) => (
+            Some(after.is_some_and(|after| after <= most)),
+            format!("at most {most}"),
+        ),
         Check::Told => (None, String::new()),
     }
 }
@@ -199,6 +211,8 @@ mod tests {
         let ratio = figure(Check::RatioAtLeast(1.4));
         assert_eq!(ratio.verdict, "1.50x (at least 1.4x)");
         assert_eq!(figure(Check::Told).holds, None);
+        assert_eq!(figure(Check::AtLeast(2.0)).verdict, "at least 2");
+        assert_eq!(figure(Check::AtMost(1.5)).verdict, "NOT at most 1.5");
         assert_eq!(
             figure(Check::Unchanged(0.1)).verdict,
             "NOT unchanged within 10 %"

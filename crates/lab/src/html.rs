@@ -7,6 +7,8 @@ use crate::plot::{Data, Plot};
 use crate::table::quantized;
 use crate::{Outcome, svg, tally};
 
+/// Colours that the style has for curves.
+const COLOURS: usize = 4;
 const STYLE: &str = include_str!("report.css");
 
 /// The report on `outcomes`, as one HTML page.
@@ -61,7 +63,7 @@ fn row(out: &mut String, name: &str, figure: &Figure) {
         out,
         "<tr><td>{name}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
          <td>{}</td><td class=\"{class}\">{}</td></tr>",
-        escape(figure.what),
+        escape(&figure.what),
         arrow(figure.show(figure.reference)),
         arrow(figure.show(figure.ours)),
         escape(figure.unit),
@@ -88,21 +90,19 @@ fn section(out: &mut String, outcome: &Outcome) {
 }
 
 fn figure(out: &mut String, outcome: &Outcome, plot: &Plot) {
-    let number = |case: &str| {
-        outcome
-            .cases
-            .iter()
-            .position(|c| c.name == case)
-            .unwrap_or(0)
+    // A case has its colour in all plots; other curves, and cases beyond, that of their place.
+    let number = |place: usize, name: &str| {
+        let case = outcome.cases.iter().position(|c| c.name == name);
+        case.filter(|case| *case < COLOURS).unwrap_or(place)
     };
     let (names, picture): (Vec<&str>, String) = match &plot.data {
         Data::OverTime(kind, curves) => {
-            let numbered: Vec<_> = curves.iter().map(|(name, s)| (number(name), s)).collect();
+            let numbered = numbered(curves, number);
             let names = curves.iter().map(|(name, _)| *name).collect();
             (names, svg::over_time(*kind, plot.y, &numbered))
         }
         Data::Histograms(bars) => {
-            let numbered: Vec<_> = bars.iter().map(|(name, h)| (number(name), h)).collect();
+            let numbered = numbered(bars, number);
             let names = bars.iter().map(|(name, _)| *name).collect();
             (names, svg::histograms(plot.y, &numbered))
         }
@@ -112,10 +112,22 @@ fn figure(out: &mut String, outcome: &Outcome, plot: &Plot) {
         "<figure><figcaption>{}<span class=\"legend\">",
         plot.title
     );
-    for name in names {
-        let _ = write!(out, "<i class=\"k{}\"></i>{}", number(name), escape(name));
+    for (place, name) in names.into_iter().enumerate() {
+        let colour = number(place, name);
+        let _ = write!(out, "<i class=\"k{colour}\"></i>{}", escape(name));
     }
     let _ = writeln!(out, "</span></figcaption>{picture}</figure>");
+}
+
+/// What is drawn, each with the number of its colour.
+fn numbered<'a, T>(
+    drawn: &'a [(&'static str, T)],
+    number: impl Fn(usize, &str) -> usize,
+) -> Vec<(usize, &'a T)> {
+    let places = drawn.iter().enumerate();
+    places
+        .map(|(place, (name, what))| (number(place, name), what))
+        .collect()
 }
 
 /// All that each case measured, folded away.

@@ -23,7 +23,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
             let name = if i == 0 { outcome.experiment } else { "" };
             rows.push([
                 name.to_owned(),
-                figure.what.to_owned(),
+                figure.what.clone(),
                 figure.show(figure.reference),
                 figure.show(figure.ours),
                 figure.unit.to_owned(),

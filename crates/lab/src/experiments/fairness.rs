@@ -1,0 +1,316 @@
+//! Do flows share a bottleneck, and how soon? Two of a kind, of two kinds, over short and long
+//! paths, with queues that are short, long, or marked.
+
+use fullsend_units::{Instant, Nanos, Rate};
+
+use self::net::{Bottleneck, Link};
+use crate::experiment::{Experiment, Run};
+use crate::figure::{Check, Figure};
+use crate::measure::{Measures, Series};
+use crate::plot::{Data, Kind, Plot};
+
+mod net;
+#[cfg(test)]
+mod tests;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "fairness",
+    purpose: "two flows share a bottleneck of 50 Mbit/s: one has it for itself for ten seconds, then the other comes",
+    source: "RFC 9438 (CUBIC) 5.2, 5.4, 5.10, draft-ietf-ccwg-bbr, RFC 3168; judged by Jain's index (1 is equal, 0.5 is all for one)",
+    cases: &NAMES,
+    weights: &[30; CASES.len()],
+    run,
+    figures,
+    plots,
+    trace: None,
+};
+
+/// One situation.
+struct Case {
+    name: &'static str,
+    congestion: [&'static str; 2],
+    /// Without any queue, milliseconds.
+    rtt_ms: [u64; 2],
+    /// The buffer, in bandwidth-delay products of 40 ms.
+    buffer: f64,
+    /// What waits longer is marked, milliseconds.
+    ce_threshold_ms: Option<u64>,
+    /// The least of Jain's index, of the rates over the last 30 seconds.
+    fair: f64,
+    /// What else is judged.
+    also: Option<Also>,
+}
+
+/// What one situation is about, beside its fairness.
+#[derive(Clone, Copy)]
+enum Also {
+    /// The least part of the link that both have together, percent.
+    Used(f64),
+    /// The most that the first flow waits in the queue, milliseconds.
+    Delay(f64),
+    /// The most that the larger rate is of the smaller.
+    Ratio(f64),
+}
+
+/// Two flows of one kind over 40 ms.
+const fn twins(name: &'static str, kind: &'static str, buffer: f64) -> Case {
+    Case {
+        name,
+        congestion: [kind; 2],
+        rtt_ms: [40; 2],
+        buffer,
+        ce_threshold_ms: None,
+        fair: FAIR,
+        also: None,
+    }
+}
+
+const CASES: [Case; 14] = [
+    twins("reno", "reno", 1.0),
+    twins("cubic", "cubic", 1.0),
+    twins("bbr", "bbr", 1.0),
+    Case {
+        also: Some(Also::Used(90.0)),
+        ..twins("cubic, shallow buffer", "cubic", 0.2)
+    },
+    Case {
+        also: Some(Also::Used(90.0)),
+        ..twins("bbr, shallow buffer", "bbr", 0.2)
+    },
+    Case {
+        // Minutes pass between reductions, and each brings the two a little nearer.
+        fair: 0.8,
+        ..twins("cubic, deep buffer", "cubic", 10.0)
+    },
+    Case {
+        // Bandwidth-delay products do not grow with the buffer.
+        also: Some(Also::Delay(60.0)),
+        ..twins("bbr, deep buffer", "bbr", 10.0)
+    },
+    Case {
+        // RFC 9438 5.2: rates are as far apart as round trips at most; Reno's squared.
+        rtt_ms: [10, 100],
+        fair: 0.6,
+        also: Some(Also::Ratio(10.0)),
+        ..twins("cubic, 10 and 100 ms", "cubic", 1.0)
+    },
+    Case {
+        rtt_ms: [10, 100],
+        fair: 0.6,
+        also: Some(Also::Ratio(10.0)),
+        ..twins("bbr, 10 and 100 ms", "bbr", 1.0)
+    },
+    Case {
+        // RFC 9438 4.3: on paths where Reno does well, as fast as Reno.
+        congestion: ["reno", "cubic"],
+        rtt_ms: [10; 2],
+        ..twins("reno, then cubic", "", 0.5)
+    },
+    Case {
+        congestion: ["cubic", "bbr"],
+        fair: 0.8,
+        ..twins("cubic, then bbr", "", 1.0)
+    },
+    Case {
+        congestion: ["bbr", "cubic"],
+        fair: 0.8,
+        ..twins("bbr, then cubic, deep", "", 10.0)
+    },
+    Case {
+        ce_threshold_ms: Some(10),
+        also: Some(Also::Delay(10.0)),
+        ..twins("cubic, marked", "cubic", 4.0)
+    },
+    Case {
+        ce_threshold_ms: Some(10),
+        fair: 0.8,
+        also: Some(Also::Delay(10.0)),
+        ..twins("bbr, marked", "bbr", 4.0)
+    },
+];
+
+const NAMES: [&str; CASES.len()] = {
+    let mut names = [""; CASES.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = CASES[i].name;
+        i += 1;
+    }
+    names
+};
+
+/// The round trip that buffers are counted in.
+const RTT: Nanos = Nanos::from_millis(40);
+const PACKET: u64 = 1500;
+const SAMPLE: Nanos = Nanos::from_millis(250);
+/// Jain's index of two that share.
+const FAIR: f64 = 0.9;
+const DELAY: &str = "queue delay";
+/// Samples that an index is of: two seconds.
+const WINDOW: usize = 8;
+
+/// Jain's index of two rates.
+fn jain([a, b]: [f64; 2]) -> f64 {
+    let (sum, squares) = (a + b, a * a + b * b);
+    if squares > 0.0 {
+        sum * sum / (2.0 * squares)
+    } else {
+        1.0
+    }
+}
+
+/// What is sampled as the flows run.
+struct Curves {
+    rates: [Series; 2],
+    delay: Series,
+    received: [u64; 2],
+}
+
+impl Curves {
+    fn sample(&mut self, net: &mut Bottleneck, base: Nanos) {
+        let (now, received) = (net.now(), net.received());
+        for (flow, rate) in self.rates.iter_mut().enumerate() {
+            let bytes = (received[flow] - self.received[flow]) as f64;
+            rate.push(now, bytes * 8.0 / 1e6 / SAMPLE.as_secs_f64());
+        }
+        self.received = received;
+        if let Some((srtt, _)) = net.info(0) {
+            let waited = srtt.saturating_sub(base);
+            self.delay.push(now, waited.as_secs_f64() * 1e3);
+        }
+    }
+
+    /// Seconds from `start` until the rates of two seconds were shared fairly.
+    fn converged(&self, start: Instant) -> Option<f64> {
+        let start = start.as_nanos() as f64 / 1e9;
+        let [a, b] = &self.rates;
+        let pairs: Vec<_> = a.points.iter().zip(&b.points).collect();
+        let late = pairs.windows(WINDOW).filter(|w| w[0].0.0 > start);
+        let sums = late.map(|w| {
+            let sum = |pick: fn(&(&(f64, f64), &(f64, f64))) -> f64| w.iter().map(pick).sum();
+            let rates = [sum(|p| p.0.1), sum(|p| p.1.1)];
+            (w[0].0.0 - start, jain(rates))
+        });
+        sums.into_iter()
+            .find(|(_, index)| *index >= FAIR)
+            .map(|(at, _)| at)
+    }
+}
+
+fn run(run: &Run<'_>) -> Measures {
+    let case = &CASES[run.case];
+    let rate = run.scaled(Rate(6_250_000), Rate(1_250_000));
+    let [alone, together] = run.scaled([10, 60], [2, 6]).map(Nanos::from_secs);
+    let bdp = rate.0 as f64 * RTT.as_secs_f64() / PACKET as f64;
+    let link = Link {
+        rate,
+        limit: ((bdp * case.buffer) as u32).max(4),
+        ce_threshold: case.ce_threshold_ms.map_or(Nanos::MAX, Nanos::from_millis),
+    };
+    let rtts = case.rtt_ms.map(Nanos::from_millis);
+    let mut net = Bottleneck::new(run.seed, link, rtts);
+    let mut curves = Curves {
+        rates: ["first", "second"].map(Series::new),
+        delay: Series::new(DELAY),
+        received: [0; 2],
+    };
+    let phase = |net: &mut Bottleneck, curves: &mut Curves, span: Nanos, from: f64| {
+        let samples = span.as_nanos() / SAMPLE.as_nanos();
+        for sample in 0..samples {
+            net.run(SAMPLE);
+            curves.sample(net, rtts[0]);
+            let part = sample as f64 / samples as f64;
+            run.progress.set(from + part * 0.5);
+        }
+    };
+    net.start(0, case.congestion[0]);
+    phase(&mut net, &mut curves, alone, 0.0);
+    net.start(1, case.congestion[1]);
+    let start = net.now();
+    phase(&mut net, &mut curves, together, 0.5);
+    measured(&mut net, curves, start, start + together / 2)
+}
+
+fn measured(net: &mut Bottleneck, curves: Curves, start: Instant, half: Instant) -> Measures {
+    let mut out = Measures::default();
+    let rates = [0, 1].map(|flow| curves.rates[flow].mean_since(half));
+    out.set("first_mbps", rates[0]);
+    out.set("second_mbps", rates[1]);
+    out.set("jain", jain(rates));
+    out.set("queue_delay_ms", curves.delay.mean_since(half));
+    let never = net.now().since(start).as_secs_f64();
+    out.set("converged_s", curves.converged(start).unwrap_or(never));
+    out.set("link_mbps", net.rate_mbps());
+    let retransmitted = [0, 1].map(|flow| net.info(flow).map_or(0, |(_, segs)| segs));
+    out.set(
+        "retransmitted",
+        f64::from(retransmitted.iter().sum::<u32>()),
+    );
+    let Curves { rates, delay, .. } = curves;
+    out.series = rates.into_iter().chain([delay]).collect();
+    out
+}
+
+fn figures(cases: &[Measures]) -> Vec<Figure> {
+    let mut out = Vec::new();
+    for (case, measures) in CASES.iter().zip(cases) {
+        let figure = |what: &str, unit, value, digits, check| {
+            let name = format!("{}: {what}", case.name);
+            let figure = Figure::new(name, unit, digits).ours_after(value);
+            figure.check(check)
+        };
+        let index = measures.get("jain");
+        out.push(figure(
+            "Jain's index",
+            "",
+            index,
+            2,
+            Check::AtLeast(case.fair),
+        ));
+        let rates = ["first_mbps", "second_mbps"].map(|name| measures.get(name));
+        out.extend(case.also.map(|also| match also {
+            Also::Used(least) => {
+                let used = (rates[0] + rates[1]) / measures.get("link_mbps") * 100.0;
+                figure("link used", "%", used, 0, Check::AtLeast(least))
+            }
+            Also::Delay(most) => {
+                let delay = measures.get("queue_delay_ms");
+                figure("queue delay", "ms", delay, 1, Check::AtMost(most))
+            }
+            Also::Ratio(most) => {
+                let ratio = rates[0].max(rates[1]) / rates[0].min(rates[1]);
+                figure("one rate of the other", "x", ratio, 1, Check::AtMost(most))
+            }
+        }));
+    }
+    out
+}
+
+fn plots(cases: &[Measures]) -> Vec<Plot> {
+    let named = || CASES.iter().zip(cases);
+    let rates = named().map(|(case, measures)| {
+        let curves = ["first", "second"].map(|name| (name, measures.series(name).cloned()));
+        let curves = curves.into_iter().filter_map(|(name, s)| Some((name, s?)));
+        Plot {
+            title: case.name,
+            y: "Mbit/s",
+            data: Data::OverTime(Kind::Line, curves.collect()),
+        }
+    });
+    let delays = |title, chosen: &[&str]| {
+        let curves = named().filter(|(case, _)| chosen.contains(&case.name));
+        let curve = |(case, m): (&Case, &Measures)| Some((case.name, m.series(DELAY)?.clone()));
+        Plot {
+            title,
+            y: "ms",
+            data: Data::OverTime(Kind::Line, curves.filter_map(curve).collect()),
+        }
+    };
+    let mut out: Vec<Plot> = rates.collect();
+    out.push(delays("Queue delay, 1 BDP", &["reno", "cubic", "bbr"]));
+    let deep = ["cubic, deep buffer", "bbr, deep buffer"];
+    out.push(delays("Queue delay, 10 BDP", &deep));
+    let marked = ["cubic, marked", "bbr, marked"];
+    out.push(delays("Queue delay, 4 BDP and marks at 10 ms", &marked));
+    out
+}

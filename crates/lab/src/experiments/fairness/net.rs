@@ -1,0 +1,174 @@
+//! Two senders, each at its own distance, one receiver, and the bottleneck before it.
+
+use std::net::SocketAddr;
+
+use fullsend_buf::Slice;
+use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Sim};
+use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
+use fullsend_units::{Instant, Nanos, Rate, Seed};
+
+/// How often the programs look at their sockets.
+const TURN: Nanos = Nanos::from_millis(2);
+/// What one write lends.
+const MESSAGE: usize = 16 << 10;
+
+/// One of the two.
+struct Flow {
+    host: HostId,
+    ids: Option<(TcpId, TcpId)>,
+    received: u64,
+}
+
+pub(super) struct Bottleneck {
+    sim: Sim,
+    flows: [Flow; 2],
+    receiver: HostId,
+    listener: ListenerId,
+    to: SocketAddr,
+    message: Slice,
+    rate: Rate,
+}
+
+/// What the bottleneck is like.
+#[derive(Clone, Copy)]
+pub(super) struct Link {
+    pub(super) rate: Rate,
+    /// Packets that may wait.
+    pub(super) limit: u32,
+    /// What waits longer is marked.
+    pub(super) ce_threshold: Nanos,
+}
+
+impl Bottleneck {
+    /// `rtts` are without any queue.
+    pub(super) fn new(seed: u64, link: Link, rtts: [Nanos; 2]) -> Self {
+        let mut sim = Sim::new(Seed::from_u64(seed));
+        sim.hash_headers_only();
+        let hosts = [(); 3].map(|()| sim.add_host());
+        let nic = NicConfig {
+            mode: NicMode::Mtu,
+            ring: 1 << 20,
+            ..NicConfig::default()
+        };
+        let down = Netem {
+            rate: link.rate,
+            limit: link.limit,
+            ce_threshold: link.ce_threshold,
+            ..Netem::default()
+        };
+        let wire = sim.switch(&hosts, nic, Netem::default(), down);
+        for (i, host) in hosts.into_iter().enumerate() {
+            // A round trip's length lies before the bottleneck.
+            let delay = rtts.get(i).copied().unwrap_or(Nanos::ZERO);
+            let up = Netem {
+                delay,
+                limit: 1 << 20,
+                ..Netem::default()
+            };
+            sim.set_netem(wire, host, up);
+            let addr = [10, 0, 0, i as u8 + 1].into();
+            let cidr = Cidr { addr, prefix: 24 };
+            let host = sim.host(host);
+            let added = host.add_address(Instant::ZERO, IfaceId(0), cidr);
+            added.expect("a first address is free");
+            let asked = host.sysctl_mut().set("tcp_ecn", "1");
+            asked.expect("1 asks for ECN");
+        }
+        let [first, second, receiver] = hosts;
+        let to = SocketAddr::new([10, 0, 0, 3].into(), 5001);
+        let config = ListenConfig {
+            backlog: 2,
+            hold: false,
+            any_destination: false,
+        };
+        let listener = sim.host(receiver).tcp_listen(to, config);
+        Self {
+            flows: [first, second].map(|host| Flow {
+                host,
+                ids: None,
+                received: 0,
+            }),
+            listener: listener.expect("the port is free"),
+            sim,
+            receiver,
+            to,
+            rate: link.rate,
+            message: Slice::copied_from(&vec![b'f'; MESSAGE]),
+        }
+    }
+
+    pub(super) const fn now(&self) -> Instant {
+        self.sim.now()
+    }
+
+    /// Opens one of the flows, which sends from now on.
+    pub(super) fn start(&mut self, flow: usize, congestion: &str) {
+        let (now, host, receiver, listener) = (
+            self.sim.now(),
+            self.flows[flow].host,
+            self.receiver,
+            self.listener,
+        );
+        let sender = self.sim.host(host);
+        let client = sender.tcp_connect(now, None, self.to);
+        let client = client.expect("there is a port");
+        let chosen = sender.tcp_set_congestion(now, client, congestion);
+        chosen.expect("it is available");
+        let mut server = None;
+        self.sim.run_until(now + Nanos::from_secs(10), |sim| {
+            let incoming = sim.host(receiver).tcp_accept(listener);
+            server = incoming.expect("it listens").map(|i| i.id);
+            server.is_some()
+        });
+        self.flows[flow].ids = server.map(|server| (client, server));
+    }
+
+    /// Lets both send for `span`.
+    pub(super) fn run(&mut self, span: Nanos) {
+        let end = self.sim.now() + span;
+        while self.sim.now() < end {
+            self.turn();
+            let next = self.sim.now() + TURN;
+            self.sim.run_to(next.min(end));
+        }
+    }
+
+    fn turn(&mut self) {
+        let (now, receiver) = (self.sim.now(), self.receiver);
+        for flow in &mut self.flows {
+            let Some((client, server)) = flow.ids else {
+                continue;
+            };
+            let sender = self.sim.host(flow.host);
+            while sender
+                .tcp_write_slice(now, client, self.message.clone())
+                .is_ok()
+            {}
+            while let Ok(text) = self.sim.host(receiver).tcp_read_chain(now, server, MESSAGE)
+                && !text.is_empty()
+            {
+                flow.received += text.len() as u64;
+            }
+        }
+    }
+
+    /// What the bottleneck carries.
+    pub(super) fn rate_mbps(&self) -> f64 {
+        self.rate.0 as f64 * 8.0 / 1e6
+    }
+
+    /// Bytes that each receiver has read.
+    pub(super) fn received(&self) -> [u64; 2] {
+        [self.flows[0].received, self.flows[1].received]
+    }
+
+    /// Smoothed round-trip time of a flow, and segments that it sent again.
+    pub(super) fn info(&mut self, flow: usize) -> Option<(Nanos, u32)> {
+        let (client, _) = self.flows[flow].ids?;
+        let now = self.sim.now();
+        let info = self.sim.host(self.flows[flow].host).tcp_info(now, client);
+        let info = info.ok()?;
+        let srtt = Nanos::from_micros(info.tcpi_rtt.into());
+        Some((srtt, info.tcpi_total_retrans))
+    }
+}
