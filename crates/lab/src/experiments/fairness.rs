@@ -16,7 +16,7 @@ mod tests;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "fairness",
     purpose: "two flows share a bottleneck of 50 Mbit/s: one has it for itself for ten seconds, then the other comes",
-    source: "RFC 9438 (CUBIC) 5.2, 5.4, 5.10, draft-ietf-ccwg-bbr, RFC 3168; judged by Jain's index (1 is equal, 0.5 is all for one)",
+    source: "RFC 9438 (CUBIC) 3.3, 5.1 and 5.6, draft-ietf-ccwg-bbr, RFC 3168 (ECN); judged by Jain's index (1 is equal, 0.5 is all for one)",
     cases: &NAMES,
     weights: &[30; CASES.len()],
     run,
@@ -84,11 +84,12 @@ const CASES: [Case; 14] = [
     },
     Case {
         // Bandwidth-delay products do not grow with the buffer.
+        fair: 0.8,
         also: Some(Also::Delay(60.0)),
         ..twins("bbr, deep buffer", "bbr", 10.0)
     },
     Case {
-        // RFC 9438 5.2: rates are as far apart as round trips at most; Reno's squared.
+        // RFC 9438 3.3: rates are as far apart as round trips at most; Reno's squared.
         rtt_ms: [10, 100],
         fair: 0.6,
         also: Some(Also::Ratio(10.0)),
@@ -101,7 +102,7 @@ const CASES: [Case; 14] = [
         ..twins("bbr, 10 and 100 ms", "bbr", 1.0)
     },
     Case {
-        // RFC 9438 4.3: on paths where Reno does well, as fast as Reno.
+        // RFC 9438 4.3, 5.1: on paths where Reno does well, as fast as Reno.
         congestion: ["reno", "cubic"],
         rtt_ms: [10; 2],
         ..twins("reno, then cubic", "", 0.5)
@@ -164,6 +165,7 @@ struct Curves {
     rates: [Series; 2],
     delay: Series,
     received: [u64; 2],
+    at: Instant,
 }
 
 impl Curves {
@@ -171,8 +173,9 @@ impl Curves {
         let (now, received) = (net.now(), net.received());
         for (flow, rate) in self.rates.iter_mut().enumerate() {
             let bytes = (received[flow] - self.received[flow]) as f64;
-            rate.push(now, bytes * 8.0 / 1e6 / SAMPLE.as_secs_f64());
+            rate.push(now, bytes * 8.0 / 1e6 / now.since(self.at).as_secs_f64());
         }
+        self.at = now;
         self.received = received;
         if let Some((srtt, _)) = net.info(0) {
             let waited = srtt.saturating_sub(base);
@@ -213,6 +216,7 @@ fn run(run: &Run<'_>) -> Measures {
         rates: ["first", "second"].map(Series::new),
         delay: Series::new(DELAY),
         received: [0; 2],
+        at: net.now(),
     };
     let phase = |net: &mut Bottleneck, curves: &mut Curves, span: Nanos, from: f64| {
         let samples = span.as_nanos() / SAMPLE.as_nanos();
