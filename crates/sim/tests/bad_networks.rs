@@ -135,9 +135,12 @@ fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
 fn draw_mtu(rng: &mut Rng, scenario: &mut Scenario) {
     let base = scenario.netem;
     let least = if scenario.v6 { 1280 } else { 600 };
+    let tells_mtu = rng.chance(0.5);
+    // Where nobody tells, the sender must find out.
+    scenario.probing = !tells_mtu || rng.chance(0.2);
     let narrow = Netem {
         mtu: least + rng.below(1500 - u64::from(least)) as u32,
-        tells_mtu: true,
+        tells_mtu,
         ..base
     };
     let at = Nanos::from_millis(rng.below(500));

@@ -49,6 +49,10 @@ fullsend_units::counters! {
         fastopen_blackhole: "TcpExtTCPFastOpenBlackhole",
         /// SYNs whose cookie was made with the backup key.
         fastopen_passive_alt_key: "TcpExtTCPFastOpenPassiveAltKey",
+        /// Segments sent to find out whether the path carries them that arrived.
+        mtup_success: "TcpExtTCPMTUPSuccess",
+        /// Those that did not.
+        mtup_fail: "TcpExtTCPMTUPFail",
         /// Retransmission timeouts.
         timeouts: "TcpExtTCPTimeouts",
         /// Retransmissions started by SACK or duplicate acknowledgements.

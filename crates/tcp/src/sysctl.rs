@@ -118,6 +118,19 @@ sysctls! {
     /// Seconds that clients do without Fast Open once the path swallowed what it sent, doubled
     /// each time; 0: such paths are not looked for.
     "net.ipv4." tcp_fastopen_blackhole_timeout_sec: u32 = 0, 0..=0x7fff_ffff;
+    /// Probe for the path's MTU with segments of text (RFC 4821): 0 never, 1 where a black hole is
+    /// suspected, 2 always.
+    "net.ipv4." tcp_mtu_probing: u32 = 0, 0..=2;
+    /// MSS in bytes that such a search begins with.
+    "net.ipv4." tcp_base_mss: u32 = 1024, 48..=65_535;
+    /// Least MSS in bytes that a black hole makes us use.
+    "net.ipv4." tcp_mtu_probe_floor: u32 = 48, 48..=65_535;
+    /// Seconds after which a search that ended begins anew.
+    "net.ipv4." tcp_probe_interval: u32 = 600, 0..=0x7fff_ffff;
+    /// Bytes of the range at which a search ends.
+    "net.ipv4." tcp_probe_threshold: u32 = 8, 0..=65_535;
+    /// Retransmission timeouts in a row before the path is suspected.
+    "net.ipv4." tcp_retries1: u32 = 3, 1..=255;
     /// SYNs sent again before a connect fails.
     "net.ipv4." tcp_syn_retries: u32 = 6, 1..=127;
     /// SYN-ACKs sent again before a passive open is dropped.

@@ -208,6 +208,7 @@ impl Connection {
         self.rtt.reset_backoff();
         if self.extras.is_some() {
             self.watch_acked(cx);
+            self.check_mtu_probe(cx);
         }
         if outcome.fin {
             self.fin_acked(cx);

@@ -2,6 +2,7 @@
 
 use super::Connection;
 use super::fastopen::Fastopen;
+use super::mtu_probing::MtuSearch;
 use super::watch::{RxTimes, TxWatches};
 use crate::send::Records;
 
@@ -12,6 +13,7 @@ pub(crate) struct Extras {
     pub(crate) rx: Option<RxTimes>,
     pub(crate) records: Records,
     pub(crate) fastopen: Option<Fastopen>,
+    pub(crate) mtu: Option<MtuSearch>,
 }
 
 impl Connection {

@@ -307,6 +307,7 @@ impl Connection {
         if outcome.fin {
             self.fin_acked(cx);
         }
+        self.begin_mtu_probing(cx);
         self.arm_keepalive(cx);
         self.wake_reader();
         self.wake_writer_if_room(cx);

@@ -3,6 +3,7 @@
 
 use fullsend_units::{Mss, SeqNum};
 
+use super::mtu_probing::MtuSearch;
 use super::{Connection, State};
 use crate::recovery::Phase;
 use crate::{Cx, IcmpError, MtuDiscover, TcpError};
@@ -60,6 +61,9 @@ impl Connection {
             return;
         }
         self.snd.pmtu = mtu;
+        if let Some(search) = self.extras.as_mut().and_then(|extras| extras.mtu.as_mut()) {
+            search.bound(mtu);
+        }
         let before = self.snd.mss;
         self.sync_mss(cx);
         if self.snd.mss < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
@@ -67,21 +71,37 @@ impl Connection {
         }
     }
 
+    /// IP and TCP headers without options.
+    pub(super) fn headers(&self) -> u32 {
+        u32::from(self.snd.ip_header_len) + TCP_HEADER
+    }
+
+    /// Options of every segment.
+    pub(super) fn option_bytes(&self) -> u32 {
+        if self.agreed.timestamps { TS_OPTION } else { 0 }
+    }
+
+    /// Text bytes of a packet of this size.
+    pub(super) fn text_of_mtu(&self, mtu: u32) -> u32 {
+        let whole = mtu.saturating_sub(self.headers());
+        whole
+            .min(self.snd.mss_clamp.into())
+            .saturating_sub(self.option_bytes())
+    }
+
     /// Derives the text bytes of a full segment from what the path, the peer and the user allow,
     /// and all that depends on it.
     pub(crate) fn sync_mss(&mut self, cx: &Cx<'_>) {
-        let headers = u32::from(self.snd.ip_header_len) + TCP_HEADER;
-        let path = self
-            .snd
-            .pmtu
-            .min(cx.device.mtu.max(headers))
-            .saturating_sub(headers);
+        let headers = self.headers();
+        let searched = self.extras.as_ref().and_then(|extras| extras.mtu.as_ref());
+        let known = searched.map_or(u32::MAX, MtuSearch::known_mtu);
+        let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).min(known);
+        let path = path.saturating_sub(headers);
         // RFC 6691: the option counts neither IP nor TCP options.
         let whole = path
             .min(self.snd.mss_clamp.into())
             .max(cx.sysctl.tcp_min_snd_mss);
-        let options = if self.agreed.timestamps { TS_OPTION } else { 0 };
-        let text = whole.saturating_sub(options);
+        let text = whole.saturating_sub(self.option_bytes());
         let bounded = self.half_of_largest_window(text);
         let mss = Mss::clamped(bounded.min(0xffff) as u16);
         if mss != self.snd.mss {

@@ -162,6 +162,7 @@ impl Connection {
         cx.mib.timeouts += 1;
         self.check_app_limited();
         if self.state.is_synchronized() {
+            self.suspect_black_hole(cx);
             self.enter_loss(cx);
         } else {
             self.out.syn = true;
@@ -274,7 +275,7 @@ impl Connection {
 
 /// How long `retries` retransmissions take with the least timeout doubling from each to the next:
 /// counts become times, so that a long RTO does not multiply the user's patience.
-fn retries_time(retries: u32) -> Nanos {
+pub(super) fn retries_time(retries: u32) -> Nanos {
     (0..=retries)
         .map(|n| Rto::clamped(Rto::MIN * (1u64 << n.min(20))).nanos())
         .fold(Nanos::ZERO, |sum, rto| sum + rto)

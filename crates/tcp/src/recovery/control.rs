@@ -192,7 +192,11 @@ impl Connection {
         let repaired = self.snd.una.after_eq(self.recovery.high_seq);
         match self.recovery.phase {
             Phase::Open | Phase::Disorder | Phase::Cwr => {
-                if newly_lost > 0 || (!self.agreed.sack && self.recovery.dupacks >= dupthresh) {
+                let lost =
+                    newly_lost > 0 || (!self.agreed.sack && self.recovery.dupacks >= dupthresh);
+                if lost && self.extras.is_some() && self.mtu_probe_lost(cx) {
+                    self.resend_probe();
+                } else if lost {
                     self.enter_recovery(cx, delivered);
                 } else if echo && self.recovery.phase != Phase::Cwr {
                     self.enter_cwr(cx);
@@ -385,6 +389,20 @@ impl Connection {
         self.recovery.dupacks = 0;
         self.snd.rtx.mark_all_lost();
         self.tell_lost(cx);
+    }
+
+    /// What is marked lost was a probe of the path's MTU: nothing is known of congestion.
+    #[cold]
+    fn resend_probe(&mut self) {
+        if !self.agreed.sack {
+            self.snd.rtx.mark_head_lost();
+        }
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high_seq = self.snd.nxt;
+        self.recovery.forget_undo();
+        let not_congestion = self.snd.rtx.take_lost();
+        self.snd.rtx.recycle_lost(not_congestion);
+        self.out.any = true;
     }
 
     /// What is in flight was too large for the path: it is sent again in smaller pieces, and

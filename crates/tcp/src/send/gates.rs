@@ -8,7 +8,7 @@ use super::nagle::{Nagle, small_outstanding};
 use super::small_queue::Handout;
 use super::split::{DeferInput, defers, split_point};
 use crate::Cx;
-use crate::connection::{Connection, Fin};
+use crate::connection::{Connection, Fin, ProbeNow};
 use crate::recovery::Phase;
 
 /// A cork holds a partial segment no longer than this (tcp(7)).
@@ -53,6 +53,8 @@ pub(super) struct Grant {
     pub(super) limit: SendLimit,
     /// Bytes that window and cwnd still admit.
     pub(super) headroom: u32,
+    /// It goes as one segment, larger than others, to probe the path's MTU.
+    pub(super) probes: bool,
 }
 
 /// What a unit is measured against.
@@ -116,9 +118,20 @@ impl Connection {
             len: 0,
             limit: SendLimit::Application,
             headroom: window.min(room.saturating_mul(self.snd.mss.bytes())),
+            probes: false,
         };
         if self.snd.queue.is_empty() {
             return Ok(grant);
+        }
+        if self.extras.is_some() {
+            match self.mtu_probe_now(cx) {
+                ProbeNow::No => {}
+                ProbeNow::Wait => return Err(Blocked::Cwnd),
+                ProbeNow::Send(len) => {
+                    (grant.len, grant.probes) = (len, true);
+                    return Ok(grant);
+                }
+            }
         }
         if self.goes_whole(cx, grant.headroom) {
             grant.len = self.snd.queue.len() as u32;
@@ -276,6 +289,7 @@ impl Connection {
                 SendLimit::Rwnd
             },
             headroom: len,
+            probes: false,
         })
     }
 

@@ -122,7 +122,11 @@ impl Connection {
         if self.extras.is_some() {
             self.pass_records();
             self.watch_scheduled(cx, number);
+            if grant.probes {
+                self.on_mtu_probe_sent(seq, len);
+            }
         }
+        let segs = if grant.probes { 1 } else { segs };
         Draft {
             seq,
             flags,

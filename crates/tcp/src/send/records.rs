@@ -30,7 +30,7 @@ impl Connection {
 
     /// Bytes from `snd_nxt` to the end of the first record; `u32::MAX` if none ends.
     #[inline]
-    pub(super) fn record_left(&self) -> u32 {
+    pub(crate) fn record_left(&self) -> u32 {
         match &self.extras {
             None => u32::MAX,
             Some(extras) => {
