@@ -36,15 +36,13 @@ impl Run {
             .tcp_connect(Instant::ZERO, None, to)
             .unwrap();
         let (mut received, mut receiver) = (0, None);
+        let (text, mut buf) = (vec![7; 32_768], vec![0; 65_536]);
         let until = Instant::ZERO + Nanos::from_secs(seconds);
         sim.run_until(until, |sim| {
             let now = sim.now();
-            let _ = sim
-                .host(hosts[0])
-                .tcp_write(now, sender, &[7; 32_768], false);
+            let _ = sim.host(hosts[0]).tcp_write(now, sender, &text, false);
             let host = sim.host(hosts[1]);
             receiver = receiver.or(host.tcp_accept(listener).unwrap());
-            let mut buf = [0; 65_536];
             if let Some(incoming) = receiver
                 && let Ok(n) = host.tcp_read(now, incoming.id, &mut buf)
             {
