@@ -186,6 +186,14 @@ impl Builder {
         self
     }
 
+    /// The memory of the host, in bytes: what connections may hold follows from it (`tcp_mem`, most
+    /// orphans and connections in TIME-WAIT, largest buffers). Tunables set before are forgotten.
+    #[must_use]
+    pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        self.sysctl = Sysctl::for_memory(bytes);
+        self
+    }
+
     /// Most bytes of free payload memory kept for reuse; 64 MiB unless told otherwise.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {

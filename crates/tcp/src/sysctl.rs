@@ -182,6 +182,40 @@ sysctls! {
     "net.ipv4." tcp_mem: [u32; 3] = tcp_mem(1 << 30), 0..=0x7fff_ffff;
     /// Connections that may live on without a user; beyond, they are reset.
     "net.ipv4." tcp_max_orphans: u32 = 65_536, 0..=0xff_ffff;
+    /// Connections in TIME-WAIT that are remembered; each takes some 150 bytes.
+    "net.ipv4." tcp_max_tw_buckets: u32 = 65_536, 0..=0xff_ffff;
+    /// Connections of ours may take the place of one in TIME-WAIT that used timestamps, a second
+    /// after its last segment (RFC 6191): 0 never, 1 always, 2 from and to loopback only.
+    "net.ipv4." tcp_tw_reuse: u32 = 1, 0..=2;
+}
+
+/// A connection is counted on for each such part of a host's memory, as Linux sizes its tables.
+const BYTES_PER_CONNECTION: u64 = 128 << 10;
+
+impl Sysctl {
+    /// The limits of a host that has this much memory in all: queued text takes 3/32 of it at most
+    /// (`tcp_mem`), and the bounds on connections that nobody owns follow. The shares are Linux's.
+    #[must_use]
+    pub fn for_memory(bytes: u64) -> Self {
+        let connections = (bytes / BYTES_PER_CONNECTION).clamp(64, 512 << 10) as u32;
+        // One connection's buffer is a 128th at most.
+        let share = (bytes / 128).min(u32::MAX.into()) as u32;
+        let buffer = |initial: u32, most: u32| most.min(share.max(initial));
+        let Self {
+            tcp_rmem: [rmem_least, rmem, rmem_most],
+            tcp_wmem: [wmem_least, wmem, wmem_most],
+            ..
+        } = Self::default();
+        Self {
+            tcp_mem: tcp_mem(bytes / 32 * 3),
+            tcp_max_orphans: connections,
+            tcp_max_tw_buckets: connections,
+            tcp_max_syn_backlog: (connections / 128).max(128),
+            tcp_rmem: [rmem_least, rmem, buffer(rmem, rmem_most)],
+            tcp_wmem: [wmem_least, wmem, buffer(wmem, wmem_most)],
+            ..Self::default()
+        }
+    }
 }
 
 /// `tcp_mem` for a stack whose connections may hold this many bytes in all. The shares are
@@ -439,6 +473,24 @@ mod tests {
         assert_eq!(sysctl.tcp_wmem, [4096, 65_536, 1_000_000]);
         sysctl.set("net.ipv4.tcp_sack", "0").unwrap();
         assert!(!sysctl.tcp_sack);
+    }
+
+    #[test]
+    fn limits_follow_from_memory() {
+        let small = Sysctl::for_memory(64 << 20);
+        assert_eq!(small.tcp_mem, [768, 1024, 1536]);
+        assert_eq!(
+            (small.tcp_max_orphans, small.tcp_max_tw_buckets),
+            (512, 512)
+        );
+        assert_eq!(small.tcp_rmem, [4096, 131_072, 524_288]);
+        assert_eq!(small.tcp_wmem, [4096, 16_384, 524_288]);
+        let large = Sysctl::for_memory(16 << 30);
+        assert_eq!(large.tcp_mem, [196_608, 262_144, 393_216]);
+        assert_eq!(large.tcp_max_orphans, 131_072);
+        let usual = Sysctl::default();
+        assert_eq!(large.tcp_rmem, usual.tcp_rmem);
+        assert_eq!(large.tcp_wmem, usual.tcp_wmem);
     }
 
     #[test]

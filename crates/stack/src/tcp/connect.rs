@@ -80,9 +80,9 @@ impl Host {
         if port == 0 {
             key.local_port = self
                 .tcp
-                .ephemeral_port(now, &key, self.env.sysctl.ip_local_port_range)
+                .ephemeral_port(now, &key, &self.env.sysctl)
                 .ok_or(StackError::NoPorts)?;
-        } else if !self.tcp.is_free(now, &key) {
+        } else if !self.tcp.is_free(now, &key, self.env.sysctl.tcp_tw_reuse) {
             return Err(StackError::AddressInUse(SocketAddr::new(ip, asked.port())));
         }
         Ok(key)

@@ -24,6 +24,7 @@ mod watch;
 
 use core::net::SocketAddr;
 
+use fullsend_tcp::Sysctl;
 use fullsend_units::Instant;
 
 pub use calls::Interest;
@@ -107,26 +108,22 @@ impl Tcp {
     }
 
     /// Nobody has the four-tuple, or one in TIME-WAIT that can be told from a new one.
-    fn is_free(&mut self, now: Instant, key: &FlowKey) -> bool {
+    fn is_free(&mut self, now: Instant, key: &FlowKey, tcp_tw_reuse: u32) -> bool {
         match self.find(key) {
             None => true,
             Some(Target::Socket(_)) => false,
-            Some(Target::TimeWait(index)) => self.time_wait.is_reusable(now, index),
+            Some(Target::TimeWait(index)) => self.time_wait.is_reusable(now, index, tcp_tw_reuse),
         }
     }
 
     /// A port for a connection to where `key` says.
-    fn ephemeral_port(
-        &mut self,
-        now: Instant,
-        key: &FlowKey,
-        [first, last]: [u16; 2],
-    ) -> Option<u16> {
+    fn ephemeral_port(&mut self, now: Instant, key: &FlowKey, sysctl: &Sysctl) -> Option<u16> {
         let to = (key.local, key.remote, key.remote_port);
+        let [first, last] = sysctl.ip_local_port_range;
         let mut ports = self.ports.clone();
         let port = ports.choose(first..=last, to, |local_port| {
             let key = FlowKey { local_port, ..*key };
-            !self.listeners.uses_port(local_port) && self.is_free(now, &key)
+            !self.listeners.uses_port(local_port) && self.is_free(now, &key, sysctl.tcp_tw_reuse)
         });
         self.ports = ports;
         port

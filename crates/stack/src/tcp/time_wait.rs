@@ -11,9 +11,6 @@ use crate::demux::{FlowKey, Target};
 use crate::table::Table;
 use crate::timer::Wheel;
 
-/// Most entries (Linux's tcp_max_tw_buckets scales with memory; this many take some 10 MB).
-const LIMIT: usize = 65_536;
-
 /// One entry.
 #[derive(Debug)]
 pub(crate) struct Remains {
@@ -64,9 +61,13 @@ impl TimeWaits {
     }
 
     /// A connection of ours may take the entry's four-tuple.
-    pub(super) fn is_reusable(&self, now: Instant, index: u32) -> bool {
+    pub(super) fn is_reusable(&self, now: Instant, index: u32, tcp_tw_reuse: u32) -> bool {
         let entry = self.table.get(index);
-        entry.is_some_and(|e| e.tw.is_reusable(now))
+        entry.is_some_and(|e| match tcp_tw_reuse {
+            0 => false,
+            2 if !(e.key.local.is_loopback() || e.key.remote.is_loopback()) => false,
+            _ => e.tw.is_reusable(now),
+        })
     }
 
     fn remove(&mut self, index: u32) -> Option<Remains> {
@@ -86,7 +87,7 @@ impl Host {
             return false;
         };
         let key = socket.key;
-        if self.tcp.time_wait.table.len() >= LIMIT {
+        if self.tcp.time_wait.table.len() >= self.env.sysctl.tcp_max_tw_buckets as usize {
             self.mib.socket.tw_overflow += 1;
             return false;
         }

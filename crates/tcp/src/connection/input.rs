@@ -14,6 +14,10 @@ const TS_RECENT_VALID_S: u32 = 24 * 24 * 3600;
 /// What a peer may send again lies this near at least, whatever our window.
 const LEAST_NEAR: u32 = 65_536;
 
+/// Received text takes up to twice `SO_RCVBUF` and this, whatever its pieces: twice, as a piece
+/// may hold on to a block of four times its size, and the window is half the buffer.
+const BESIDE_RCVBUF: usize = 64 << 10;
+
 /// Why an answer to a bad segment is sent, each with its own counter when it is withheld.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Complaint {
@@ -326,6 +330,16 @@ impl Connection {
         false
     }
 
+    /// What waits behind holes, in ever so small pieces, takes no more memory than whole segments
+    /// would: the furthest is thrown away (RFC 2018 8 lets us), and sent again.
+    fn bound_out_of_order(&mut self, cx: &mut Cx<'_>) {
+        let most = 2 * self.rcv.window.rcvbuf() as usize + BESIDE_RCVBUF;
+        let held = self.rcv.queue.truesize();
+        if held > most && self.rcv.queue.prune(held - most) {
+            cx.mib.ofo_pruned += 1;
+        }
+    }
+
     fn after_text(&mut self, cx: &mut Cx<'_>, arrival: Arrival, segment_len: u32, segs: u32) {
         match arrival {
             Arrival::InOrder { bytes, had_gap } => {
@@ -349,6 +363,7 @@ impl Connection {
             Arrival::OutOfOrder => {
                 cx.mib.ofo_queue += u64::from(segs);
                 self.rcv.ack.quick();
+                self.bound_out_of_order(cx);
             }
             Arrival::Duplicate => {
                 cx.mib.delayed_ack_lost += 1;
