@@ -66,6 +66,13 @@ pub(crate) type Route = (Cidr, Option<IpAddr>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError(pub(crate) String);
 
+impl ConfigError {
+    /// From a text that names the setting and the mend.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -171,6 +171,12 @@ impl Stack {
         self.finish(shard, now);
     }
 
+    /// A thread that sleeps in a call was woken, and has not looked what for: there is more to
+    /// come from it.
+    pub fn has_woken(&self) -> bool {
+        self.shared.lock().0.waiting.has_woken()
+    }
+
     /// Sets the clock, if it is a [manual](Clock::manual) one and that is later than what it shows.
     pub fn advance_to(&self, at: Instant) {
         self.shared.clock.advance_to(at);

@@ -60,6 +60,12 @@ impl Waiting {
         self.signal();
     }
 
+    /// Somebody was woken and has not run since.
+    pub(crate) fn has_woken(&self) -> bool {
+        let woken = |s: &Arc<Sleeper>| s.woken.load(Ordering::Relaxed);
+        self.by_handle.values().flatten().any(woken) || self.timed.iter().any(|(_, s)| woken(s))
+    }
+
     /// When the first of them gives up.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timed.iter().map(|(at, _)| *at).min()

@@ -1,0 +1,119 @@
+//! `--so_flags`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use fullsend_blocking::{Config, ConfigError};
+
+/// Free payload memory kept for reuse, bytes: packetdrill locks all memory.
+const POOL_BYTES: &str = "2097152";
+
+/// What `--so_flags` says.
+#[derive(Debug)]
+pub(crate) struct Flags {
+    pub(crate) config: Config,
+    /// Read again whenever it changed.
+    pub(crate) settings: Option<PathBuf>,
+    /// Tunables that the stack does not have.
+    pub(crate) unknown: Vec<ConfigError>,
+}
+
+/// Keys of [`Config`] that make sense here beside tunables.
+const PASSED_ON: [&str; 6] = ["mtu", "gso", "gro", "qdisc", "seed", "pool_bytes"];
+
+fn mistake(text: &str) -> ConfigError {
+    ConfigError::new(text)
+}
+
+impl Flags {
+    /// From `local=ADDR,prefix=N,remote=ADDR,mtu=N,KEY=VALUE,settings=FILE`.
+    ///
+    /// `local` may be given once for each family, `prefix` belongs to the `local` before it.
+    /// `remote` is looked at for mistakes only: everything is reached through the one link.
+    pub(crate) fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut locals = Vec::<(IpAddr, Option<u8>)>::new();
+        let mut config = Config::default();
+        config.set("pool_bytes", POOL_BYTES)?;
+        config.set("seed", "1")?;
+        let (mut settings, mut unknown) = (None, Vec::new());
+        for (key, value) in Config::pairs(text)? {
+            match key.as_str() {
+                "local" => locals.push((address(&key, &value)?, None)),
+                "remote" => {
+                    address(&key, &value)?;
+                }
+                "prefix" => {
+                    let local = locals.last_mut();
+                    let local = local.ok_or_else(|| mistake("prefix belongs behind local="))?;
+                    local.1 = Some(prefix(local.0, &value)?);
+                }
+                "settings" => settings = Some(PathBuf::from(value)),
+                key if PASSED_ON.contains(&key) => config.set(key, &value)?,
+                key => unknown.extend(config.set(key, &value).err()),
+            }
+        }
+        if locals.is_empty() {
+            return Err(mistake(
+                "no local address: give --so_flags=local=ADDR with the address of --local_ip",
+            ));
+        }
+        for (address, prefix) in locals {
+            let usual = if address.is_ipv4() { 16 } else { 64 };
+            config.set("address", &format!("{address}/{}", prefix.unwrap_or(usual)))?;
+        }
+        // Point to point: whoever the script speaks of is at the other end.
+        config.set("route", "0.0.0.0/0")?;
+        config.set("route", "::/0")?;
+        Ok(Self {
+            config,
+            settings,
+            unknown,
+        })
+    }
+}
+
+fn address(key: &str, value: &str) -> Result<IpAddr, ConfigError> {
+    let address = value.parse::<IpAddr>().map(|a| a.to_canonical());
+    address.map_err(|_| mistake(&format!("{key}={value}: give an IPv4 or IPv6 address")))
+}
+
+fn prefix(of: IpAddr, value: &str) -> Result<u8, ConfigError> {
+    let most = if of.is_ipv4() { 32 } else { 128 };
+    let prefix = value.trim_start_matches('/').parse().ok();
+    let prefix = prefix.filter(|&prefix| prefix <= most);
+    prefix.ok_or_else(|| mistake(&format!("prefix={value}: give a number from 0 to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Flags;
+
+    #[test]
+    fn all_that_a_run_may_say() {
+        let text = "local=192.168.0.1,prefix=24,local=fd3d::1,prefix=48,remote=192.0.2.1,mtu=1460,\
+                    tcp_wmem=4096,16384,65536,net.ipv4.tcp_nonsense=1,settings=/tmp/x,gro=off";
+        let flags = Flags::parse(text).unwrap();
+        assert_eq!(flags.settings.unwrap().to_str(), Some("/tmp/x"));
+        assert_eq!(flags.unknown.len(), 1);
+        let shown = format!("{:?}", flags.config);
+        assert!(
+            shown.contains("192.168.0.1") && shown.contains("prefix: 48"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_mend() {
+        for (text, part) in [
+            ("", "give --so_flags=local="),
+            ("local=here", "local=here"),
+            ("local=10.0.0.1,prefix=33", "0 to 32"),
+            ("prefix=8", "behind local="),
+            ("local=10.0.0.1,mtu=big", "mtu"),
+            ("local=10.0.0.1,remote=", "remote="),
+        ] {
+            let error = Flags::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The one stack that a run of packetdrill has, and its clock.
+
+use std::ffi::{c_int, c_long};
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use fullsend_blocking::{Clock, ConfigError, Errno, Hand, Handle, Outbox, Stack};
+use fullsend_units::{Instant, Nanos};
+use parking_lot::{Mutex, RwLock};
+
+use crate::files::Files;
+use crate::flags::Flags;
+use crate::settings::Settings;
+
+/// What the clock shows at the start, us since the epoch. Any time would do; the same one makes
+/// runs alike.
+const EPOCH_MICROS: u64 = 1_000_000_000_000_000;
+/// Turns that may pass without time going on.
+const TURNS_AT_ONCE: usize = 1000;
+/// How long a thread that was woken may take until it has done what it was woken for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) struct Instance {
+    pub(crate) stack: Stack,
+    pub(crate) outbox: Outbox,
+    pub(crate) files: Files,
+    settings: Mutex<Settings>,
+    clock: Clock,
+}
+
+/// The run's.
+static CURRENT: RwLock<Option<Arc<Instance>>> = RwLock::new(None);
+
+/// The stack of this run; EBADF for everything once it has ended.
+pub(crate) fn current() -> Result<Arc<Instance>, Errno> {
+    CURRENT.read().clone().ok_or(Errno::EBADF)
+}
+
+/// Ends the run.
+pub(crate) fn end() {
+    let instance = CURRENT.write().take();
+    if let Some(instance) = instance {
+        instance.stack.end(Errno::EBADF);
+    }
+}
+
+/// Begins it.
+pub(crate) fn begin(flags: &str) -> io::Result<()> {
+    let instance = Arc::new(Instance::new(Flags::parse(flags)?)?);
+    *CURRENT.write() = Some(instance);
+    Ok(())
+}
+
+impl Instance {
+    pub(crate) fn new(flags: Flags) -> io::Result<Self> {
+        let clock = Clock::manual();
+        // Not at its very beginning, where "a second ago" would be.
+        clock.advance_to(Instant::ZERO + Nanos::from_secs(1));
+        let hand = Hand {
+            offload: true,
+            completes_at_once: true,
+        };
+        let stack = Stack::by_hand(&flags.config, clock.clone(), hand)?;
+        let outbox = stack.outbox().cloned().ok_or(io::ErrorKind::Unsupported)?;
+        let mut settings = Settings::new(flags.settings);
+        flags
+            .unknown
+            .iter()
+            .for_each(|e: &ConfigError| settings.warn(e));
+        let instance = Self {
+            stack,
+            outbox,
+            files: Files::default(),
+            settings: Mutex::new(settings),
+            clock,
+        };
+        instance.refresh();
+        Ok(instance)
+    }
+
+    /// Takes over what a script's commands changed.
+    pub(crate) fn refresh(&self) {
+        self.settings.lock().refresh(&self.stack);
+    }
+
+    pub(crate) fn handle(&self, fd: c_int) -> Result<Handle, Errno> {
+        self.files.get(fd)
+    }
+
+    pub(crate) fn add(&self, handle: Handle) -> Result<c_int, Errno> {
+        self.files.add(&self.stack, handle)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// A time as packetdrill knows it, us since the epoch.
+    pub(crate) fn micros(at: Instant) -> c_long {
+        (EPOCH_MICROS + at.as_micros()) as c_long
+    }
+
+    /// Waits until every thread that was woken has done what it was woken for: time must not pass
+    /// before.
+    fn rest(&self) {
+        let mut waited = Duration::ZERO;
+        let step = Duration::from_micros(50);
+        while self.stack.has_woken() && waited < PATIENCE {
+            thread::sleep(step);
+            waited += step;
+        }
+    }
+
+    /// Lets time pass, timer by timer, until `at` or until `enough` says so.
+    pub(crate) fn pass(&self, at: Instant, mut enough: impl FnMut() -> bool) {
+        let mut turns = 0;
+        loop {
+            self.rest();
+            if enough() {
+                return;
+            }
+            let next = self.stack.deadline().filter(|&next| next <= at);
+            let Some(next) = next.filter(|_| turns < TURNS_AT_ONCE) else {
+                break;
+            };
+            turns = if next > self.now() { 0 } else { turns + 1 };
+            self.clock.advance_to(next);
+            self.stack.turn();
+        }
+        self.clock.advance_to(at);
+        self.stack.turn();
+        self.rest();
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn sleep(&self, span: Nanos) {
+        self.pass(self.now() + span, || false);
+    }
+}

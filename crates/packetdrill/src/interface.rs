@@ -1,0 +1,85 @@
+//! What packetdrill finds in the library: one function, which fills a table of functions.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::{calls, instance, netdev};
+
+/// A function of the table; packetdrill knows its type by its place.
+type Slot = *const c_void;
+
+/// `struct packetdrill_interface`: 33 pointers.
+#[repr(C)]
+pub(crate) struct Interface {
+    userdata: *mut c_void,
+    functions: [Slot; 32],
+}
+
+const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
+
+/// In the order that packetdrill has them.
+fn functions() -> [Slot; 32] {
+    [
+        calls::free as Slot,
+        calls::socket as Slot,
+        calls::bind as Slot,
+        calls::listen as Slot,
+        calls::accept as Slot,
+        calls::connect as Slot,
+        calls::read as Slot,
+        calls::readv as Slot,
+        calls::recv as Slot,
+        calls::recvfrom as Slot,
+        calls::recvmsg as Slot,
+        calls::write as Slot,
+        calls::writev as Slot,
+        calls::send as Slot,
+        calls::sendto as Slot,
+        calls::sendmsg as Slot,
+        calls::fcntl as Slot,
+        calls::ioctl as Slot,
+        calls::close as Slot,
+        calls::shutdown as Slot,
+        calls::getsockopt as Slot,
+        calls::setsockopt as Slot,
+        calls::poll as Slot,
+        netdev::netdev_send as Slot,
+        netdev::netdev_receive as Slot,
+        calls::usleep as Slot,
+        calls::gettimeofday as Slot,
+        calls::epoll_create as Slot,
+        calls::epoll_ctl as Slot,
+        calls::epoll_wait as Slot,
+        calls::pipe as Slot,
+        calls::splice as Slot,
+    ]
+}
+
+/// packetdrill's way in. There is no way to tell it of a failure: one is written to standard
+/// error, and the program ends.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interface: *mut Interface) {
+    let flags = if flags.is_null() {
+        "".into()
+    } else {
+        // SAFETY: packetdrill gives the text of --so_flags, which ends with a NUL.
+        unsafe { CStr::from_ptr(flags) }.to_string_lossy()
+    };
+    let begun = std::panic::catch_unwind(|| instance::begin(&flags));
+    let error = match begun {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("a mistake in the stack, please report it".to_owned()),
+    };
+    if let Some(error) = error {
+        eprintln!("fullsend: {error}");
+        // SAFETY: ends the process, without anything that runs at its end.
+        unsafe { libc::_exit(1) };
+    }
+    let filled = Interface {
+        // Nobody looks at it: there is one stack.
+        userdata: std::ptr::dangling_mut(),
+        functions: functions(),
+    };
+    // SAFETY: packetdrill gives room for the table.
+    unsafe { interface.write(filled) };
+}

@@ -1,0 +1,41 @@
+//! `close` and `getsockopt` for the whole program, where the library is preloaded too:
+//! packetdrill's `%{ }%` blocks and its end go past the interface. What is not ours goes to the
+//! kernel.
+
+use std::ffi::{c_int, c_void};
+
+use fullsend_blocking::c::returned;
+use libc::socklen_t;
+
+use crate::calls;
+use crate::files::kernel_close;
+use crate::instance::current;
+
+fn is_ours(fd: c_int) -> bool {
+    current().is_ok_and(|instance| instance.handle(fd).is_ok())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn close(fd: c_int) -> c_int {
+    if is_ours(fd) {
+        return returned(|| calls::close_ours(fd));
+    }
+    kernel_close(fd)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller gives what `getsockopt(2)` takes, to us or to the kernel.
+    unsafe {
+        if is_ours(fd) {
+            return calls::getsockopt(std::ptr::null_mut(), fd, level, name, value, len);
+        }
+        libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int
+    }
+}

@@ -1,0 +1,156 @@
+//! Packets to the stack and from it.
+
+use std::ffi::{c_int, c_longlong, c_void};
+use std::slice;
+use std::thread;
+use std::time::Duration;
+
+use fullsend_blocking::Errno;
+use fullsend_blocking::c::returned;
+use fullsend_buf::Slice;
+use fullsend_offload::{Checksum, Packet, segment};
+use fullsend_units::Instant;
+
+use crate::checksum::{BadChecksum, verify};
+use crate::instance::{Instance, current};
+
+/// How long to wait, in real time, for a packet that no timer will send: another thread may be
+/// about to.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_micros(200);
+/// How far virtual time may run ahead for one packet.
+const FAR_US: u64 = 3_600_000_000;
+
+pub(crate) unsafe extern "C" fn netdev_send(
+    _: *mut c_void,
+    packet: *const c_void,
+    len: usize,
+) -> c_int {
+    returned(|| {
+        let instance = current()?;
+        if packet.is_null() {
+            return Err(Errno::EFAULT);
+        }
+        instance.refresh();
+        // SAFETY: not null, and packetdrill gives that many bytes.
+        let packet = unsafe { slice::from_raw_parts(packet.cast::<u8>(), len) };
+        let packet = Packet::from_frame(Slice::copied_from(packet));
+        instance.stack.input(&mut vec![packet]);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn netdev_receive(
+    _: *mut c_void,
+    buffer: *mut c_void,
+    count: *mut usize,
+    time_usecs: *mut c_longlong,
+) -> c_int {
+    let mut received = None;
+    let ret = returned(|| {
+        let instance = current()?;
+        if buffer.is_null() || count.is_null() || time_usecs.is_null() {
+            return Err(Errno::EFAULT);
+        }
+        instance.refresh();
+        received = next(&instance);
+        Ok(())
+    });
+    if ret == 0 {
+        let (at, bytes) = received.unwrap_or_default();
+        // SAFETY: none is null; packetdrill's buffer is of `count` bytes.
+        unsafe {
+            let room = count.read();
+            count.write(0);
+            time_usecs.write(Instance::micros(at) as c_longlong);
+            if bytes.len() <= room {
+                buffer.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len());
+                count.write(bytes.len());
+            }
+        }
+    }
+    ret
+}
+
+/// The next packet and when it left; none if there is none, or a wrong one: packetdrill takes
+/// that for a failure of the test.
+fn next(instance: &Instance) -> Option<(Instant, Vec<u8>)> {
+    let has_some = || !instance.outbox.is_empty();
+    let horizon = instance.now() + fullsend_units::Nanos::from_micros(FAR_US);
+    let mut waited = Duration::ZERO;
+    while !has_some() {
+        if instance.stack.deadline().is_some_and(|at| at <= horizon) {
+            let next = instance.stack.deadline().unwrap_or(horizon);
+            instance.pass(next.max(instance.now()), has_some);
+        } else if waited < PATIENCE {
+            thread::sleep(STEP);
+            waited += STEP;
+        } else {
+            eprintln!("fullsend: no packet leaves the stack, and none will");
+            return None;
+        }
+    }
+    let (at, packet) = instance.outbox.take()?;
+    match bytes(packet) {
+        Ok(bytes) => Some((at, bytes)),
+        Err((bytes, wrong)) => {
+            eprintln!("fullsend: the stack sent a packet that is wrong, {wrong}: {bytes:02x?}");
+            None
+        }
+    }
+}
+
+/// The packet as one, its checksum completed, after a look at each of the packets that a wire
+/// would see.
+pub(crate) fn bytes(packet: Packet) -> Result<Vec<u8>, (Vec<u8>, BadChecksum)> {
+    let mut whole = packet.to_bytes();
+    if packet.offload.checksum == Checksum::Partial {
+        complete(&mut whole, &packet);
+    }
+    let mut on_the_wire = Vec::new();
+    segment(packet, &mut on_the_wire);
+    let pieces = on_the_wire.iter().map(Packet::to_bytes);
+    for piece in pieces.chain([whole.clone()]) {
+        if let Err(wrong) = verify(&piece) {
+            return Err((piece, wrong));
+        }
+    }
+    Ok(whole)
+}
+
+/// What a network card does: the field holds the pseudo-header's sum, the checksum is over it too.
+fn complete(bytes: &mut [u8], packet: &Packet) {
+    let at = usize::from(packet.layers.transport);
+    let field = match packet.layers.protocol {
+        6 => at + 16,
+        17 => at + 6,
+        _ => return,
+    };
+    let checksum = fullsend_wire::checksum::sum(&bytes[at..]).checksum();
+    if let Some(place) = bytes.get_mut(field..field + 2) {
+        place.copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_buf::Slice;
+    use fullsend_offload::Packet;
+
+    use super::bytes;
+    use crate::BadChecksum;
+
+    #[test]
+    fn a_packet_with_a_wrong_checksum_is_not_let_through() {
+        let mut icmp = [
+            0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0, 0xf7, 0xff, 0,
+            0, 0, 0,
+        ];
+        icmp[10..12].copy_from_slice(&[0x66, 0xdf]);
+        let packet = |bytes: &[u8]| Packet::from_frame(Slice::copied_from(bytes));
+        assert_eq!(bytes(packet(&icmp)).unwrap(), icmp);
+        icmp[27] ^= 1;
+        let (_, wrong) = bytes(packet(&icmp)).unwrap_err();
+        assert_eq!(wrong, BadChecksum::Transport(1));
+    }
+}

@@ -1,0 +1,65 @@
+//! The file through which a script's `sysctl` commands reach the stack.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use fullsend_blocking::{Config, ConfigError, Stack};
+
+/// What tells one state of a file from another, without reading it.
+type Stamp = (i64, i64, u64, u64);
+
+/// A file of `KEY=VALUE` lines, and how it was when it was read last.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    file: Option<PathBuf>,
+    seen: Option<Stamp>,
+    /// Said once.
+    warned: BTreeSet<String>,
+}
+
+impl Settings {
+    pub(crate) fn new(file: Option<PathBuf>) -> Self {
+        Self {
+            file,
+            seen: None,
+            warned: BTreeSet::new(),
+        }
+    }
+
+    /// Applies the file if it has changed. One that is not there has no settings yet.
+    pub(crate) fn refresh(&mut self, stack: &Stack) {
+        let Some(file) = &self.file else {
+            return;
+        };
+        let Ok(meta) = fs::metadata(file) else {
+            return;
+        };
+        let stamp = (meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino());
+        if self.seen.replace(stamp) == Some(stamp) {
+            return;
+        }
+        let Ok(text) = fs::read_to_string(file) else {
+            return;
+        };
+        match Config::pairs(&text) {
+            Err(error) => self.warn(&error),
+            Ok(pairs) => {
+                for (key, value) in pairs {
+                    if let Err(error) = stack.set(&key, &value) {
+                        self.warn(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the user, once for each text: a tunable that we do not have must not end a script.
+    pub(crate) fn warn(&mut self, error: &ConfigError) {
+        let text = error.to_string();
+        if self.warned.insert(text.clone()) {
+            eprintln!("fullsend: {text}");
+        }
+    }
+}

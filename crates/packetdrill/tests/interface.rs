@@ -1,0 +1,232 @@
+//! The library, loaded and driven as packetdrill does.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the calls of a C interface"
+)]
+
+mod common;
+
+use std::sync::mpsc;
+use std::thread;
+
+use common::{ACK, Drill, FIN, PSH, RST, SYN, address, errno, tcp};
+
+const FLAGS: &str = "local=192.168.0.1,prefix=16,remote=192.0.2.1,seed=7";
+
+/// A passive handshake: the accepted socket, the next number that we send, and the peer's.
+fn accepted(drill: &Drill, listener: i32) -> (i32, u32, u32) {
+    drill.inject(&tcp((9, 8080), SYN, 100, 0, &[]));
+    let syn_ack = drill.receive();
+    assert_eq!((syn_ack.flags, syn_ack.ack), (SYN | ACK, 101));
+    drill.inject(&tcp((9, 8080), ACK, 101, syn_ack.seq + 1, &[]));
+    let fd = drill.accept(listener);
+    assert!(fd >= 0);
+    (fd, syn_ack.seq + 1, 101)
+}
+
+#[test]
+fn a_passive_open_data_both_ways_and_the_end() {
+    let drill = Drill::new(FLAGS);
+    let listener = drill.listener(8080);
+    let (fd, seq, peer) = accepted(&drill, listener);
+    drill.set_nonblocking(fd);
+    assert_eq!(drill.read(fd, 10), Err(libc::EAGAIN));
+    drill.inject(&tcp((9, 8080), PSH | ACK, peer, seq, b"hello"));
+    assert_eq!(drill.read(fd, 10).unwrap(), b"hello");
+    assert_eq!(drill.write(fd, &[7; 5000]), 5000);
+    // Ten segments fit cwnd: one super-segment or several, with the ACK on board.
+    let mut got = Vec::new();
+    while got.len() < 5000 {
+        let sent = drill.receive();
+        assert_eq!((sent.ack, sent.seq), (peer + 5, seq + got.len() as u32));
+        got.extend(sent.payload);
+    }
+    assert_eq!(got, [7; 5000]);
+    drill.inject(&tcp((9, 8080), ACK, peer + 5, seq + 5000, &[]));
+    // packetdrill closes what a script left open with libc's close, and resets the peer.
+    assert_eq!(drill.close(fd), 0);
+    let fin = drill.receive();
+    assert_eq!((fin.flags & FIN, fin.seq), (FIN, seq + 5000));
+    assert_eq!(unsafe { libc::close(listener) }, 0);
+    drill.inject(&tcp((9, 8080), RST, peer + 5, 0, &[]));
+    assert_eq!(drill.close(fd), -1);
+    assert_eq!(errno(), libc::EBADF);
+}
+
+#[test]
+fn an_active_open_that_does_not_wait() {
+    let drill = Drill::new(FLAGS);
+    let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+    let to = address([192, 0, 2, 1], 8080);
+    let connect = || unsafe { (drill.ifc.connect)(drill.ifc.ud, fd, (&raw const to).cast(), 16) };
+    assert_eq!(connect(), -1);
+    assert_eq!(errno(), libc::EINPROGRESS);
+    let syn = drill.receive();
+    assert_eq!((syn.flags & (SYN | ACK), syn.ports.1), (SYN, 8080));
+    drill.usleep(50_000);
+    drill.inject(&tcp((8080, syn.ports.0), SYN | ACK, 500, syn.seq + 1, &[]));
+    let ack = drill.receive();
+    assert_eq!((ack.flags, ack.ack), (ACK, 501));
+    assert!((50_000..51_000).contains(&(ack.at_us - syn.at_us)));
+    assert_eq!(connect(), 0);
+    assert_eq!(connect(), -1);
+    assert_eq!(errno(), libc::EISCONN);
+}
+
+#[test]
+fn packets_carry_the_time_at_which_they_left_not_that_of_the_call() {
+    let drill = Drill::new(FLAGS);
+    let start = drill.now_us();
+    let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+    let to = address([192, 0, 2, 1], 8080);
+    unsafe { (drill.ifc.connect)(drill.ifc.ud, fd, (&raw const to).cast(), 16) };
+    // The SYN is sent again after 1 and 3 seconds (RFC 6298 2.1, 5.5) while packetdrill sleeps.
+    drill.usleep(3_500_000);
+    let times = [0; 3].map(|_| drill.receive().at_us - start);
+    for (time, due) in times.into_iter().zip([0, 1_000_000, 3_000_000]) {
+        assert!((due..due + 1000).contains(&time), "{times:?}");
+    }
+    // Nothing is there now: time goes on until there is.
+    let next = drill.receive().at_us - start;
+    assert!((7_000_000..7_001_000).contains(&next), "{next}");
+    assert!(drill.now_us() - start >= next);
+}
+
+#[test]
+fn time_stands_still_unless_packetdrill_lets_it_pass() {
+    let drill = Drill::new(FLAGS);
+    let first = drill.now_us();
+    thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(drill.now_us(), first + 1);
+    drill.usleep(1000);
+    assert_eq!(drill.now_us(), first + 1002);
+}
+
+/// The state of a thread, as packetdrill looks at it.
+fn state(tid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().chars().next().unwrap()
+}
+
+#[test]
+fn a_call_that_waits_sleeps_in_the_kernel_and_packets_go_on() {
+    let drill = Drill::new(FLAGS);
+    let listener = drill.listener(8080);
+    let start = drill.now_us();
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let drill = &drill;
+        let waiting = scope.spawn(move || {
+            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
+                .unwrap();
+            let fd = drill.accept(listener);
+            (fd, drill.read(fd, 100))
+        });
+        let tid = told.recv().unwrap();
+        let until_asleep = || {
+            while state(tid) != 'S' {
+                thread::yield_now();
+            }
+        };
+        until_asleep();
+        drill.usleep(200_000);
+        drill.inject(&tcp((9, 8080), SYN, 100, 0, &[]));
+        let syn_ack = drill.receive();
+        drill.inject(&tcp((9, 8080), ACK, 101, syn_ack.seq + 1, &[]));
+        until_asleep();
+        drill.usleep(100_000);
+        drill.inject(&tcp((9, 8080), PSH | ACK, 101, syn_ack.seq + 1, b"hello"));
+        let (fd, read) = waiting.join().unwrap();
+        assert!(fd >= 0);
+        assert_eq!(read.unwrap(), b"hello");
+        assert!((300_000..301_000).contains(&(drill.now_us() - start)));
+    });
+}
+
+#[test]
+fn poll_waits_as_long_as_virtual_time_says() {
+    let drill = Drill::new(FLAGS);
+    let listener = drill.listener(8080);
+    let mut files = [libc::pollfd {
+        fd: listener,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let drill = &drill;
+        let waiting = scope.spawn(move || {
+            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
+                .unwrap();
+            unsafe { (drill.ifc.poll)(drill.ifc.ud, files.as_mut_ptr(), 1, 60_000) }
+        });
+        let tid = told.recv().unwrap();
+        while state(tid) != 'S' {
+            thread::yield_now();
+        }
+        drill.usleep(61_000_000);
+        assert_eq!(waiting.join().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_super_segment_is_one_packet() {
+    let drill = Drill::new(&format!("{FLAGS},tcp_min_tso_segs=10"));
+    let listener = drill.listener(8080);
+    let (fd, seq, _) = accepted(&drill, listener);
+    assert_eq!(drill.write(fd, &[1; 10_000]), 10_000);
+    // Two of half a congestion window each, so that there are two to schedule.
+    for seq in [seq, seq + 5000] {
+        let sent = drill.receive();
+        assert_eq!((sent.seq, sent.payload.len()), (seq, 5000));
+    }
+}
+
+#[test]
+fn the_settings_file_is_read_again_when_it_changes() {
+    let file = std::env::temp_dir().join(format!("fullsend-settings-{}", std::process::id()));
+    std::fs::write(
+        &file,
+        "net.ipv4.tcp_timestamps = 0\nnet.ipv4.tcp_no_such = 1\n",
+    )
+    .unwrap();
+    let drill = Drill::new(&format!("{FLAGS},settings={}", file.display()));
+    let to = address([192, 0, 2, 1], 8080);
+    let syn_len = || {
+        let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+        unsafe { (drill.ifc.connect)(drill.ifc.ud, fd, (&raw const to).cast(), 16) };
+        let (_, packet) = drill.receive_raw().unwrap();
+        assert_eq!(drill.close(fd), 0);
+        packet.len()
+    };
+    let without = syn_len();
+    std::fs::write(&file, "tcp_timestamps=1\n# another size\n").unwrap();
+    assert_eq!(syn_len(), without + 8);
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn calls_fail_as_on_linux() {
+    let drill = Drill::new(FLAGS);
+    let fd = drill.socket(libc::SOCK_STREAM);
+    assert_eq!(drill.read(fd, 10), Err(libc::ENOTCONN));
+    assert_eq!(drill.read(12_345, 10), Err(libc::EBADF));
+    let null = std::ptr::null();
+    assert_eq!(unsafe { (drill.ifc.bind)(drill.ifc.ud, fd, null, 16) }, -1);
+    assert_eq!(errno(), libc::EFAULT);
+    assert_eq!(drill.socket(99), -1);
+    let mut fds = [0; 2];
+    assert_eq!(
+        unsafe { (drill.ifc.pipe)(drill.ifc.ud, fds.as_mut_ptr()) },
+        0
+    );
+    assert_eq!(drill.write(fds[1], b"through the pipe"), 16);
+    assert_eq!(drill.read(fds[0], 7).unwrap(), b"through");
+}
+
+#[test]
+fn no_packet_comes_where_none_can() {
+    let drill = Drill::new(FLAGS);
+    let _listener = drill.listener(8080);
+    assert!(drill.receive_raw().is_none());
+}
