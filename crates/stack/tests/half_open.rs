@@ -262,3 +262,19 @@ fn without_a_flood_no_cookie_is_believed() {
         Ok(Some(TcpError::ConnectionReset))
     );
 }
+
+/// A client that lost its first text and has filled our window: its ACKs stand at the window's
+/// edge, and it echoes the ACK that answered one of its segments.
+#[test]
+fn a_client_with_a_full_window_completes_its_handshake() {
+    let (mut net, listener, _, ack) = half_open(4);
+    net.run_for(Nanos::from_millis(20));
+    inject(&mut net, &ack, |r| r.seq += 70_000);
+    inject(&mut net, &ack, |r| {
+        r.seq += u32::from(u16::MAX);
+        // Between the SYN-ACK and that answer.
+        let ts = r.options.timestamps.as_mut().unwrap();
+        ts.ecr = ts.ecr.wrapping_add(10);
+    });
+    assert!(accept(&mut net, listener).is_some());
+}

@@ -226,7 +226,8 @@ impl Request {
 
     fn is_in_window(&self, seq: SeqNum, len: u32) -> bool {
         let (rcv_nxt, window) = (self.syn.seq + 1, self.window.into());
-        seq == rcv_nxt || seq.in_window(rcv_nxt, window) || rcv_nxt.in_window(seq, len)
+        // With the edge itself, where the ACKs of a peer that has filled the window stand.
+        seq.since(rcv_nxt) <= window || rcv_nxt.in_window(seq, len)
     }
 
     fn timestamp_fault(&self, repr: &TcpRepr) -> Fault {
@@ -247,7 +248,10 @@ impl Request {
     }
 
     /// The ACK that says where we are.
-    pub(super) fn acknowledgement(&self, now: Instant) -> TcpRepr {
+    pub(super) fn acknowledgement(&mut self, now: Instant) -> TcpRepr {
+        // The peer may echo this one, too.
+        self.last_sent = now;
+        self.sent_again = true;
         TcpRepr {
             src_port: self.key.local_port,
             dst_port: self.key.remote_port,
