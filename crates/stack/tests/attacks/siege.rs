@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::TcpId;
 use fullsend_tcp::State;
-use fullsend_units::{Nanos, Rng, Seed, SeqNum};
-use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_units::{Nanos, Rng, Seed, SeqNum, WireWindow};
+use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 
 use crate::common::{IFACE, Net, Nic, V4, V6, forge};
 use crate::heap;
@@ -53,7 +53,12 @@ pub(crate) struct Seen {
     pub(crate) end: SeqNum,
 }
 
-type Directions = BTreeMap<(SocketAddr, SocketAddr), Seen>;
+#[derive(Default)]
+struct Observer {
+    directions: BTreeMap<(SocketAddr, SocketAddr), Seen>,
+    /// What strangers got last.
+    strangers: BTreeMap<SocketAddr, (TcpRepr, SeqNum)>,
+}
 
 pub(crate) struct Siege {
     pub(crate) net: Net,
@@ -61,7 +66,9 @@ pub(crate) struct Siege {
     pub(crate) listener: fullsend_stack::ListenerId,
     flows: Vec<Flow>,
     pattern: Vec<u8>,
-    seen: Rc<RefCell<Directions>>,
+    seen: Rc<RefCell<Observer>>,
+    /// Sockets that somebody writes to without end, whoever reads.
+    pub(crate) endless: Vec<TcpId>,
 }
 
 /// What the attacker can use.
@@ -97,6 +104,36 @@ impl Attacker<'_> {
     }
 }
 
+/// Where peers are that play by no rules.
+pub(crate) const ROGUE: IpAddr = IpAddr::V4(Ipv4Addr::new(11, 66, 66, 66));
+
+/// A peer with a connection of its own, which it uses as it likes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rogue {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    /// Its next sequence number, and the victim's first.
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    /// The victim's socket.
+    pub(crate) victim: TcpId,
+}
+
+impl Rogue {
+    /// A segment at `seq`.
+    pub(crate) fn segment(&self, seq: SeqNum, options: TcpOptions, text: &[u8]) -> Packet {
+        let repr = TcpRepr {
+            flags: TcpFlags::ACK,
+            seq,
+            ack: self.ack,
+            window: WireWindow(65_535),
+            options,
+            ..TcpRepr::default()
+        };
+        forge::tcp(self.from, self.to, repr, text)
+    }
+}
+
 /// A segment in the name of `seen`'s sender.
 pub(crate) fn spoof(seen: &Seen, flags: TcpFlags, seq: SeqNum, ack: SeqNum, text: &[u8]) -> Packet {
     let repr = TcpRepr {
@@ -126,7 +163,7 @@ impl Siege {
                 net.hosts[host].add_route(to, None, IFACE).unwrap();
             }
         }
-        let seen = Rc::new(RefCell::new(Directions::new()));
+        let seen = Rc::new(RefCell::new(Observer::default()));
         let observer = seen.clone();
         let mut flows = Vec::new();
         let listener = net.listen_with(1, "[::]:80", 64);
@@ -158,6 +195,7 @@ impl Siege {
             flows,
             pattern: crate::common::bytes(PATTERN).repeat(2),
             seen,
+            endless: Vec::new(),
         };
         siege.run(Nanos::from_millis(200), 0, |_| unreachable!("peace"));
         siege
@@ -192,8 +230,57 @@ impl Siege {
             }
         }
         for host in 0..2 {
-            assert_eq!(self.net.counter(host, "TcpEstabResets"), 0);
+            assert_eq!(self.net.counter(host, "TcpEstabResets"), 0, "host {host}");
         }
+    }
+
+    /// A rogue's connection from this port, made with these options.
+    pub(crate) fn rogue(&mut self, port: u16, window: u16, options: TcpOptions) -> Rogue {
+        let from = SocketAddr::new(ROGUE, port);
+        let to = SocketAddr::new(V4[1].parse().unwrap(), 80);
+        let syn = TcpRepr {
+            flags: TcpFlags::SYN,
+            seq: SeqNum::new(1000),
+            window: WireWindow(window),
+            options,
+            ..TcpRepr::default()
+        };
+        self.deliver(forge::tcp(from, to, syn, b""));
+        let (answer, _) = self.told(from).expect("a SYN-ACK");
+        let mut rogue = Rogue {
+            from,
+            to,
+            seq: syn.seq + 1,
+            ack: answer.seq + 1,
+            victim: TcpId(0),
+        };
+        let ack = TcpRepr {
+            flags: TcpFlags::ACK,
+            seq: rogue.seq,
+            ack: rogue.ack,
+            options: TcpOptions::default(),
+            ..syn
+        };
+        self.deliver(forge::tcp(from, to, ack, b""));
+        let accepted = self.net.hosts[1].tcp_accept(self.listener).unwrap();
+        rogue.victim = accepted.expect("a connection").id;
+        rogue
+    }
+
+    /// One packet for the victim, at once.
+    pub(crate) fn deliver(&mut self, packet: Packet) {
+        let now = self.net.now;
+        self.net.hosts[1].receive(now, IFACE, &mut vec![packet]);
+        self.net.run_for(Nanos::from_micros(10));
+    }
+
+    pub(crate) fn forget_strangers(&mut self) {
+        self.seen.borrow_mut().strangers.clear();
+    }
+
+    /// What the rogue at this address got last, and the sequence number behind it.
+    pub(crate) fn told(&self, rogue: SocketAddr) -> Option<(TcpRepr, SeqNum)> {
+        self.seen.borrow().strangers.get(&rogue).copied()
     }
 
     /// `tcpi_snd_mss` of the flows' senders.
@@ -218,7 +305,10 @@ impl Siege {
         while self.net.now < end {
             let passed = self.net.now.since(start).as_nanos() as usize + TURN.as_nanos() as usize;
             let due = (packets * passed / span.as_nanos() as usize).min(packets);
-            let directions: Vec<Seen> = self.seen.borrow().values().copied().collect();
+            let directions: Vec<Seen> = {
+                let seen = self.seen.borrow();
+                seen.directions.values().copied().collect()
+            };
             let mut frames = [Vec::new(), Vec::new()];
             while number < due {
                 let mut attacker = Attacker {
@@ -243,6 +333,9 @@ impl Siege {
     fn turn(&mut self) {
         let mut buf = vec![0; PATTERN];
         let now = self.net.now;
+        for &id in &self.endless {
+            while self.net.hosts[1].tcp_write(now, id, &buf, false).is_ok() {}
+        }
         for flow in &mut self.flows {
             let (host, id) = flow.from;
             loop {
@@ -263,7 +356,7 @@ impl Siege {
     }
 }
 
-fn observe(directions: &mut Directions, host: usize, packet: &Packet) {
+fn observe(observer: &mut Observer, host: usize, packet: &Packet) {
     let Ok((repr, len)) = TcpRepr::parse(packet.transport_header()) else {
         return;
     };
@@ -281,11 +374,23 @@ fn observe(directions: &mut Directions, host: usize, packet: &Packet) {
         SocketAddr::V4(to) => known[16..20] != to.ip().octets(),
         SocketAddr::V6(to) => known[24..40] != to.ip().octets(),
     };
-    if to_stranger || repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
-        return;
-    }
     let text = packet.transport_header().len() - len + packet.payload.len();
     let end = repr.seq + text as u32;
+    if to_stranger {
+        let ip = match to {
+            SocketAddr::V4(_) => <[u8; 4]>::try_from(&known[16..20]).unwrap().into(),
+            SocketAddr::V6(_) => <[u8; 16]>::try_from(&known[24..40]).unwrap().into(),
+        };
+        // The flood's answers are of no use to anybody.
+        let to = SocketAddr::new(ip, to.port());
+        if ip == ROGUE {
+            observer.strangers.insert(to, (repr, end));
+        }
+        return;
+    }
+    if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
+        return;
+    }
     let seen = Seen {
         host,
         from,
@@ -293,5 +398,5 @@ fn observe(directions: &mut Directions, host: usize, packet: &Packet) {
         repr,
         end,
     };
-    directions.insert((from, to), seen);
+    observer.directions.insert((from, to), seen);
 }

@@ -1,0 +1,114 @@
+//! Below TCP: fragments that never become whole, datagrams and segments for nobody, garbage.
+
+use std::net::SocketAddr;
+
+use fullsend_buf::Slice;
+use fullsend_offload::Packet;
+use fullsend_wire::ipv4::Ipv4Repr;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+use crate::common::{V4, V6, forge};
+use crate::siege::{Attacker, Siege, packets};
+
+/// Reassembly holds 4 MiB (`ipfrag_high_thresh`), and a table of what it holds.
+const REASSEMBLY: isize = (4 << 20) + (2 << 20);
+const BOUND: isize = 2 << 20;
+
+fn fragment(attacker: &mut Attacker<'_>, from: SocketAddr) -> Packet {
+    let SocketAddr::V4(from) = from else {
+        unreachable!("IPv4")
+    };
+    let units = attacker.rng.below(8000) as u16;
+    let len = 8 * (1 + attacker.rng.below(180) as usize);
+    let repr = Ipv4Repr {
+        src: *from.ip(),
+        dst: V4[1].parse().unwrap(),
+        protocol: protocol::UDP,
+        tos: 0,
+        ident: attacker.rng.next_u32() as u16,
+        dont_fragment: false,
+        more_fragments: attacker.rng.chance(0.9),
+        fragment_offset: units * 8,
+        ttl: 64,
+        payload_len: len as u16,
+    };
+    let mut bytes = vec![0xee; 20 + len];
+    repr.emit(&mut bytes);
+    Packet::from_frame(Slice::copied_from(&bytes))
+}
+
+#[test]
+fn fragments_from_anywhere() {
+    let mut siege = Siege::new();
+    siege.withstand(REASSEMBLY, |attacker| {
+        let from = attacker.stranger(true);
+        (1, fragment(attacker, from))
+    });
+    assert!(siege.net.counter(1, "IpReasmFails") > packets() as u64 / 2);
+}
+
+#[test]
+fn fragments_from_one_host() {
+    let mut siege = Siege::new();
+    siege.withstand(REASSEMBLY, |attacker| {
+        let from = "11.1.1.1:1".parse().unwrap();
+        (1, fragment(attacker, from))
+    });
+}
+
+fn per_second(rate: u64) -> u64 {
+    rate * (Siege::span().as_millis() / 1000 + 1)
+}
+
+#[test]
+fn datagrams_for_nobody() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let v4 = attacker.rng.chance(0.5);
+        let from = attacker.stranger(v4);
+        let to = if v4 { V4[1] } else { V6[1] };
+        let mut datagram = [0, 9, 0, 9, 0, 8, 0, 0];
+        if !v4 {
+            // Not summed: IPv6 has to drop it; half of them are enough.
+            datagram[6] = 1;
+        }
+        let to = to.parse().unwrap();
+        (1, forge::ip(from.ip(), to, protocol::UDP, &datagram))
+    });
+    let told = siege.net.counter(1, "IcmpOutDestUnreachs");
+    assert!(told > 0 && told <= per_second(1500), "{told}");
+}
+
+#[test]
+fn segments_for_nobody() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let v4 = attacker.rng.chance(0.5);
+        let from = attacker.stranger(v4);
+        let ip = if v4 { V4[1] } else { V6[1] };
+        let to = SocketAddr::new(ip.parse().unwrap(), attacker.rng.next_u32() as u16);
+        let repr = TcpRepr {
+            flags: TcpFlags(attacker.rng.below(0x200) as u16),
+            seq: attacker.seq(),
+            ack: attacker.seq(),
+            ..TcpRepr::default()
+        };
+        (1, forge::tcp(from, to, repr, b"hello"))
+    });
+    let resets = siege.net.counter(1, "TcpOutRsts");
+    assert!(resets > 0 && resets <= per_second(15_000), "{resets}");
+}
+
+#[test]
+fn any_bytes() {
+    let mut siege = Siege::new();
+    siege.withstand(BOUND, |attacker| {
+        let len = attacker.rng.below(200) as usize;
+        let mut bytes: Vec<u8> = (0..len).map(|_| attacker.rng.next_u32() as u8).collect();
+        if let Some(first) = bytes.first_mut() {
+            *first = if *first & 1 == 0 { 0x45 } else { 0x60 };
+        }
+        (1, Packet::from_frame(Slice::copied_from(&bytes)))
+    });
+}

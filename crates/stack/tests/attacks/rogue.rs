@@ -1,0 +1,240 @@
+//! Peers with connections of their own who make them as costly as they can: what they take is
+//! bounded, and the others do not notice.
+
+use std::net::SocketAddr;
+
+use fullsend_tcp::{State, TcpError};
+use fullsend_units::{Nanos, SeqNum, WireWindow};
+use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr};
+
+use crate::common::{IFACE, V4, forge};
+use crate::heap;
+use crate::siege::{ROGUE, Siege, packets};
+
+/// A victim's socket holds twice its `rcvbuf` of 128 KiB and 64 KiB beside; what goes to and fro
+/// takes some, too.
+const ONE_SOCKET: isize = 2 * 131_072 + (64 << 10);
+const BOUND: isize = ONE_SOCKET + (512 << 10);
+
+fn usual() -> TcpOptions {
+    TcpOptions {
+        mss: Some(1460),
+        sack_permitted: true,
+        ..TcpOptions::default()
+    }
+}
+
+#[test]
+fn single_bytes_with_holes_between_them() {
+    let mut siege = Siege::new();
+    let rogue = siege.rogue(1000, 65_535, usual());
+    siege.withstand(BOUND, |attacker| {
+        let at = 1 + 2 * attacker.rng.below(32_000) as u32;
+        let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), b"x");
+        (1, packet)
+    });
+    let now = siege.net.now;
+    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    assert_eq!(info.tcpi_bytes_received, 0);
+    let thrown = ["TcpExtTCPOFODrop", "TcpExtOfoPruned"].map(|name| siege.net.counter(1, name));
+    assert!(thrown.iter().sum::<u64>() > 0);
+}
+
+#[test]
+fn single_bytes_that_nobody_reads() {
+    let mut siege = Siege::new();
+    let rogue = siege.rogue(1000, 65_535, usual());
+    siege.withstand(BOUND, |attacker| {
+        let at = attacker.number as u32 % 65_000;
+        let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), b"x");
+        (1, packet)
+    });
+    let now = siege.net.now;
+    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    assert!(info.tcpi_bytes_received <= 65_536);
+}
+
+/// Over and over the same hole, and text on both of its sides that contradicts itself.
+#[test]
+fn overlapping_pieces() {
+    let mut siege = Siege::new();
+    let rogue = siege.rogue(1000, 65_535, usual());
+    siege.withstand(BOUND, |attacker| {
+        let at = 1 + attacker.rng.below(60_000) as u32;
+        let text = vec![attacker.rng.next_u32() as u8; attacker.rng.below(1400) as usize];
+        let packet = rogue.segment(rogue.seq + at, TcpOptions::default(), &text);
+        (1, packet)
+    });
+    let state = siege.net.hosts[1].tcp_state(rogue.victim);
+    assert_eq!(state, Ok(State::Established));
+}
+
+/// RFC 2018's blocks for every other byte of what is in flight.
+#[test]
+fn sack_blocks_for_single_bytes() {
+    let mut siege = Siege::new();
+    let rogue = siege.rogue(1000, 65_535, usual());
+    siege.endless.push(rogue.victim);
+    // The send buffer, and a scoreboard that may not grow with the blocks.
+    siege.withstand(BOUND + (4 << 20), |attacker| {
+        let mut options = TcpOptions::default();
+        for _ in 0..4 {
+            let left = rogue.ack + 1 + 2 * attacker.rng.below(30_000) as u32;
+            let right = left + 1;
+            options.sack.push(SackBlock { left, right });
+        }
+        (1, rogue.segment(rogue.seq, options, b""))
+    });
+}
+
+#[test]
+fn sack_blocks_for_single_segments_and_back() {
+    let mut siege = Siege::new();
+    let rogue = siege.rogue(1000, 65_535, usual());
+    siege.endless.push(rogue.victim);
+    siege.withstand(BOUND + (4 << 20), |attacker| {
+        let mut options = TcpOptions::default();
+        for n in 0..4 {
+            let segment = (attacker.number as u32 * 7 + n * 2) % 40;
+            let left = rogue.ack + 1448 * segment;
+            options.sack.push(SackBlock {
+                left,
+                right: left + 1448,
+            });
+        }
+        (1, rogue.segment(rogue.seq, options, b""))
+    });
+}
+
+/// Duplicate acknowledgements by the thousand do not make the victim send more.
+#[test]
+fn duplicate_acknowledgements() {
+    let mut siege = Siege::new();
+    let options = TcpOptions {
+        sack_permitted: false,
+        ..usual()
+    };
+    let rogue = siege.rogue(1000, 65_535, options);
+    siege.endless.push(rogue.victim);
+    siege.withstand(BOUND + (4 << 20), |_| {
+        (1, rogue.segment(rogue.seq, TcpOptions::default(), b""))
+    });
+    let now = siege.net.now;
+    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    assert!(info.tcpi_snd_cwnd <= 64, "{info:?}");
+}
+
+/// An MSS of 1 would make a packet of every byte.
+#[test]
+fn a_tiny_mss() {
+    let mut siege = Siege::new();
+    let options = TcpOptions {
+        mss: Some(1),
+        ..usual()
+    };
+    let rogue = siege.rogue(1000, 65_535, options);
+    let now = siege.net.now;
+    let info = siege.net.hosts[1].tcp_info(now, rogue.victim).unwrap();
+    assert!(info.tcpi_snd_mss >= 48 - 12, "{}", info.tcpi_snd_mss);
+}
+
+/// Windows that stay closed hold a writer's memory for as long as its user waits, but no longer
+/// than a few minutes once the user has closed.
+#[test]
+fn closed_windows() {
+    const CONNECTIONS: u16 = 40;
+    let mut siege = Siege::new();
+    let before = heap::held();
+    let mut rogues = Vec::new();
+    for n in 0..CONNECTIONS {
+        let rogue = siege.rogue(1000 + n, 0, usual());
+        let now = siege.net.now;
+        let text = vec![7; 100_000];
+        siege.net.hosts[1]
+            .tcp_write(now, rogue.victim, &text, false)
+            .unwrap();
+        rogues.push(rogue);
+    }
+    let each = (heap::held() - before) / isize::from(CONNECTIONS as i16);
+    assert!(each < 2 * 87_380 + 8192, "{each} bytes each");
+    for rogue in &rogues {
+        let now = siege.net.now;
+        siege.net.hosts[1].tcp_close(now, rogue.victim);
+    }
+    assert_eq!(
+        siege.net.hosts[1].sockstat().orphan,
+        usize::from(CONNECTIONS)
+    );
+    // Every probe is answered: the window is still closed.
+    let mut minutes = 0;
+    while siege.net.hosts[1].sockstat().orphan > 0 {
+        minutes += 1;
+        assert!(minutes <= 15, "orphans stay");
+        for second in 0..60 {
+            siege.net.run_for(Nanos::from_secs(1));
+            for rogue in rogues.iter().filter(|_| second % 10 == 0) {
+                let repr = TcpRepr {
+                    flags: TcpFlags::ACK,
+                    seq: rogue.seq,
+                    ack: rogue.ack,
+                    window: WireWindow(0),
+                    ..TcpRepr::default()
+                };
+                let packet = forge::tcp(rogue.from, rogue.to, repr, b"");
+                let now = siege.net.now;
+                siege.net.hosts[1].receive(now, IFACE, &mut vec![packet]);
+            }
+        }
+    }
+    assert_eq!(siege.net.hosts[1].sockstat().orphan, 0);
+}
+
+/// More orphans than `tcp_max_orphans` are reset.
+#[test]
+fn too_many_orphans() {
+    let mut siege = Siege::new();
+    siege.net.hosts[1].sysctl_mut().tcp_max_orphans = 10;
+    for n in 0..40 {
+        let rogue = siege.rogue(1000 + n, 0, usual());
+        let now = siege.net.now;
+        let written = siege.net.hosts[1].tcp_write(now, rogue.victim, &[7; 1000], false);
+        assert_ne!(written, Err(TcpError::WouldBlock.into()));
+        siege.net.hosts[1].tcp_close(now, rogue.victim);
+    }
+    siege.net.run_for(Nanos::from_millis(10));
+    assert!(siege.net.hosts[1].sockstat().orphan <= 10);
+    assert_eq!(siege.net.counter(1, "TcpExtTCPAbortOnMemory"), 30);
+}
+
+/// Handshakes that are finished and never used: the accept queue bounds them.
+#[test]
+fn connections_that_nobody_accepts() {
+    let mut siege = Siege::new();
+    let before = heap::held();
+    for port in 1000..1000 + (packets() as u16).min(20_000) {
+        let from = SocketAddr::new(ROGUE, port);
+        let to = SocketAddr::new(V4[1].parse().unwrap(), 80);
+        let syn = TcpRepr {
+            flags: TcpFlags::SYN,
+            seq: SeqNum::new(1000),
+            window: WireWindow(65_535),
+            options: usual(),
+            ..TcpRepr::default()
+        };
+        siege.deliver(forge::tcp(from, to, syn, b""));
+        if let Some((answer, _)) = siege.told(from) {
+            let ack = TcpRepr {
+                flags: TcpFlags::ACK,
+                seq: syn.seq + 1,
+                ack: answer.seq + 1,
+                options: TcpOptions::default(),
+                ..syn
+            };
+            siege.deliver(forge::tcp(from, to, ack, b""));
+        }
+        siege.forget_strangers();
+    }
+    assert!(siege.net.hosts[1].tcp_connections() <= 4 + 65 + 65);
+    let grown = heap::held() - before;
+    assert!(grown < 1 << 20, "{grown}");
+}
