@@ -65,26 +65,37 @@ impl Chain {
 
     /// Appends what `other` holds behind its first `skip` bytes; `other` is spent, and good only to
     /// be dropped. Cheaper than [`advance`](Self::advance) and [`append`](Self::append) for the
-    /// usual chain of one slice, as no reference changes hands where it joins.
+    /// usual chain of one slice.
     ///
     /// # Panics
     /// If `other` has fewer than `skip`.
     #[inline]
     pub fn append_behind(&mut self, other: &mut Self, skip: usize) {
-        if let ([.., last], [next]) = (&mut *self.slices, &mut *other.slices)
-            && skip < next.len()
-        {
-            next.advance(skip);
-            other.len -= skip;
-            if last.is_before(next) {
-                last.len += next.len;
-                self.len += next.len();
-                return;
-            }
-        } else {
+        let [next] = &mut *other.slices else {
             other.advance(skip);
+            return self.append(core::mem::take(other));
+        };
+        next.advance(skip);
+        if next.is_empty() {
+            return;
         }
-        self.append(core::mem::take(other));
+        self.len += next.len();
+        match self.slices.last_mut() {
+            // No reference changes hands where it joins.
+            Some(last) if last.is_before(next) => last.len += next.len,
+            _ => {
+                if self.slices.len() == self.slices.capacity() {
+                    self.grow();
+                }
+                self.slices.extend(other.slices.pop());
+            }
+        }
+    }
+
+    /// A chain that is put together packet by packet will be long.
+    #[cold]
+    fn grow(&mut self) {
+        self.slices.reserve_exact(self.slices.len().max(14));
     }
 
     /// Drops the first `n` bytes.

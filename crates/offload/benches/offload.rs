@@ -144,7 +144,7 @@ fn run(
             || input.to_vec(),
             |packets| {
                 out.clear();
-                engine.receive_batch(Instant::ZERO, packets, &mut out);
+                engine.receive_batch(Instant::ZERO, packets);
                 engine.flush(&mut out);
                 black_box(out.len())
             },

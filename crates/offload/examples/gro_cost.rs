@@ -25,7 +25,7 @@ const SEGMENTS: usize = 44;
 /// What is counted: one device poll.
 #[inline(never)]
 fn coalesce_batch(gro: &mut Gro, packets: &mut Vec<Packet>, out: &mut Vec<Packet>) {
-    gro.receive_batch(Instant::ZERO, packets, out);
+    gro.receive_batch(Instant::ZERO, packets);
     gro.flush(out);
 }
 
@@ -65,5 +65,6 @@ fn main() {
         delivered += out.len();
         out.clear();
     }
-    println!("{received} packets in, {delivered} out");
+    let walks = gro.stats().walks;
+    println!("{received} packets in, {delivered} out, {walks} walks");
 }

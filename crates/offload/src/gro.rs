@@ -8,27 +8,29 @@ use alloc::vec::Vec;
 
 use fullsend_units::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
-use fullsend_wire::tcp::TcpFlags;
 
 use crate::bytes::be16;
-use crate::checksum::is_right;
 use crate::checksum::{Verdict, verify};
 use crate::parse::Walk;
 use crate::{Checksum, Encap, Layers, Link, Packet, Tunnels};
 
 mod flow;
+mod follow;
 mod held;
 mod ids;
 mod predict;
+mod step;
 mod super_segment;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use flow::Flow;
-use held::{LAST, Step};
+use follow::{Absent, Layout, kind};
+use held::Held;
 use ids::{Ids, LayerIds, NoId, OneId};
 use predict::Shape;
+use step::Step;
 use table::{At, Table};
 
 /// The most a coalesced TCP packet may span where its receiver takes more than 64 KiB.
@@ -67,7 +69,7 @@ impl GroConfig {
 pub struct GroStats {
     /// Packets in.
     pub received: u64,
-    /// Walks over a packet's headers. A packet that plainly continues the one before it needs none:
+    /// Walks over a packet's headers. A packet that plainly continues one that is held needs none:
     /// one comparison of the two says so.
     pub walks: u64,
     /// Packets that joined another.
@@ -80,16 +82,25 @@ pub struct GroStats {
 
 /// The engine.
 ///
+/// Packets go in by [`receive`](Self::receive) and [`receive_batch`](Self::receive_batch), and come
+/// out at the end of the device poll: by [`flush`](Self::flush) all of them, or by
+/// [`flush_older`](Self::flush_older) all but those that may still grow. They come out in the order
+/// in which they came, each super-segment where its first packet stood.
+///
 /// Every TCP and UDP packet that comes out has its checksum `Valid` or `Partial`; one that comes
 /// out `Unverified` is a fragment, or its checksum is wrong.
 #[derive(Debug)]
 pub struct Gro {
     config: GroConfig,
-    table: Table,
     stats: GroStats,
-    /// Packets held in a row whose flow was not: beyond what the table holds, guessing a packet's
-    /// flow before its parse does not pay.
-    strangers: u8,
+    /// Which of the packets are held.
+    table: Table,
+    /// Of the packet parsed last, by kind.
+    layouts: [Layout; 2],
+    /// What came since the last flush. Packets are parsed, held and completed where they lie.
+    packets: Vec<Packet>,
+    /// Empty memory for packets that a flush leaves.
+    spare: Vec<Packet>,
 }
 
 impl Gro {
@@ -100,48 +111,59 @@ impl Gro {
                 max_size: config.max_size.min(MAX_SIZE),
                 ..config
             },
-            table: Table::new(),
             stats: GroStats::default(),
-            strangers: 0,
+            table: Table::default(),
+            layouts: [Layout::default(); 2],
+            packets: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
-    /// Takes one packet fresh from the device, parses it, and appends to `out` whatever is
-    /// complete: the packet itself, held packets that it ends, or nothing while it is held.
-    #[inline]
-    pub fn receive(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Packet>) {
-        self.receive_mut(now, &mut packet, out);
+    /// Takes one packet fresh from the device.
+    pub fn receive(&mut self, now: Instant, packet: Packet) {
+        let from = self.packets.len();
+        self.packets.push(packet);
+        self.coalesce(now, from);
     }
 
     /// Takes all of `packets` (drained); cheaper than one by one.
-    pub fn receive_batch(
-        &mut self,
-        now: Instant,
-        packets: &mut Vec<Packet>,
-        out: &mut Vec<Packet>,
-    ) {
-        if out.is_empty() && self.table.is_empty() {
-            let joining = packets.iter_mut().position(|p| !self.goes_alone(p));
-            let Some(alone) = joining else {
-                // Nothing to join: the packets stay where they are.
-                return core::mem::swap(packets, out);
-            };
-            out.extend(packets.drain(..alone));
+    pub fn receive_batch(&mut self, now: Instant, packets: &mut Vec<Packet>) {
+        let from = self.packets.len();
+        if from == 0 {
+            core::mem::swap(&mut self.packets, packets);
+        } else {
+            self.packets.append(packets);
         }
-        for packet in packets.iter_mut() {
-            self.receive_mut(now, packet, out);
-        }
-        packets.clear();
+        self.coalesce(now, from);
     }
 
-    /// End of the device poll: everything held goes.
+    /// End of the device poll: everything is appended to `out`.
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
-        self.table.drain(|_| true, out);
+        self.table.complete_all(&mut self.packets);
+        if out.is_empty() {
+            core::mem::swap(&mut self.packets, out);
+        } else {
+            out.append(&mut self.packets);
+        }
     }
 
-    /// End of a device poll that leaves more to read: only what is held since before `than` goes.
+    /// End of a device poll that leaves more to read: what is held since `than` or later stays, and
+    /// may grow in the next poll.
     pub fn flush_older(&mut self, than: Instant, out: &mut Vec<Packet>) {
-        self.table.drain(|held| held.since() < than, out);
+        self.table.complete_older(than, &mut self.packets);
+        if self.table.is_empty() {
+            return self.flush(out);
+        }
+        let mut held = self.table.in_order().into_iter().peekable();
+        for (place, packet) in self.packets.drain(..).enumerate() {
+            if let Some((_, at)) = held.next_if(|(held_place, _)| *held_place == place) {
+                self.table.held_mut(at).move_to(self.spare.len());
+                self.spare.push(packet);
+            } else {
+                out.push(packet);
+            }
+        }
+        core::mem::swap(&mut self.packets, &mut self.spare);
     }
 
     /// Counters.
@@ -149,141 +171,52 @@ impl Gro {
         self.stats
     }
 
-    /// Takes a packet that, while nothing is held, goes on as it is; any other is left to the
-    /// long way.
-    #[inline]
-    fn goes_alone(&mut self, packet: &mut Packet) -> bool {
-        self.stats.walks += 1;
-        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
-            return false;
-        };
-        let alone =
-            !self.config.enabled || walk.padded || !joins(packet, &walk) || is_last(packet, &walk);
-        if alone {
-            self.stats.received += 1;
-            self.check(packet);
-            packet.take_headers(&walk);
+    /// Takes in what lies from `from` on; what stays is moved together.
+    fn coalesce(&mut self, now: Instant, from: usize) {
+        let mut packets = core::mem::take(&mut self.packets);
+        self.stats.received += (packets.len() - from) as u64;
+        let mut kept = from;
+        for place in from..packets.len() {
+            let (before, rest) = packets.split_at_mut(place);
+            let stays = match self.follow(&mut before[..kept], &mut rest[0]) {
+                Ok(()) => false,
+                Err(guess) => self.parse(now, &mut before[..kept], &mut rest[0], guess),
+            };
+            if stays {
+                if kept != place {
+                    packets.swap(kept, place);
+                }
+                kept += 1;
+            }
         }
-        alone
+        packets.truncate(kept);
+        self.packets = packets;
     }
 
-    /// Leaves an empty packet behind.
-    fn receive_mut(&mut self, now: Instant, packet: &mut Packet, out: &mut Vec<Packet>) {
-        self.stats.received += 1;
-        if self.follow(packet, out) {
-            return;
-        }
+    /// Parses a packet, which then joins one that is held, is held itself, or goes by; false if
+    /// nothing is left of it. `kept` are the packets before it.
+    fn parse(
+        &mut self,
+        now: Instant,
+        kept: &mut [Packet],
+        packet: &mut Packet,
+        guess: Option<Absent>,
+    ) -> bool {
         self.stats.walks += 1;
         let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
             self.stats.malformed += 1;
-            return;
+            return false;
         };
         let trusted = self.check(packet);
-        if !(trusted && self.config.enabled && joins(packet, &walk)) {
-            if walk.opaque && self.config.tunnels != Tunnels::NONE {
-                // It may be of any flow in a tunnel, and must not overtake it.
-                self.table.drain_tunnelled(out);
-            }
-            return pass(packet, &walk, out);
+        if trusted && self.config.enabled && joins(packet, &walk) {
+            return self.place(now, kept, packet, &walk, guess);
         }
-        self.coalesce(now, packet, &walk, out);
-    }
-
-    /// Joins a packet to one that it plainly follows: the one that was touched last, or else the
-    /// one of its flow if its headers lie as there. This decides nothing that the long way would
-    /// decide otherwise.
-    #[inline]
-    fn follow(&mut self, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
-        let Some(at) = self.table.recent() else {
-            return false;
-        };
-        self.follow_at(at, packet, out)
-            || self.strangers <= table::CAPACITY && self.follow_other(packet, out)
-    }
-
-    #[inline(never)]
-    fn follow_other(&mut self, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
-        match self.table.guess(packet.front()) {
-            Some(at) => self.follow_at(at, packet, out),
-            None => false,
+        if walk.opaque && self.config.tunnels != Tunnels::NONE {
+            // It may be of any flow in a tunnel, and must not be overtaken.
+            self.table.complete_tunnelled(kept);
         }
-    }
-
-    #[inline(always)]
-    fn follow_at(&mut self, at: At, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
-        match self.table.held_mut(at).shape() {
-            Shape::V4 => self.follow_tcp::<false, false, _>(at, packet, OneId::new, out),
-            Shape::V6 => self.follow_tcp::<true, false, _>(at, packet, |_, _| NoId, out),
-            Shape::V6Ext => self.follow_tcp::<true, true, _>(at, packet, |_, _| NoId, out),
-            Shape::Other => self.follow_any(at, packet, out),
-        }
-    }
-
-    /// TCP without a tunnel.
-    #[inline(always)]
-    fn follow_tcp<const V6: bool, const EXT: bool, I: Ids>(
-        &mut self,
-        at: At,
-        packet: &mut Packet,
-        ids: impl FnOnce(&[u8], usize) -> I,
-        out: &mut Vec<Packet>,
-    ) -> bool {
-        let held = self.table.held_mut(at);
-        let Some(header_len) = held.predicts::<V6, EXT>(packet) else {
-            return false;
-        };
-        let layers = held.layers();
-        let header = &packet.front()[..header_len];
-        let ids = ids(header, usize::from(layers.network[0]));
-        let step = Step::tcp(header, usize::from(layers.transport), packet, ids, false);
-        let Some(fixed) = held.accepts(&step) else {
-            return false;
-        };
-        let good = packet.offload.checksum != Checksum::Unverified
-            || is_right(packet.front(), packet.rest(), layers, V6);
-        if good {
-            self.join(at, &step, fixed, packet, header_len, out);
-        }
-        good
-    }
-
-    /// Tunnels and UDP.
-    #[inline(never)]
-    fn follow_any(&mut self, at: At, packet: &mut Packet, out: &mut Vec<Packet>) -> bool {
-        let held = self.table.held_mut(at);
-        let Some(header_len) = held.predicts_any(packet) else {
-            return false;
-        };
-        let layers = *held.layers();
-        let step = step(&packet.front()[..header_len], &layers, packet, false);
-        let Some(fixed) = held.accepts(&step) else {
-            return false;
-        };
-        let good = is_trusted(packet, &layers)
-            || verify(packet.front(), packet.rest(), &layers) == Verdict::Good;
-        if good {
-            self.join(at, &step, fixed, packet, header_len, out);
-        }
-        good
-    }
-
-    #[inline(always)]
-    fn join<I: Ids>(
-        &mut self,
-        at: At,
-        step: &Step<I>,
-        fixed_id: [bool; 2],
-        packet: &mut Packet,
-        header_len: usize,
-        out: &mut Vec<Packet>,
-    ) {
-        self.stats.merged += 1;
-        let held = self.table.held_mut(at);
-        let ends = step.flush_now() || step.is_short_for(held);
-        held.join(step, fixed_id, packet, header_len);
-        if ends {
-            self.table.complete(at, out);
-        }
+        packet.take_headers(&walk);
+        true
     }
 
     /// Verifies the transport checksum if nobody has; false when it is wrong.
@@ -306,89 +239,99 @@ impl Gro {
         true
     }
 
-    /// A packet that may join another: it joins, or ends the one held, and is held or goes by.
-    fn coalesce(&mut self, now: Instant, packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
+    /// A packet that may join another.
+    fn place(
+        &mut self,
+        now: Instant,
+        kept: &mut [Packet],
+        packet: &mut Packet,
+        walk: &Walk,
+        guess: Option<Absent>,
+    ) -> bool {
         let header = &packet.front()[..walk.header_len];
-        let flow = Flow::new(header, &packet.layers);
-        let hashed = flow.and_then(|f| Some((f, flow::hash(header, &packet.layers, f.v6())?)));
-        let Some((flow, hash)) = hashed else {
-            return pass(packet, walk, out);
-        };
-        let found = self.table.find(hash, &flow);
-        let found = found.map(|at| (at, self.table.held_mut(at).is_like(&flow)));
         let (layers, flush) = (packet.layers, walk.padded);
-        let (network, transport) = (
-            usize::from(layers.network[0]),
-            usize::from(layers.transport),
-        );
-        let hold = Hold { hash, now, found };
-        match Shape::of(&layers) {
+        let found = self.look_up(kept, header, &layers, guess);
+        let transport = usize::from(layers.transport);
+        match Shape::of(&layers, header.len()) {
             Shape::V4 => {
-                let ids = OneId::new(header, network);
+                let ids = OneId::at(header, layers.network[0]);
                 let step = Step::tcp(header, transport, packet, ids, flush);
-                self.join_or_hold(&hold, &step, packet, walk, out);
+                self.join_or_hold(now, &found, &step, kept, packet, walk)
             }
             Shape::V6 | Shape::V6Ext => {
                 let step = Step::tcp(header, transport, packet, NoId, flush);
-                self.join_or_hold(&hold, &step, packet, walk, out);
+                self.join_or_hold(now, &found, &step, kept, packet, walk)
             }
-            Shape::Other => {
-                let step = step(header, &layers, packet, flush);
-                self.join_or_hold(&hold, &step, packet, walk, out);
+            Shape::Tcp | Shape::Udp => {
+                let step = Step::<LayerIds>::any(header, &layers, packet, flush);
+                self.join_or_hold(now, &found, &step, kept, packet, walk)
             }
         }
+    }
+
+    /// Looks for the packet that is held of this one's flow.
+    #[inline]
+    fn look_up(
+        &mut self,
+        kept: &[Packet],
+        header: &[u8],
+        layers: &Layers,
+        guess: Option<Absent>,
+    ) -> Found {
+        let layout = Layout::of(layers);
+        if let Some(absent) = guess.filter(|guess| guess.is_of(layout)) {
+            let hash = absent.hash;
+            return Found { hash, held: None };
+        }
+        self.layouts[kind(header, self.config.link)] = layout;
+        let hash = layout.hash(header).unwrap_or(0);
+        let mut found = Found { hash, held: None };
+        if self.table.is_empty() {
+            return found;
+        }
+        let Some(flow) = Flow::new(header, layers) else {
+            return found;
+        };
+        found.held = self.table.find(hash, |held| {
+            let head = &kept[held.place()];
+            let head = Flow::new(&head.header, &head.layers)?;
+            flow.is_same_flow(&head).then(|| flow.is_like(&head))
+        });
+        found
     }
 
     #[inline]
     fn join_or_hold<I: Ids>(
         &mut self,
-        hold: &Hold,
+        now: Instant,
+        found: &Found,
         step: &Step<I>,
+        kept: &mut [Packet],
         packet: &mut Packet,
         walk: &Walk,
-        out: &mut Vec<Packet>,
-    ) {
-        if let Some((at, is_like)) = hold.found {
-            self.strangers = 0;
-            let accepted = self.table.held_mut(at).accepts(step);
+    ) -> bool {
+        if let Some((at, is_like)) = found.held {
+            let accepted = self.table.held(at).accepts(step);
             if let Some(fixed) = accepted.filter(|_| is_like) {
-                return self.join(at, step, fixed, packet, walk.header_len, out);
+                self.join(at, step, fixed, kept, packet);
+                return false;
             }
-            self.table.complete(at, out);
+            self.table.complete(at, kept);
         }
+        packet.take_headers(walk);
         if step.may_be_held() {
-            self.strangers = self.strangers.saturating_add(1);
-            packet.take_headers(walk);
-            let held = self.table.insert(hold.hash, out);
-            held.hold(packet, step, hold.now, self.config.max_size);
-        } else {
-            pass(packet, walk, out);
+            let held = Held::new(packet, kept.len(), step, now, self.config.max_size);
+            self.table.insert(found.hash, held, kept);
         }
+        true
     }
 }
 
-/// Where a packet belongs.
-struct Hold {
+/// What is known of a packet's flow.
+struct Found {
     hash: u32,
-    now: Instant,
     /// The held packet of its flow, and whether its headers are like that one's.
-    found: Option<(At, bool)>,
-}
-
-/// What a packet of any shape would do.
-#[inline]
-fn step(header: &[u8], layers: &Layers, packet: &Packet, flush: bool) -> Step<LayerIds> {
-    let ids = LayerIds::new(header, layers);
-    let transport = usize::from(layers.transport);
-    // Of a tunnelled packet whose checksum is not complete, nobody says which one that is.
-    let unclear = layers.encap != Encap::None
-        && packet.offload.checksum == Checksum::Partial
-        && packet.offload.gso_size == 0;
-    if layers.protocol == protocol::UDP {
-        Step::udp(header, transport, packet, ids, flush || unclear)
-    } else {
-        Step::tcp(header, transport, packet, ids, flush || unclear)
-    }
+    held: Option<(At, bool)>,
 }
 
 /// The checksum needs no look. What a device says of a tunnelled packet may be of the outer one.
@@ -401,23 +344,6 @@ fn is_trusted(packet: &Packet, layers: &Layers) -> bool {
             layers.encap != Encap::Udp || be16(packet.front(), usize::from(layers.tunnel) + 6) == 0
         }
     }
-}
-
-/// Sends a packet on as it is.
-#[inline]
-fn pass(packet: &mut Packet, walk: &Walk, out: &mut Vec<Packet>) {
-    packet.take_headers(walk);
-    out.push(core::mem::take(packet));
-}
-
-/// A packet that nothing may follow in a super-segment.
-#[inline]
-fn is_last(packet: &Packet, walk: &Walk) -> bool {
-    if packet.len() == walk.header_len {
-        return true;
-    }
-    let at = usize::from(walk.layers.transport) + 12;
-    walk.layers.protocol == protocol::TCP && TcpFlags(be16(packet.front(), at)).intersects(LAST)
 }
 
 /// The protocols and headers that coalescing knows: TCP and UDP over IPv4 without options or over

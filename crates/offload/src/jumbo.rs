@@ -80,7 +80,7 @@ mod tests {
         let run = tcp.run(count, 1400);
         let mut out = Vec::new();
         for packet in &run {
-            gro.receive(Instant::ZERO, packet.packet(), &mut out);
+            gro.receive(Instant::ZERO, packet.packet());
         }
         gro.flush(&mut out);
         assert_eq!(out.len(), 1);

@@ -17,7 +17,7 @@
 //! fn forward(gro: &mut Gro, now: Instant, frames: &[Vec<u8>], write: &mut impl FnMut(&[u8])) {
 //!     let frames = frames.iter().map(|frame| Packet::from_frame(Slice::copied_from(frame)));
 //!     let (mut joined, mut cut) = (Vec::new(), Vec::new());
-//!     gro.receive_batch(now, &mut frames.collect(), &mut joined);
+//!     gro.receive_batch(now, &mut frames.collect());
 //!     gro.flush(&mut joined); // the end of this read: nothing waits for the next one
 //!     for super_segment in joined {
 //!         // Route, encrypt or count it here: once for up to 45 packets.

@@ -11,7 +11,7 @@ use fullsend_wire::numbers::protocol::{
 
 use crate::bytes::be16;
 use crate::tunnel::{self, Encap, Inner};
-use crate::{HeaderBuf, Layers, Link, Packet, ParseError, Tunnels};
+use crate::{Layers, Link, Packet, ParseError, Tunnels};
 
 #[cfg(test)]
 mod tests;
@@ -443,8 +443,12 @@ impl Packet {
     /// Moves the headers that the walk found out of the payload.
     #[inline]
     pub(crate) fn take_headers(&mut self, walk: &Walk) {
-        if self.header.is_empty() {
-            self.header = HeaderBuf::from_slice(&self.front()[..walk.header_len]);
+        if !self.header.is_empty() {
+            return;
+        }
+        if let Some(front) = self.payload.slices().first() {
+            let header = self.header.prepend(walk.header_len);
+            header.copy_from_slice(&front[..walk.header_len]);
             self.payload.advance(walk.header_len);
         }
     }

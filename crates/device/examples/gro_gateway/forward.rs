@@ -59,8 +59,7 @@ impl Forward {
     ) -> io::Result<usize> {
         let frames = from.receive(&mut self.frames, BATCH)?;
         // Nothing is held from poll to poll, so no clock is needed.
-        self.gro
-            .receive_batch(Instant::ZERO, &mut self.frames, &mut self.joined);
+        self.gro.receive_batch(Instant::ZERO, &mut self.frames);
         self.gro.flush(&mut self.joined);
         let caps = to.caps();
         for packet in self.joined.drain(..) {

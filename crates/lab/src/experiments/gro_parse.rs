@@ -180,7 +180,7 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
             packet
         }));
         let start = run.clock.map(|clock| clock());
-        gro.receive_batch(Instant::ZERO, &mut packets, &mut joined);
+        gro.receive_batch(Instant::ZERO, &mut packets);
         gro.flush(&mut joined);
         if run.before() {
             for packet in &joined {

@@ -29,7 +29,10 @@ impl Shape {
     pub(crate) fn frame(self, flow: u16, index: usize, len: usize) -> Vec<u8> {
         let id = index as u16;
         let v6 = matches!(self, Self::V6 | Self::V6Ext | Self::V6InV6);
-        let tcp = tcp(flow, (index * len) as u32, len, v6);
+        let seq = u32::from(flow)
+            .wrapping_mul(0x9e37_79b1)
+            .wrapping_add((index * len) as u32);
+        let tcp = tcp(flow, seq, len, v6);
         match self {
             Self::V4 => ipv4(6, id, tcp),
             Self::V6 => ipv6(6, tcp),

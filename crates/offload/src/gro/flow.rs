@@ -3,30 +3,46 @@
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::bytes::{be16, be32};
+use crate::bytes::{be16, be32, ne32};
 use crate::{Encap, Layers};
 
 /// IPv6's version and flow label; the traffic class lies between them.
 const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
 
-/// A number that is equal for equal addresses and ports; `None` if the layers are not those of
-/// `header`. Not keyed: what strangers can do with collisions is bounded by the table's eight by
-/// eight.
+/// A number that is equal for equal addresses and ports; `None` where these headers are not. Not
+/// keyed: what strangers can do with collisions is bounded by what a bucket holds.
 #[inline]
-pub(super) fn hash(header: &[u8], layers: &Layers, v6: bool) -> Option<u32> {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let network = usize::from(layers.network[1]);
-    let ports = header.get(usize::from(layers.transport)..)?.first_chunk()?;
-    let mut mix = u64::from(u32::from_ne_bytes(*ports)).wrapping_mul(ODD);
-    let addresses = header.get(if v6 {
-        network + 8..network + 40
-    } else {
-        network + 12..network + 20
-    })?;
-    for word in addresses.as_chunks::<8>().0 {
-        mix = (mix.rotate_left(29) ^ u64::from_ne_bytes(*word)).wrapping_mul(ODD);
-    }
-    Some((mix >> 32) as u32)
+pub(super) fn hash(header: &[u8], network: usize, transport: usize) -> Option<u32> {
+    const KEYS: [u64; 4] = [
+        0x9e37_79b9_7f4a_7c15,
+        0xc2b2_ae3d_27d4_eb4f,
+        0x1656_67b1_9e37_79f9,
+        0x27d4_eb2f_1656_67c5,
+    ];
+    let ports = KEYS[0] ^ u64::from(u32::from_ne_bytes(*header.get(transport..)?.first_chunk()?));
+    let ip = header.get(network..)?;
+    let mix = match (ip.first_chunk::<40>(), ip.first_chunk::<20>()) {
+        (Some(ip), _) if ip[0] >> 4 == 6 => {
+            let far = fold(ne64(ip, 8) ^ KEYS[1], ne64(ip, 16) ^ ports);
+            far ^ fold(ne64(ip, 24) ^ KEYS[2], ne64(ip, 32) ^ KEYS[3])
+        }
+        (_, Some(ip)) => fold(ne64(ip, 12) ^ KEYS[1], ports),
+        _ => return None,
+    };
+    Some((mix.wrapping_mul(KEYS[0]) >> 32) as u32)
+}
+
+#[inline(always)]
+fn ne64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    let (low, high) = (ne32(bytes, at), ne32(bytes, at + 4));
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// Both halves of a product: each bit of one factor moves many of the result.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// A parsed header, layer by layer.
@@ -81,12 +97,6 @@ impl<'a> Flow<'a> {
             inner,
             transport,
         })
-    }
-
-    /// The innermost packet is IPv6.
-    #[inline]
-    pub(super) fn v6(&self) -> bool {
-        self.inner.v6
     }
 
     /// Of one flow: it would be wrong to hold both, and right to compare them further.

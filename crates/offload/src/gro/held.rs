@@ -1,20 +1,15 @@
-//! A packet that is held, and whether another may join it.
+//! What is kept of a held packet beside the packet itself, and whether another may join it.
 
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 
-use super::flow::Flow;
 use super::ids::Ids;
-use super::predict::{self, Shape};
+use super::predict::{HEAD, Shape};
+use super::step::Step;
 use super::super_segment;
-use crate::bytes::{be16, be32, put16};
-use crate::{Checksum, Encap, Layers, Packet};
-
-/// Flags of a segment that nothing may follow in a super-segment.
-pub(super) const LAST: TcpFlags = TcpFlags(
-    TcpFlags::URG.0 | TcpFlags::PSH.0 | TcpFlags::RST.0 | TcpFlags::SYN.0 | TcpFlags::FIN.0,
-);
+use crate::bytes::{be16, put16};
+use crate::{Encap, Packet};
 
 /// What IP's length fields can tell.
 const MAX_IP: u32 = 65_536;
@@ -22,180 +17,78 @@ const MAX_IP: u32 = 65_536;
 /// Datagrams that a device cuts a super-segment into at most (`UDP_MAX_SEGMENTS`).
 const MAX_DATAGRAMS: u32 = 64;
 
-/// What a packet would do to the one held before it.
-pub(super) struct Step<I> {
-    /// TCP's sequence number, and what it must be next. Both 0 for UDP, which has none.
-    seq: u32,
-    next: u32,
-    /// Payload bytes.
-    len: u32,
-    /// Payload bytes of each segment.
-    size: u16,
-    /// Segments it stands for.
-    count: u16,
-    /// Of each layer, if it stands for several: they all carry one IP ID.
-    fixed_id: Option<[bool; 2]>,
-    flags: TcpFlags,
-    ids: I,
-    /// It must not be held or join, though its flow must not overtake it.
-    flush: bool,
-}
-
-impl<I: Ids> Step<I> {
-    /// What a TCP `packet`, whose headers are `header` and parsed, would do; `flush` says that it
-    /// must neither join nor be held.
-    #[inline(always)]
-    pub(super) fn tcp(
-        header: &[u8],
-        transport: usize,
-        packet: &Packet,
-        ids: I,
-        flush: bool,
-    ) -> Self {
-        let seq = be32(header, transport + 4);
-        let len = (packet.len() - header.len()) as u32;
-        // No sum over these headers gives 0xffff: whoever wrote it meant 0, and cutting would
-        // write 0.
-        let odd_checksum = be16(header, transport + 16) == 0xffff || ids.has_odd_checksum();
-        let mut step = Self {
-            seq,
-            next: seq.wrapping_add(len),
-            len,
-            size: len as u16,
-            count: 1,
-            fixed_id: None,
-            flags: TcpFlags(be16(header, transport + 12) & 0x1ff),
-            ids,
-            flush: flush || (odd_checksum && packet.offload.checksum != Checksum::Partial),
-        };
-        if packet.offload.gso_size != 0 {
-            step.count_segments(packet);
-        }
-        step
-    }
-
-    /// The same of UDP.
-    pub(super) fn udp(
-        header: &[u8],
-        transport: usize,
-        packet: &Packet,
-        ids: I,
-        flush: bool,
-    ) -> Self {
-        let len = (packet.len() - header.len()) as u32;
-        // Cutting writes a checksum to each.
-        let unsummed = be16(header, transport + 6) == 0;
-        let mut step = Self {
-            seq: 0,
-            next: 0,
-            len,
-            size: len as u16,
-            count: 1,
-            fixed_id: None,
-            flags: TcpFlags(0),
-            flush: flush
-                || (unsummed || ids.has_odd_checksum())
-                    && packet.offload.checksum != Checksum::Partial,
-            ids,
-        };
-        if packet.offload.gso_size != 0 {
-            step.count_segments(packet);
-        }
-        step
-    }
-
-    /// A device says of a super-segment how long its segments are, not always how many.
-    #[cold]
-    fn count_segments(&mut self, packet: &Packet) {
-        let size = u32::from(packet.offload.gso_size);
-        if self.len <= size {
-            return;
-        }
-        match u16::try_from(self.len.div_ceil(size)) {
-            Ok(count) => self.count = count,
-            Err(_) => self.flush = true,
-        }
-        self.size = packet.offload.gso_size;
-        self.fixed_id = Some(packet.offload.fixed_id);
-    }
-
-    #[inline]
-    fn is_gso(&self) -> bool {
-        self.count > 1
-    }
-
-    /// Nothing may follow it in a super-segment.
-    #[inline]
-    pub(super) fn flush_now(&self) -> bool {
-        self.len == 0
-            || self.flags.intersects(LAST)
-            || (self.is_gso() && self.len != u32::from(self.size) * u32::from(self.count))
-    }
-
-    #[inline]
-    pub(super) fn may_be_held(&self) -> bool {
-        !self.flush && !self.flush_now()
-    }
-
-    /// It ends a super-segment by being shorter than what came before.
-    #[inline]
-    pub(super) fn is_short_for(&self, held: &Held) -> bool {
-        !self.is_gso() && self.size < held.control.size
-    }
-}
-
-/// What is kept about a held packet beside the packet.
-#[derive(Debug, Default)]
+/// The record per held packet.
+#[derive(Debug)]
 pub(super) struct Control {
     since: Instant,
     next: u32,
     /// Payload bytes that may still join.
     room: u32,
+    /// Where the packet lies among those that the engine keeps.
+    place: u32,
     /// Payload bytes of each segment.
     pub(super) size: u16,
     /// Segments held.
     pub(super) count: u16,
     /// IPv4 IDs of the first: outer and inner.
     pub(super) ip_id: [u16; 2],
+    /// Its layers: both network headers, the transport header, the end of the headers.
+    pub(super) network: [u16; 2],
+    pub(super) transport: u16,
+    pub(super) header_len: u16,
     /// All segments have the first one's ID. Meaningful when `count` is above 1.
     pub(super) fixed_id: [bool; 2],
     merged: bool,
-    shape: Shape,
+    pub(super) shape: Shape,
 }
 
-// The record per held packet, with the offsets of both network headers.
-const _: () = assert!(size_of::<Control>() + size_of::<[u16; 2]>() <= 40);
+const _: () = assert!(size_of::<Control>() <= 40);
 
-/// A packet waiting for its successor.
-#[derive(Debug, Default)]
+/// A packet that waits for its successor. With the first bytes of the packet's headers, so that it
+/// takes no look at the packet to find what does not follow it.
+#[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Held {
-    packet: Packet,
-    control: Control,
+    pub(super) control: Control,
+    pub(super) head: [u8; HEAD],
 }
+
+// Two cache lines.
+const _: () = assert!(size_of::<Held>() == 128);
 
 impl Held {
-    /// Takes a packet into an empty place, and leaves an empty one behind.
-    #[inline]
-    pub(super) fn hold<I: Ids>(
-        &mut self,
-        packet: &mut Packet,
+    /// The record of `packet`, which lies at `place`.
+    #[inline(always)]
+    pub(super) fn new<I: Ids>(
+        packet: &Packet,
+        place: usize,
         step: &Step<I>,
         now: Instant,
         max_size: u32,
-    ) {
-        self.control = Control {
+    ) -> Self {
+        let (layers, header) = (&packet.layers, packet.header.as_slice());
+        let mut head = [0; HEAD];
+        let shape = Shape::of(layers, header.len());
+        if matches!(shape, Shape::V4 | Shape::V6 | Shape::V6Ext) {
+            let kept = &header[usize::from(layers.network[0])..];
+            head[..kept.len()].copy_from_slice(kept);
+        }
+        let control = Control {
             since: now,
             next: step.next,
             room: room(packet, step, max_size),
+            place: place as u32,
             size: step.size,
             count: step.count,
             ip_id: step.ids.both(),
+            network: layers.network,
+            transport: layers.transport,
+            header_len: header.len() as u16,
             fixed_id: step.fixed_id.unwrap_or_default(),
             merged: false,
-            shape: Shape::of(&packet.layers),
+            shape,
         };
-        // In place: packets are too big to be moved often.
-        core::mem::swap(&mut self.packet, packet);
+        Self { control, head }
     }
 
     #[inline]
@@ -203,48 +96,28 @@ impl Held {
         self.control.since
     }
 
-    #[inline]
-    pub(super) fn shape(&self) -> Shape {
-        self.control.shape
-    }
-
-    #[inline]
-    pub(super) fn flow(&self) -> Option<Flow<'_>> {
-        Flow::new(&self.packet.header, &self.packet.layers)
-    }
-
-    #[inline]
-    pub(super) fn layers(&self) -> &Layers {
-        &self.packet.layers
-    }
-
-    /// The length of its headers, if they show without a parse that it is of this flow and like
-    /// this packet, whose shape this is.
+    /// A packet with this front may continue this one: its sequence number, or its ports, are the
+    /// next.
     #[inline(always)]
-    pub(super) fn predicts<const V6: bool, const EXT: bool>(
-        &self,
-        packet: &Packet,
-    ) -> Option<usize> {
-        let (head, layers) = (&self.packet.header, &self.packet.layers);
-        let apart = packet.header.len();
-        ((apart == 0 || apart == head.len())
-            && predict::continues::<V6, EXT>(packet.front(), packet.len(), head, layers))
-        .then_some(head.len())
+    pub(super) fn may_precede(&self, front: &[u8]) -> bool {
+        let ahead = if self.control.shape == Shape::Udp {
+            0
+        } else {
+            4
+        };
+        let at = usize::from(self.control.transport) + ahead;
+        let next = front.get(at..).and_then(|rest| rest.first_chunk());
+        next.is_some_and(|next| u32::from_be_bytes(*next) == self.control.next)
     }
 
-    /// The same for other shapes.
-    pub(super) fn predicts_any(&self, packet: &Packet) -> Option<usize> {
-        let (head, layers) = (&self.packet.header, &self.packet.layers);
-        let apart = packet.header.len();
-        ((apart == 0 || apart == head.len())
-            && predict::continues_any(packet.front(), packet.len(), head, layers))
-        .then_some(head.len())
-    }
-
-    /// Nothing but what joining may change sets the packet's headers apart.
     #[inline]
-    pub(super) fn is_like(&self, flow: &Flow<'_>) -> bool {
-        self.flow().is_some_and(|head| flow.is_like(&head))
+    pub(super) fn place(&self) -> usize {
+        self.control.place as usize
+    }
+
+    #[inline]
+    pub(super) fn move_to(&mut self, place: usize) {
+        self.control.place = place as u32;
     }
 
     /// The packet continues this one in number and size: which IDs stay the same.
@@ -256,13 +129,11 @@ impl Held {
         } else {
             step.len <= u32::from(control.size)
         };
-        // CWR stands on the first segment only when a super-segment is cut, so it cannot join.
         let fits = step.seq == control.next
             && step.len > 0
             && size_fits
             && step.len <= control.room
-            && !step.flush
-            && !step.flags.contains(TcpFlags::CWR);
+            && !step.flush;
         if fits {
             step.ids.follow(control, step.fixed_id)
         } else {
@@ -270,46 +141,49 @@ impl Held {
         }
     }
 
-    /// Takes the packet's payload; its headers are this one's.
+    /// Takes the payload of `next` into `packet`, which is the one held; true if nothing more may
+    /// join it.
     #[inline(always)]
     pub(super) fn join<I: Ids>(
         &mut self,
         step: &Step<I>,
         fixed_id: [bool; 2],
         packet: &mut Packet,
-        header_len: usize,
-    ) {
-        self.control.fixed_id = fixed_id;
-        self.control.merged = true;
-        self.control.count += step.count;
-        self.control.room -= step.len;
-        self.control.next = step.next;
-        let last = step.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0);
-        if last != 0 {
-            let at = usize::from(self.packet.layers.transport) + 12;
-            let word = be16(&self.packet.header, at) | last;
-            put16(&mut self.packet.header, at, word);
-        }
-        let skip = if packet.header.is_empty() {
-            header_len
+        next: &mut Packet,
+    ) -> bool {
+        let control = &mut self.control;
+        control.fixed_id = fixed_id;
+        control.merged = true;
+        control.count += step.count;
+        control.room -= step.len;
+        control.next = step.next;
+        let skip = if next.header.is_empty() {
+            usize::from(control.header_len)
         } else {
             0
         };
-        self.packet.payload.append_behind(&mut packet.payload, skip);
+        packet.payload.append_behind(&mut next.payload, skip);
+        let last = step.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0);
+        if last != 0 {
+            let at = usize::from(control.transport) + 12;
+            let word = be16(&packet.header, at) | last;
+            put16(&mut packet.header, at, word);
+        }
+        let is_short = !step.is_gso() && step.size < control.size;
+        is_short || step.flush_now()
     }
 
-    /// The packet as it goes on: unchanged, or a super-segment.
+    /// Makes the packet, which is the one held, what it goes on as: unchanged, or a super-segment.
     #[inline]
-    pub(super) fn complete(&mut self) -> Packet {
-        let mut packet = core::mem::take(&mut self.packet);
+    pub(super) fn complete(&self, packet: &mut Packet) {
         if self.control.merged {
-            super_segment::describe(&self.control, &mut packet);
+            super_segment::describe(&self.control, packet);
         }
-        packet
     }
 }
 
 /// Payload bytes that may join a packet.
+#[inline]
 fn room<I>(packet: &Packet, step: &Step<I>, max_size: u32) -> u32 {
     let layers = &packet.layers;
     let tcp = layers.protocol == protocol::TCP;

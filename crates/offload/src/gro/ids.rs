@@ -34,11 +34,18 @@ pub(super) struct LayerIds([Option<OneId>; 2]);
 
 impl OneId {
     #[inline(always)]
-    pub(super) fn new(header: &[u8], network: usize) -> Self {
+    pub(super) fn new(ip: &[u8; 20]) -> Self {
         Self {
-            id: be16(header, network + 4),
-            checksum: be16(header, network + 10),
+            id: be16(ip, 4),
+            checksum: be16(ip, 10),
         }
+    }
+
+    /// Of the IP header at `network`.
+    #[inline(always)]
+    pub(super) fn at(header: &[u8], network: u16) -> Self {
+        let ip = header.get(usize::from(network)..);
+        Self::new(ip.and_then(|ip| ip.first_chunk()).unwrap_or(&[0; 20]))
     }
 
     /// The second segment decides.
@@ -58,9 +65,7 @@ impl OneId {
 
 impl LayerIds {
     pub(super) fn new(header: &[u8], layers: &Layers) -> Self {
-        let one = |layer: usize, v6: bool| {
-            (!v6).then(|| OneId::new(header, usize::from(layers.network[layer])))
-        };
+        let one = |layer: usize, v6: bool| (!v6).then(|| OneId::at(header, layers.network[layer]));
         let outer = one(0, layers.ethertype == ethertype::IPV6);
         Self(if layers.encap == Encap::None {
             [outer; 2]

@@ -4,15 +4,13 @@
 //! What the comparison passes over is what may differ between packets that join; a packet found
 //! so has the layers of the one it follows. Everything else takes the way of the parse.
 
-use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::bytes::{be16, be32};
+use crate::bytes::{be16, ne32};
 use crate::{Encap, Layers};
 
-/// What stands in front of a held packet's transport header; the usual shapes have ways of their
-/// own.
+/// What stands in front of a held packet's payload; the usual shapes have ways of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Shape {
     /// TCP over IPv4.
@@ -21,57 +19,77 @@ pub(super) enum Shape {
     V6,
     /// TCP over IPv6 with extension headers.
     V6Ext,
-    /// Tunnels and UDP.
+    /// TCP in a tunnel, or behind longer headers than the record keeps.
     #[default]
-    Other,
+    Tcp,
+    /// UDP, tunnelled or not.
+    Udp,
 }
 
 impl Shape {
-    pub(super) fn of(layers: &Layers) -> Self {
-        let plain = layers.encap == Encap::None && layers.protocol == protocol::TCP;
+    #[inline]
+    pub(super) fn of(layers: &Layers, header_len: usize) -> Self {
+        if layers.protocol != protocol::TCP {
+            return Self::Udp;
+        }
+        let network = usize::from(layers.network[0]);
+        let plain = layers.encap == Encap::None && header_len - network <= HEAD;
         match (plain, layers.ethertype) {
             (true, ethertype::IPV4) => Self::V4,
             (true, ethertype::IPV6) if layers.transport - layers.network[0] == 40 => Self::V6,
             (true, ethertype::IPV6) => Self::V6Ext,
-            _ => Self::Other,
+            _ => Self::Tcp,
         }
     }
 }
 
-/// The headers at the front of a packet of `total` bytes are those of `head`, but for the fields
-/// that count on from packet to packet; they are whole and agree with the length.
-#[inline(always)]
-pub(super) fn continues<const V6: bool, const EXT: bool>(
-    front: &[u8],
-    total: usize,
-    head: &[u8],
-    layers: &Layers,
-) -> bool {
-    let network = usize::from(layers.network[0]);
-    let fixed = network + if V6 { 40 } else { 20 };
-    let transport = if EXT {
-        usize::from(layers.transport)
-    } else {
-        fixed
-    };
-    let Some(front) = front.get(..head.len()) else {
-        return false;
-    };
-    let (Some(mine), Some(heads)) = (split(front, transport), split(head, transport)) else {
-        return false;
-    };
-    let (mine_network, heads_network) = (&front[network..fixed], &head[network..fixed]);
-    let len = total - network;
-    tcp(mine.0, heads.0)
-        && if V6 {
-            ipv6(mine_network, heads_network, len)
+/// Bytes of a held packet's headers, from the network header on, that are kept in its record: IPv6
+/// with 16 bytes of extension headers, TCP with timestamps.
+pub(super) const HEAD: usize = 88;
+
+/// The headers of a TCP packet without a tunnel, from the network header on.
+pub(super) struct Plain<'a, const IP: usize> {
+    pub(super) ip: &'a [u8; IP],
+    extensions: &'a [u8],
+    pub(super) tcp: &'a [u8; 20],
+    options: &'a [u8],
+}
+
+impl<'a, const IP: usize> Plain<'a, IP> {
+    #[inline(always)]
+    pub(super) fn new(header: &'a [u8], extensions: usize) -> Option<Self> {
+        let (ip, rest) = header.split_first_chunk()?;
+        let (extensions, rest) = rest.split_at_checked(extensions)?;
+        let (tcp, options) = rest.split_first_chunk()?;
+        Some(Self {
+            ip,
+            extensions,
+            tcp,
+            options,
+        })
+    }
+
+    /// These headers of a packet of `len` bytes from there on are those of the one held, but for
+    /// the fields that count on from packet to packet; and they agree with the length.
+    #[inline(always)]
+    pub(super) fn continues(&self, held: &'a [u8; HEAD], len: usize) -> bool {
+        let more = self.extensions.len();
+        let Some(heads) = Self::new(held, more) else {
+            return false;
+        };
+        let Some(heads_options) = heads.options.get(..self.options.len()) else {
+            return false;
+        };
+        let is_ip = if IP == 40 {
+            ipv6(self.ip, heads.ip, len)
         } else {
-            ipv4(mine_network, heads_network, len)
-        }
-        && (!EXT || words(&front[fixed..transport], &head[fixed..transport]))
-        && words(mine.1, heads.1)
-        // Without a link header, spare the call that compares nothing.
-        && (network == 0 || front[..network] == head[..network])
+            ipv4(self.ip, heads.ip, len)
+        };
+        tcp(self.tcp, heads.tcp)
+            && is_ip
+            && (more == 0 || words(self.extensions, heads.extensions))
+            && options(self.options, heads_options)
+    }
 }
 
 /// The same for any shape, layer by layer. Equal bytes lead to equal layers.
@@ -130,19 +148,25 @@ fn tunnel(front: &[u8], head: &[u8], layers: &Layers, total: usize) -> bool {
         && mine[8..] == heads[8..]
 }
 
-/// The TCP header and its options.
-#[inline]
-fn split(header: &[u8], transport: usize) -> Option<(&[u8; 20], &[u8])> {
-    header.get(transport..)?.split_first_chunk()
+/// Ports, ACK, offset, flags, window and urgent pointer.
+#[inline(always)]
+fn tcp(mine: &[u8; 20], heads: &[u8; 20]) -> bool {
+    const FLAGS: u32 = !(((TcpFlags::FIN.0 | TcpFlags::PSH.0) as u32) << 16).to_be();
+    const URGENT: u32 = 0xffff_u32.to_be();
+    differs(mine, heads, 0)
+        | differs(mine, heads, 8)
+        | (differs(mine, heads, 12) & FLAGS)
+        | (differs(mine, heads, 16) & URGENT)
+        == 0
 }
 
-/// Ports, ACK, offset, flags, window and urgent pointer.
-#[inline]
-fn tcp(mine: &[u8; 20], heads: &[u8; 20]) -> bool {
-    const MAY_DIFFER: u32 = ((TcpFlags::FIN.0 | TcpFlags::PSH.0) as u32) << 16;
-    let differs = |at| be32(mine, at) ^ be32(heads, at);
-    let urgent = differs(16) & 0xffff;
-    differs(0) | differs(8) | (differs(12) & !MAY_DIFFER) | urgent == 0
+/// TCP options: mostly timestamps, and as long as each other.
+#[inline(always)]
+fn options(mine: &[u8], heads: &[u8]) -> bool {
+    match (mine.as_array::<12>(), heads.as_array::<12>()) {
+        (Some(mine), Some(heads)) => mine == heads,
+        _ => words(mine, heads),
+    }
 }
 
 /// TCP options and extension headers: both are whole words, and as long as each other.
@@ -154,28 +178,47 @@ fn words(mine: &[u8], heads: &[u8]) -> bool {
     }) == 0
 }
 
-/// Equal but for length, ID and checksum; the length is right, and so is the checksum.
-#[inline]
+/// The bits that set two fields apart, as they lie in memory.
+#[inline(always)]
+fn differs<const N: usize>(mine: &[u8; N], heads: &[u8; N], at: usize) -> u32 {
+    ne32(mine, at) ^ ne32(heads, at)
+}
+
+/// Equal but for length, ID and checksum; the length is right, and so is the checksum, as it is in
+/// the other.
+#[inline(always)]
 fn ipv4(mine: &[u8], heads: &[u8], len: usize) -> bool {
+    const HIGH: u32 = 0xffff_0000_u32.to_be();
+    const LOW: u32 = 0xffff_u32.to_be();
     let (Some(mine), Some(heads)) = (mine.first_chunk::<20>(), heads.first_chunk::<20>()) else {
         return false;
     };
-    let differs = |at| be32(mine, at) ^ be32(heads, at);
-    let first = differs(0) & 0xffff_0000;
-    let fragment = differs(4) & 0xffff;
-    let ttl_protocol = differs(8) & 0xffff_0000;
-    (first | fragment | ttl_protocol | differs(12) | differs(16)) == 0
+    let first = differs(mine, heads, 0) & HIGH;
+    let fragment = differs(mine, heads, 4) & LOW;
+    let ttl_protocol = differs(mine, heads, 8) & HIGH;
+    (first | fragment | ttl_protocol) == 0
+        && mine.last_chunk::<8>() == heads.last_chunk::<8>()
         && usize::from(be16(mine, 2)) == len
-        && sum(mine).is_valid()
+        && sum_of_varying(mine) == sum_of_varying(heads)
+}
+
+/// RFC 1624: where all else is equal, length, ID and checksum add up to the same. Of the sum's two
+/// zeros neither comes up.
+#[inline(always)]
+fn sum_of_varying(ip: &[u8; 20]) -> u32 {
+    let sum = u32::from(be16(ip, 2)) + u32::from(be16(ip, 4)) + u32::from(be16(ip, 10));
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (folded & 0xffff) + (folded >> 16)
 }
 
 /// Equal but for the length, which is right.
-#[inline]
+#[inline(always)]
 fn ipv6(mine: &[u8], heads: &[u8], len: usize) -> bool {
+    const LOW: u32 = 0xffff_u32.to_be();
     let (Some(mine), Some(heads)) = (mine.first_chunk::<40>(), heads.first_chunk::<40>()) else {
         return false;
     };
-    let differs = |at| be32(mine, at) ^ be32(heads, at);
-    let addresses = (8..40).step_by(4).fold(0, |all, at| all | differs(at));
-    (differs(0) | (differs(4) & 0xffff) | addresses) == 0 && usize::from(be16(mine, 4)) + 40 == len
+    (differs(mine, heads, 0) | (differs(mine, heads, 4) & LOW)) == 0
+        && mine.last_chunk::<32>() == heads.last_chunk::<32>()
+        && usize::from(be16(mine, 4)) + 40 == len
 }

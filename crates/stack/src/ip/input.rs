@@ -41,7 +41,7 @@ impl Host {
         };
         let mut batch = core::mem::take(&mut self.batch);
         interface.stats.count_received(frames);
-        interface.gro.receive_batch(now, frames, &mut batch);
+        interface.gro.receive_batch(now, frames);
         interface.gro.flush(&mut batch);
         for packet in &mut batch {
             self.ip_input(now, iface.0, packet);
@@ -183,7 +183,8 @@ impl Host {
             return;
         };
         let mut parsed = Vec::new();
-        self.ip.whole.receive(now, whole, &mut parsed);
+        self.ip.whole.receive(now, whole);
+        self.ip.whole.flush(&mut parsed);
         for mut packet in parsed {
             match packet.layers.ethertype {
                 // What is whole now and still claims to be a piece is nonsense.
