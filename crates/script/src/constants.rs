@@ -288,6 +288,7 @@ const ERRORS: &[(&str, i32)] = &[
     ("EDOM", 33),
     ("ERANGE", 34),
     ("ELOOP", 40),
+    ("ENOMSG", 42),
     ("EPROTO", 71),
     ("ENOTSOCK", 88),
     ("EDESTADDRREQ", 89),

@@ -71,7 +71,8 @@ pub(crate) struct Settings {
 }
 
 /// Settings of packetdrill that mean nothing in virtual time.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 13] = [
+    "mss",
     "ip_version",
     "netmask_ip",
     "gateway_ip",
