@@ -98,7 +98,8 @@ impl Runner<'_> {
                 break;
             }
             let last = next.segment.data.len() < size;
-            seen.segment.flags |= next.segment.flags;
+            // Only the first segment of a run keeps CWR, and only the last has PSH and FIN.
+            seen.segment.flags = next.segment.flags | seen.segment.flags & CWR;
             seen.segment.data.extend(&next.segment.data);
             seen.at = next.at;
             if last {
