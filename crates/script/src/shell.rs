@@ -31,7 +31,7 @@ fn line(text: &str) -> Vec<Wish> {
         "defaults.sh" => DEFAULTS.iter().map(|(k, v)| sysctl(k, v)).collect(),
         "sysctl" => pairs(args.iter().filter(|arg| !arg.starts_with('-')), text),
         "set_sysctls.py" => pairs(args.iter(), text),
-        "sleep" | "true" | "echo" | "modprobe" | "nstat" => vec![Wish::Nothing],
+        "sleep" | "true" | "echo" | "modprobe" | "nstat" | "ethtool" => vec![Wish::Nothing],
         "tc" if args.first().is_some_and(|a| a == "qdisc") => vec![Wish::Nothing],
         "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Nothing],
         name if name.starts_with("sysctl_restore") => vec![Wish::Nothing],

@@ -1,7 +1,7 @@
 //! The small language of `%{ ... }%`: assertions over the socket's `tcp_info`.
 //!
 //! Statements stand on lines or between `;`: `assert condition`, `assert condition, message`,
-//! `name = expression`, `print(...)` (shown with `-v`). Expressions have Python's operators and
+//! `name = expression` (`+=`, `-=` too), `print(...)` (shown with `-v`). Expressions have Python's operators and
 //! their order, and chained comparisons.
 
 mod eval;

@@ -49,9 +49,9 @@ enum Token {
 }
 
 /// Longer ones first.
-const OPERATORS: [&str; 31] = [
-    "**", "<<", ">>", "//", "<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/", "%", "&", "|",
-    "^", "~", "<", ">", "=", "(", ")", "[", "]", ",", ";", "!", ":", ".",
+const OPERATORS: [&str; 33] = [
+    "+=", "-=", "**", "<<", ">>", "//", "<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/",
+    "%", "&", "|", "^", "~", "<", ">", "=", "(", ")", "[", "]", ",", ";", "!", ":", ".",
 ];
 
 fn tokens(text: &str) -> Result<Vec<(u32, Token)>> {
@@ -205,6 +205,15 @@ impl Reader {
         if let (Token::Name(name), Some(Token::Op("="))) = (self.peek().clone(), after) {
             self.next += 2;
             return Ok(StatementKind::Assign(name, self.or()?));
+        }
+        if let (Token::Name(name), Some(Token::Op(op @ ("+=" | "-=")))) =
+            (self.peek().clone(), after)
+        {
+            let op = if *op == "+=" { "+" } else { "-" };
+            self.next += 2;
+            let old = Node::Name(name.clone());
+            let sum = Node::Binary(op, Box::new(old), Box::new(self.or()?));
+            return Ok(StatementKind::Assign(name, sum));
         }
         self.expected("assert, print or an assignment")
     }

@@ -21,6 +21,7 @@ fn expressions_have_pythons_order() {
     run("assert 5 & 4 == 4\nassert (6 & 4) == 4, 'bits'").unwrap();
     run("assert 9 <= tcpi_snd_cwnd <= 11; assert 7 // 2 == 3; assert 7 / 2 == 3.5").unwrap();
     run("a = tcpi_snd_cwnd\nassert a - 10 == 0 or b\nassert (\n a ==\n 10)").unwrap();
+    run("a = 1; a += 2; a -= 1; assert a == 2").unwrap();
     run("assert abs(-3) == max(1, 3) # so\nprint('x', a_name_in_no_way)").unwrap_err();
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct Settings {
     pub(crate) connect_port: u16,
     pub(crate) strict_segments: bool,
     pub(crate) qdisc: QdiscConfig,
+    /// The device takes no super-segments.
+    pub(crate) cut: bool,
 }
 
 /// Settings of packetdrill that mean nothing in virtual time.
@@ -110,6 +112,7 @@ impl Settings {
             connect_port: 8080,
             strict_segments: false,
             qdisc: qdisc_of(script),
+            cut: cuts(script),
         };
         for setting in &script.settings {
             settings.set(setting)?;
@@ -169,22 +172,29 @@ fn micros(setting: &Setting) -> Result<Nanos, ScriptError> {
     Ok(Nanos::from(micros) * 1000)
 }
 
-/// The queue in front of the device: `tc` is asked before the host is there.
-fn qdisc_of(script: &Script) -> QdiscConfig {
-    let commands = script
+/// The lines of all commands.
+fn commands(script: &Script) -> impl Iterator<Item = &str> {
+    let texts = script
         .events
         .iter()
         .filter_map(|event| match &event.action {
             Action::Shell(text) => Some(text),
             _ => None,
         });
-    let has_fq = |text: &String| {
-        let mut lines = text.lines().map(str::trim);
-        lines.any(|line| line.starts_with("tc qdisc") && line.contains("root fq"))
-    };
-    if commands.into_iter().any(has_fq) {
+    texts.flat_map(|text| text.lines()).map(str::trim)
+}
+
+/// The queue in front of the device: `tc` is asked before the host is there.
+fn qdisc_of(script: &Script) -> QdiscConfig {
+    let is_fq = |line: &str| line.starts_with("tc qdisc") && line.contains("root fq");
+    if commands(script).any(is_fq) {
         QdiscConfig::Fq(FqConfig::default())
     } else {
         QdiscConfig::NoQueue
     }
+}
+
+/// `ethtool -K` turns segmentation off.
+fn cuts(script: &Script) -> bool {
+    commands(script).any(|line| line.starts_with("ethtool -K") && line.contains("tso off"))
 }

@@ -71,7 +71,7 @@ impl World {
             now: 0,
             sent: VecDeque::new(),
             scratch: Vec::new(),
-            whole: settings.strict_segments,
+            whole: settings.strict_segments && !settings.cut,
         })
     }
 

@@ -23,6 +23,8 @@ struct Io<'c> {
     text: Option<&'c [u8]>,
     flags: i32,
     dest: Option<SockAddr>,
+    /// The buffer is at no address.
+    null: bool,
     /// `struct msghdr`, of the calls that have one.
     header: Option<&'c Expr>,
 }
@@ -37,6 +39,7 @@ impl Runner<'_> {
             text: None,
             flags: 0,
             dest: None,
+            null: false,
             header: None,
         };
         match call.name.as_str() {
@@ -52,8 +55,10 @@ impl Runner<'_> {
             }
             name => {
                 let buffer = arg(pos, call, 1)?;
-                if let ExprKind::Text(text) = &buffer.kind {
-                    io.text = Some(text);
+                match &buffer.kind {
+                    ExprKind::Text(text) => io.text = Some(text),
+                    ExprKind::Word(name) => io.null = name == "NULL",
+                    _ => {}
                 }
                 io.lens = vec![self.len(arg(pos, call, 2)?)?];
                 if name != "read" && name != "write" {
@@ -100,6 +105,9 @@ impl Runner<'_> {
         progress: &mut Progress,
     ) -> Result<Step> {
         let io = self.io(pos, call)?;
+        if io.null {
+            return Ok(Step::Returned(Err(Errno::EFAULT)));
+        }
         if io.flags & MSG_FASTOPEN != 0
             && let Some(dest) = io.dest
         {
@@ -170,6 +178,9 @@ impl Runner<'_> {
         progress: &mut Progress,
     ) -> Result<Step> {
         let io = self.io(pos, call)?;
+        if io.null {
+            return Ok(Step::Returned(Err(Errno::EFAULT)));
+        }
         let mut buffers: Vec<Vec<u8>> = io.lens.iter().map(|len| vec![0; *len]).collect();
         let mut parts: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         let mut control = vec![0; if io.header.is_some() { 1024 } else { 0 }];
