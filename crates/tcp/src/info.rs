@@ -110,7 +110,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
             Phase::Recovery => 3,
             Phase::Loss => 4,
         },
-        tcpi_retransmits: c.rtt.backoff(),
+        tcpi_retransmits: c.timers.retransmits,
         tcpi_probes: c.timers.probes,
         tcpi_backoff: c.rtt.backoff(),
         tcpi_options: flag(c.agreed.timestamps, OPT_TIMESTAMPS)

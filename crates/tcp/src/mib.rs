@@ -69,6 +69,32 @@ fullsend_units::counters! {
         dsack_undo: "TcpExtTCPDSACKUndo",
         /// Timeouts taken back.
         loss_undo: "TcpExtTCPLossUndo",
+        /// Reductions taken back within a recovery, as the original filled a hole.
+        partial_undo: "TcpExtTCPPartialUndo",
+        /// Tail loss probes sent (RFC 8985).
+        loss_probes: "TcpExtTCPLossProbes",
+        /// Losses that a probe repaired.
+        loss_probe_recovery: "TcpExtTCPLossProbeRecovery",
+        /// Timeouts found spurious by F-RTO (RFC 5682).
+        spurious_rtos: "TcpExtTCPSpuriousRTOs",
+        /// Times that a receiver threw away what it had SACKed.
+        sack_reneging: "TcpExtTCPSACKReneging",
+        /// Times that SACK showed reordering.
+        sack_reorder: "TcpExtTCPSACKReorder",
+        /// Times that timestamps showed reordering.
+        ts_reorder: "TcpExtTCPTSReorder",
+        /// Times that duplicate acknowledgements showed reordering.
+        reno_reorder: "TcpExtTCPRenoReorder",
+        /// Timeouts while segments were SACKed and no recovery had begun.
+        sack_failures: "TcpExtTCPSackFailures",
+        /// The same with duplicate acknowledgements.
+        reno_failures: "TcpExtTCPRenoFailures",
+        /// Timeouts in a recovery by SACK.
+        sack_recovery_fail: "TcpExtTCPSackRecoveryFail",
+        /// Timeouts in a recovery by duplicate acknowledgements.
+        reno_recovery_fail: "TcpExtTCPRenoRecoveryFail",
+        /// Timeouts while an earlier one was being repaired.
+        loss_failures: "TcpExtTCPLossFailures",
         /// Recoveries entered by duplicate acknowledgements.
         reno_recovery: "TcpExtTCPRenoRecovery",
         /// Segments dropped because their timestamp was old (PAWS).
@@ -111,6 +137,12 @@ fullsend_units::counters! {
         delivered_ce: "TcpExtTCPDeliveredCE",
         /// DSACKs received.
         dsack_recv: "TcpExtTCPDSACKRecv",
+        /// DSACKs received for text behind a hole.
+        dsack_ofo_recv: "TcpExtTCPDSACKOfoRecv",
+        /// Segments that DSACKs reported.
+        dsack_recv_segs: "TcpExtTCPDSACKRecvSegs",
+        /// DSACKs for more than was ever sent twice.
+        dsack_ignored_dubious: "TcpExtTCPDSACKIgnoredDubious",
         /// Times that the connections' memory came under pressure.
         memory_pressures: "TcpExtTCPMemoryPressures",
         /// ICMP errors about segments that are not under way.

@@ -20,6 +20,11 @@ impl Rto {
         Self(span.clamp(Self::MIN, Self::MAX))
     }
 
+    #[inline]
+    fn at_most_max(span: Nanos) -> Self {
+        Self(span.min(Self::MAX))
+    }
+
     /// As a span.
     #[inline]
     pub(crate) const fn nanos(self) -> Nanos {
@@ -29,7 +34,7 @@ impl Rto {
     /// RFC 6298 (5.5), `times` times.
     #[inline]
     fn doubled(self, times: u8) -> Self {
-        Self::clamped(self.0 * (1 << times.min(31)))
+        Self::at_most_max(self.0 * (1 << times.min(31)))
     }
 }
 
@@ -42,12 +47,15 @@ pub(crate) struct RttEstimator {
     /// Any sample yet: a round trip in one process can take no time at all.
     sampled: bool,
     backoff: u8,
+    /// `tcp_rto_min_us`.
+    rto_min_us: u32,
 }
 
 impl RttEstimator {
     /// Nothing known yet.
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(rto_min_us: u32) -> Self {
         Self {
+            rto_min_us,
             srtt: Nanos::ZERO,
             rttvar: Nanos::ZERO,
             min_rtt: WindowedMin::new(),
@@ -85,11 +93,17 @@ impl RttEstimator {
     #[inline]
     pub(crate) fn rto(&self) -> Rto {
         let base = if self.sampled {
-            Rto::clamped(self.srtt + (self.rttvar * 4).max(Rto::MIN))
+            Rto::at_most_max(self.srtt + (self.rttvar * 4).max(self.rto_min()))
         } else {
             Rto::INITIAL
         };
         base.doubled(self.backoff)
+    }
+
+    /// `tcp_rto_min_us`: the least that a timeout grants the peer beyond the round trip.
+    #[inline]
+    pub(crate) fn rto_min(&self) -> Nanos {
+        Nanos::from_micros(self.rto_min_us.into())
     }
 
     /// RFC 6298 (5.5): the timer fired; the next timeout is twice as long.
@@ -215,7 +229,7 @@ mod tests {
 
     #[test]
     fn before_any_sample_the_timeout_is_one_second() {
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         assert_eq!(
             (rtt.rto().nanos(), rtt.srtt(), rtt.min_rtt()),
             (ms(1000), None, None)
@@ -227,7 +241,7 @@ mod tests {
     /// RFC 6298 (2.2) and (2.3), by hand.
     #[test]
     fn follows_the_formulas() {
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         rtt.on_sample(at(0), ms(400));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(400)), ms(200)));
         assert_eq!(rtt.rto().nanos(), ms(1200));
@@ -238,14 +252,14 @@ mod tests {
 
     #[test]
     fn a_steady_path_keeps_the_minimum_above_its_round_trip() {
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         (0..100).for_each(|i| rtt.on_sample(at(i), ms(190)));
         assert_eq!(rtt.rto().nanos(), ms(390));
     }
 
     #[test]
     fn backoff_doubles_up_to_the_bound_and_ends_with_a_sample() {
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         rtt.on_sample(at(0), ms(100));
         let first = rtt.rto().nanos();
         rtt.back_off();
@@ -258,7 +272,7 @@ mod tests {
 
     #[test]
     fn round_trips_of_no_time_are_round_trips() {
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         for i in 0..100 {
             rtt.on_sample(at(i), Nanos::from_nanos(i % 3));
         }
@@ -270,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_least_of_five_minutes_is_kept_and_then_forgotten() {
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         rtt.on_sample(at(0), ms(10));
         for s in 1..299 {
             rtt.on_sample(at(s * 1000), ms(50 + s % 7));
@@ -286,7 +300,7 @@ mod tests {
     #[test]
     fn the_windowed_minimum_is_close_to_the_true_one() {
         let mut rng = Rng::new(Seed::from_u64(3));
-        let mut rtt = RttEstimator::new();
+        let mut rtt = RttEstimator::new(200_000);
         let mut seen = alloc::vec::Vec::new();
         for s in 0..3000u64 {
             let sample = ms(20 + rng.below(100) + if s > 1500 { 200 } else { 0 });

@@ -91,6 +91,21 @@ sysctls! {
     "net.ipv4." tcp_dsack: bool = true, ();
     /// Duplicate acknowledgements (or segments SACKed above) that mean loss (RFC 6675 DupThresh).
     "net.ipv4." tcp_reordering: u32 = 3, 1..=300;
+    /// More reordering than this is not believed, in segments.
+    "net.ipv4." tcp_max_reordering: u32 = 300, 1..=300;
+    /// Loss detection by time (RFC 8985), in bits: 1 is on, 2 keeps the reordering window at a
+    /// quarter of the least round trip, 4 ignores the number of duplicates. Without bit 1 the
+    /// number alone tells (RFC 6675).
+    "net.ipv4." tcp_recovery: u32 = 1, 0..=7;
+    /// Tail loss probes (RFC 8985 7): 3 and 4 are on.
+    "net.ipv4." tcp_early_retrans: u32 = 3, 0..=4;
+    /// Detect spurious timeouts by what new text draws (RFC 5682): not 0 is on.
+    "net.ipv4." tcp_frto: u32 = 2, 0..=2;
+    /// Microseconds that a retransmission timeout grants beyond the round trip, at least; of new
+    /// connections.
+    "net.ipv4." tcp_rto_min_us: u32 = 200_000, 1..=2_000_000;
+    /// Connections with less than four segments in flight do not back off at once.
+    "net.ipv4." tcp_thin_linear_timeouts: bool = false, ();
     /// Restart slowly after an idle time (RFC 2861).
     "net.ipv4." tcp_slow_start_after_idle: bool = true, ();
     /// Unsent bytes above which a socket is not writable.

@@ -8,7 +8,10 @@ use super::input::Complaint;
 use super::{Connection, Reset, State};
 use crate::Cx;
 use crate::congestion::{AckSample, RateSample};
-use crate::recovery::{AckOutcome, Phase, SackOutcome};
+use crate::recovery::{AckNews, AckOutcome, Phase, SackOutcome, Sighting};
+
+/// Of the timestamp clock.
+const TICK: Nanos = Nanos::from_millis(1);
 
 impl Connection {
     /// SYN-RECEIVED: the handshake's last step. False: the segment is done with.
@@ -109,7 +112,11 @@ impl Connection {
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
         let prior_in_flight = self.snd.rtx.in_flight();
         self.check_app_limited();
-        let advanced = repr.ack.after(self.snd.una);
+        let prior_una = self.snd.una;
+        let advanced = repr.ack.after(prior_una);
+        if self.snd.rtx.is_marked() {
+            self.look_for_copies(cx, repr);
+        }
         let outcome = if advanced {
             self.advance_una(cx, repr)
         } else {
@@ -121,22 +128,28 @@ impl Connection {
         } else {
             SackOutcome::default()
         };
-        if sack.dsack.is_some() {
-            cx.mib.dsack_recv += 1;
-        }
         let echoed = self.echoed_rtt(cx, repr, advanced);
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
         if let Some(rtt) = rtt {
             self.take_rtt(cx, rtt);
         }
-        if advanced {
-            self.rearm_rto(cx);
+        let news = AckNews {
+            repr,
+            ack: outcome,
+            sack,
+            prior_una,
+            advanced,
+            duplicate,
+        };
+        let verdict = self.recover(cx, &news);
+        if !verdict.timer_is_set && (advanced || self.tells_of_head(cx, &sack)) {
+            self.set_xmit_timer(cx);
         }
-        let arrived = self.recover(cx, repr, &outcome, &sack, advanced, duplicate);
+        let arrived = verdict.delivered;
         self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
         if self.snd.rtx.delivery().is_some() {
-            self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt));
+            self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt_newest));
         } else if advanced && self.recovery.may_grow() {
             let sample = AckSample {
                 now: cx.now,
@@ -200,12 +213,33 @@ impl Connection {
         }
     }
 
+    /// What the ACK's echo tells of which copy arrived (RFC 8985 6.2 step 2).
+    #[cold]
+    fn look_for_copies(&mut self, cx: &Cx<'_>, repr: &TcpRepr) {
+        let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
+        let age = echo.map(|ts| self.ts.since_echo(cx.now, ts.ecr));
+        self.snd.rtx.sight(Sighting {
+            now: cx.now,
+            min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
+            echoed: age.map(|age| cx.now - age.saturating_sub(TICK)),
+        });
+    }
+
+    /// What is SACKed was sent before the head was last: the timer counts from now. Were it later,
+    /// news of it would keep the timer from ever judging the head.
+    fn tells_of_head(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
+        let head = self.snd.rtx.head_sent_at();
+        let rtt = sack.rtt.filter(|_| !self.snd.rtx.is_empty());
+        rtt.zip(head)
+            .is_some_and(|(rtt, sent)| rtt > cx.now.since(sent))
+    }
+
     fn advance_una(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> AckOutcome {
         let outcome = self.snd.rtx.ack(cx.now, repr.ack);
         self.snd.una = repr.ack;
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         self.timers.progress_at = cx.now;
-        self.rtt.reset_backoff();
+        self.timers.retransmits = 0;
         if self.extras.is_some() {
             self.watch_acked(cx);
             self.check_mtu_probe(cx);

@@ -91,7 +91,7 @@ impl Connection {
             },
             cwnd: Cwnd::default(),
             cc,
-            rtt: RttEstimator::new(),
+            rtt: RttEstimator::new(cx.sysctl.tcp_rto_min_us),
             recovery: Recovery::new(cx.sysctl.tcp_reordering),
             ecn: None,
             timers: Timers::new(cx.now),

@@ -112,6 +112,8 @@ pub(crate) struct Pending {
     pub(crate) syn: bool,
     /// An empty segment left of the window, to draw an ACK from the peer.
     pub(crate) probe: bool,
+    /// The tail is to be probed (RFC 8985 7.3).
+    pub(crate) tail_probe: bool,
     /// What is sendable goes although a gate would hold it.
     pub(crate) force: Force,
     pub(crate) reset: Option<Reset>,

@@ -4,6 +4,7 @@
 use fullsend_units::{Instant, Nanos};
 
 use super::{Connection, Reset, State};
+use crate::recovery::Phase;
 use crate::rtt::Rto;
 use crate::send::Force;
 use crate::{Cx, TcpError};
@@ -13,6 +14,10 @@ use crate::{Cx, TcpError};
 enum RtxKind {
     /// Something is in flight.
     Rto,
+    /// The same, and its tail may have been lost (RFC 8985 7.2).
+    TailProbe,
+    /// Something was overtaken, and may still arrive (RFC 8985 6.2).
+    Reordering,
     /// Text waits though nothing is in flight: for window, for a cork.
     Probe,
 }
@@ -30,6 +35,8 @@ pub(crate) struct Timers {
     pub(crate) heard_at: Instant,
     /// Since when what is in flight (or waits for window) has made no progress.
     pub(crate) progress_at: Instant,
+    /// Retransmission timeouts since the last progress (`icsk_retransmits`).
+    pub(crate) retransmits: u8,
     /// When a bad segment was last answered (RFC 5961 10), in milliseconds; 0: never.
     pub(crate) complained_at_ms: u32,
 }
@@ -43,6 +50,7 @@ impl Timers {
             probes: 0,
             heard_at: now,
             progress_at: now,
+            retransmits: 0,
             complained_at_ms: 0,
         }
     }
@@ -89,6 +97,8 @@ impl Connection {
             self.timers.rtx = Instant::FAR_FUTURE;
             match self.timers.kind {
                 RtxKind::Rto => self.on_rto(cx),
+                RtxKind::TailProbe => self.on_probe_of_tail_timer(cx),
+                RtxKind::Reordering => self.on_reordering_timer(cx),
                 RtxKind::Probe => self.on_probe_timer(cx),
             }
         }
@@ -116,13 +126,80 @@ impl Connection {
         self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
     }
 
-    /// RFC 6298 5.2, 5.3: an ACK moved `snd_una`.
+    /// RFC 6298 5.2, 5.3: an ACK moved `snd_una`, or text leaves where none was in flight. A tail
+    /// loss probe comes first where one may be sent.
     #[inline]
+    pub(crate) fn set_xmit_timer(&mut self, cx: &Cx<'_>) {
+        if self.snd.rtx.is_empty() {
+            self.timers.rtx_off();
+            return;
+        }
+        let rto_at = cx.now + self.rtt.rto().nanos();
+        if !self.arm_probe_of_tail(cx, cx.now, rto_at) {
+            self.rearm_rto(cx);
+        }
+    }
+
+    /// The retransmission timer, where no probe is to come first. Behind a probe or reordering
+    /// timer it counts from when the head was sent: that time has passed.
     pub(crate) fn rearm_rto(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.is_empty() {
             self.timers.rtx_off();
-        } else {
+        } else if self.timers.kind == RtxKind::Rto && !self.restarts_early() {
             self.arm_rto(cx);
+        } else {
+            self.arm_rto_at(cx, self.head_rto_at(cx.now));
+        }
+    }
+
+    /// RFC 7765: with too little in flight for fast retransmit, and nothing to send, the timer
+    /// counts from the head's departure and not from the last ACK. Probes do better where they
+    /// may be sent; this is for connections without SACK, and those with probes switched off.
+    fn restarts_early(&self) -> bool {
+        const RRTHRESH: u32 = 4;
+        let unsent = self.snd.mss.segments(self.snd.queue.len() as u32);
+        self.recovery.phase() < Phase::Recovery
+            && self.snd.rtx.packets_out() < RRTHRESH
+            && unsent < RRTHRESH
+    }
+
+    /// The retransmission timer, at a time.
+    pub(crate) fn arm_rto_at(&mut self, cx: &Cx<'_>, at: Instant) {
+        self.timers.kind = RtxKind::Rto;
+        self.timers.rtx = self.within_user_timeout(cx, at.max(cx.now));
+    }
+
+    #[inline]
+    pub(crate) fn set_probe_timer(&mut self, cx: &Cx<'_>, at: Instant) {
+        self.timers.kind = RtxKind::TailProbe;
+        self.timers.rtx = at + self.pacing_delay(cx.now);
+    }
+
+    /// What was overtaken is lost at this time if it has not arrived.
+    pub(crate) fn arm_reordering(&mut self, cx: &Cx<'_>, at: Instant) {
+        self.timers.kind = RtxKind::Reordering;
+        self.timers.rtx = at.max(cx.now);
+    }
+
+    /// RFC 2018 8: the head was SACKed and is not acknowledged. If that stays so for half a round
+    /// trip, the receiver has thrown it away.
+    #[cold]
+    pub(crate) fn suspect_reneging(&mut self, cx: &Cx<'_>) {
+        let patience = self.rtt.srtt().unwrap_or_default() / 2;
+        self.arm_rto_at(cx, cx.now + patience.max(Nanos::from_millis(10)));
+    }
+
+    /// The head is being repaired: it deserves a round trip of its own before the timer judges it.
+    pub(crate) fn give_repair_time(&mut self, cx: &Cx<'_>) {
+        if self.timers.kind != RtxKind::Reordering {
+            self.arm_rto(cx);
+        }
+    }
+
+    /// Text was sent behind a single segment: its probe need not wait for a delayed ACK.
+    pub(crate) fn hasten_probe(&mut self, cx: &Cx<'_>) {
+        if self.timers.kind == RtxKind::TailProbe {
+            self.arm_probe_of_tail(cx, cx.now, self.head_rto_at(cx.now));
         }
     }
 
@@ -140,7 +217,10 @@ impl Connection {
 
     /// RFC 5482: give up in time.
     fn bounded_by_user_timeout(&self, cx: &Cx<'_>, rto: Rto) -> Instant {
-        let at = cx.now + rto.nanos() + self.pacing_delay(cx.now);
+        self.within_user_timeout(cx, cx.now + rto.nanos() + self.pacing_delay(cx.now))
+    }
+
+    fn within_user_timeout(&self, cx: &Cx<'_>, at: Instant) -> Instant {
         match self.settings.user_timeout() {
             Nanos::ZERO => at,
             timeout => at.min((self.timers.progress_at + timeout).max(cx.now)),
@@ -162,15 +242,45 @@ impl Connection {
         cx.mib.timeouts += 1;
         self.check_app_limited();
         if self.state.is_synchronized() {
+            if self.timers.retransmits == 0 {
+                self.count_failure(cx);
+            }
             self.suspect_black_hole(cx);
             self.enter_loss(cx);
         } else {
             self.out.syn = true;
         }
-        // RFC 6298 5.5, 5.6.
-        self.rtt.back_off();
+        self.timers.retransmits = self.timers.retransmits.saturating_add(1);
+        if !self.is_thin(cx) {
+            // RFC 6298 5.5, 5.6.
+            self.rtt.back_off();
+        }
         self.arm_rto(cx);
         self.out.any = true;
+    }
+
+    /// A timeout ends what was under way.
+    fn count_failure(&self, cx: &mut Cx<'_>) {
+        let mib = &mut *cx.mib;
+        let failures = match (self.recovery.phase(), self.agreed.sack) {
+            (Phase::Recovery, true) => &mut mib.sack_recovery_fail,
+            (Phase::Recovery, false) => &mut mib.reno_recovery_fail,
+            (Phase::Loss, _) => &mut mib.loss_failures,
+            _ if self.snd.rtx.sacked_out() == 0 => return,
+            (_, true) => &mut mib.sack_failures,
+            (_, false) => &mut mib.reno_failures,
+        };
+        *failures += 1;
+    }
+
+    /// `tcp_thin_linear_timeouts`: so little is in flight that it never sees fast retransmit.
+    fn is_thin(&self, cx: &Cx<'_>) -> bool {
+        const LINEAR_RETRIES: u8 = 6;
+        cx.sysctl.tcp_thin_linear_timeouts
+            && self.state == State::Established
+            && self.snd.rtx.packets_out() < 4
+            && self.cwnd.ssthresh != u32::MAX
+            && self.timers.retransmits <= LINEAR_RETRIES
     }
 
     /// Retried for long enough.

@@ -6,12 +6,9 @@ use alloc::boxed::Box;
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::TcpRepr;
 
-use super::{AckOutcome, Prr, SackOutcome, Undo};
+use super::{AckOutcome, Adaptation, Frto, Prr, SackOutcome, TailProbe, Undo};
 use crate::congestion::{CongestionEvent, Cwnd};
 use crate::{Connection, Cx};
-
-/// More reordering than this is not believed (Linux's `tcp_max_reordering`).
-pub(super) const MAX_REORDERING_SEGS: u32 = 300;
 
 /// The sender's opinion of the path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -28,11 +25,14 @@ pub(crate) enum Phase {
     Loss,
 }
 
-/// What is kept of a reduction of cwnd.
+/// What only connections have that something happened to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reduction {
-    prr: Prr,
-    undo: Undo,
+pub(super) struct Past {
+    pub(super) prr: Prr,
+    pub(super) undo: Undo,
+    pub(super) adaptation: Adaptation,
+    pub(super) probe: Option<TailProbe>,
+    pub(super) frto: Frto,
 }
 
 /// The state of recovery.
@@ -40,13 +40,11 @@ struct Reduction {
 pub(crate) struct Recovery {
     pub(super) phase: Phase,
     /// `snd_nxt` as the present phase began; it ends when that is acknowledged.
-    high_seq: SeqNum,
-    /// Duplicate ACKs in a row (without SACK).
-    dupacks: u32,
+    pub(super) high_seq: SeqNum,
     /// DupThresh, adapted to the reordering seen.
     pub(super) reordering_segs: u32,
-    /// There from the first reduction on: most connections never lose anything.
-    reduction: Option<Box<Reduction>>,
+    /// Most connections never lose anything.
+    past: Option<Box<Past>>,
     /// The window was what limited sending in the present round, which ends at this point.
     cwnd_limited: bool,
     round_end: SeqNum,
@@ -58,9 +56,8 @@ impl Recovery {
         Self {
             phase: Phase::Open,
             high_seq: SeqNum::new(0),
-            dupacks: 0,
             reordering_segs: dupthresh,
-            reduction: None,
+            past: None,
             cwnd_limited: false,
             round_end: SeqNum::new(0),
             max_packets_out: 0,
@@ -124,112 +121,128 @@ impl Recovery {
     #[inline]
     pub(crate) fn on_sent_in_recovery(&mut self, segs: u32) {
         if self.is_reducing()
-            && let Some(reduction) = &mut self.reduction
+            && let Some(past) = &mut self.past
         {
-            reduction.prr.on_sent(segs);
+            past.prr.on_sent(segs);
         }
-    }
-
-    /// cwnd is reduced.
-    fn begin_reduction(&mut self, prr: Prr, una: SeqNum, retrans_out: u32) {
-        let reduction = self.reduction.get_or_insert_default();
-        reduction.prr = prr;
-        reduction.undo = reduction.undo.begin(una, retrans_out);
     }
 
     /// `segs` segments go out again, with this TSval.
     pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
         self.on_sent_in_recovery(segs);
-        if let Some(undo) = self.undo_mut() {
-            undo.on_retransmit(stamp, segs);
+        if let Some(past) = &mut self.past {
+            past.undo.on_retransmit(stamp, segs);
         }
     }
 
-    /// What may be undone.
+    /// What happened so far.
     #[inline]
-    pub(super) fn undo_mut(&mut self) -> Option<&mut Undo> {
-        self.reduction.as_mut().map(|r| &mut r.undo)
+    pub(super) fn past(&self) -> Option<&Past> {
+        self.past.as_deref()
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub(super) fn past_mut(&mut self) -> Option<&mut Past> {
+        self.past.as_deref_mut()
     }
 
     /// Nothing is to be undone any more.
     pub(crate) fn forget_undo(&mut self) {
-        if let Some(undo) = self.undo_mut() {
-            undo.disarm();
+        if let Some(past) = self.past_mut() {
+            past.undo.disarm();
         }
+    }
+
+    /// Something happened.
+    #[cold]
+    pub(super) fn remember(&mut self) -> &mut Past {
+        self.past.get_or_insert_default()
     }
 }
 
+/// What an ACK told.
+pub(crate) struct AckNews<'a> {
+    pub(crate) repr: &'a TcpRepr,
+    pub(crate) ack: AckOutcome,
+    pub(crate) sack: SackOutcome,
+    /// `snd_una` before it.
+    pub(crate) prior_una: SeqNum,
+    /// It moved `snd_una`.
+    pub(crate) advanced: bool,
+    /// RFC 5681 2.
+    pub(crate) duplicate: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Verdict {
+    /// Segments that the ACK says have arrived.
+    pub(crate) delivered: u32,
+    /// A timer was set that the retransmission timer must not take the place of.
+    pub(crate) timer_is_set: bool,
+    /// Segments found lost.
+    pub(super) lost_segs: u32,
+    /// Of these, sent again before.
+    pub(super) resent_segs: u32,
+}
+
 impl Connection {
-    /// An ACK was entered into the scoreboard; draws the conclusions. `duplicate`: RFC 5681 2.
-    /// Gives the segments that the ACK says have arrived.
-    pub(crate) fn recover(
-        &mut self,
-        cx: &mut Cx<'_>,
-        repr: &TcpRepr,
-        ack: &AckOutcome,
-        sack: &SackOutcome,
-        advanced: bool,
-        duplicate: bool,
-    ) -> u32 {
-        let seen = sack.reordering_segs.max(ack.reordering_segs);
-        let dupthresh = self.recovery.reordering_segs;
-        let dupthresh = dupthresh.max(seen.min(MAX_REORDERING_SEGS));
-        self.recovery.reordering_segs = dupthresh;
-        self.try_undo(cx, repr, sack.dsack, advanced);
-        let delivered = self.count_delivered(ack, sack, advanced, duplicate);
-        if let Some(delivery) = self.snd.rtx.delivery_mut() {
-            delivery.on_delivered(cx.now, delivered);
+    /// An ACK was entered into the scoreboard; draws the conclusions.
+    #[inline]
+    pub(crate) fn recover(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Verdict {
+        let quiet = self.recovery.phase == Phase::Open
+            && !self.snd.rtx.is_marked()
+            && news.advanced
+            && !news.ack.retransmitted
+            && !self.is_ecn_echo(news.repr)
+            && news.repr.options.sack.as_slice().is_empty()
+            && self.recovery.past().is_none_or(|past| past.probe.is_none());
+        if quiet {
+            let delivered = news.ack.delivered_segs;
+            if let Some(delivery) = self.snd.rtx.delivery_mut() {
+                delivery.on_delivered(cx.now, delivered);
+            }
+            return Verdict {
+                delivered,
+                ..Verdict::default()
+            };
         }
-        let newly_lost = if self.agreed.sack && self.snd.rtx.sacked_out() > 0 {
-            self.snd.rtx.mark_lost_by_sack(dupthresh) + self.mark_lost_retransmissions(cx, sack)
-        } else {
-            0
+        self.recover_from_trouble(cx, news)
+    }
+
+    #[cold]
+    fn recover_from_trouble(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Verdict {
+        let mut verdict = Verdict {
+            delivered: news.ack.delivered_segs + news.sack.delivered_segs,
+            ..Verdict::default()
         };
-        let echo = self.is_ecn_echo(repr);
-        if echo {
-            self.take_echo(cx, delivered);
+        let dsack = self.hear_dsack(cx, news);
+        verdict.delivered += dsack.segs;
+        self.note_reordering_of(cx, news);
+        self.hear_of_probe(cx, news, dsack);
+        if !self.agreed.sack && news.duplicate && !self.snd.rtx.is_empty() {
+            self.count_dupack(cx);
+            verdict.delivered += 1;
         }
-        let repaired = self.snd.una.after_eq(self.recovery.high_seq);
-        match self.recovery.phase {
-            Phase::Open | Phase::Disorder | Phase::Cwr => {
-                let lost =
-                    newly_lost > 0 || (!self.agreed.sack && self.recovery.dupacks >= dupthresh);
-                if lost && self.extras.is_some() && self.mtu_probe_lost(cx) {
-                    self.resend_probe();
-                } else if lost {
-                    self.enter_recovery(cx, delivered);
-                } else if echo && self.recovery.phase != Phase::Cwr {
-                    self.enter_cwr(cx);
-                    self.reduce_cwnd(delivered, advanced);
-                } else {
-                    self.go_on_without_loss(delivered, advanced);
-                }
-            }
-            Phase::Recovery if repaired => {
-                if !self.cc.owns_cwnd() {
-                    // RFC 9937: leave with cwnd = ssthresh.
-                    self.cwnd.cwnd = self.cwnd.ssthresh.min(self.cwnd.prior_cwnd).max(1);
-                }
-                self.leave_recovery();
-                self.cc.on_repaired(&mut self.cwnd);
-            }
-            Phase::Recovery => {
-                let more_lost = if advanced && !self.agreed.sack {
-                    // RFC 6582 3.2 (5): a partial ACK tells the next hole.
-                    self.snd.rtx.mark_head_lost()
-                } else {
-                    newly_lost
-                };
-                self.reduce_cwnd(delivered, advanced && more_lost == 0);
-            }
-            Phase::Loss if repaired => {
-                self.leave_recovery();
-                self.cc.on_repaired(&mut self.cwnd);
-            }
-            Phase::Loss => {}
+        if let Some(delivery) = self.snd.rtx.delivery_mut() {
+            delivery.on_delivered(cx.now, verdict.delivered);
+        }
+        if self.is_ecn_echo(news.repr) {
+            self.take_echo(cx, verdict.delivered);
+        }
+        if news.ack.reneged && news.advanced {
+            self.suspect_reneging(cx);
+            verdict.timer_is_set = true;
+        } else {
+            self.conclude(cx, news, &mut verdict);
+        }
+        if self.recovery.is_reducing() {
+            let safe = news.advanced && verdict.lost_segs == 0;
+            self.reduce_cwnd(verdict.delivered, safe);
         }
         self.tell_lost_if_sampled(cx);
-        delivered
+        verdict
     }
 
     #[inline]
@@ -239,102 +252,150 @@ impl Connection {
         }
     }
 
-    /// A retransmission that something overtook which was sent a reordering window (RFC 8985 6.2:
-    /// a quarter of the least round trip) later: waiting for the timer would cost all.
-    fn mark_lost_retransmissions(&mut self, cx: &mut Cx<'_>, sack: &SackOutcome) -> u32 {
-        let (Some(rtt), Some(min_rtt)) = (sack.rtt, self.rtt.min_rtt()) else {
-            return 0;
-        };
-        let newest_sent = cx.now - rtt;
-        let lost = self
-            .snd
-            .rtx
-            .mark_lost_retransmissions(newest_sent - min_rtt / 4);
-        cx.mib.lost_retransmit += u64::from(lost);
-        lost
-    }
-
-    /// Segments this ACK says have arrived. Without SACK each duplicate ACK stands for one.
-    fn count_delivered(
-        &mut self,
-        ack: &AckOutcome,
-        sack: &SackOutcome,
-        advanced: bool,
-        duplicate: bool,
-    ) -> u32 {
-        if self.agreed.sack {
-            return ack.delivered_segs + sack.delivered_segs;
-        }
-        if advanced {
-            self.recovery.dupacks = 0;
-            return ack.delivered_segs;
-        }
-        if duplicate && !self.snd.rtx.is_empty() {
-            self.recovery.dupacks += 1;
-            self.snd.rtx.on_dupack();
-            return 1;
-        }
-        0
-    }
-
-    /// Nothing is known to be lost: Open, Disorder or CWR.
-    fn go_on_without_loss(&mut self, delivered: u32, advanced: bool) {
-        if self.recovery.phase == Phase::Cwr {
+    /// The state machine: which phase begins, goes on, ends.
+    fn conclude(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, verdict: &mut Verdict) {
+        let una = self.snd.una;
+        match self.recovery.phase {
             // The peer hears of CWR with what was sent behind it.
-            if !self.snd.una.after(self.recovery.high_seq) {
-                self.reduce_cwnd(delivered, advanced);
-                return;
+            Phase::Cwr if una.after(self.recovery.high_seq) => {
+                self.end_reduction();
+                self.recovery.phase = Phase::Open;
             }
-            if !self.cc.owns_cwnd() {
-                self.cwnd.cwnd = self.cwnd.ssthresh;
+            Phase::Recovery if una.after_eq(self.recovery.high_seq) => {
+                if self.leave_repaired(cx, news) {
+                    return;
+                }
+            }
+            _ => {}
+        }
+        match self.recovery.phase {
+            Phase::Recovery => {
+                if news.advanced && self.try_undo_partial(cx, news) {
+                    return;
+                }
+                if self.try_undo_dsack(cx) {
+                    self.try_to_open();
+                }
+                self.identify_loss(cx, news, verdict);
+                if self.recovery.phase == Phase::Recovery || self.snd.rtx.lost_out() == 0 {
+                    return;
+                }
+            }
+            Phase::Loss => {
+                self.process_loss(cx, news);
+                self.identify_loss(cx, news, verdict);
+                if self.recovery.phase == Phase::Loss && verdict.resent_segs == 0 {
+                    return;
+                }
+            }
+            Phase::Open | Phase::Disorder | Phase::Cwr => {
+                if !self.agreed.sack && news.advanced {
+                    self.snd.rtx.forget_dupacks();
+                }
+                if self.recovery.phase <= Phase::Disorder {
+                    self.try_undo_dsack(cx);
+                }
+                self.identify_loss(cx, news, verdict);
             }
         }
-        let disorder = self.snd.rtx.sacked_out() > 0 || self.snd.rtx.retrans_out() > 0;
-        self.recovery.phase = if disorder {
+        if self.snd.rtx.lost_out() == 0 {
+            if self.is_ecn_echo(news.repr) {
+                self.enter_cwr(cx, CongestionEvent::Ecn);
+            }
+            self.try_to_open();
+        } else if self.extras.is_some()
+            && self.recovery.phase < Phase::Recovery
+            && self.mtu_probe_lost(cx)
+        {
+            self.resend_probe();
+        } else {
+            self.enter_recovery(cx);
+        }
+    }
+
+    /// What was out as recovery began is acknowledged. True: it does not end yet.
+    pub(super) fn leave_repaired(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
+        let was_loss = self.recovery.phase == Phase::Loss;
+        if !self.agreed.sack {
+            self.snd.rtx.forget_dupacks();
+        }
+        self.try_undo_repaired(cx, news);
+        // RFC 6582 3.2: duplicates of what was sent twice must not begin another recovery.
+        if !self.agreed.sack && self.snd.una == self.recovery.high_seq {
+            return true;
+        }
+        if !was_loss {
+            self.end_reduction();
+        }
+        self.recovery.phase = Phase::Open;
+        self.cc.on_repaired(&mut self.cwnd);
+        false
+    }
+
+    /// RFC 9937: a reduction ends with cwnd at ssthresh, unless it was taken back.
+    fn end_reduction(&mut self) {
+        let undone = self.recovery.past().is_none_or(|p| !p.undo.is_armed());
+        let stands = self.recovery.phase == Phase::Cwr || !undone;
+        if stands && !self.cc.owns_cwnd() && self.cwnd.ssthresh != u32::MAX {
+            self.cwnd.cwnd = self.cwnd.ssthresh;
+        }
+    }
+
+    /// Nothing is known to be lost: Open, or Disorder as long as something is amiss.
+    pub(super) fn try_to_open(&mut self) {
+        if self.recovery.phase == Phase::Cwr {
+            return;
+        }
+        let rtx = &self.snd.rtx;
+        let amiss = rtx.sacked_out() > 0 || rtx.lost_out() > 0 || rtx.head_was_resent();
+        let phase = if amiss || rtx.retrans_out() > 0 {
             Phase::Disorder
         } else {
             Phase::Open
         };
+        if self.recovery.phase != phase {
+            self.recovery.phase = phase;
+            self.recovery.high_seq = self.snd.nxt;
+        }
     }
 
-    /// Congestion without loss (RFC 3168 6.1.2: an echoed mark; loss that a probe repaired): cwnd
-    /// comes down to ssthresh over one round trip. Does nothing if it is coming down already.
+    /// Congestion without loss (RFC 3168 6.1.2: an echoed mark): cwnd comes down to ssthresh over
+    /// one round trip. Does nothing if it is coming down already.
     #[cold]
-    pub(crate) fn enter_cwr(&mut self, cx: &Cx<'_>) {
+    pub(crate) fn enter_cwr(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
         if self.recovery.phase >= Phase::Cwr {
             return;
         }
-        self.lower_ssthresh(cx, CongestionEvent::Ecn);
-        let in_flight = self.snd.rtx.packets_out();
-        let retrans_out = self.snd.rtx.retrans_out();
-        let una = self.snd.una;
-        self.recovery
-            .begin_reduction(Prr::begin(in_flight), una, retrans_out);
-        self.recovery.forget_undo();
+        self.begin_reduction(cx, event);
+        self.recovery.remember().undo.disarm();
         self.recovery.phase = Phase::Cwr;
-        self.recovery.high_seq = self.snd.nxt;
     }
 
-    fn enter_recovery(&mut self, cx: &mut Cx<'_>, delivered: u32) {
+    /// cwnd comes down from here on: by proportional rate reduction, or at once.
+    fn begin_reduction(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
+        self.lower_ssthresh(cx, event);
+        self.recovery.high_seq = self.snd.nxt;
+        let (una, rtx) = (self.snd.una, &self.snd.rtx);
+        let (packets_out, retrans_out) = (rtx.packets_out(), rtx.retrans_out());
+        let past = self.recovery.remember();
+        past.prr = Prr::begin(packets_out);
+        let probed = past.probe.take().is_some_and(|probe| probe.resent);
+        past.undo = past.undo.begin(una, retrans_out + u32::from(probed));
+    }
+
+    pub(super) fn enter_recovery(&mut self, cx: &mut Cx<'_>) {
         if self.agreed.sack {
             cx.mib.sack_recovery += 1;
         } else {
             cx.mib.reno_recovery += 1;
-            self.snd.rtx.mark_head_lost();
         }
-        let in_flight_at_start = self.snd.rtx.packets_out();
-        // The path has told already: one reduction for one window of data.
-        if self.recovery.phase != Phase::Cwr {
-            self.lower_ssthresh(cx, CongestionEvent::Loss);
-            self.recovery.high_seq = self.snd.nxt;
-            self.recovery.begin_reduction(
-                Prr::begin(in_flight_at_start),
-                self.snd.una,
-                self.snd.rtx.retrans_out(),
-            );
+        if self.recovery.phase == Phase::Cwr {
+            // It is coming down already, and rightly so.
+            self.recovery.remember().undo.disarm();
+        } else {
+            self.begin_reduction(cx, CongestionEvent::Loss);
         }
         self.recovery.phase = Phase::Recovery;
-        self.reduce_cwnd(delivered, false);
     }
 
     /// A reduction of cwnd begins; RFC 3168 6.1.2: the peer is told, whatever the reason.
@@ -347,7 +408,7 @@ impl Connection {
     }
 
     /// The congestion control that models the path hears of each loss.
-    fn tell_lost(&mut self, cx: &Cx<'_>) {
+    pub(super) fn tell_lost(&mut self, cx: &Cx<'_>) {
         let lost = self.snd.rtx.take_lost();
         for unit in &lost {
             self.cc.on_lost(&self.cwnd, unit, cx.now);
@@ -355,63 +416,69 @@ impl Connection {
         self.snd.rtx.recycle_lost(lost);
     }
 
-    fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
-        if self.cc.owns_cwnd() {
+    pub(super) fn reduce_cwnd(&mut self, delivered: u32, safe: bool) {
+        if self.cc.owns_cwnd() || delivered == 0 {
             return;
         }
         let in_flight = self.snd.rtx.in_flight();
         let ssthresh = self.cwnd.ssthresh;
-        if let Some(r) = &mut self.recovery.reduction {
-            self.cwnd.cwnd = r.prr.on_ack(delivered, in_flight, ssthresh, safe);
+        if let Some(past) = self.recovery.past_mut() {
+            self.cwnd.cwnd = past.prr.on_ack(delivered, in_flight, ssthresh, safe);
         }
     }
 
-    pub(super) fn leave_recovery(&mut self) {
-        self.recovery.phase = Phase::Open;
-        self.recovery.dupacks = 0;
-        self.snd.rtx.forget_dupacks();
-    }
-
-    /// RFC 5681 3.1, RFC 6298 5.4: everything in flight is lost, and cwnd is one segment.
-    pub(crate) fn enter_loss(&mut self, cx: &Cx<'_>) {
+    /// RFC 5681 3.1, RFC 6298 5.4: what is in flight is lost, and cwnd is one segment.
+    pub(crate) fn enter_loss(&mut self, cx: &mut Cx<'_>) {
+        let before = self.recovery.phase;
+        // RFC 8985 6.3: what was sent less than a round trip ago may still arrive.
+        let sent_by = cx.now - self.rtt.srtt().unwrap_or_default();
+        let sacked_before = self.snd.rtx.sacked_out();
+        cx.mib.sack_reneging += u64::from(self.snd.rtx.mark_timed_out(sent_by));
         // One reduction for one window of data, however it was lost.
-        let repeated =
-            self.recovery.phase >= Phase::Recovery && self.snd.una.before(self.recovery.high_seq);
-        if !repeated {
-            let retrans_out = self.snd.rtx.retrans_out();
-            self.recovery
-                .begin_reduction(Prr::default(), self.snd.una, retrans_out);
-            self.lower_ssthresh(cx, CongestionEvent::Rto);
+        let again = before >= Phase::Cwr
+            && self.snd.una.before(self.recovery.high_seq)
+            && (before != Phase::Loss || self.timers.retransmits > 0);
+        if !again {
+            self.begin_reduction(cx, CongestionEvent::Rto);
         }
-        self.cwnd.cwnd = 1;
+        self.cwnd.cwnd = self.snd.rtx.in_flight() + 1;
+        // So many duplicates, and it was loss: reordering was overrated.
+        if before <= Phase::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
+            let reordering = &mut self.recovery.reordering_segs;
+            *reordering = (*reordering).min(cx.sysctl.tcp_reordering);
+        }
         self.recovery.phase = Phase::Loss;
         self.recovery.high_seq = self.snd.nxt;
-        self.recovery.dupacks = 0;
-        self.snd.rtx.mark_all_lost();
+        let recurring = before < Phase::Recovery || self.timers.retransmits > 0;
+        let past = self.recovery.remember();
+        past.probe = None;
+        past.frto = Frto::begin(cx.sysctl.tcp_frto > 0 && recurring);
         self.tell_lost(cx);
     }
 
     /// What is marked lost was a probe of the path's MTU: nothing is known of congestion.
     #[cold]
     fn resend_probe(&mut self) {
-        if !self.agreed.sack {
-            self.snd.rtx.mark_head_lost();
-        }
-        self.recovery.phase = Phase::Loss;
-        self.recovery.high_seq = self.snd.nxt;
-        self.recovery.forget_undo();
+        self.begin_repair_of_size();
         let not_congestion = self.snd.rtx.take_lost();
         self.snd.rtx.recycle_lost(not_congestion);
         self.out.any = true;
+    }
+
+    /// What is lost is sent again as after a timeout, but cwnd does not pay for it.
+    fn begin_repair_of_size(&mut self) {
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high_seq = self.snd.nxt;
+        let past = self.recovery.remember();
+        past.undo.disarm();
+        past.frto = Frto::default();
     }
 
     /// What is in flight was too large for the path: it is sent again in smaller pieces, and
     /// congestion is not to blame.
     pub(crate) fn resend_too_big(&mut self) {
         if self.recovery.phase < Phase::Recovery {
-            self.recovery.phase = Phase::Loss;
-            self.recovery.high_seq = self.snd.nxt;
-            self.recovery.forget_undo();
+            self.begin_repair_of_size();
         }
         self.snd.rtx.mark_all_lost();
         let not_congestion = self.snd.rtx.take_lost();

@@ -3,6 +3,7 @@
 
 use fullsend_units::SeqNum;
 
+use crate::congestion::CongestionEvent;
 use crate::{Connection, Cx};
 
 impl Connection {
@@ -17,7 +18,7 @@ impl Connection {
         self.forget_handed_out(truesize);
         if self.snd.rtx.mark_dropped(seq, end) > 0 {
             cx.mib.host_drops += 1;
-            self.enter_cwr(cx);
+            self.enter_cwr(cx, CongestionEvent::Ecn);
             self.tell_lost_if_sampled(cx);
         }
         self.out.any |= self.snd.rtx.has_lost();

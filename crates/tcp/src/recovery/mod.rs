@@ -1,13 +1,22 @@
 //! Loss recovery: what is in flight, what of it arrived, what is lost, and how fast to repair.
 
 mod control;
+mod dsack;
+mod frto;
 mod host_drop;
+mod probe;
 mod prr;
+mod rack;
 mod rtx_queue;
 mod undo;
 
-use control::MAX_REORDERING_SEGS;
-pub(crate) use control::{Phase, Recovery};
-pub(crate) use prr::Prr;
-pub(crate) use rtx_queue::{AckOutcome, Delivery, Retransmit, RtxQueue, SackOutcome, TransmitUnit};
-pub(crate) use undo::Undo;
+use control::Verdict;
+pub(crate) use control::{AckNews, Phase, Recovery};
+use frto::Frto;
+use probe::TailProbe;
+use prr::Prr;
+use rack::Adaptation;
+pub(crate) use rtx_queue::{
+    AckOutcome, Delivery, Retransmit, RtxQueue, SackOutcome, Sighting, TransmitUnit,
+};
+use undo::Undo;

@@ -1,4 +1,5 @@
-//! Transmit units sent and not yet acknowledged, and what is known of each (RFC 2018, RFC 6675).
+//! Transmit units sent and not yet acknowledged, and what is known of each byte of them
+//! (RFC 2018, RFC 6675).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -7,16 +8,23 @@ use fullsend_buf::Chain;
 use fullsend_units::{Instant, Mss, SeqNum};
 
 mod ack;
+mod board;
 mod delivery;
 mod lost;
+mod rack;
+mod ranges;
+mod resend;
 mod sack;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use ack::AckOutcome;
+use board::Board;
 pub(crate) use delivery::Delivery;
-pub(crate) use lost::Retransmit;
-
+#[cfg(test)]
+use rack::Overdue;
+pub(crate) use rack::Sighting;
+pub(crate) use resend::Retransmit;
 pub(crate) use sack::SackOutcome;
 
 /// Entries that an empty queue keeps.
@@ -41,91 +49,52 @@ pub(crate) struct TransmitUnit {
     pub(crate) number: u16,
 }
 
-/// What is known of a unit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Marks(u8);
-
-impl Marks {
-    const SYN: Self = Self(1);
-    const FIN: Self = Self(2);
-    /// The peer holds it (RFC 2018).
-    const SACKED: Self = Self(4);
-    /// Taken for lost; stays so while its retransmission is out.
-    const LOST: Self = Self(8);
-    /// A retransmission is out.
-    const RETRANS: Self = Self(16);
-    /// It was sent more than once, so its round trip is ambiguous (Karn).
-    const EVER_RETRANS: Self = Self(32);
-
-    const fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Lost, and not yet sent again.
-    const fn awaits_retransmission(self) -> bool {
-        self.0 & (Self::LOST.0 | Self::RETRANS.0) == Self::LOST.0
-    }
-}
-
+/// A unit as it was first sent. Its segments begin at `seq` and at every segment size from there.
 #[derive(Debug)]
 struct Unit {
     payload: Chain,
     sent_at: Instant,
     seq: SeqNum,
+    /// How many segments were sent before it; wraps.
+    first_seg: u32,
     segs: u32,
     truesize: u32,
-    /// Of its last copy.
     number: u16,
-    marks: Marks,
+    syn: bool,
+    fin: bool,
 }
 
 impl Unit {
     /// Sequence space it takes.
     #[inline]
     fn len(&self) -> u32 {
-        self.payload.len() as u32
-            + u32::from(self.marks.has(Marks::SYN))
-            + u32::from(self.marks.has(Marks::FIN))
+        self.payload.len() as u32 + u32::from(self.syn) + u32::from(self.fin)
     }
 
     #[inline]
     fn end(&self) -> SeqNum {
         self.seq + self.len()
     }
+
+    /// Where text begins.
+    #[inline]
+    fn text(&self) -> SeqNum {
+        self.seq + u32::from(self.syn)
+    }
 }
 
-/// The retransmission queue with its scoreboard. Units are in sequence order without gaps.
-///
-/// Neighbours that are both SACKed become one unit, so that the work of an ACK is bounded by the
-/// holes it finds, not by the window.
+/// The retransmission queue: units in sequence order without gaps, and, while something of them is
+/// SACKed, lost or sent again, the scoreboard that says what. Units are never cut nor joined; the
+/// scoreboard knows ranges, so that the work of an ACK depends on what it tells, not on the window.
 #[derive(Debug)]
 pub(crate) struct RtxQueue {
     units: VecDeque<Unit>,
     mss: Mss,
     packets_out: u32,
-    /// By SACK blocks.
-    sacked_out: u32,
-    /// By duplicate ACKs, without SACK.
-    dupacks: u32,
-    lost_out: u32,
-    retrans_out: u32,
-    /// Segments lost and not sent again.
-    rtx_pending: u32,
     truesize: u32,
-    /// End of the highest SACKed unit; meaningful while `sacked_out` is not 0.
-    highest_sacked: SeqNum,
-    /// Everything before it is SACKed or marked lost already.
-    lost_edge: SeqNum,
-    /// Nothing before it waits to be sent again.
-    rtx_edge: SeqNum,
+    /// `snd_una`.
+    una: SeqNum,
+    board: Option<Box<Board>>,
     /// Samples the delivery rate.
     delivery: Option<Box<Delivery>>,
 }
@@ -133,20 +102,13 @@ pub(crate) struct RtxQueue {
 impl RtxQueue {
     /// Empty.
     pub(crate) fn new(mss: Mss) -> Self {
-        let zero = SeqNum::new(0);
         Self {
             units: VecDeque::new(),
             mss,
             packets_out: 0,
-            sacked_out: 0,
-            dupacks: 0,
-            lost_out: 0,
-            retrans_out: 0,
-            rtx_pending: 0,
             truesize: 0,
-            highest_sacked: zero,
-            lost_edge: zero,
-            rtx_edge: zero,
+            una: SeqNum::new(0),
+            board: None,
             delivery: None,
         }
     }
@@ -163,10 +125,12 @@ impl RtxQueue {
         self.units.len()
     }
 
-    /// When the oldest unit was last sent.
+    /// When the oldest segment was last sent.
     #[inline]
     pub(crate) fn head_sent_at(&self) -> Option<Instant> {
-        self.units.front().map(|u| u.sent_at)
+        let head = self.units.front()?;
+        let copy = self.board.as_ref().and_then(|b| b.copy_at(b.pos(head.seq)));
+        Some(copy.map_or(head.sent_at, |copy| copy.sent_at))
     }
 
     /// Segments outstanding.
@@ -178,25 +142,28 @@ impl RtxQueue {
     /// Segments the peer has SACKed (or duplicate ACKs stand for, without SACK).
     #[inline]
     pub(crate) fn sacked_out(&self) -> u32 {
-        self.sacked_out + self.dupacks
+        self.board.as_ref().map_or(0, |b| b.sacked_out + b.dupacks)
     }
 
     /// Segments marked lost.
     #[inline]
     pub(crate) fn lost_out(&self) -> u32 {
-        self.lost_out
+        self.board.as_ref().map_or(0, |b| b.lost_out())
     }
 
     /// Segments retransmitted and still out.
     #[inline]
     pub(crate) fn retrans_out(&self) -> u32 {
-        self.retrans_out
+        self.board.as_ref().map_or(0, |b| b.retrans_out)
     }
 
     /// RFC 6675 "pipe", in segments.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.packets_out + self.retrans_out).saturating_sub(self.sacked_out() + self.lost_out)
+        match &self.board {
+            None => self.packets_out,
+            Some(board) => board.in_flight(self.packets_out),
+        }
     }
 
     /// Memory charged for all units.
@@ -217,26 +184,21 @@ impl RtxQueue {
             truesize,
             number,
         } = unit;
-        if self.units.is_empty() {
-            self.highest_sacked = seq;
-            self.lost_edge = seq;
-            self.rtx_edge = seq;
-        }
         debug_assert!(self.units.back().is_none_or(|u| u.end() == seq));
         let segs = self.segments(payload.len() as u32);
+        let first_seg = match self.units.front() {
+            Some(head) => head.first_seg.wrapping_add(self.packets_out),
+            None => {
+                self.una = seq;
+                0
+            }
+        };
         let idle = self.packets_out == 0;
         self.packets_out += segs;
         if self.delivery.is_some() {
             self.stamp_sent(sent_at, idle);
         }
         self.truesize += truesize;
-        let mut marks = Marks::default();
-        if syn {
-            marks = marks.with(Marks::SYN);
-        }
-        if fin {
-            marks = marks.with(Marks::FIN);
-        }
         if self.units.capacity() == 0 {
             self.units.reserve_exact(1);
         }
@@ -244,10 +206,12 @@ impl RtxQueue {
             payload,
             sent_at,
             seq,
+            first_seg,
             segs,
             truesize,
             number,
-            marks,
+            syn,
+            fin,
         });
     }
 
@@ -257,24 +221,19 @@ impl RtxQueue {
             return;
         }
         self.mss = mss;
-        self.recount();
-    }
-
-    /// Counts segments anew, by the present segment size.
-    fn recount(&mut self) {
+        let mut count = self.units.front().map_or(0, |head| head.first_seg);
         self.packets_out = 0;
-        self.sacked_out = 0;
-        self.lost_out = 0;
-        self.retrans_out = 0;
-        self.rtx_pending = 0;
         for i in 0..self.units.len() {
-            let text = self.units[i].payload.len() as u32;
-            let (segs, marks) = (self.segments(text), self.units[i].marks);
-            self.units[i].segs = segs;
+            let segs = self.segments(self.units[i].payload.len() as u32);
+            let unit = &mut self.units[i];
+            (unit.segs, unit.first_seg) = (segs, count);
+            count = count.wrapping_add(segs);
             self.packets_out += segs;
-            self.count(marks, segs);
         }
-        self.dupacks = self.dupacks.min(self.packets_out);
+        if let Some(mut board) = self.board.take() {
+            self.recount(&mut board);
+            self.board = Some(board);
+        }
     }
 
     /// Throws everything away.
@@ -304,114 +263,77 @@ impl RtxQueue {
         self.units.partition_point(|u| u.end().before_eq(seq))
     }
 
-    /// Changes the marks of unit `i`, keeping the counts.
-    fn remark(&mut self, i: usize, change: impl FnOnce(Marks) -> Marks) {
-        let unit = &mut self.units[i];
-        let (old, segs) = (unit.marks, unit.segs);
-        let new = change(old);
-        unit.marks = new;
-        self.discount(old, segs);
-        self.count(new, segs);
+    /// Segments that begin before `seq`, counted as [`Unit::first_seg`] is.
+    fn seg_at(&self, seq: SeqNum) -> u32 {
+        let i = self.index_after(seq);
+        let Some(unit) = self.units.get(i) else {
+            let last = self.units.back();
+            return last.map_or(0, |u| u.first_seg.wrapping_add(u.segs));
+        };
+        let inside = seq.distance(unit.text()).max(0) as u32;
+        let inside = inside.div_ceil(self.mss.bytes()).min(unit.segs);
+        unit.first_seg.wrapping_add(inside)
     }
 
-    #[inline]
-    fn count(&mut self, marks: Marks, segs: u32) {
-        self.sacked_out += if marks.has(Marks::SACKED) { segs } else { 0 };
-        self.lost_out += if marks.has(Marks::LOST) { segs } else { 0 };
-        self.retrans_out += if marks.has(Marks::RETRANS) { segs } else { 0 };
-        self.rtx_pending += if marks.awaits_retransmission() {
-            segs
-        } else {
-            0
-        };
+    /// Segments that begin within a range.
+    fn segs_between(&self, start: SeqNum, end: SeqNum) -> u32 {
+        self.seg_at(end).wrapping_sub(self.seg_at(start))
     }
 
-    /// Takes `segs` segments with these marks off the counts of marks.
-    #[inline]
-    fn discount(&mut self, marks: Marks, segs: u32) {
-        self.sacked_out -= if marks.has(Marks::SACKED) { segs } else { 0 };
-        self.lost_out -= if marks.has(Marks::LOST) { segs } else { 0 };
-        self.retrans_out -= if marks.has(Marks::RETRANS) { segs } else { 0 };
-        self.rtx_pending -= if marks.awaits_retransmission() {
-            segs
-        } else {
-            0
-        };
+    /// Behind the last unit.
+    fn end(&self) -> SeqNum {
+        self.units.back().map_or(self.una, Unit::end)
     }
 
-    /// Cuts unit `i` so that it keeps `at` bytes of text (a multiple of the segment size, less
-    /// than it has); the rest becomes unit `i + 1`.
-    fn split(&mut self, i: usize, at: u32) {
-        let mss = self.mss;
-        let unit = &mut self.units[i];
-        let head = unit.payload.split_to(at as usize);
-        let rest = Unit {
-            payload: core::mem::replace(&mut unit.payload, head),
-            sent_at: unit.sent_at,
-            seq: unit.seq + at,
-            segs: 0,
-            truesize: unit.truesize - unit.truesize / 2,
-            number: unit.number,
-            marks: unit.marks,
+    /// Segments cover whole segment sizes: the first that begins at or behind `seq`.
+    fn ceil(&self, seq: SeqNum) -> SeqNum {
+        let Some(unit) = self.units.get(self.index_after(seq)) else {
+            return seq;
         };
-        unit.truesize /= 2;
-        unit.marks = unit.marks.without(Marks::FIN);
-        let whole = unit.segs;
-        unit.segs = mss.segments(at);
-        let rest_segs = mss.segments(rest.payload.len() as u32).max(1);
-        debug_assert_eq!(whole, unit.segs + rest_segs);
-        if let Some(delivery) = &mut self.delivery {
-            delivery.on_split(i, rest_segs);
+        let inside = seq.distance(unit.text());
+        if inside <= 0 {
+            return if seq == unit.seq { seq } else { unit.text() };
         }
-        self.units.insert(
-            i + 1,
-            Unit {
-                segs: rest_segs,
-                ..rest
-            },
-        );
+        let up = (inside as u32).next_multiple_of(self.mss.bytes());
+        if up < unit.payload.len() as u32 {
+            unit.text() + up
+        } else {
+            unit.end()
+        }
     }
 
-    /// Checks that the counts are those of the units.
+    /// The last that begins at or before `seq`.
+    fn floor(&self, seq: SeqNum) -> SeqNum {
+        let Some(unit) = self.units.get(self.index_after(seq)) else {
+            return seq;
+        };
+        let inside = seq.distance(unit.text());
+        if inside < self.mss.bytes() as i32 {
+            return unit.seq;
+        }
+        // A FIN belongs to the last segment.
+        let inside = (inside as u32).min(unit.payload.len().saturating_sub(1) as u32);
+        unit.text() + inside / self.mss.bytes() * self.mss.bytes()
+    }
+
+    /// Checks that the counts are those of the units and ranges.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check(&self) {
-        let sum = |mark: fn(Marks) -> bool| -> u32 {
-            self.units
-                .iter()
-                .filter(|u| mark(u.marks))
-                .map(|u| u.segs)
-                .sum()
-        };
-        assert_eq!(self.packets_out, sum(|_| true));
-        assert_eq!(self.sacked_out, sum(|m| m.has(Marks::SACKED)));
-        assert_eq!(self.lost_out, sum(|m| m.has(Marks::LOST)));
-        assert_eq!(self.retrans_out, sum(|m| m.has(Marks::RETRANS)));
-        assert_eq!(self.rtx_pending, sum(Marks::awaits_retransmission));
-        assert_eq!(
-            self.truesize,
-            self.units.iter().map(|u| u.truesize).sum::<u32>()
-        );
-        assert!(self.dupacks <= self.packets_out);
-        assert!(
-            self.delivery
-                .as_ref()
-                .is_none_or(|d| d.is_for(self.units.len()))
-        );
-        let waiting = self.units.iter().find(|u| u.marks.awaits_retransmission());
-        assert!(waiting.is_none_or(|u| u.end().after(self.rtx_edge)));
+        let segs: u32 = self.units.iter().map(|u| u.segs).sum();
+        assert_eq!(self.packets_out, segs);
+        let truesize: u32 = self.units.iter().map(|u| u.truesize).sum();
+        assert_eq!(self.truesize, truesize);
+        let delivery = self.delivery.as_ref();
+        assert!(delivery.is_none_or(|d| d.is_for(self.units.len())));
+        for unit in &self.units {
+            assert_eq!(unit.segs, self.segments(unit.payload.len() as u32));
+        }
         for (unit, next) in self.units.iter().zip(self.units.iter().skip(1)) {
             assert_eq!(unit.end(), next.seq);
-            let both = |mark| unit.marks.has(mark) && next.marks.has(mark);
-            assert!(!both(Marks::SACKED), "SACKed neighbours are one unit");
+            assert_eq!(unit.first_seg.wrapping_add(unit.segs), next.first_seg);
         }
-        for unit in &self.units {
-            let text = unit.payload.len() as u32;
-            let least = self.mss.segments(text).max(1);
-            // Short segments inside a SACKed run still count each.
-            let exact = unit.segs == least || unit.marks.has(Marks::SACKED);
-            assert!(exact && unit.segs >= least);
-            let dead = unit.marks.has(Marks::LOST) || unit.marks.has(Marks::RETRANS);
-            assert!(!(unit.marks.has(Marks::SACKED) && dead));
+        if let Some(board) = &self.board {
+            self.check_board(board);
         }
     }
 }

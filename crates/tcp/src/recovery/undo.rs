@@ -1,10 +1,10 @@
 //! Taking a reduction back that proved unnecessary: the Eifel algorithm (RFC 3522, RFC 4015) with
-//! timestamps, DSACK (RFC 3708) without.
+//! timestamps, DSACK (RFC 3708) without, F-RTO after timeouts.
 
 use fullsend_units::SeqNum;
-use fullsend_wire::tcp::{SackBlock, TcpRepr};
+use fullsend_wire::tcp::SackBlock;
 
-use super::{MAX_REORDERING_SEGS, Phase};
+use super::{AckNews, Phase};
 use crate::{Connection, Cx};
 
 /// What is remembered of a reduction for as long as it may be undone.
@@ -44,6 +44,10 @@ impl Undo {
         self.armed = false;
     }
 
+    pub(super) const fn is_armed(&self) -> bool {
+        self.armed
+    }
+
     /// `segs` segments go out again, with this TSval.
     pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
         if !self.retransmitted {
@@ -54,18 +58,17 @@ impl Undo {
     }
 
     /// The peer got this range twice.
-    fn on_dsack(&mut self, range: SackBlock, mss: u32) {
-        if self.armed && range.left.after_eq(self.marker) {
-            let segs = range.right.since(range.left).div_ceil(mss);
+    pub(super) fn on_dsack(&mut self, range: SackBlock, segs: u32) {
+        if self.armed && range.right.after(self.marker) {
             self.unconfirmed_segs = self.unconfirmed_segs.saturating_sub(segs);
         }
     }
 
     /// RFC 3522 3.2 (4): the ACK echoes a timestamp older than the first retransmission's, so it
     /// is the original that arrived.
-    fn original_arrived(&self, ecr: u32) -> bool {
-        let older = (ecr.wrapping_sub(self.first_stamp) as i32) < 0;
-        self.armed && self.retransmitted && older
+    fn original_arrived(&self, ecr: Option<u32>) -> bool {
+        let older = ecr.is_some_and(|ecr| (ecr.wrapping_sub(self.first_stamp) as i32) < 0);
+        self.armed && (older || !self.retransmitted)
     }
 
     /// Every retransmission arrived beside its original.
@@ -75,49 +78,106 @@ impl Undo {
 }
 
 impl Connection {
-    /// Looks for proof that the last reduction was unnecessary, and takes it back then. True if
-    /// so.
-    pub(super) fn try_undo(
-        &mut self,
-        cx: &mut Cx<'_>,
-        repr: &TcpRepr,
-        dsack: Option<SackBlock>,
-        advanced: bool,
-    ) -> bool {
-        let phase = self.recovery.phase;
-        let Some(undo) = self.recovery.undo_mut() else {
+    /// The timestamp that the ACK echoes.
+    fn echo(&self, news: &AckNews<'_>) -> Option<u32> {
+        let echo = news.repr.options.timestamps;
+        echo.filter(|_| self.agreed.timestamps).map(|ts| ts.ecr)
+    }
+
+    fn may_undo(&self, news: &AckNews<'_>) -> bool {
+        let echo = self.echo(news);
+        let undo = self.recovery.past().map(|p| p.undo);
+        undo.is_some_and(|u| u.all_were_duplicates() || u.original_arrived(echo))
+    }
+
+    /// At the end of a recovery.
+    pub(super) fn try_undo_repaired(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
+        if self.may_undo(news) {
+            match self.recovery.phase {
+                Phase::Loss => cx.mib.loss_undo += 1,
+                _ => cx.mib.full_undo += 1,
+            }
+            self.undo(cx, false);
+        } else if let Some(past) = self.recovery.past_mut() {
+            past.adaptation.on_recovered(false);
+        }
+    }
+
+    /// Within fast recovery: the original filled a hole. True: with retransmissions out nothing
+    /// more is to be concluded, neither undo nor loss.
+    pub(super) fn try_undo_partial(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
+        let echo = self.echo(news);
+        let undo = self.recovery.past().map(|p| p.undo);
+        if !undo.is_some_and(|u| u.original_arrived(echo)) {
+            return false;
+        }
+        let late = self.snd.rtx.segs_to_highest_sacked(news.prior_una);
+        if late > 0 {
+            cx.mib.ts_reorder += 1;
+            self.note_reordering(cx, late);
+        }
+        if self.snd.rtx.retrans_out() > 0 {
+            return true;
+        }
+        cx.mib.partial_undo += 1;
+        self.undo(cx, true);
+        self.try_to_open();
+        false
+    }
+
+    /// Every retransmission arrived beside its original (RFC 3708).
+    pub(super) fn try_undo_dsack(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(past) = self.recovery.past_mut() else {
             return false;
         };
-        if let Some(range) = dsack {
-            undo.on_dsack(range, self.snd.mss.bytes());
-        }
-        let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
-        let by_echo = advanced
-            && phase >= Phase::Recovery
-            && echo.is_some_and(|ts| undo.original_arrived(ts.ecr));
-        if !by_echo && !undo.all_were_duplicates() {
+        if !past.undo.all_were_duplicates() {
             return false;
         }
-        match phase {
-            Phase::Loss => cx.mib.loss_undo += 1,
-            _ if by_echo => cx.mib.full_undo += 1,
-            _ => cx.mib.dsack_undo += 1,
+        past.adaptation.on_recovered(true);
+        cx.mib.dsack_undo += 1;
+        self.undo(cx, false);
+        true
+    }
+
+    /// After a timeout: by echo or DSACK, or `by_frto`.
+    pub(super) fn try_undo_loss(
+        &mut self,
+        cx: &mut Cx<'_>,
+        news: &AckNews<'_>,
+        by_frto: bool,
+    ) -> bool {
+        if !by_frto && !self.may_undo(news) {
+            return false;
         }
-        if phase != Phase::Loss {
-            // What looked like loss was order: be slower to judge.
-            let patient = (2 * self.recovery.reordering_segs).min(MAX_REORDERING_SEGS);
-            self.recovery.reordering_segs = patient;
+        cx.mib.loss_undo += 1;
+        cx.mib.spurious_rtos += u64::from(by_frto);
+        self.undo(cx, true);
+        self.timers.retransmits = 0;
+        let held = !self.agreed.sack && self.snd.una == self.recovery.high_seq;
+        if !held && (by_frto || self.agreed.sack) {
+            self.recovery.phase = Phase::Open;
         }
+        true
+    }
+
+    /// `unmark`: what was taken for lost is not.
+    fn undo(&mut self, cx: &Cx<'_>, unmark: bool) {
+        if unmark {
+            self.snd.rtx.unmark_lost();
+        }
+        let Some(past) = self.recovery.past_mut() else {
+            return;
+        };
+        if !past.undo.is_armed() {
+            return;
+        }
+        past.undo.disarm();
         let cwnd = self.cc.undo(&self.cwnd);
         self.cwnd.undo(cwnd);
         self.cc.on_spurious(cx.now);
         if let Some(ecn) = &mut self.ecn {
             ecn.withdraw_cwr();
         }
-        self.snd.rtx.unmark_lost();
-        self.recovery.forget_undo();
-        self.leave_recovery();
-        true
     }
 }
 
@@ -132,14 +192,14 @@ mod tests {
         let una = SeqNum::new(1000);
         let mut undo = Undo::default().begin(una, 0);
         undo.on_retransmit(50, 1);
-        assert!(undo.original_arrived(49) && !undo.original_arrived(50));
+        assert!(undo.original_arrived(Some(49)) && !undo.original_arrived(Some(50)));
         // The next recovery begins while that one is still out, and it fills the first hole.
         let mut undo = undo.begin(una + 5000, 1);
         undo.on_retransmit(60, 1);
-        assert!(!undo.original_arrived(50));
+        assert!(!undo.original_arrived(Some(50)));
         // With nothing out it begins anew.
         let mut undo = undo.begin(una + 9000, 0);
         undo.on_retransmit(70, 1);
-        assert!(undo.original_arrived(60));
+        assert!(undo.original_arrived(Some(60)) && !undo.original_arrived(None));
     }
 }

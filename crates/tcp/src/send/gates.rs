@@ -272,7 +272,7 @@ impl Connection {
     }
 
     /// What Nagle or a cork holds, or what the window admits of one segment, goes.
-    fn force_one(&self) -> Result<Grant, Blocked> {
+    pub(super) fn force_one(&self) -> Result<Grant, Blocked> {
         let unsent = self.snd.queue.len() as u32;
         let len = unsent
             .min(self.snd.usable_window())

@@ -68,7 +68,15 @@ impl Connection {
     /// carried it.
     #[inline]
     fn next_draft(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
-        if self.snd.rtx.has_lost()
+        if self.out.tail_probe
+            && let Some(draft) = self.tail_probe(cx)
+        {
+            return Some(draft);
+        }
+        let repairs = self.snd.rtx.has_lost();
+        let new_first = repairs && self.recovery.sends_new_first();
+        if repairs
+            && !new_first
             && let Some(draft) = self.retransmission(cx)
         {
             return Some(draft);
@@ -76,10 +84,13 @@ impl Connection {
         if let Some(grant) = self.new_text(cx) {
             return Some(self.send_text(cx, &grant));
         }
+        if new_first && let Some(draft) = self.repair_after_all(cx) {
+            return Some(draft);
+        }
         self.probe(cx).or_else(|| self.due_ack(cx))
     }
 
-    fn send_text(&mut self, cx: &mut Cx<'_>, grant: &Grant) -> Draft {
+    pub(super) fn send_text(&mut self, cx: &mut Cx<'_>, grant: &Grant) -> Draft {
         let len = grant.len;
         let was_idle = self.snd.rtx.is_empty();
         let seq = self.snd.nxt;
@@ -167,7 +178,9 @@ impl Connection {
                 self.rtt.reset_backoff();
             }
             self.timers.progress_at = cx.now;
-            self.arm_rto(cx);
+            self.set_xmit_timer(cx);
+        } else if self.snd.rtx.units() == 2 {
+            self.hasten_probe(cx);
         }
         if self.snd.fin == Fin::No {
             self.rcv.ack.on_text_sent(cx.now);

@@ -1,6 +1,7 @@
 //! Sending again, by the rules of sending: as super-segments, within cwnd, the pacing rate and the
 //! small queue, and not while the first copy has not left the host.
 
+use fullsend_units::Instant;
 use fullsend_wire::tcp::TcpFlags;
 
 use super::build::Draft;
@@ -28,20 +29,22 @@ impl Connection {
         let again = self.take_lost(cx, limit)?;
         self.count_retransmission(cx, &again);
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
-        let len = again.payload.len() as u32;
-        let departure = self.depart(cx, len, again.segs);
+        let departure = self.depart(cx, again.payload.len() as u32, again.segs);
         if again.seq == self.snd.una {
-            // The repair deserves a round trip of its own before the timer judges it.
-            self.arm_rto(cx);
+            self.give_repair_time(cx);
         }
+        Some(self.draft_again(again, departure))
+    }
+
+    fn draft_again(&self, again: Retransmit, departure: Instant) -> Draft {
         let mut flags = TcpFlags::ACK;
-        if len > 0 {
+        if !again.payload.is_empty() {
             flags = flags.union(TcpFlags::PSH);
         }
         if again.fin {
             flags = flags.union(TcpFlags::FIN);
         }
-        Some(Draft {
+        Draft {
             seq: again.seq,
             flags,
             payload: again.payload,
@@ -49,7 +52,58 @@ impl Connection {
             truesize: again.truesize,
             departure,
             fresh: false,
-        })
+        }
+    }
+
+    /// F-RTO would have sent new text, and none could go.
+    #[cold]
+    pub(super) fn repair_after_all(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
+        self.give_up_frto();
+        if self.recovery.sends_new_first() {
+            return None;
+        }
+        self.retransmission(cx)
+    }
+
+    /// RFC 8985 7.3: one segment of new text, whatever cwnd says; else the last one once more.
+    #[cold]
+    pub(super) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
+        self.out.tail_probe = false;
+        if self.snd.rtx.is_empty() || self.pacing_holds(cx) {
+            return None;
+        }
+        let snd = &self.snd;
+        let least = snd.mss.bytes().min(snd.queue.len() as u32);
+        if snd.has_unsent() && snd.usable_window() >= least {
+            let grant = self.force_one().ok()?;
+            let draft = self.send_text(cx, &grant);
+            self.on_tail_probed(cx, false);
+            return Some(draft);
+        }
+        let again = self.repeat_tail(cx)?;
+        self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
+        self.count_segs(cx, &again);
+        let departure = self.depart(cx, again.payload.len() as u32, again.segs);
+        self.on_tail_probed(cx, true);
+        Some(self.draft_again(again, departure))
+    }
+
+    /// The last segment, unless the host has not let go of it yet.
+    fn repeat_tail(&mut self, cx: &mut Cx<'_>) -> Option<Retransmit> {
+        let is_empty = self.snd.wmem_inflight == 0;
+        let Some(flow) = &mut self.snd.flow else {
+            return self.snd.rtx.probe_tail(cx.now, 0);
+        };
+        let last = self.snd.rtx.tail_number();
+        if !is_empty && last.is_some_and(|number| flow.is_in_host(number)) {
+            cx.mib.spurious_rtx_host_queues += 1;
+            return None;
+        }
+        let again = self.snd.rtx.probe_tail(cx.now, flow.next_number())?;
+        if again.truesize > 0 {
+            flow.on_handed_out();
+        }
+        Some(again)
     }
 
     /// The next lost range, with a number of its own.
@@ -84,14 +138,18 @@ impl Connection {
     }
 
     fn count_retransmission(&mut self, cx: &mut Cx<'_>, again: &Retransmit) {
-        cx.mib.retrans_segs += u64::from(again.segs);
+        self.count_segs(cx, again);
         match self.recovery.phase() {
             Phase::Loss => cx.mib.slow_start_retrans += u64::from(again.segs),
             _ => cx.mib.fast_retrans += u64::from(again.segs),
         }
-        self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
-        self.stats.bytes_retrans += again.payload.len() as u64;
         let stamp = self.ts.value(cx.now);
         self.recovery.on_retransmit(stamp, again.segs);
+    }
+
+    fn count_segs(&mut self, cx: &mut Cx<'_>, again: &Retransmit) {
+        cx.mib.retrans_segs += u64::from(again.segs);
+        self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
+        self.stats.bytes_retrans += again.payload.len() as u64;
     }
 }

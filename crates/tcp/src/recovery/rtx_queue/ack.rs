@@ -2,7 +2,9 @@
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 
-use super::{KEPT_UNITS, Marks, RtxQueue};
+use super::board::{Board, Way};
+use super::ranges::Pos;
+use super::{KEPT_UNITS, RtxQueue};
 
 /// What a cumulative ACK did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,9 +22,12 @@ pub(crate) struct AckOutcome {
     pub(crate) rtt_newest: Option<Nanos>,
     /// Something that had been retransmitted was among it.
     pub(crate) retransmitted: bool,
-    /// A segment that was sent once and not SACKed, though later ones were: the path reorders.
-    /// How many segments late, 0 if none.
+    /// The lowest segment newly delivered that was sent but once.
+    pub(crate) original: Option<SeqNum>,
+    /// It came behind later ones: the path reorders. How many segments late, 0 if not.
     pub(crate) reordering_segs: u32,
+    /// What is now the head had been SACKed: the receiver threw it away (RFC 2018 8).
+    pub(crate) reneged: bool,
     /// Our SYN was among it.
     pub(crate) syn: bool,
     /// Our FIN was among it.
@@ -31,56 +36,60 @@ pub(crate) struct AckOutcome {
     pub(crate) truesize: u32,
 }
 
-/// Send times of what one ACK delivered.
-#[derive(Clone, Copy)]
-struct Sent {
-    oldest: Instant,
-    newest: Instant,
+/// What the board knew of what an ACK covers.
+struct Known {
+    sacked_segs: u32,
+    /// When the oldest and the newest unit were sent of which something was not SACKed, and sent
+    /// once.
+    span: Option<(Instant, Instant)>,
 }
 
 impl RtxQueue {
     /// Everything before `snd_una` has arrived.
     pub(crate) fn ack(&mut self, now: Instant, snd_una: SeqNum) -> AckOutcome {
         let mut out = AckOutcome::default();
-        let mut sent = None;
-        let highest = (self.sacked_out > 0).then_some(self.highest_sacked);
+        let Some(first_sent) = self.units.front().map(|head| head.sent_at) else {
+            return out;
+        };
+        let known = match &self.board {
+            Some(_) => Some(self.ack_board(snd_una, &mut out)),
+            None => {
+                self.note_arrival(snd_una);
+                None
+            }
+        };
+        let prior = core::mem::replace(&mut self.una, snd_una);
+        let segs = self.packets_out;
+        let mut newest = None;
         while let Some(head) = self.units.front() {
             if head.end().after(snd_una) {
                 break;
             }
-            let (marks, segs, sent_at) = (head.marks, head.segs, head.sent_at);
-            out.acked_bytes += head.payload.len() as u32;
+            newest = Some(head.sent_at);
+            self.packets_out -= head.segs;
             out.truesize += head.truesize;
-            out.syn |= marks.has(Marks::SYN);
-            out.fin |= marks.has(Marks::FIN);
-            if let Some(highest) = highest
-                && head.end().before_eq(highest)
-                && !marks.has(Marks::SACKED.with(Marks::EVER_RETRANS))
-            {
-                let late = self.mss.segments(highest.since(head.seq));
-                out.reordering_segs = out.reordering_segs.max(late);
-            }
-            let end = head.end();
+            out.syn |= head.syn;
+            out.fin |= head.fin;
             if let Some(delivery) = &mut self.delivery {
-                if !marks.has(Marks::SACKED) {
-                    delivery.on_arrived(0, sent_at, end);
-                }
                 delivery.on_retired();
             }
             self.units.pop_front();
-            self.retire(marks, segs, sent_at, &mut out, &mut sent);
         }
-        self.trim_head(snd_una, &mut out, &mut sent);
+        newest = self.trim_head(snd_una, &mut out).or(newest);
         self.truesize -= out.truesize;
-        // Kept close behind, so that they stay comparable when the stream wraps.
-        self.lost_edge = self.lost_edge.latest(snd_una);
-        self.rtx_edge = self.rtx_edge.latest(snd_una);
-        if self.dupacks > 0 {
-            self.eat_dupacks(&mut out);
+        out.acked_segs = segs - self.packets_out;
+        let flags = u32::from(out.syn) + u32::from(out.fin);
+        out.acked_bytes = snd_una.since(prior).saturating_sub(flags);
+        out.delivered_segs = out.acked_segs;
+        let mut span = newest.map(|newest| (first_sent, newest));
+        if let Some(known) = known {
+            out.delivered_segs -= known.sacked_segs.min(out.acked_segs);
+            span = known.span;
+            self.settle_board(snd_una, &mut out);
         }
         // Karn: an ACK that covers a retransmission may be for either copy, and what it
         // delivered beside it may have waited for it.
-        if let Some(Sent { oldest, newest }) = sent
+        if let Some((oldest, newest)) = span
             && !out.retransmitted
         {
             out.rtt = Some(now.since(oldest));
@@ -92,76 +101,159 @@ impl RtxQueue {
         out
     }
 
-    /// Takes segments of the head off the counts.
+    /// The sampler hears of the newest unit of which the ACK covers a segment.
     #[inline]
-    fn retire(
-        &mut self,
-        marks: Marks,
-        segs: u32,
-        sent_at: Instant,
-        out: &mut AckOutcome,
-        sent: &mut Option<Sent>,
-    ) {
-        self.packets_out -= segs;
-        out.acked_segs += segs;
-        if marks.0 > Marks::FIN.0 | Marks::SYN.0 {
-            self.discount(marks, segs);
-            out.retransmitted |= marks.has(Marks::EVER_RETRANS);
-            if marks.has(Marks::SACKED) {
-                return;
-            }
+    fn note_arrival(&mut self, snd_una: SeqNum) {
+        if self.delivery.is_none() {
+            return;
         }
-        out.delivered_segs += segs;
-        let oldest = sent.map_or(sent_at, |s| s.oldest.min(sent_at));
-        let newest = sent.map_or(sent_at, |s| s.newest.max(sent_at));
-        *sent = Some(Sent { oldest, newest });
+        let last = self.index_after(self.floor(snd_una) - 1);
+        if let (Some(unit), Some(delivery)) = (self.units.get(last), &mut self.delivery) {
+            delivery.on_arrived(last, unit.sent_at, snd_una);
+        }
     }
 
-    /// The ACK reaches into the head: what it covers goes.
-    fn trim_head(&mut self, snd_una: SeqNum, out: &mut AckOutcome, sent: &mut Option<Sent>) {
-        let mss = self.mss;
-        let Some(head) = self.units.front_mut() else {
-            return;
-        };
+    /// The ACK reaches into the head: the segments that it covers go. When they were sent.
+    #[inline]
+    fn trim_head(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Option<Instant> {
+        let mss = self.mss.bytes();
+        let head = self.units.front_mut()?;
         if !snd_una.after(head.seq) {
-            return;
+            return None;
         }
-        let bytes = snd_una.since(head.seq).min(head.payload.len() as u32);
+        if head.syn {
+            (head.syn, out.syn) = (false, true);
+            head.seq += 1;
+        }
+        let text = head.payload.len() as u32;
+        // The last segment stays for its FIN, or for its own sake.
+        let whole = (snd_una.since(head.seq) / mss).min(head.segs - 1);
+        let bytes = (whole * mss).min(text);
+        if whole == 0 {
+            return None;
+        }
         head.payload.advance(bytes as usize);
-        head.seq = snd_una;
-        let left = mss.segments(head.payload.len() as u32).max(1);
-        let gone = head.segs.saturating_sub(left);
-        head.segs -= gone;
-        let (marks, sent_at) = (head.marks, head.sent_at);
-        out.acked_bytes += bytes;
-        if gone > 0 {
-            if let Some(delivery) = &mut self.delivery
-                && !marks.has(Marks::SACKED)
-            {
-                delivery.on_arrived(0, sent_at, snd_una);
+        head.seq += bytes;
+        head.segs -= whole;
+        head.first_seg = head.first_seg.wrapping_add(whole);
+        self.packets_out -= whole;
+        Some(head.sent_at)
+    }
+
+    /// What the board knows of what the ACK covers; it forgets that.
+    #[cold]
+    fn ack_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Known {
+        let mut board = self.take_board();
+        let from = board.pos(self.units.front().map_or(self.una, |u| u.seq));
+        let to = board.pos(self.floor(snd_una.earliest(self.end())));
+        let highest = board.sacked.end();
+        let mut span = None;
+        if let Some((first, last)) = self.originals_within(&board, from, to) {
+            let seq = board.seq(first);
+            out.original = Some(seq);
+            if let Some(highest) = highest.filter(|&high| first < high) {
+                out.reordering_segs = self.mss.segments(board.seq(highest).since(seq));
             }
-            self.retire(marks, gone, sent_at, out, sent);
+            let i = self.index_after(board.seq(last));
+            let sent_at = self.units[i].sent_at;
+            span = Some((self.units[self.index_after(seq)].sent_at, sent_at));
+            board.rack.note_original(sent_at, last + 1);
+            if let Some(delivery) = &mut self.delivery {
+                delivery.on_arrived(i, sent_at, board.seq(last) + 1);
+            }
+        }
+        self.ack_copies(&mut board, to, out);
+        let base = board.base;
+        let (mut sacked_segs, mut pending) = (0, 0);
+        let count = |n: &mut u32, a, b| *n += self.segs(base, a, b);
+        board
+            .sacked
+            .remove(0, to, |a, b| count(&mut sacked_segs, a, b));
+        board.lost.remove(0, to, |a, b| count(&mut pending, a, b));
+        board.sacked_out -= sacked_segs;
+        board.pending -= pending;
+        board.rack.edge = board.rack.edge.max(to);
+        self.board = Some(board);
+        Known { sacked_segs, span }
+    }
+
+    /// The first byte, and the last, of what lies between and was sent once and not SACKed.
+    fn originals_within(&self, board: &Board, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
+        let known = |pos| {
+            board.sacked.at(pos).or_else(|| {
+                let (&start, copy) = board.copies.range(..=pos).next_back()?;
+                (pos < copy.end).then_some((start, copy.end))
+            })
+        };
+        let mut first = from;
+        while first < to
+            && let Some((_, end)) = known(first)
+        {
+            first = end;
+        }
+        if first >= to {
+            return None;
+        }
+        let mut last = to - 1;
+        while let Some((start, _)) = known(last) {
+            last = start - 1;
+        }
+        Some((first, last))
+    }
+
+    fn ack_copies(&mut self, board: &mut Board, to: Pos, out: &mut AckOutcome) {
+        board.cut_copies(to);
+        while let Some((&start, &copy)) = board.copies.first_key_value() {
+            if start >= to {
+                break;
+            }
+            out.retransmitted = true;
+            if board.sacked.at(start).is_none() {
+                board.rack.note_copy(copy.sent_at, copy.end);
+                if let (Some(delivery), Some(stamp)) = (&mut self.delivery, copy.stamp) {
+                    delivery.on_copy_arrived(stamp, copy.sent_at, board.seq(copy.end));
+                }
+            }
+            if copy.way != Way::Over {
+                self.end_copy(board, start);
+            }
+            board.copies.remove(&start);
         }
     }
 
-    /// Without SACK: of the segments that this ACK covers the first filled the hole, the others
-    /// had announced themselves by duplicate ACKs.
-    fn eat_dupacks(&mut self, out: &mut AckOutcome) {
-        let known = self.dupacks.min(out.acked_segs.saturating_sub(1));
-        self.dupacks = (self.dupacks - known).min(self.packets_out);
+    /// After the units went: the duplicate ACKs' part, and the board itself if it says nothing.
+    fn settle_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) {
+        let packets_out = self.packets_out;
+        let mut board = self.take_board();
+        board.rebase(snd_una);
+        out.reneged = board.sacked.at(board.pos(snd_una)).is_some();
+        // Without SACK: of the segments that this ACK covers the first filled the hole, the
+        // others had announced themselves by duplicate ACKs.
+        let known = board.dupacks.min(out.acked_segs.saturating_sub(1));
+        board.dupacks = (board.dupacks - known).min(packets_out);
         out.delivered_segs -= known.min(out.delivered_segs);
+        self.put_board(board);
     }
 
     /// A duplicate ACK arrived on a connection without SACK: one more segment has left the
-    /// network (RFC 5681 3.2). Bounded, as a peer may send as many as it likes.
-    pub(crate) fn on_dupack(&mut self) {
-        let most = self.packets_out.saturating_sub(self.lost_out.max(1));
-        self.dupacks = (self.dupacks + 1).min(most);
+    /// network (RFC 5681 3.2). Bounded, as a peer may send as many as it likes; false if there
+    /// were more than segments behind the hole.
+    pub(crate) fn on_dupack(&mut self) -> bool {
+        let packets_out = self.packets_out;
+        let mut board = self.take_board();
+        let most = packets_out.saturating_sub(board.lost_out().max(1));
+        let counts = board.dupacks < most;
+        board.dupacks = (board.dupacks + 1).min(most);
+        self.put_board(board);
+        counts
     }
 
     /// The duplicate ACKs' guesses are void (recovery ended, or new data was acknowledged before
     /// there were enough of them).
     pub(crate) fn forget_dupacks(&mut self) {
-        self.dupacks = 0;
+        if let Some(mut board) = self.board.take() {
+            board.dupacks = 0;
+            self.put_board(board);
+        }
     }
 }

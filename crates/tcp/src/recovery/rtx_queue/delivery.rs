@@ -74,7 +74,7 @@ impl Delivery {
         }
     }
 
-    fn stamp(&self, in_flight: u32) -> Stamp {
+    pub(super) fn stamp(&self, in_flight: u32) -> Stamp {
         Stamp {
             delivered: self.delivered,
             lost: self.lost,
@@ -95,48 +95,50 @@ impl Delivery {
         self.stamps.push_back(self.stamp(in_flight));
     }
 
-    pub(super) fn on_resent(&mut self, i: usize, in_flight: u32) {
-        self.stamps[i] = self.stamp(in_flight);
-    }
-
-    /// Unit `i` was cut; its last `segs` segments are unit `i + 1` now.
-    pub(super) fn on_split(&mut self, i: usize, segs: u32) {
-        let rest = self.stamps[i];
-        self.stamps[i].in_flight = rest.in_flight.saturating_sub(segs);
-        self.stamps.insert(i + 1, rest);
-    }
-
-    pub(super) fn on_joined(&mut self, from: usize, to: usize) {
-        self.stamps.drain(from..to);
-    }
-
     pub(super) fn on_retired(&mut self) {
         self.stamps.pop_front();
     }
 
+    /// What was known as unit `i` was first sent.
+    pub(super) fn stamp_of(&self, i: usize) -> Stamp {
+        self.stamps[i]
+    }
+
     /// Unit `i`, or its part before `end`, has arrived.
     pub(super) fn on_arrived(&mut self, i: usize, sent_at: Instant, end: SeqNum) {
+        self.on_copy_arrived(self.stamps[i], sent_at, end);
+    }
+
+    /// What was sent at `sent_at` has arrived, up to `end`.
+    pub(super) fn on_copy_arrived(&mut self, stamp: Stamp, sent_at: Instant, end: SeqNum) {
         let newer = self
             .newest
             .is_none_or(|n| sent_at > n.sent_at || (sent_at == n.sent_at && end.after(n.end)));
         if newer {
             self.newest = Some(Newest {
-                stamp: self.stamps[i],
+                stamp,
                 sent_at,
                 end,
             });
         }
     }
 
-    pub(super) fn on_lost(&mut self, i: usize, seq: SeqNum, end: SeqNum, segs: u32) {
+    /// Segments of a unit are lost that were sent with `stamp`, and `behind` more.
+    pub(super) fn on_lost(
+        &mut self,
+        stamp: Stamp,
+        seq: SeqNum,
+        end: SeqNum,
+        segs: u32,
+        behind: u32,
+    ) {
         self.lost = self.lost.wrapping_add(segs);
-        let stamp = self.stamps[i];
         self.lost_units.push(LostUnit {
             seq,
             end,
             segs,
             lost_segs: self.lost.wrapping_sub(stamp.lost),
-            in_flight_segs: stamp.in_flight,
+            in_flight_segs: stamp.in_flight.saturating_sub(behind),
             app_limited: stamp.app_limited,
             delivered_segs: self.delivered,
         });

@@ -1,13 +1,17 @@
 //! Selective acknowledgement (RFC 2018, RFC 2883).
 
+use alloc::vec::Vec;
+
 use fullsend_units::{Instant, Nanos, SeqNum};
 use fullsend_wire::tcp::SackBlock;
 
-use super::{Marks, RtxQueue};
+use super::RtxQueue;
+use super::board::{Board, Way};
+use super::ranges::Pos;
 
-/// With this many units no SACK block cuts one any more (it marks the whole ones it covers):
-/// bounds the memory and time a hostile peer can cost.
-pub(super) const MAX_UNITS_FOR_SPLIT: usize = 1024;
+/// With this many ranges SACKed none is added any more unless it joins one: bounds the memory
+/// that a hostile peer can cost.
+pub(super) const MAX_SACKED_RANGES: usize = 16_384;
 
 /// RFC 7323 2.3: no window is larger, so no honest duplicate report is, nor reaches further back.
 const MAX_WINDOW: u32 = 1 << 30;
@@ -17,18 +21,31 @@ const MAX_WINDOW: u32 = 1 << 30;
 pub(crate) struct SackOutcome {
     /// Segments newly known to have arrived.
     pub(crate) delivered_segs: u32,
-    /// Round trip of the newest of these, `None` where ambiguous.
+    /// Round trip of the oldest of these that were sent once, for the RTO.
     pub(crate) rtt: Option<Nanos>,
-    /// A never retransmitted segment below the highest SACKed one arrived: the path reorders.
-    /// How many segments late, 0 if none.
+    /// Round trip of the newest of these, for congestion control.
+    pub(crate) rtt_newest: Option<Nanos>,
+    /// The lowest segment newly known to have arrived that was sent but once.
+    pub(crate) original: Option<SeqNum>,
+    /// It lies below the highest SACKed one: the path reorders. How many segments late, 0 if not.
     pub(crate) reordering_segs: u32,
     /// The first block was a duplicate report (RFC 2883): data that we sent twice without need.
     pub(crate) dsack: Option<SackBlock>,
 }
 
+/// What the blocks of one ACK brought.
+#[derive(Default)]
+struct News {
+    segs: u32,
+    oldest: Option<Instant>,
+    newest: Option<Instant>,
+    original: Option<Pos>,
+}
+
 impl RtxQueue {
     /// Takes in the SACK blocks of an ACK whose cumulative part has already gone through
     /// [`ack`](Self::ack). Blocks outside what is outstanding are ignored.
+    #[cold]
     pub(crate) fn sack(
         &mut self,
         now: Instant,
@@ -40,137 +57,110 @@ impl RtxQueue {
             ..SackOutcome::default()
         };
         let rest = usize::from(out.dsack.is_some());
-        let highest_before = (self.sacked_out > 0).then_some(self.highest_sacked);
-        let mut newest = None;
+        if !blocks[rest..]
+            .iter()
+            .any(|block| self.is_sensible(snd_una, *block))
+        {
+            return out;
+        }
+        let mut board = self.take_board();
+        let highest = board.sacked.end();
+        let mut news = News::default();
         for block in &blocks[rest..] {
             if self.is_sensible(snd_una, *block) {
-                self.sack_block(*block, highest_before, &mut out, &mut newest);
+                self.sack_block(&mut board, *block, &mut news);
             }
         }
-        out.rtt = newest.map(|sent_at| now.since(sent_at));
+        out.delivered_segs = news.segs;
+        out.rtt = news.oldest.map(|sent_at| now.since(sent_at));
+        out.rtt_newest = news.newest.map(|sent_at| now.since(sent_at));
+        out.original = news.original.map(|pos| board.seq(pos));
+        if let (Some(original), Some(highest)) = (news.original, highest)
+            && original < highest
+        {
+            let late = board.seq(highest).since(board.seq(original));
+            out.reordering_segs = self.mss.segments(late);
+        }
+        self.put_board(board);
         out
     }
 
     fn is_sensible(&self, snd_una: SeqNum, block: SackBlock) -> bool {
-        let Some(last) = self.units.back() else {
-            return false;
-        };
-        block.left.after(snd_una)
+        !self.units.is_empty()
+            && block.left.after(snd_una)
             && block.left.before(block.right)
-            && block.right.before_eq(last.end())
+            && block.right.before_eq(self.end())
     }
 
-    fn sack_block(
-        &mut self,
-        block: SackBlock,
-        highest_before: Option<SeqNum>,
-        out: &mut SackOutcome,
-        newest: &mut Option<Instant>,
-    ) {
-        let first = self.first_covered(block.left);
-        let mut i = first;
-        while let Some(unit) = self.units.get(i) {
-            if unit.end().after(block.right) && !self.cut_to(i, block.right) {
-                break;
-            }
-            let unit = &self.units[i];
-            if !unit.marks.has(Marks::SACKED) {
-                out.delivered_segs += unit.segs;
-                if !unit.marks.has(Marks::EVER_RETRANS) {
-                    *newest = Some(newest.map_or(unit.sent_at, |n| n.max(unit.sent_at)));
-                    let late = highest_before
-                        .filter(|high| unit.end().before_eq(*high))
-                        .map_or(0, |high| self.mss.segments(high.since(unit.seq)));
-                    out.reordering_segs = out.reordering_segs.max(late);
-                }
-                let (end, sent_at) = (unit.end(), unit.sent_at);
-                if let Some(delivery) = &mut self.delivery {
-                    delivery.on_arrived(i, sent_at, end);
-                }
-                if self.sacked_out == 0 || end.after(self.highest_sacked) {
-                    self.highest_sacked = end;
-                }
-                self.remark(i, |m| {
-                    m.without(Marks::LOST.with(Marks::RETRANS))
-                        .with(Marks::SACKED)
-                });
-            }
-            i += 1;
-        }
-        self.join_sacked(first, i);
-    }
-
-    /// Index of the first unit that a block from `left` covers, cut off there if need be.
-    fn first_covered(&mut self, left: SeqNum) -> usize {
-        let i = self.index_after(left);
-        let Some(unit) = self.units.get(i) else {
-            return i;
-        };
-        if !left.after(unit.seq) || unit.marks.has(Marks::SACKED) {
-            return i;
-        }
+    fn sack_block(&mut self, board: &mut Board, block: SackBlock, news: &mut News) {
         // A segment of which only a part is SACKed is not.
-        let at = left.since(unit.seq).next_multiple_of(self.mss.bytes());
-        if at < unit.payload.len() as u32 && self.units.len() < MAX_UNITS_FOR_SPLIT {
-            self.split(i, at);
-        }
-        i + 1
-    }
-
-    /// Cuts unit `i`, which reaches beyond `right`, so that it does not; false if nothing of it
-    /// is left then, or nothing is new in it.
-    fn cut_to(&mut self, i: usize, right: SeqNum) -> bool {
-        let unit = &self.units[i];
-        if unit.marks.has(Marks::SACKED) || !right.after(unit.seq) {
-            return false;
-        }
-        let mss = self.mss.bytes();
-        let at = right.since(unit.seq) / mss * mss;
-        if at == 0 || at >= unit.payload.len() as u32 || self.units.len() >= MAX_UNITS_FOR_SPLIT {
-            return false;
-        }
-        self.split(i, at);
-        true
-    }
-
-    /// Makes one unit of the SACKed units `from..to` and SACKed neighbours.
-    fn join_sacked(&mut self, from: usize, to: usize) {
-        if from >= to {
-            return;
-        }
-        let sacked =
-            |q: &Self, i: usize| q.units.get(i).is_some_and(|u| u.marks.has(Marks::SACKED));
-        let first = if from > 0 && sacked(self, from - 1) {
-            from - 1
+        let left = board.pos(self.ceil(block.left));
+        let right = if block.right == self.end() {
+            board.pos(block.right)
         } else {
-            from
+            board.pos(self.floor(block.right))
         };
-        let end = if sacked(self, to) { to + 1 } else { to };
-        if end - first < 2 {
+        if left >= right || (board.sacked.len() >= MAX_SACKED_RANGES && !joins(board, left, right))
+        {
             return;
         }
-        let mut removed = self.units.drain(first + 1..end);
-        // The drain holds the queue; gather before touching the run's first unit.
-        let Some(mut joined) = removed.next() else {
-            return;
-        };
-        for next in removed {
-            joined.payload.append(next.payload);
-            joined.sent_at = joined.sent_at.max(next.sent_at);
-            joined.segs += next.segs;
-            joined.truesize += next.truesize;
-            joined.marks = joined.marks.with(next.marks);
-        }
-        let run = &mut self.units[first];
-        run.payload.append(joined.payload);
-        run.sent_at = run.sent_at.max(joined.sent_at);
-        run.segs += joined.segs;
-        run.truesize += joined.truesize;
-        run.marks = run.marks.with(joined.marks);
-        if let Some(delivery) = &mut self.delivery {
-            delivery.on_joined(first + 1, end);
+        // Mostly one: what a block adds to what the ACK before told.
+        let mut fresh = Vec::new();
+        board.sacked.insert(left, right, |a, b| fresh.push((a, b)));
+        for (start, end) in fresh {
+            self.sack_new(board, start, end, news);
         }
     }
+
+    /// A range was not known to have arrived.
+    fn sack_new(&mut self, board: &mut Board, start: Pos, end: Pos, news: &mut News) {
+        let segs = self.segs(board.base, start, end);
+        board.sacked_out += segs;
+        news.segs += segs;
+        let (base, pending) = (board.base, &mut board.pending);
+        board
+            .lost
+            .remove(start, end, |a, b| *pending -= self.segs(base, a, b));
+        board.cut_copies(start);
+        board.cut_copies(end);
+        // What lies between the copies was sent once.
+        let mut from = start;
+        while let Some((&at, &copy)) = board.copies.range(from..end).next() {
+            self.sack_original(board, from, at, news);
+            board.rack.note_copy(copy.sent_at, copy.end);
+            if let (Some(delivery), Some(stamp)) = (&mut self.delivery, copy.stamp) {
+                delivery.on_copy_arrived(stamp, copy.sent_at, board.seq(copy.end));
+            }
+            if copy.way != Way::Over {
+                self.end_copy(board, at);
+            }
+            from = copy.end;
+        }
+        self.sack_original(board, from, end, news);
+    }
+
+    fn sack_original(&mut self, board: &mut Board, start: Pos, end: Pos, news: &mut News) {
+        if start >= end {
+            return;
+        }
+        let first = self.index_after(board.seq(start));
+        let last = self.index_after(board.seq(end) - 1);
+        let (oldest, newest) = (self.units[first].sent_at, self.units[last].sent_at);
+        news.original = Some(news.original.map_or(start, |n| n.min(start)));
+        news.oldest = Some(news.oldest.map_or(oldest, |n| n.min(oldest)));
+        news.newest = Some(news.newest.map_or(newest, |n| n.max(newest)));
+        board.rack.note_original(newest, end);
+        if let Some(delivery) = &mut self.delivery {
+            delivery.on_arrived(last, newest, board.seq(end));
+        }
+    }
+}
+
+/// The range touches one that is there.
+fn joins(board: &Board, left: Pos, right: Pos) -> bool {
+    let sacked = &board.sacked;
+    sacked.at(left).or_else(|| sacked.at(left - 1)).is_some()
+        || sacked.next_start(left).is_some_and(|next| next <= right)
 }
 
 /// RFC 2883 4: the first block reports a duplicate if it lies left of the cumulative ACK or

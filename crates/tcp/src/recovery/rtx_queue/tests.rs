@@ -7,7 +7,7 @@ use fullsend_units::{Instant, Mss, Nanos, SeqNum};
 use fullsend_wire::tcp::SackBlock;
 use proptest::prelude::*;
 
-use super::{RtxQueue, TransmitUnit};
+use super::{Overdue, RtxQueue, Sighting, TransmitUnit};
 
 pub(super) const MSS: u32 = 100;
 /// Close to the wrap, so that every test crosses it.
@@ -129,13 +129,14 @@ fn sack_cuts_units_at_segment_boundaries_and_joins_what_it_marks() {
         (out.delivered_segs, out.rtt),
         (2, Some(Nanos::from_millis(5)))
     );
-    assert_eq!((counts(&q), q.units.len()), ((20, 2, 0, 0), 4));
+    assert_eq!(counts(&q), (20, 2, 0, 0));
     // Known already.
     assert_eq!(q.sack(at(6), seq(0), &[block(300, 500)]).delivered_segs, 0);
     // Half a segment more does not count; a neighbour joins, across units too.
     assert_eq!(q.sack(at(7), seq(0), &[block(300, 550)]).delivered_segs, 0);
     assert_eq!(q.sack(at(8), seq(0), &[block(300, 1200)]).delivered_segs, 7);
-    assert_eq!((counts(&q), q.units.len()), ((20, 9, 0, 0), 3));
+    assert_eq!(counts(&q), (20, 9, 0, 0));
+    assert_eq!(q.board.as_ref().map(|b| b.sacked.len()), Some(1));
     let out = q.ack(at(9), seq(1300));
     assert_eq!((out.acked_segs, out.delivered_segs), (13, 4));
     assert_eq!(counts(&q), (7, 0, 0, 0));
@@ -219,25 +220,101 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
     assert_eq!((q.is_empty(), q.in_flight()), (true, 0));
 }
 
+/// What one ACK tells, on a path of a millisecond.
+fn sighting(now: u64) -> Sighting {
+    Sighting {
+        now: at(now),
+        min_rtt: Nanos::from_millis(1),
+        echoed: None,
+    }
+}
+
 #[test]
 fn a_retransmission_that_was_overtaken_is_lost_again() {
-    let mut q = queue(&[1000]);
+    let mut q = queue(&[1000, 1000]);
     q.sample_delivery(at(0));
     q.sack(at(1), seq(0), &[block(200, 1000)]);
     assert_eq!(q.mark_lost_by_sack(3), 2);
     q.next_retransmit(at(10), 45, 0, |_| false);
+    q.push(unit(2000, 500, 11));
+    q.push(unit(2500, 500, 12));
     q.take_lost();
-    assert_eq!(counts(&q), (10, 8, 2, 2));
+    assert_eq!(counts(&q), (30, 8, 2, 2));
     // What arrived had been sent no later.
-    assert_eq!(q.mark_lost_retransmissions(at(10)), 0);
-    assert_eq!(q.mark_lost_retransmissions(at(11)), 2);
-    assert_eq!((counts(&q), q.has_lost()), ((10, 8, 2, 0), true));
-    assert_eq!(q.take_lost().len(), 1);
+    q.sack(at(12), seq(0), &[block(1000, 1500)]);
+    assert_eq!(q.mark_overdue(at(12), Nanos::ZERO), Overdue::default());
+    // Something later arrives, and then the reordering window is over.
+    q.sack(at(13), seq(0), &[block(2000, 2500)]);
+    let window = Nanos::from_millis(2);
+    let found = q.mark_overdue(at(13), window);
+    // Sent at 11, and back in 2 ms.
+    assert_eq!((found.lost_segs, found.resent_segs), (5, 0));
+    assert_eq!(found.at, Some(at(14)));
+    let found = q.mark_overdue(at(14), window);
+    assert_eq!((found.lost_segs, found.resent_segs, found.at), (2, 2, None));
+    assert_eq!((counts(&q), q.has_lost()), ((30, 18, 7, 0), true));
+    assert_eq!(q.take_lost().len(), 2);
     let again = q
-        .next_retransmit(at(12), 45, 0, |_| false)
+        .next_retransmit(at(15), 45, 0, |_| false)
         .expect("lost again");
     assert_eq!((again.seq, again.segs), (seq(0), 2));
-    assert_eq!(q.mark_lost_retransmissions(at(11)), 0);
+    assert_eq!(q.mark_overdue(at(15), window).lost_segs, 0);
+}
+
+#[test]
+fn what_was_sent_before_what_arrived_is_lost_a_reordering_window_later() {
+    let mut q = queue(&[1000, 1000, 1000]);
+    // Sent at 0, 1 and 2; round trips of 10 ms.
+    q.sack(at(11), seq(0), &[block(1500, 2000)]);
+    let found = q.mark_overdue(at(11), Nanos::from_millis(3));
+    assert_eq!((found.lost_segs, found.at), (0, Some(at(14))));
+    let found = q.mark_overdue(at(13), Nanos::from_millis(3));
+    assert_eq!((found.lost_segs, found.at), (10, Some(at(14))));
+    let found = q.mark_overdue(at(14), Nanos::from_millis(3));
+    assert_eq!((found.lost_segs, found.at), (5, None));
+    assert_eq!(counts(&q), (30, 5, 15, 0));
+}
+
+#[test]
+fn too_quick_an_answer_is_for_the_original() {
+    let mut q = queue(&[1000]);
+    q.sack(at(9), seq(0), &[block(500, 1000)]);
+    q.mark_lost_by_sack(3);
+    let again = q.next_retransmit(at(10), 2, 0, |_| false).expect("lost");
+    assert_eq!(again.segs, 2);
+    q.next_retransmit(at(11), 3, 0, |_| false);
+    q.sight(Sighting {
+        min_rtt: Nanos::from_millis(5),
+        ..sighting(12)
+    });
+    q.sack(at(12), seq(0), &[block(200, 1000)]);
+    assert_eq!(q.mark_overdue(at(12), Nanos::ZERO).lost_segs, 0);
+    let mut q = queue(&[1000]);
+    q.sack(at(9), seq(0), &[block(500, 1000)]);
+    q.mark_lost_by_sack(3);
+    q.next_retransmit(at(10), 2, 0, |_| false);
+    q.next_retransmit(at(11), 3, 0, |_| false);
+    q.sight(sighting(21));
+    q.sack(at(21), seq(0), &[block(200, 1000)]);
+    assert_eq!(q.mark_overdue(at(21), Nanos::ZERO).resent_segs, 2);
+}
+
+#[test]
+fn the_tail_is_probed_beside_its_original() {
+    let mut q = queue(&[1000, 450]);
+    let probe = q.probe_tail(at(5), 7).expect("a tail");
+    assert_eq!(
+        (probe.seq, probe.segs, probe.payload.len()),
+        (seq(1400), 1, 50)
+    );
+    assert_eq!((counts(&q), q.in_flight()), ((15, 0, 0, 0), 15));
+    // It shows what was lost before it.
+    q.sight(sighting(9));
+    q.sack(at(9), seq(0), &[block(1400, 1450)]);
+    assert_eq!(q.mark_overdue(at(9), Nanos::ZERO).lost_segs, 14);
+    assert_eq!(counts(&q), (15, 1, 14, 0));
+    let out = q.ack(at(20), seq(1450));
+    assert!(out.retransmitted && q.is_empty());
 }
 
 #[test]
@@ -266,7 +343,7 @@ fn late_arrival_of_an_original_shows_reordering() {
 #[test]
 fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
     let mut q = queue(&[1000]);
-    (0..3).for_each(|_| q.on_dupack());
+    (0..3).for_each(|_| _ = q.on_dupack());
     assert_eq!((counts(&q), q.in_flight()), ((10, 3, 0, 0), 7));
     assert_eq!((q.mark_head_lost(), q.mark_head_lost()), (1, 0));
     let again = q.next_retransmit(at(9), 10, 0, |_| false).expect("lost");
@@ -285,7 +362,7 @@ fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
     );
     q.forget_dupacks();
     // A flood of duplicates never outnumbers what is out.
-    (0..1000).for_each(|_| q.on_dupack());
+    (0..1000).for_each(|_| _ = q.on_dupack());
     assert_eq!((q.sacked_out(), q.in_flight()), (6, 1));
 }
 
@@ -314,7 +391,10 @@ fn a_receiver_that_reneged_gets_everything_again() {
     q.mark_all_lost();
     assert_eq!(counts(&q), (8, 0, 8, 0));
     let again = q.next_retransmit(at(3), 45, 0, |_| false).expect("lost");
-    assert_eq!((again.seq, again.payload.len()), (seq(250), 750));
+    // A short segment stays one: what follows is cut as it was.
+    assert_eq!((again.seq, again.payload.len()), (seq(250), 250));
+    let rest = q.next_retransmit(at(3), 45, 0, |_| false).expect("lost");
+    assert_eq!((rest.seq, rest.payload.len()), (seq(500), 500));
 }
 
 #[test]
@@ -339,20 +419,81 @@ fn a_smaller_segment_size_counts_anew() {
     assert_eq!((again.payload.len(), again.segs), (150, 3));
 }
 
-#[test]
-fn a_flood_of_sack_blocks_cuts_a_bounded_number_of_units() {
-    let mut q = RtxQueue::new(Mss::MIN);
-    for i in 0..100 {
-        q.push(unit(i * 48_000, 48_000, 0));
+/// Entries of the scoreboard that were looked at since the last call.
+fn visited(q: &RtxQueue) -> u64 {
+    let board = q.board.as_ref();
+    board.map_or(0, |b| b.sacked.visited.take() + b.lost.visited.take())
+}
+
+/// 100,000 segments in flight, every one of them a unit of its own.
+fn wide() -> RtxQueue {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    for i in 0..100_000 {
+        q.push(unit(i * MSS, MSS, u64::from(i) / 100));
     }
-    for i in 0..40_000 {
-        let left = 48 + i * 96;
-        q.sack(at(1), seq(0), &[block(left, left + 48)]);
+    q
+}
+
+#[test]
+fn the_work_of_an_ack_does_not_grow_with_the_window() {
+    let mut q = wide();
+    let mut most = 0;
+    // One hole in a hundred, each found and repaired.
+    for i in 0..100_000u32 {
+        if i % 100 == 50 {
+            continue;
+        }
+        let (left, right) = (i / 50 * 50 * MSS, (i + 1) * MSS);
+        let left = left + if (i / 50) % 2 == 1 { MSS } else { 0 };
+        let now = 1001 + u64::from(i) / 100;
+        if i < 50 {
+            q.ack(at(now), seq(right));
+        } else {
+            q.sack(at(now), seq(50 * MSS), &[block(left, right)]);
+        }
+        q.mark_overdue(at(now), Nanos::from_millis(1));
+        q.next_retransmit(at(now), 1, 0, |_| false);
+        most = most.max(visited(&q));
+    }
+    assert!(most < 120, "{most}");
+    assert!(q.retrans_out() > 900);
+    // The first hole is closed.
+    q.ack(at(2100), seq(150 * MSS));
+    assert!(visited(&q) < 60);
+    q.check();
+}
+
+#[test]
+fn a_hostile_peer_costs_no_more() {
+    let mut q = wide();
+    let mut most = 0;
+    // Every other segment, from the end, from the beginning, from the middle.
+    for i in 0..49_000u32 {
+        let n = [2 * i, 98_000 - 2 * i, (i * 7919 % 49_000) * 2][i as usize % 3] + 1;
+        let blocks = [
+            block(n * MSS, (n + 1) * MSS),
+            block((n ^ 512) * MSS, ((n ^ 512) + 1) * MSS),
+        ];
+        q.sack(at(1001), seq(0), &blocks);
+        q.mark_overdue(at(1001), Nanos::from_millis(500));
+        q.mark_lost_by_sack(300);
+        most = most.max(visited(&q));
+    }
+    // What is found lost is found once; its price is paid by what was sent.
+    assert!(most < 100_000, "{most}");
+    let board = q.board.as_ref().expect("a board");
+    assert!(board.sacked.len() <= super::sack::MAX_SACKED_RANGES);
+    visited(&q);
+    // The same again finds nothing, and costs nothing.
+    for n in (1..90_000).step_by(1001) {
+        q.sack(at(1002), seq(0), &[block(n * MSS, (n + 1) * MSS)]);
+        q.mark_overdue(at(1002), Nanos::from_millis(500));
+        let cost = visited(&q);
+        assert!(cost < 200, "{cost}");
     }
     q.check();
-    assert!(q.units.len() <= super::sack::MAX_UNITS_FOR_SPLIT + 2);
-    q.ack(at(2), seq(4_800_000));
-    assert!(q.is_empty());
+    q.ack(at(2000), seq(100_000 * MSS));
+    assert!(q.is_empty() && q.board.is_none());
 }
 
 #[test]
@@ -363,12 +504,8 @@ fn an_empty_queue_keeps_little_memory() {
     let mut q = queue(&[100; 50]);
     q.ack(at(1), seq(5000));
     assert!(q.units.capacity() <= super::KEPT_UNITS);
-    assert!(
-        size_of::<super::Unit>() <= 80,
-        "{}",
-        size_of::<super::Unit>()
-    );
-    assert!(size_of::<RtxQueue>() <= 88, "{}", size_of::<RtxQueue>());
+    let sizes = (size_of::<super::Unit>(), size_of::<RtxQueue>());
+    assert!(sizes.0 <= 80 && sizes.1 <= 64, "{sizes:?}");
 }
 
 #[derive(Clone, Debug)]
@@ -383,6 +520,7 @@ enum Op {
     HeadLost,
     Timeout,
     Undo,
+    Probe,
     Retransmit(u32),
     Mss(u16),
 }
@@ -397,6 +535,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::HeadLost),
         1 => Just(Op::Timeout),
         1 => Just(Op::Undo),
+        1 => Just(Op::Probe),
         4 => (1..20u32).prop_map(Op::Retransmit),
         1 => (48..300u16).prop_map(Op::Mss),
     ]
@@ -443,15 +582,17 @@ proptest! {
                     let out = q.ack(at(now), seq(ack));
                     prop_assert_eq!(out.acked_bytes, ack - una);
                     una = ack;
+                    q.sight(sighting(now));
                     q.sack(at(now), seq(una), &blocks);
                 }
                 Op::Lie(left, right) => { q.sack(at(now), seq(una), &[block(una + left, una + right)]); }
                 Op::Detect(dupthresh) => {
                     q.mark_lost_by_sack(dupthresh);
-                    q.mark_lost_retransmissions(at(now.saturating_sub(3)));
+                    q.mark_overdue(at(now), Nanos::from_millis(3));
                 }
                 Op::HeadLost => { q.mark_head_lost(); }
-                Op::Timeout => q.mark_all_lost(),
+                Op::Timeout => { q.mark_timed_out(at(now.saturating_sub(5))); }
+                Op::Probe => { q.probe_tail(at(now), 0); }
                 Op::Undo => q.unmark_lost(),
                 Op::Retransmit(limit) => {
                     let waits = q.has_lost();

@@ -1,0 +1,184 @@
+//! What is lost (RFC 8985, RFC 6582 without SACK, RFC 6675 with RACK off), and how much reordering
+//! the path is granted.
+
+use fullsend_units::{Nanos, SeqNum};
+
+use super::{AckNews, Phase, Verdict};
+use crate::{Connection, Cx};
+
+/// Bits of `tcp_recovery`.
+const RACK: u32 = 1;
+const STATIC_REO_WND: u32 = 2;
+const NO_DUPTHRESH: u32 = 4;
+
+/// Recoveries for which a widened reordering window stays so (RFC 8985 6.2 step 4).
+const PERSIST: u8 = 16;
+
+/// What timers add for the coarseness of clocks, our own and the peer's.
+pub(super) const TIMER_SLACK: Nanos = Nanos::from_millis(2);
+
+/// What was learnt of the path's reordering.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Adaptation {
+    /// Times that reordering was seen.
+    pub(crate) reord_seen: u32,
+    /// Segments that DSACKs reported.
+    pub(crate) dsack_dups: u32,
+    /// `RACK.reo_wnd_mult` beyond 1.
+    wider: u8,
+    persist: u8,
+    /// `RACK.dsack_round`: until this is acknowledged the window does not widen again.
+    round: Option<SeqNum>,
+}
+
+impl Adaptation {
+    /// RFC 8985 6.2 step 4: once for each round trip with a DSACK.
+    pub(super) fn widen(&mut self, nxt: SeqNum) {
+        if self.round.is_none() {
+            self.round = Some(nxt);
+            self.wider = self.wider.saturating_add(1);
+            self.persist = PERSIST;
+        }
+    }
+
+    fn end_round(&mut self, una: SeqNum) {
+        if self.round.is_some_and(|round| una.after_eq(round)) {
+            self.round = None;
+        }
+    }
+
+    /// A recovery ended; `undone`: it had been unnecessary.
+    pub(super) fn on_recovered(&mut self, undone: bool) {
+        if undone {
+            self.persist = PERSIST.min(self.persist + 1);
+        } else {
+            self.persist = self.persist.saturating_sub(1);
+        }
+        if self.persist == 0 {
+            self.wider = 0;
+        }
+    }
+}
+
+impl Connection {
+    /// Marks what the ACK shows to be lost; sets the reordering timer if more might be.
+    pub(super) fn identify_loss(
+        &mut self,
+        cx: &mut Cx<'_>,
+        news: &AckNews<'_>,
+        verdict: &mut Verdict,
+    ) {
+        if self.snd.rtx.is_empty() {
+            return;
+        }
+        let dupthresh = self.recovery.reordering_segs;
+        if !self.agreed.sack {
+            // RFC 6582 3.2: three duplicates tell the first hole, a partial ACK (5) the next.
+            let phase = self.recovery.phase;
+            let first = phase < Phase::Recovery && self.snd.rtx.sacked_out() >= dupthresh;
+            if first || (phase == Phase::Recovery && news.advanced) {
+                verdict.lost_segs += self.snd.rtx.mark_head_lost();
+            }
+        } else if cx.sysctl.tcp_recovery & RACK == 0 {
+            verdict.lost_segs += self.snd.rtx.mark_lost_by_sack(dupthresh);
+        } else {
+            self.rack(cx, verdict);
+        }
+    }
+
+    fn rack(&mut self, cx: &mut Cx<'_>, verdict: &mut Verdict) {
+        if let Some(past) = self.recovery.past_mut() {
+            past.adaptation.end_round(self.snd.una);
+        }
+        let reo_wnd = self.reo_wnd(cx);
+        let found = self.snd.rtx.mark_overdue(cx.now, reo_wnd);
+        cx.mib.lost_retransmit += u64::from(found.resent_segs);
+        verdict.lost_segs += found.lost_segs;
+        verdict.resent_segs += found.resent_segs;
+        if let Some(at) = found.at {
+            self.arm_reordering(cx, at + TIMER_SLACK);
+            verdict.timer_is_set = true;
+        }
+    }
+
+    /// RFC 8985 6.2 step 4: how long what was overtaken is waited for.
+    fn reo_wnd(&self, cx: &Cx<'_>) -> Nanos {
+        let adaptation = self.recovery.past().map(|p| p.adaptation);
+        let adaptation = adaptation.unwrap_or_default();
+        if adaptation.reord_seen == 0 {
+            let dupthresh = self.snd.rtx.sacked_out() >= self.recovery.reordering_segs
+                && cx.sysctl.tcp_recovery & NO_DUPTHRESH == 0;
+            if self.recovery.phase >= Phase::Recovery || dupthresh {
+                return Nanos::ZERO;
+            }
+        }
+        let fixed = cx.sysctl.tcp_recovery & STATIC_REO_WND != 0;
+        let times = if fixed {
+            1
+        } else {
+            u64::from(adaptation.wider) + 1
+        };
+        let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
+        (min_rtt / 4 * times).min(self.rtt.srtt().unwrap_or(Nanos::ZERO))
+    }
+
+    /// The reordering timer fired: what was overtaken has not arrived.
+    #[cold]
+    pub(crate) fn on_reordering_timer(&mut self, cx: &mut Cx<'_>) {
+        let mut verdict = Verdict::default();
+        self.rack(cx, &mut verdict);
+        if verdict.lost_segs > 0 {
+            if self.recovery.phase != Phase::Recovery {
+                self.enter_recovery(cx);
+                self.reduce_cwnd(1, false);
+            }
+            self.tell_lost(cx);
+            self.out.any = true;
+        }
+        if !verdict.timer_is_set {
+            self.rearm_rto(cx);
+        }
+    }
+
+    /// A segment arrived late that was sent but once.
+    pub(super) fn note_reordering_of(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
+        let armed = self.recovery.past().is_some_and(|p| p.undo.is_armed());
+        let by_sack = news.sack.reordering_segs;
+        let by_sack = if self.recovery.phase != Phase::Loss || armed {
+            by_sack
+        } else {
+            0
+        };
+        let late = by_sack.max(news.ack.reordering_segs);
+        if late > 0 {
+            cx.mib.sack_reorder += 1;
+            self.note_reordering(cx, late);
+        }
+    }
+
+    /// So many segments late: as much is waited for from now on.
+    pub(super) fn note_reordering(&mut self, cx: &Cx<'_>, late_segs: u32) {
+        let most = cx.sysctl.tcp_max_reordering;
+        let reordering = &mut self.recovery.reordering_segs;
+        *reordering = (*reordering).max(late_segs.min(most));
+        let seen = &mut self.recovery.remember().adaptation.reord_seen;
+        *seen = seen.saturating_add(1);
+    }
+
+    /// Without SACK: one more duplicate ACK.
+    pub(super) fn count_dupack(&mut self, cx: &mut Cx<'_>) {
+        if !self.snd.rtx.on_dupack() {
+            // More than there are segments behind the hole: something was duplicated, or
+            // reordered.
+            cx.mib.reno_reorder += 1;
+            let packets_out = self.snd.rtx.packets_out();
+            self.note_reordering(cx, packets_out);
+        }
+    }
+
+    /// Times that reordering was seen, and segments that DSACKs reported (`tcp_info`).
+    pub(crate) fn reordering_seen(&self) -> (u32, u32) {
+        let adaptation = self.recovery.past().map(|p| p.adaptation);
+        adaptation.map_or((0, 0), |a| (a.reord_seen, a.dsack_dups))
+    }
+}

@@ -1,0 +1,281 @@
+//! The scoreboard: which ranges of what is out were SACKed, are lost, were sent again.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use fullsend_units::{Instant, SeqNum};
+
+use super::RtxQueue;
+use super::delivery::Stamp;
+use super::rack::Rack;
+use super::ranges::{Pos, RangeSet};
+
+/// Whether the last copy of a range is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// In place of what was lost.
+    Repair,
+    /// What it stands for proved not to be lost.
+    Needless,
+    /// A tail loss probe: nothing said that its original was lost.
+    Probe,
+    /// It arrived, or was lost, too.
+    Over,
+}
+
+impl Way {
+    /// It counts as `retrans_out`, beside its original.
+    pub(super) const fn counts(self) -> bool {
+        matches!(self, Self::Repair | Self::Needless)
+    }
+}
+
+/// The last copy of a range that was sent more than once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    pub(super) end: Pos,
+    pub(super) sent_at: Instant,
+    /// Which of the units handed to the host it is.
+    pub(super) number: u16,
+    pub(super) way: Way,
+    pub(super) stamp: Option<Stamp>,
+}
+
+/// A sequence number and the position that stands for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Base {
+    seq: SeqNum,
+    pos: Pos,
+}
+
+impl Base {
+    /// Position of a sequence number, which lies within half the sequence space of `snd_una`.
+    #[inline]
+    pub(super) fn pos(self, seq: SeqNum) -> Pos {
+        self.pos
+            .wrapping_add_signed(i64::from(seq.distance(self.seq)))
+    }
+
+    #[inline]
+    pub(super) fn seq(self, pos: Pos) -> SeqNum {
+        let distance = pos.wrapping_sub(self.pos) as i64;
+        if distance >= 0 {
+            self.seq + distance as u32
+        } else {
+            self.seq - distance.unsigned_abs() as u32
+        }
+    }
+}
+
+/// There while something is SACKed, lost or sent again.
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) base: Base,
+    pub(super) sacked: RangeSet,
+    /// Lost, and not yet sent again.
+    pub(super) lost: RangeSet,
+    /// What was sent more than once, by its start. Ranges do not overlap.
+    pub(super) copies: BTreeMap<Pos, Copy>,
+    /// Those of the copies that are under way, by time (RFC 8985 6.2: in order of sending).
+    pub(super) under_way: BTreeSet<(Instant, Pos)>,
+    /// Segments SACKed.
+    pub(super) sacked_out: u32,
+    /// Segments that duplicate ACKs stand for, without SACK.
+    pub(super) dupacks: u32,
+    /// Segments of `lost`.
+    pub(super) pending: u32,
+    /// Segments lost of which a copy is under way.
+    pub(super) repairing: u32,
+    /// Segments of copies under way that count beside their originals.
+    pub(super) retrans_out: u32,
+    pub(super) rack: Rack,
+}
+
+/// Positions begin here, so that what lies before the first one has a position, too.
+const FIRST: Pos = 1 << 33;
+
+impl Board {
+    pub(super) fn new(una: SeqNum) -> Self {
+        Self {
+            base: Base {
+                seq: una,
+                pos: FIRST,
+            },
+            sacked: RangeSet::default(),
+            lost: RangeSet::default(),
+            copies: BTreeMap::new(),
+            under_way: BTreeSet::new(),
+            sacked_out: 0,
+            dupacks: 0,
+            pending: 0,
+            repairing: 0,
+            retrans_out: 0,
+            rack: Rack::new(FIRST),
+        }
+    }
+
+    #[inline]
+    pub(super) fn pos(&self, seq: SeqNum) -> Pos {
+        self.base.pos(seq)
+    }
+
+    #[inline]
+    pub(super) fn seq(&self, pos: Pos) -> SeqNum {
+        self.base.seq(pos)
+    }
+
+    /// `snd_una` is `una` now: positions stay comparable when the sequence numbers wrap.
+    pub(super) fn rebase(&mut self, una: SeqNum) {
+        let pos = self.pos(una);
+        self.base = Base { seq: una, pos };
+    }
+
+    /// It says nothing any more.
+    pub(super) fn is_void(&self) -> bool {
+        self.sacked.is_empty()
+            && self.lost.is_empty()
+            && self.copies.is_empty()
+            && self.dupacks == 0
+    }
+
+    #[inline]
+    pub(super) fn lost_out(&self) -> u32 {
+        self.pending + self.repairing
+    }
+
+    #[inline]
+    pub(super) fn in_flight(&self, packets_out: u32) -> u32 {
+        let left = self.sacked_out + self.dupacks + self.lost_out();
+        (packets_out + self.retrans_out).saturating_sub(left)
+    }
+
+    /// The copy that holds `pos`.
+    pub(super) fn copy_at(&self, pos: Pos) -> Option<&Copy> {
+        let (_, copy) = self.copies.range(..=pos).next_back()?;
+        (pos < copy.end).then_some(copy)
+    }
+
+    /// Sees to it that no copy reaches across `pos`.
+    pub(super) fn cut_copies(&mut self, pos: Pos) {
+        let Some((_, copy)) = self.copies.range_mut(..pos).next_back() else {
+            return;
+        };
+        if copy.end <= pos {
+            return;
+        }
+        let rest = *copy;
+        copy.end = pos;
+        self.copies.insert(pos, rest);
+        if rest.way != Way::Over {
+            self.under_way.insert((rest.sent_at, pos));
+        }
+    }
+
+    /// What holds `pos`, and until where it is so: nothing, unless the range is SACKED, lost, or
+    /// its copy is under way.
+    pub(super) fn mark_at(&self, pos: Pos) -> Option<(Pos, Pos)> {
+        if let Some(range) = self.sacked.at(pos) {
+            return Some(range);
+        }
+        if let Some(range) = self.lost.at(pos) {
+            return Some(range);
+        }
+        let (&start, copy) = self.copies.range(..=pos).next_back()?;
+        (pos < copy.end && copy.way != Way::Over).then_some((start, copy.end))
+    }
+
+    /// Where the next mark behind `pos` begins; `pos` has none.
+    pub(super) fn next_mark(&self, pos: Pos) -> Pos {
+        let starts = [self.sacked.next_start(pos), self.lost.next_start(pos)];
+        let first = starts.into_iter().flatten().min().unwrap_or(Pos::MAX);
+        let mut copies = self.copies.range(pos..first);
+        let copy = copies.find(|(_, c)| c.way != Way::Over);
+        copy.map_or(first, |(&start, _)| start)
+    }
+}
+
+impl RtxQueue {
+    /// The board, a new one if there is none. To be given back by [`put_board`](Self::put_board).
+    pub(super) fn take_board(&mut self) -> Box<Board> {
+        let head = self.units.front().map_or(self.una, |u| u.seq);
+        self.board
+            .take()
+            .unwrap_or_else(|| Box::new(Board::new(head)))
+    }
+
+    pub(super) fn put_board(&mut self, board: Box<Board>) {
+        self.board = (!board.is_void()).then_some(board);
+    }
+
+    /// Segments that begin within a range.
+    pub(super) fn segs(&self, base: Base, start: Pos, end: Pos) -> u32 {
+        self.segs_between(base.seq(start), base.seq(end))
+    }
+
+    /// A copy under way is so no longer.
+    pub(super) fn end_copy(&self, board: &mut Board, start: Pos) {
+        let Some(copy) = board.copies.get_mut(&start) else {
+            return;
+        };
+        let (way, end, sent_at) = (copy.way, copy.end, copy.sent_at);
+        copy.way = Way::Over;
+        board.under_way.remove(&(sent_at, start));
+        if way.counts() {
+            let segs = self.segs(board.base, start, end);
+            board.retrans_out -= segs;
+            board.repairing -= if way == Way::Repair { segs } else { 0 };
+        }
+    }
+
+    /// Counts segments anew, by the present segment size.
+    pub(super) fn recount(&self, board: &mut Board) {
+        let segs = |(start, end)| self.segs(board.base, start, end);
+        let sacked_out = board.sacked.iter().map(segs).sum();
+        let pending = board.lost.iter().map(segs).sum();
+        let count = |which: fn(Way) -> bool| -> u32 {
+            let copies = board.copies.iter().filter(|(_, c)| which(c.way));
+            copies.map(|(&start, c)| segs((start, c.end))).sum()
+        };
+        let (repairing, retrans_out) = (count(|w| w == Way::Repair), count(Way::counts));
+        (board.sacked_out, board.pending) = (sacked_out, pending);
+        (board.repairing, board.retrans_out) = (repairing, retrans_out);
+        board.dupacks = board.dupacks.min(self.packets_out);
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn check_board(&self, board: &Board) {
+        let counts = |b: &Board| (b.sacked_out, b.pending, b.repairing, b.retrans_out);
+        let head = board.pos(self.units.front().map_or(self.una, |u| u.seq));
+        let end = board.pos(self.end());
+        assert!(!board.is_void());
+        let segs = |(a, b)| self.segs(board.base, a, b);
+        let sum = |which: fn(Way) -> bool| -> u32 {
+            let copies = board.copies.iter().filter(|(_, c)| which(c.way));
+            copies.map(|(&start, c)| segs((start, c.end))).sum()
+        };
+        let sacked: u32 = board.sacked.iter().map(segs).sum();
+        let pending: u32 = board.lost.iter().map(segs).sum();
+        let wanted = (sacked, pending, sum(|w| w == Way::Repair), sum(Way::counts));
+        assert_eq!(counts(board), wanted);
+        assert!(board.dupacks <= self.packets_out);
+        let mut last = head;
+        for (&start, copy) in &board.copies {
+            assert!(start >= last && copy.end > start && copy.end <= end);
+            last = copy.end;
+            let listed = board.under_way.contains(&(copy.sent_at, start));
+            assert_eq!(listed, copy.way != Way::Over);
+            if copy.way != Way::Over {
+                assert!(board.sacked.at(start).is_none() && board.lost.at(start).is_none());
+            }
+        }
+        let under_way = board.copies.values().filter(|c| c.way != Way::Over);
+        assert_eq!(under_way.count(), board.under_way.len());
+        for (start, to) in board.sacked.iter().chain(board.lost.iter()) {
+            assert!(start >= head && to <= end);
+        }
+        for (start, to) in board.lost.iter() {
+            assert!(board.sacked.at(start).is_none());
+            assert!(board.sacked.next_start(start).is_none_or(|s| s >= to));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Sets of byte ranges, ordered: every question costs the logarithm of how many ranges there are.
+
+use alloc::collections::BTreeMap;
+
+/// A position in the stream that never wraps.
+pub(super) type Pos = u64;
+
+/// Ranges that neither overlap nor touch.
+#[derive(Debug, Default)]
+pub(super) struct RangeSet {
+    ends: BTreeMap<Pos, Pos>,
+    /// Entries looked at, for tests of what an operation costs.
+    #[cfg(test)]
+    pub(super) visited: core::cell::Cell<u64>,
+}
+
+impl RangeSet {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ends.clear();
+    }
+
+    /// In rising order; the other way round, too.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (Pos, Pos)> {
+        self.ends.iter().map(|(&start, &end)| {
+            self.visit();
+            (start, end)
+        })
+    }
+
+    pub(super) fn first(&self) -> Option<(Pos, Pos)> {
+        self.iter().next()
+    }
+
+    /// End of the highest range.
+    pub(super) fn end(&self) -> Option<Pos> {
+        self.iter().next_back().map(|(_, end)| end)
+    }
+
+    /// The range that holds `pos`.
+    pub(super) fn at(&self, pos: Pos) -> Option<(Pos, Pos)> {
+        self.visit();
+        let (&start, &end) = self.ends.range(..=pos).next_back()?;
+        (pos < end).then_some((start, end))
+    }
+
+    /// Where the first range behind `pos` begins.
+    pub(super) fn next_start(&self, pos: Pos) -> Option<Pos> {
+        self.visit();
+        self.ends.range(pos..).next().map(|(&start, _)| start)
+    }
+
+    /// Adds a range; calls `new` with each part that was not there.
+    pub(super) fn insert(&mut self, start: Pos, end: Pos, mut new: impl FnMut(Pos, Pos)) {
+        if start >= end {
+            return;
+        }
+        let (mut from, mut to) = (start, end);
+        let mut pos = start;
+        if let Some((before, its_end)) = self.touching(start) {
+            from = before;
+            pos = its_end.max(start);
+            to = to.max(its_end);
+        }
+        while pos <= end
+            && let Some((&next, &next_end)) = self.ends.range(pos.max(from + 1)..=end).next()
+        {
+            self.visit();
+            if pos < next {
+                new(pos, next);
+            }
+            self.ends.remove(&next);
+            pos = next_end;
+            to = to.max(next_end);
+        }
+        if pos < end {
+            new(pos, end);
+        }
+        self.ends.insert(from, to);
+    }
+
+    /// The range that holds `pos` or ends there.
+    fn touching(&self, pos: Pos) -> Option<(Pos, Pos)> {
+        self.visit();
+        let (&start, &end) = self.ends.range(..=pos).next_back()?;
+        (pos <= end).then_some((start, end))
+    }
+
+    /// Takes a range out; calls `gone` with each part that was there.
+    pub(super) fn remove(&mut self, start: Pos, end: Pos, mut gone: impl FnMut(Pos, Pos)) {
+        if start >= end {
+            return;
+        }
+        if let Some((first, its_end)) = self.at(start) {
+            gone(start, its_end.min(end));
+            self.ends.remove(&first);
+            if first < start {
+                self.ends.insert(first, start);
+            }
+            if end < its_end {
+                self.ends.insert(end, its_end);
+            }
+        }
+        while let Some((&first, &its_end)) = self.ends.range(start..end).next() {
+            self.visit();
+            gone(first, its_end.min(end));
+            self.ends.remove(&first);
+            if end < its_end {
+                self.ends.insert(end, its_end);
+            }
+        }
+    }
+
+    #[inline]
+    fn visit(&self) {
+        #[cfg(test)]
+        self.visited.set(self.visited.get() + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::RangeSet;
+
+    fn ranges(set: &RangeSet) -> Vec<(u64, u64)> {
+        set.iter().collect()
+    }
+
+    #[test]
+    fn what_touches_becomes_one() {
+        let mut set = RangeSet::default();
+        let mut new = Vec::new();
+        set.insert(10, 20, |a, b| new.push((a, b)));
+        set.insert(30, 40, |a, b| new.push((a, b)));
+        set.insert(20, 25, |a, b| new.push((a, b)));
+        assert_eq!(ranges(&set), [(10, 25), (30, 40)]);
+        set.insert(5, 35, |a, b| new.push((a, b)));
+        assert_eq!(ranges(&set), [(5, 40)]);
+        assert_eq!(new, [(10, 20), (30, 40), (20, 25), (5, 10), (25, 30)]);
+        assert_eq!((set.at(39), set.at(40)), (Some((5, 40)), None));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        /// A set of numbers and a set of ranges say the same.
+        #[test]
+        fn is_a_set(ops in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 1..60)) {
+            let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
+            for (add, start, len) in ops {
+                let end = start + len;
+                let before: BTreeSet<u64> = model.clone();
+                let mut told = BTreeSet::new();
+                if add {
+                    set.insert(start, end, |a, b| told.extend(a..b));
+                    model.extend(start..end);
+                    prop_assert_eq!(&told, &model.difference(&before).copied().collect());
+                } else {
+                    set.remove(start, end, |a, b| told.extend(a..b));
+                    model.retain(|n| !(start..end).contains(n));
+                    prop_assert_eq!(&told, &before.difference(&model).copied().collect());
+                }
+                let all: BTreeSet<u64> = set.iter().flat_map(|(a, b)| a..b).collect();
+                prop_assert_eq!(&all, &model);
+                let runs = model.iter().filter(|n| **n == 0 || !model.contains(&(**n - 1))).count();
+                prop_assert_eq!(set.len(), runs);
+            }
+        }
+    }
+}

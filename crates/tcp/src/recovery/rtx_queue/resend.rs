@@ -1,0 +1,178 @@
+//! Sending again: lost ranges as super-segments, the head, the tail as a probe.
+
+use fullsend_buf::Chain;
+use fullsend_units::{Instant, SeqNum};
+
+use super::RtxQueue;
+use super::board::{Board, Copy, Way};
+use super::ranges::Pos;
+
+/// A range to send again.
+#[derive(Debug, Default)]
+pub(crate) struct Retransmit {
+    /// Sequence number of its first byte.
+    pub(crate) seq: SeqNum,
+    /// Text.
+    pub(crate) payload: Chain,
+    /// Segments.
+    pub(crate) segs: u32,
+    /// It begins with our SYN.
+    pub(crate) syn: bool,
+    /// It ends with our FIN.
+    pub(crate) fin: bool,
+    /// Bytes of memory to charge the device for.
+    pub(crate) truesize: u32,
+}
+
+impl RtxQueue {
+    /// The number of the last copy of what is to be sent again next.
+    pub(crate) fn next_lost_number(&self) -> Option<u16> {
+        let board = self.board.as_ref()?;
+        let (start, _) = board.lost.first()?;
+        let unit = self.units.get(self.index_after(board.seq(start)))?;
+        Some(board.number_at(start, unit.number))
+    }
+
+    /// The next lost range to send again, at most `limit` segments; marks it as sent at `now`,
+    /// with `number`. What has its last copy `in_host` does not join it.
+    pub(crate) fn next_retransmit(
+        &mut self,
+        now: Instant,
+        limit: u32,
+        number: u16,
+        in_host: impl Fn(u16) -> bool,
+    ) -> Option<Retransmit> {
+        let board = self.board.as_deref()?;
+        let (start, lost_end) = board.lost.first().filter(|_| limit > 0)?;
+        let mut again = Retransmit::default();
+        let mut pos = start;
+        let mut i = self.index_after(board.seq(start));
+        // Lost neighbours go out in one super-segment, as they first did.
+        while pos < lost_end && again.segs < limit {
+            let unit = self.units.get(i)?;
+            if pos > start && in_host(board.number_at(pos, unit.number)) {
+                break;
+            }
+            let end = self.piece_end(board, i, pos, lost_end, limit - again.segs);
+            self.add_piece(&mut again, i, board.seq(pos), board.seq(end));
+            pos = end;
+            let whole = again.payload.len() as u32 == again.segs * self.mss.bytes();
+            if !whole || again.syn {
+                break;
+            }
+            i += usize::from(board.seq(pos) == unit.end());
+        }
+        let range = (board.seq(start), board.seq(pos));
+        self.enter_copy(now, range, number, Way::Repair);
+        Some(again)
+    }
+
+    /// Where the piece of unit `i` from `pos` ends that may go now.
+    fn piece_end(&self, board: &Board, i: usize, pos: Pos, lost_end: Pos, limit: u32) -> Pos {
+        let unit = &self.units[i];
+        let before = self.seg_at(board.seq(pos)).wrapping_sub(unit.first_seg);
+        let by_limit = board.pos(self.segment_end(i, before + limit));
+        let by_copy = match board.copy_at(pos) {
+            Some(copy) => copy.end,
+            None => board.copies.range(pos..).next().map_or(Pos::MAX, |c| *c.0),
+        };
+        by_limit.min(lost_end).min(by_copy)
+    }
+
+    /// Appends what unit `i` has between two sequence numbers.
+    fn add_piece(&self, again: &mut Retransmit, i: usize, from: SeqNum, to: SeqNum) {
+        let unit = &self.units[i];
+        // What the peer has of a segment is not sent again.
+        let start = from.latest(self.una.earliest(unit.end()));
+        let skip = start.distance(unit.text()).max(0) as usize;
+        let end = to.earliest(unit.text() + unit.payload.len() as u32);
+        let len = end.distance(unit.text() + skip as u32).max(0) as usize;
+        if again.segs == 0 {
+            again.seq = start;
+            again.syn = unit.syn && from == unit.seq;
+        }
+        again.fin = unit.fin && to == unit.end();
+        again.segs += self.segs_between(from, to).max(1);
+        if len > 0 {
+            again.payload.append(unit.payload.range(skip, len));
+            let share = u64::from(unit.truesize) * len as u64 / unit.payload.len() as u64;
+            again.truesize += (share as u32).max(1);
+        }
+    }
+
+    /// A copy of a range leaves, and what was known of the range is void.
+    fn enter_copy(&mut self, now: Instant, range: (SeqNum, SeqNum), number: u16, way: Way) {
+        let mut board = self.take_board();
+        let (start, end) = (board.pos(range.0), board.pos(range.1));
+        board.cut_copies(start);
+        board.cut_copies(end);
+        while let Some((&old, _)) = board.copies.range(start..end).next() {
+            self.end_copy(&mut board, old);
+            board.copies.remove(&old);
+        }
+        let (base, pending) = (board.base, &mut board.pending);
+        let gone = |a, b| *pending -= self.segs(base, a, b);
+        board.lost.remove(start, end, gone);
+        let segs = self.segs(base, start, end);
+        board.repairing += if way == Way::Repair { segs } else { 0 };
+        board.retrans_out += if way.counts() { segs } else { 0 };
+        let in_flight = board.in_flight(self.packets_out);
+        let copy = Copy {
+            end,
+            sent_at: now,
+            number,
+            way,
+            stamp: self.delivery.as_ref().map(|d| d.stamp(in_flight)),
+        };
+        board.under_way.insert((now, start));
+        board.copies.insert(start, copy);
+        self.board = Some(board);
+    }
+
+    /// The head once more, lost or not (SYN), at most `limit` segments; marks it as
+    /// retransmitted at `now`.
+    pub(crate) fn retransmit_head(&mut self, now: Instant, limit: u32) -> Option<Retransmit> {
+        let unit = self.units.front()?;
+        let (from, number) = (unit.seq, unit.number);
+        let to = self.segment_end(0, limit.max(1));
+        self.resend(now, 0, (from, to), number, Way::Needless)
+    }
+
+    /// The last segment once more, to find out whether the tail was lost (RFC 8985 7.3).
+    pub(crate) fn probe_tail(&mut self, now: Instant, number: u16) -> Option<Retransmit> {
+        let last = self.units.len().checked_sub(1)?;
+        let from = match self.units[last].segs {
+            1 => self.units[last].seq,
+            segs => self.segment_end(last, segs - 1),
+        };
+        let to = self.end();
+        self.resend(now, last, (from, to), number, Way::Probe)
+    }
+
+    /// The number of the last copy of the last segment.
+    pub(crate) fn tail_number(&self) -> Option<u16> {
+        let unit = self.units.back()?;
+        let Some(board) = &self.board else {
+            return Some(unit.number);
+        };
+        Some(board.number_at(board.pos(unit.end()) - 1, unit.number))
+    }
+
+    fn resend(
+        &mut self,
+        now: Instant,
+        i: usize,
+        (from, to): (SeqNum, SeqNum),
+        number: u16,
+        way: Way,
+    ) -> Option<Retransmit> {
+        let board = self.board.as_ref();
+        if board.is_some_and(|b| b.sacked.at(b.pos(from)).is_some()) {
+            return None;
+        }
+        let mut again = Retransmit::default();
+        self.add_piece(&mut again, i, from, to);
+        self.enter_copy(now, (from, to), number, way);
+        Some(again)
+    }
+}
