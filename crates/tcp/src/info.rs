@@ -74,6 +74,8 @@ tcp_info! {
         pub tcpi_rwnd_limited: u64,
         pub tcpi_bytes_sent: u64,
         pub tcpi_bytes_retrans: u64,
+        pub tcpi_dsack_dups: u32,
+        pub tcpi_reord_seen: u32,
         pub tcpi_snd_wnd: u32,
         pub tcpi_rcv_wnd: u32,
         /// 1: no cookie; 2: text in the SYN was not acknowledged; 3: nor the SYN at first.
@@ -100,6 +102,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let (rate_segs, rate_interval, app_limited) = rtx
         .delivery()
         .map_or((0, Nanos::ZERO, false), Delivery::told_rate);
+    let (reord_seen, dsack_dups) = c.reordering_seen();
     let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss.bytes()) * 1_000_000_000;
     TcpInfo {
         tcpi_state: c.state.number(),
@@ -161,6 +164,8 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
         tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
+        tcpi_dsack_dups: dsack_dups,
+        tcpi_reord_seen: reord_seen,
         tcpi_snd_wnd: snd.wnd,
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
         tcpi_ato: 40_000,

@@ -96,7 +96,7 @@ impl Connection {
         verdict.lost_segs += found.lost_segs;
         verdict.resent_segs += found.resent_segs;
         if let Some(at) = found.at {
-            self.arm_reordering(cx, at + TIMER_SLACK);
+            self.arm_reordering(cx, at.max(cx.now) + TIMER_SLACK);
             verdict.timer_is_set = true;
         }
     }

@@ -235,6 +235,7 @@ impl World {
     fn drain(&mut self) {
         loop {
             let (bound, nxt) = (self.bound(), self.conn.snd.nxt);
+            let probe = self.conn.out.tail_probe;
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 return;
             };
@@ -242,7 +243,7 @@ impl World {
                 self.ring.push_back(segment.truesize);
             }
             if segment.repr.seq == nxt && !segment.payload.is_empty() {
-                self.check_unit(&segment, bound);
+                self.check_unit(&segment, bound, probe);
             }
         }
     }
@@ -260,16 +261,23 @@ impl World {
         let room = cwnd.saturating_sub(conn.snd.rtx.in_flight());
         let quota = room.min((cwnd / 2).max(1)) * mss;
         let window = conn.snd.usable_window();
-        autosize.min(quota).min(window).min(gso_max)
+        let bound = autosize.min(quota).min(window).min(gso_max);
+        // A tail loss probe is one segment, whatever cwnd says.
+        let probe = if self.conn.out.tail_probe {
+            mss.min(window)
+        } else {
+            0
+        };
+        bound.max(probe)
     }
 
-    fn check_unit(&mut self, segment: &SegmentOut, bound: u32) {
+    fn check_unit(&mut self, segment: &SegmentOut, bound: u32, probe: bool) {
         let (len, snd) = (segment.payload.len() as u32, &self.conn.snd);
         assert!(len <= bound, "{len} is more than {bound}");
         if snd.blocked == Blocked::Autocork {
             assert!(snd.wmem_inflight > 0 && snd.throttled);
         }
-        if len % snd.mss.bytes() != 0 {
+        if len % snd.mss.bytes() != 0 && !probe {
             self.small.push(segment.repr.seq + len);
         }
         let now = self.now;

@@ -4,6 +4,7 @@
 use fullsend_units::Instant;
 use fullsend_wire::tcp::TcpFlags;
 
+use super::Blocked;
 use super::build::Draft;
 use super::small_queue::Handout;
 use crate::Cx;
@@ -77,6 +78,9 @@ impl Connection {
         if snd.has_unsent() && snd.usable_window() >= least {
             let grant = self.force_one().ok()?;
             let draft = self.send_text(cx, &grant);
+            if self.snd.blocked != Blocked::Autocork {
+                self.snd.blocked = Blocked::No;
+            }
             self.on_tail_probed(cx, false);
             return Some(draft);
         }

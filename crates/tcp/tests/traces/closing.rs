@@ -116,7 +116,7 @@ fn a_fin_out_of_order_waits_for_the_text_before_it() {
 
 #[test]
 fn a_lost_fin_is_sent_again_after_the_text_before_it() {
-    open().play(
+    Bench::established(&Setup::without_probes()).play(
         "write 100
          > P. 1:101(100) ack 1
          close

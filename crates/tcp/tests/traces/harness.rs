@@ -66,6 +66,15 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// No tail loss probes: what happens between a loss and its timeout is the test's own.
+    pub(crate) fn without_probes() -> Self {
+        let mut setup = Self::default();
+        setup.sysctl.tcp_early_retrans = 0;
+        setup
+    }
+}
+
 /// A connection on the bench.
 pub(crate) struct Bench {
     pub(crate) conn: Connection,

@@ -26,7 +26,7 @@ fn a_pacing_rate_spaces_departures() {
 }
 
 fn with_fq() -> Bench {
-    let mut setup = Setup::default();
+    let mut setup = Setup::without_probes();
     setup.device.fq = true;
     Bench::established(&setup)
 }

@@ -2,10 +2,21 @@
 
 use crate::harness::{Bench, Setup};
 
+/// Ten segments out, on a path of 20 ms.
 fn open() -> Bench {
-    let mut bench = Bench::established(&Setup::default());
+    open_with(&Setup::default())
+}
+
+fn open_with(setup: &Setup) -> Bench {
+    let mut setup = setup.clone();
+    // Whole bursts, however long the round trip.
+    setup.sysctl.tcp_min_tso_segs = 100;
+    let mut bench = Bench::accepting(&setup);
     bench.play(
-        "set nodelay 1
+        "> S. 0:0(0) ack 1
+         +20ms
+         < . 1:1(0) ack 1
+         set nodelay 1
          write 14600
          > P. 1:7301(7300) ack 1
          > P. 7301:14601(7300) ack 1",
@@ -17,7 +28,8 @@ fn open() -> Bench {
 fn three_segments_sacked_above_a_hole_repair_it() {
     let mut bench = open();
     bench.play(
-        "< . 1:1(0) ack 1 <sack 1461:2921>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:2921>
          < . 1:1(0) ack 1 <sack 1461:4381>
          < . 1:1(0) ack 1 <sack 1461:5841>
          > P. 1:1461(1460) ack 1
@@ -32,7 +44,8 @@ fn three_segments_sacked_above_a_hole_repair_it() {
 #[test]
 fn new_text_flows_during_recovery() {
     open().play(
-        "write 5000
+        "+20ms
+         write 5000
          < . 1:1(0) ack 1 <sack 1461:5841>
          > P. 1:1461(1460) ack 1
          < . 1:1(0) ack 1 <sack 1461:8761>
@@ -46,7 +59,8 @@ fn new_text_flows_during_recovery() {
 fn several_holes_go_as_super_segments() {
     let mut bench = open();
     bench.play(
-        "< . 1:1(0) ack 1 <sack 4381:14601>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 4381:14601>
          > P. 1:4381(4380) ack 1",
     );
     assert_eq!(bench.mib.fast_retrans, 3);
@@ -97,8 +111,8 @@ fn a_window_update_is_no_duplicate() {
 
 #[test]
 fn a_timeout_sends_everything_again_in_slow_start() {
-    open().play(
-        "+200ms
+    open_with(&Setup::without_probes()).play(
+        "+220ms
          > P. 1:1461(1460) ack 1
          < . 1:1(0) ack 1461
          > P. 1461:4381(2920) ack 1
@@ -109,9 +123,11 @@ fn a_timeout_sends_everything_again_in_slow_start() {
 
 #[test]
 fn what_was_sacked_is_not_sent_again_after_a_timeout() {
-    open().play(
+    let mut setup = Setup::without_probes();
+    setup.sysctl.tcp_recovery = 0;
+    open_with(&setup).play(
         "< . 1:1(0) ack 1 <sack 1461:2921>
-         +200ms
+         +220ms
          > P. 1:1461(1460) ack 1
          < . 1:1(0) ack 2921
          > P. 2921:5841(2920) ack 1",
@@ -122,7 +138,8 @@ fn what_was_sacked_is_not_sent_again_after_a_timeout() {
 fn reordering_by_two_segments_costs_nothing() {
     let mut bench = open();
     bench.play(
-        "< . 1:1(0) ack 1 <sack 1461:2921>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:2921>
          < . 1:1(0) ack 1 <sack 1461:4381>
          < . 1:1(0) ack 4381
          < . 1:1(0) ack 14601",
@@ -130,33 +147,40 @@ fn reordering_by_two_segments_costs_nothing() {
     assert_eq!((bench.mib.retrans_segs, bench.mib.sack_recovery), (0, 0));
 }
 
-/// Once the path has shown how much it reorders, as much is waited for.
+/// Once the path has shown that it reorders, numbers tell nothing any more, but time.
 #[test]
 fn reordering_seen_raises_the_threshold() {
     let mut bench = open();
     bench.play(
-        "< . 1:1(0) ack 1 <sack 7301:8761>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 7301:8761>
          < . 1:1(0) ack 1 <sack 1461:2921,sack 7301:8761>
          < . 1:1(0) ack 14601
          write 14600
          > P. 14601:27741(13140) ack 1
          > P. 27741:29201(1460) ack 1
+         +20ms
          < . 1:1(0) ack 14601 <sack 16061:23361>
-         < . 1:1(0) ack 14601 <sack 16061:24821>
+         # A quarter of the least round trip, and what clocks are coarse.
+         +7ms
          > P. 14601:16061(1460) ack 1",
     );
-    assert_eq!(bench.mib.retrans_segs, 1);
+    assert_eq!((bench.mib.retrans_segs, bench.mib.sack_reorder), (1, 2));
+    let info = bench.info();
+    assert_eq!((info.tcpi_reord_seen, info.tcpi_reordering), (2, 6));
 }
 
 #[test]
 fn a_receiver_that_reneges_gets_everything_again() {
     let mut bench = open();
     bench.play(
-        "< . 1:1(0) ack 1 <sack 1461:14601>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:14601>
          > P. 1:1461(1460) ack 1
          # The hole is closed, and what was SACKed is gone.
          < . 1:1(0) ack 1461
-         +200ms
+         # Half a round trip of patience, ten milliseconds at least.
+         +10ms
          > P. 1461:2921(1460) ack 1
          < . 1:1(0) ack 2921
          > P. 2921:5841(2920) ack 1
@@ -167,16 +191,18 @@ fn a_receiver_that_reneges_gets_everything_again() {
          < . 1:1(0) ack 14601
          +100s",
     );
+    assert_eq!(bench.mib.sack_reneging, 1);
 }
 
 #[test]
 fn a_lost_retransmission_is_found_by_the_timer() {
     open().play(
-        "< . 1:1(0) ack 1 <sack 1461:14601>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:14601>
          > P. 1:1461(1460) ack 1
-         +200ms
+         +220ms
          > P. 1:1461(1460) ack 1
-         +400ms
+         +440ms
          > P. 1:1461(1460) ack 1
          < . 1:1(0) ack 14601
          +100s",
@@ -212,9 +238,10 @@ fn the_timer_waits_for_the_repair() {
 fn a_timeout_during_recovery_reduces_no_further() {
     let mut bench = open();
     bench.play(
-        "< . 1:1(0) ack 1 <sack 1461:7301>
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
          > P. 1:1461(1460) ack 1
-         +200ms
+         +220ms
          > P. 1:1461(1460) ack 1",
     );
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);

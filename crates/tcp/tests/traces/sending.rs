@@ -157,7 +157,7 @@ fn a_cork_holds_until_it_is_pulled_or_200_ms_have_passed() {
 
 #[test]
 fn the_corks_ceiling_holds_with_data_in_flight_too() {
-    let mut bench = Bench::established(&Setup::default());
+    let mut bench = Bench::established(&Setup::without_probes());
     bench.play(
         "set cork 1
          write 2920
@@ -509,7 +509,7 @@ fn slices_are_lent_and_not_copied() {
 
 #[test]
 fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
-    let mut bench = Bench::established(&Setup::default());
+    let mut bench = Bench::established(&Setup::without_probes());
     assert_eq!(bench.report(), FlowReport::default());
     bench.play(
         "write 100
@@ -544,7 +544,7 @@ fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
 
 #[test]
 fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
-    let mut bench = Bench::established(&Setup::default());
+    let mut bench = Bench::established(&Setup::without_probes());
     bench.play(
         "set nodelay 1
          write 100

@@ -3,7 +3,7 @@
 use crate::harness::{Bench, Setup};
 
 fn open() -> Bench {
-    Bench::established(&Setup::default())
+    Bench::established(&Setup::without_probes())
 }
 
 #[test]
@@ -32,14 +32,32 @@ fn the_timeout_doubles_and_cwnd_is_one() {
 fn an_ack_restarts_the_timer() {
     open().play(
         "set nodelay 1
+         write 2920
+         > P. 1:2921(2920) ack 1
+         write 5840
+         > P. 2921:8761(5840) ack 1
+         +100ms
+         < . 1:1(0) ack 2921
+         # srtt is an eighth of the one sample of 100 ms, and the variation counts 200 ms.
+         +212.5ms
+         > P. 2921:4381(1460) ack 1",
+    );
+}
+
+/// RFC 7765: with fewer than four segments out the timer counts from when the head left.
+#[test]
+fn with_little_in_flight_the_timer_restarts_from_the_heads_departure() {
+    open().play(
+        "set nodelay 1
          write 1460
          > P. 1:1461(1460) ack 1
+         +20ms
          write 1460
          > P. 1461:2921(1460) ack 1
          +100ms
          < . 1:1(0) ack 1461
-         # srtt is an eighth of the one sample of 100 ms, and the variation counts 200 ms.
-         +212.5ms
+         # srtt is 15 ms; 100 ms of the timeout are over.
+         +115ms
          > P. 1461:2921(1460) ack 1",
     );
 }

@@ -185,7 +185,9 @@ impl RtxQueue {
 
     /// When the last of what `newest` overtook was sent; `None` if nothing of it is out.
     fn last_overtaken(&self, board: &Board, newest: (Instant, Pos)) -> Option<Instant> {
-        let copy = board.under_way.range(..newest).next_back();
+        let mut copies = board.under_way.range(..newest).rev().take(STEPS);
+        let end = |start| board.copies.get(&start).map_or(0, |copy| copy.end);
+        let copy = copies.find(|&&(sent_at, start)| (sent_at, end(start)) < newest);
         let copy = copy.map(|&(sent_at, _)| sent_at);
         let limit = self.overtaken(board, newest, |_| true);
         copy.max(self.last_original(board, limit))
