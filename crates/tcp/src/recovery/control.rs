@@ -298,7 +298,9 @@ impl Connection {
                 self.identify_loss(cx, news, verdict);
             }
         }
-        if self.snd.rtx.lost_out() == 0 {
+        // What the host itself dropped has been paid for.
+        let paid = self.recovery.phase == Phase::Cwr && verdict.lost_segs == 0;
+        if self.snd.rtx.lost_out() == 0 || paid {
             if self.is_ecn_echo(news.repr) {
                 self.enter_cwr(cx, CongestionEvent::Ecn);
             }

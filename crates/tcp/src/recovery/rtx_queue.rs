@@ -13,6 +13,7 @@ mod delivery;
 mod lost;
 mod rack;
 mod ranges;
+mod regrid;
 mod resend;
 mod sack;
 #[cfg(test)]
@@ -213,27 +214,6 @@ impl RtxQueue {
             syn,
             fin,
         });
-    }
-
-    /// The segment size changed: counts anew.
-    pub(crate) fn set_mss(&mut self, mss: Mss) {
-        if mss == self.mss {
-            return;
-        }
-        self.mss = mss;
-        let mut count = self.units.front().map_or(0, |head| head.first_seg);
-        self.packets_out = 0;
-        for i in 0..self.units.len() {
-            let segs = self.segments(self.units[i].payload.len() as u32);
-            let unit = &mut self.units[i];
-            (unit.segs, unit.first_seg) = (segs, count);
-            count = count.wrapping_add(segs);
-            self.packets_out += segs;
-        }
-        if let Some(mut board) = self.board.take() {
-            self.recount(&mut board);
-            self.board = Some(board);
-        }
     }
 
     /// Throws everything away.

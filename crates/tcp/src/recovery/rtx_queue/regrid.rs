@@ -1,0 +1,90 @@
+//! The segment size changed: units are cut anew, and what is known of ranges with them.
+
+use alloc::vec::Vec;
+
+use fullsend_units::Mss;
+
+use super::RtxQueue;
+use super::board::{Board, Copy, Way};
+use super::ranges::Pos;
+
+impl RtxQueue {
+    /// The segment size changed: counts anew.
+    pub(crate) fn set_mss(&mut self, mss: Mss) {
+        if mss == self.mss {
+            return;
+        }
+        self.mss = mss;
+        let una = self.una;
+        if let Some(head) = self.units.front_mut()
+            && una.after(head.text())
+        {
+            // Segments begin where the next byte is wanted.
+            let gone = una.since(head.seq).min(head.payload.len() as u32);
+            head.payload.advance(gone as usize);
+            head.seq += gone;
+        }
+        let mut count = self.units.front().map_or(0, |head| head.first_seg);
+        self.packets_out = 0;
+        for i in 0..self.units.len() {
+            let segs = self.segments(self.units[i].payload.len() as u32);
+            let unit = &mut self.units[i];
+            (unit.segs, unit.first_seg) = (segs, count);
+            count = count.wrapping_add(segs);
+            self.packets_out += segs;
+        }
+        if let Some(mut board) = self.board.take() {
+            self.regrid(&mut board);
+            self.recount(&mut board);
+            self.put_board(board);
+        }
+    }
+
+    /// Ranges begin and end with segments again: only whole ones are SACKed, and what is lost or
+    /// under way in part is so as a whole.
+    fn regrid(&self, board: &mut Board) {
+        let (base, end) = (board.base, board.pos(self.end()));
+        let up = |pos: Pos| base.pos(self.ceil(base.seq(pos)));
+        let down = |pos: Pos| base.pos(self.floor(base.seq(pos)));
+        let head = self.units.front().map_or(end, |u| base.pos(u.seq));
+        let sacked: Vec<_> = board.sacked.iter().collect();
+        let lost: Vec<_> = board.lost.iter().collect();
+        let copies: Vec<_> = core::mem::take(&mut board.copies).into_iter().collect();
+        board.sacked.clear();
+        board.lost.clear();
+        board.under_way.clear();
+        for (start, to) in sacked {
+            let to = if to == end { end } else { down(to) };
+            board.sacked.insert(up(start.max(head)), to, |_, _| {});
+        }
+        for (start, to) in lost {
+            board.lost.insert(down(start.max(head)), up(to), |_, _| {});
+        }
+        let mut from = head;
+        for (start, copy) in copies {
+            let (start, end) = (down(start.max(from)).max(from), up(copy.end));
+            if start < end {
+                add_copy(board, start, Copy { end, ..copy });
+                from = end;
+            }
+        }
+        let sacked: Vec<_> = board.sacked.iter().collect();
+        for (start, to) in sacked {
+            board.lost.remove(start, to, |_, _| {});
+        }
+        board.rack.edge = head;
+    }
+}
+
+/// A copy of which a part is SACKed, or lost again, is not under way as a whole.
+fn add_copy(board: &mut Board, start: Pos, mut copy: Copy) {
+    if copy.way != Way::Over {
+        if board.mark_at(start).is_none() && board.next_mark(start) >= copy.end {
+            board.under_way.insert((copy.sent_at, start));
+        } else {
+            copy.way = Way::Over;
+            board.lost.insert(start, copy.end, |_, _| {});
+        }
+    }
+    board.copies.insert(start, copy);
+}
