@@ -255,18 +255,14 @@ impl Connection {
     /// The state machine: which phase begins, goes on, ends.
     fn conclude(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, verdict: &mut Verdict) {
         let una = self.snd.una;
-        match self.recovery.phase {
-            // The peer hears of CWR with what was sent behind it.
-            Phase::Cwr if una.after(self.recovery.high_seq) => {
-                self.end_reduction();
-                self.recovery.phase = Phase::Open;
-            }
-            Phase::Recovery if una.after_eq(self.recovery.high_seq) => {
-                if self.leave_repaired(cx, news) {
-                    return;
-                }
-            }
-            _ => {}
+        let (phase, high_seq) = (self.recovery.phase, self.recovery.high_seq);
+        // The peer hears of CWR with what was sent behind it.
+        if phase == Phase::Cwr && una.after(high_seq) {
+            self.end_reduction();
+            self.recovery.phase = Phase::Open;
+        }
+        if phase == Phase::Recovery && una.after_eq(high_seq) && self.leave_repaired(cx, news) {
+            return;
         }
         match self.recovery.phase {
             Phase::Recovery => {

@@ -187,12 +187,11 @@ impl RtxQueue {
         } = unit;
         debug_assert!(self.units.back().is_none_or(|u| u.end() == seq));
         let segs = self.segments(payload.len() as u32);
-        let first_seg = match self.units.front() {
-            Some(head) => head.first_seg.wrapping_add(self.packets_out),
-            None => {
-                self.una = seq;
-                0
-            }
+        let first_seg = if let Some(head) = self.units.front() {
+            head.first_seg.wrapping_add(self.packets_out)
+        } else {
+            self.una = seq;
+            0
         };
         let idle = self.packets_out == 0;
         self.packets_out += segs;

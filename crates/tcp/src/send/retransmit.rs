@@ -34,26 +34,7 @@ impl Connection {
         if again.seq == self.snd.una {
             self.give_repair_time(cx);
         }
-        Some(self.draft_again(again, departure))
-    }
-
-    fn draft_again(&self, again: Retransmit, departure: Instant) -> Draft {
-        let mut flags = TcpFlags::ACK;
-        if !again.payload.is_empty() {
-            flags = flags.union(TcpFlags::PSH);
-        }
-        if again.fin {
-            flags = flags.union(TcpFlags::FIN);
-        }
-        Draft {
-            seq: again.seq,
-            flags,
-            payload: again.payload,
-            segs: again.segs,
-            truesize: again.truesize,
-            departure,
-            fresh: false,
-        }
+        Some(draft_again(again, departure))
     }
 
     /// F-RTO would have sent new text, and none could go.
@@ -89,7 +70,7 @@ impl Connection {
         self.count_segs(cx, &again);
         let departure = self.depart(cx, again.payload.len() as u32, again.segs);
         self.on_tail_probed(cx, true);
-        Some(self.draft_again(again, departure))
+        Some(draft_again(again, departure))
     }
 
     /// The last segment, unless the host has not let go of it yet.
@@ -155,5 +136,24 @@ impl Connection {
         cx.mib.retrans_segs += u64::from(again.segs);
         self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
         self.stats.bytes_retrans += again.payload.len() as u64;
+    }
+}
+
+fn draft_again(again: Retransmit, departure: Instant) -> Draft {
+    let mut flags = TcpFlags::ACK;
+    if !again.payload.is_empty() {
+        flags = flags.union(TcpFlags::PSH);
+    }
+    if again.fin {
+        flags = flags.union(TcpFlags::FIN);
+    }
+    Draft {
+        seq: again.seq,
+        flags,
+        payload: again.payload,
+        segs: again.segs,
+        truesize: again.truesize,
+        departure,
+        fresh: false,
     }
 }

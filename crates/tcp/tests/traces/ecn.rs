@@ -245,6 +245,7 @@ fn the_reduction_ends_when_the_peer_knows_of_it() {
 fn cwr_follows_a_loss_on_new_text() {
     sending().play(
         "write 2920
+         +1ms
          < . 1:1(0) ack 1 <sack 1461:7301>
          > P. 1:1461(1460) ack 1
          > W. 14601:16061(1460) ack 1 ect0

@@ -51,12 +51,11 @@ impl RtxQueue {
         let Some(first_sent) = self.units.front().map(|head| head.sent_at) else {
             return out;
         };
-        let known = match &self.board {
-            Some(_) => Some(self.ack_board(snd_una, &mut out)),
-            None => {
-                self.note_arrival(snd_una);
-                None
-            }
+        let known = if self.board.is_some() {
+            Some(self.ack_board(snd_una, &mut out))
+        } else {
+            self.note_arrival(snd_una);
+            None
         };
         let prior = core::mem::replace(&mut self.una, snd_una);
         let segs = self.packets_out;
@@ -148,7 +147,7 @@ impl RtxQueue {
         let to = board.pos(self.floor(snd_una.earliest(self.end())));
         let highest = board.sacked.end();
         let mut span = None;
-        if let Some((first, last)) = self.originals_within(&board, from, to) {
+        if let Some((first, last)) = originals_within(&board, from, to) {
             let seq = board.seq(first);
             out.original = Some(seq);
             if let Some(highest) = highest.filter(|&high| first < high) {
@@ -175,30 +174,6 @@ impl RtxQueue {
         board.rack.edge = board.rack.edge.max(to);
         self.board = Some(board);
         Known { sacked_segs, span }
-    }
-
-    /// The first byte, and the last, of what lies between and was sent once and not SACKed.
-    fn originals_within(&self, board: &Board, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
-        let known = |pos| {
-            board.sacked.at(pos).or_else(|| {
-                let (&start, copy) = board.copies.range(..=pos).next_back()?;
-                (pos < copy.end).then_some((start, copy.end))
-            })
-        };
-        let mut first = from;
-        while first < to
-            && let Some((_, end)) = known(first)
-        {
-            first = end;
-        }
-        if first >= to {
-            return None;
-        }
-        let mut last = to - 1;
-        while let Some((start, _)) = known(last) {
-            last = start - 1;
-        }
-        Some((first, last))
     }
 
     fn ack_copies(&mut self, board: &mut Board, to: Pos, out: &mut AckOutcome) {
@@ -256,4 +231,28 @@ impl RtxQueue {
             self.put_board(board);
         }
     }
+}
+
+/// The first byte, and the last, of what lies between and was sent once and not SACKed.
+fn originals_within(board: &Board, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
+    let known = |pos| {
+        board.sacked.at(pos).or_else(|| {
+            let (&start, copy) = board.copies.range(..=pos).next_back()?;
+            (pos < copy.end).then_some((start, copy.end))
+        })
+    };
+    let mut first = from;
+    while first < to
+        && let Some((_, end)) = known(first)
+    {
+        first = end;
+    }
+    if first >= to {
+        return None;
+    }
+    let mut last = to - 1;
+    while let Some((start, _)) = known(last) {
+        last = start - 1;
+    }
+    Some((first, last))
 }
