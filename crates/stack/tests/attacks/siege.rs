@@ -1,4 +1,5 @@
 //! The field: bulk flows both ways over both families, an attacker, and what is asked afterwards.
+#![allow(dead_code, reason = "tests and benchmark use their parts")]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -278,6 +279,21 @@ impl Siege {
         self.seen.borrow_mut().strangers.clear();
     }
 
+    /// Attack packets for later.
+    pub(crate) fn forge(
+        &mut self,
+        packets: usize,
+        attack: impl Fn(&mut Attacker<'_>) -> Packet,
+    ) -> Vec<Packet> {
+        let directions: Vec<Seen> = self.seen.borrow().directions.values().copied().collect();
+        let mut attacker = Attacker {
+            rng: &mut self.rng,
+            directions: &directions,
+            number: 0,
+        };
+        (0..packets).map(|_| attack(&mut attacker)).collect()
+    }
+
     /// What the rogue at this address got last, and the sequence number behind it.
     pub(crate) fn told(&self, rogue: SocketAddr) -> Option<(TcpRepr, SeqNum)> {
         self.seen.borrow().strangers.get(&rogue).copied()
@@ -293,7 +309,7 @@ impl Siege {
     }
 
     /// Lets the flows run, and as many attack packets arrive; bytes that were read.
-    fn run(
+    pub(crate) fn run(
         &mut self,
         span: Nanos,
         packets: usize,

@@ -1,0 +1,136 @@
+//! What attacks cost in processor time: `cargo bench -p fullsend-stack --bench attacks`.
+//!
+//! Four flows run as fast as one core takes them, in turns without and with 100,000 attack packets
+//! a second of processor time beside them; what is told is the share of the throughput that is kept
+//! (median of the rounds), and what one packet costs. The first line is the measure for the others:
+//! packets that are dropped as soon as they are parsed, being for somebody else.
+#![allow(clippy::print_stdout, reason = "a benchmark's report")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[path = "../tests/attacks/heap.rs"]
+mod heap;
+#[path = "../tests/attacks/siege.rs"]
+mod siege;
+
+use std::hint::black_box;
+use std::net::SocketAddr;
+
+use common::{V4, forge};
+use fullsend_offload::Packet;
+use fullsend_units::Nanos;
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
+use siege::{Attacker, Siege, spoof};
+
+/// Attack packets in a second of processor time.
+const RATE: f64 = 100_000.0;
+const ROUNDS: usize = 9;
+/// Packets made before the clock runs.
+const MADE: usize = 4096;
+const SPAN: Nanos = Nanos::from_millis(400);
+
+type Attack = fn(&mut Attacker<'_>) -> Packet;
+
+const ATTACKS: [(&str, Attack); 8] = [
+    ("segments for somebody else (the measure)", for_others),
+    ("RSTs with guessed numbers", |a| control(a, TcpFlags::RST)),
+    ("SYNs in established connections", |a| {
+        control(a, TcpFlags::SYN)
+    }),
+    ("text far from the window", |a| {
+        let (seen, seq, ack) = (a.direction(), a.seq(), a.seq());
+        spoof(&seen, TcpFlags::ACK, seq, ack, &[0xee; 1400])
+    }),
+    ("SYNs to a listener (cookies)", |a| syn(a, 80)),
+    ("SYNs to a closed port", |a| syn(a, 81)),
+    ("guessed cookies", |a| {
+        let repr = TcpRepr {
+            flags: TcpFlags::ACK,
+            seq: a.seq(),
+            ack: a.seq(),
+            ..TcpRepr::default()
+        };
+        forge::tcp(a.stranger(true), to_port(80), repr, b"")
+    }),
+    ("datagrams for nobody", |a| {
+        let datagram = [0, 9, 0, 9, 0, 8, 0, 0];
+        let from = a.stranger(true).ip();
+        forge::ip(from, to_port(9).ip(), protocol::UDP, &datagram)
+    }),
+];
+
+fn to_port(port: u16) -> SocketAddr {
+    SocketAddr::new(V4[1].parse().unwrap(), port)
+}
+
+fn for_others(a: &mut Attacker<'_>) -> Packet {
+    let repr = TcpRepr {
+        flags: TcpFlags::ACK,
+        ..TcpRepr::default()
+    };
+    forge::tcp(a.stranger(true), "10.0.0.99:1".parse().unwrap(), repr, b"")
+}
+
+fn control(a: &mut Attacker<'_>, flags: TcpFlags) -> Packet {
+    let (seen, seq) = (a.direction(), a.seq());
+    spoof(&seen, flags, seq, seen.repr.ack, b"")
+}
+
+fn syn(a: &mut Attacker<'_>, port: u16) -> Packet {
+    let repr = TcpRepr {
+        flags: TcpFlags::SYN,
+        seq: a.seq(),
+        options: TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            ..TcpOptions::default()
+        },
+        ..TcpRepr::default()
+    };
+    forge::tcp(a.stranger(true), to_port(port), repr, b"")
+}
+
+/// Seconds that this thread had a processor, which it may share with others.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Bytes and seconds of one turn.
+fn turn(siege: &mut Siege, packets: usize, made: &[Packet]) -> (f64, f64) {
+    let began = cpu_s();
+    let bytes = siege.run(SPAN, packets, |a| (1, made[a.number % MADE].clone()));
+    (bytes as f64, cpu_s() - began)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(name: &str, attack: Attack) {
+    let mut siege = Siege::new();
+    // The longer the path, the more of the time is the users' turns.
+    siege.net.delay = Nanos::from_micros(100);
+    let made: Vec<Packet> = siege.forge(MADE, attack);
+    let (mut kept, mut cost) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (bytes, peace_s) = turn(&mut siege, 0, &made);
+        let packets = (RATE * peace_s) as usize;
+        let (war_bytes, war_s) = turn(&mut siege, packets, &made);
+        // As many packets as arrive while the turn lasts.
+        kept.push((war_bytes / war_s) / (bytes / peace_s));
+        cost.push((war_s - peace_s * war_bytes / bytes) / packets as f64 * 1e9);
+    }
+    black_box(&siege);
+    let (kept, cost) = (100.0 * median(kept), median(cost));
+    println!("{name:42} {kept:6.1} % kept {cost:7.0} ns a packet");
+}
+
+fn main() {
+    for (name, attack) in ATTACKS {
+        measure(name, attack);
+    }
+}
