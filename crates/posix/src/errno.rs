@@ -41,6 +41,7 @@ errnos! {
     EBADF = 9, "Bad file descriptor";
     EAGAIN = 11, "Resource temporarily unavailable";
     ENOMEM = 12, "Cannot allocate memory";
+    EACCES = 13, "Permission denied";
     EFAULT = 14, "Bad address";
     EEXIST = 17, "File exists";
     ENODEV = 19, "No such device";

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use smallvec::SmallVec;
 
+use crate::datagram::Datagram;
 use crate::epoll::Epoll;
 use crate::errno::{Errno, Result};
 use crate::pipe::Pipe;
@@ -23,6 +24,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub(crate) enum Kind {
     Stream(Box<Stream>),
+    Datagram(Box<Datagram>),
     Epoll(Box<Epoll>),
     /// It has the pipe.
     PipeReader(Box<Pipe>),

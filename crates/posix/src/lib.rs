@@ -38,16 +38,30 @@
 
 extern crate alloc;
 
+// Its macro is used by others.
+#[macro_use]
+mod sockopt;
+
 pub mod abi;
 mod addr;
+mod bind;
+mod blocking;
+mod bound;
 mod calls;
+mod cmsg;
+mod datagram;
 mod epoll;
 mod errno;
+mod errqueue;
 mod files;
+mod ioctl;
+mod messages;
 mod pipe;
 mod posix;
 mod splice;
+mod stamps;
 mod stream;
+mod tcp_info;
 mod wake;
 
 pub use addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN, SockAddr};

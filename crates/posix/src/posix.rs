@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use core::task::Waker;
 
 use fullsend_stack::Host;
+use fullsend_units::Nanos;
 
+use crate::bound::Bindings;
 use crate::errno::{Errno, Result};
 use crate::files::{Files, Handle, Kind};
 use crate::wake::{Key, WakeQueue, Wakers};
@@ -15,6 +17,9 @@ use crate::wake::{Key, WakeQueue, Wakers};
 pub struct Posix {
     pub(crate) host: Host,
     pub(crate) files: Files,
+    pub(crate) bindings: Bindings,
+    /// The world's time at the host's zero.
+    pub(crate) epoch: Nanos,
     wakes: Arc<WakeQueue>,
     /// Handles whose readiness may have changed since somebody asked.
     ready: Vec<Handle>,
@@ -30,6 +35,8 @@ impl Posix {
         Self {
             host,
             files: Files::default(),
+            bindings: Bindings::default(),
+            epoch: Nanos::ZERO,
             wakes: Arc::default(),
             ready: Vec::new(),
             wakers: Vec::new(),
@@ -114,6 +121,9 @@ impl Posix {
             Kind::Stream(stream) => {
                 stream.watch(&mut self.host, file.wakers.get_or_insert_with(made));
             }
+            Kind::Datagram(datagram) => {
+                datagram.watch(&mut self.host, file.wakers.get_or_insert_with(made));
+            }
             // Those change by calls here alone, which tell.
             Kind::Epoll(_) | Kind::PipeReader(_) | Kind::PipeWriter(_) => {}
         }
@@ -138,6 +148,7 @@ impl Posix {
     pub(crate) fn events(&mut self, handle: Handle) -> Result<u32> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => Ok(stream.events(&mut self.host)),
+            Kind::Datagram(datagram) => Ok(datagram.events(&mut self.host)),
             Kind::Epoll(_) => Ok(self.epoll_events(handle)),
             Kind::PipeReader(pipe) => Ok(pipe.reader_events()),
             Kind::PipeWriter(reader) => Ok(self.pipe_writer_events(*reader)),

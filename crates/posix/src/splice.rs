@@ -25,7 +25,7 @@ impl Posix {
             }
             Kind::PipeWriter(_) => Err(Errno::EBADF),
             Kind::Epoll(_) => Err(Errno::EINVAL),
-            Kind::Stream(_) => {
+            Kind::Stream(_) | Kind::Datagram(_) => {
                 let received = self.recvmsg(now, handle, data, 0, &mut [])?;
                 Ok(received.len)
             }
@@ -42,7 +42,7 @@ impl Posix {
             }
             Kind::PipeReader(_) => Err(Errno::EBADF),
             Kind::Epoll(_) => Err(Errno::EINVAL),
-            Kind::Stream(_) => self.sendmsg(now, handle, data, 0, None, &[]),
+            Kind::Stream(_) | Kind::Datagram(_) => self.sendmsg(now, handle, data, 0, None, &[]),
         }
     }
 

@@ -4,15 +4,23 @@ mod connect;
 mod events;
 mod io;
 mod listen;
+mod notices;
+mod options;
 
+pub(crate) use connect::may_fastopen;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use fullsend_stack::{Host, ListenerId, TcpId};
-use fullsend_tcp::{Readiness, State};
+use fullsend_tcp::{Readiness, SocketOption, State};
 use fullsend_units::Instant;
 
 use crate::SockAddr;
 use crate::errno::{Errno, Result};
+use crate::errqueue::ErrQueue;
+use crate::sockopt::Common;
 use crate::wake::Wakers;
 
 /// `socket.state`: how far `connect` has come, from the caller's view.
@@ -20,6 +28,8 @@ use crate::wake::Wakers;
 enum Phase {
     Unconnected,
     Connecting,
+    /// Connected, as far as the caller is concerned: the SYN waits for the first write.
+    Deferred,
     Connected,
     /// Shut down while connecting.
     Disconnecting,
@@ -27,7 +37,7 @@ enum Phase {
 
 /// What stands behind the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Core {
+pub(crate) enum Core {
     /// TCP_CLOSE.
     None,
     Listener(ListenerId),
@@ -44,22 +54,47 @@ struct Shut {
 /// A TCP socket.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    domain: i32,
+    pub(crate) domain: i32,
     phase: Phase,
-    core: Core,
+    pub(crate) core: Core,
     shut: Shut,
-    /// As bound, canonical.
-    bound: Option<SocketAddr>,
+    /// What the kernel says once of a connection that is gone (`sk_err`).
+    error: Option<Errno>,
+    /// As bound, canonical; without a port, perhaps.
+    pub(crate) bound: Option<SocketAddr>,
+    /// The host chose the port of `bound`.
+    pub(crate) port_chosen: bool,
+    /// The port that is claimed for this socket.
+    pub(crate) claimed: Option<u16>,
+    pub(crate) backlog: u32,
+    pub(crate) common: Common,
+    /// Options that were set, one of each kind: a connection and a listener get them when they
+    /// come to be.
+    set: Vec<SocketOption>,
+    /// `TCP_CONGESTION`, if it was set.
+    pub(crate) congestion: Option<&'static str>,
+    /// `TCP_INQ`.
+    pub(crate) inq: bool,
+    /// `TCP_FASTOPEN_CONNECT`.
+    pub(crate) fastopen_connect: bool,
+    errors: ErrQueue,
+    /// Keys of times count bytes from here.
+    pub(crate) key_base: u64,
+    /// Calls with `MSG_ZEROCOPY` so far.
+    zerocopies: u32,
+    /// Those whose memory is still lent: where their bytes end, and their number.
+    lent: VecDeque<(u64, u32)>,
     /// As those who wait were last told.
     told: Option<Told>,
 }
 
-/// What a change of state is, for those who wait (`sk_state_change`).
+/// What a change of state is, for those who wait (`sk_state_change`, `sk_error_report`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Told {
     state: State,
     fin_received: bool,
     failed: bool,
+    errors: u64,
 }
 
 impl Stream {
@@ -72,16 +107,22 @@ impl Stream {
                 read: false,
                 write: false,
             },
+            error: None,
             bound: None,
+            port_chosen: false,
+            claimed: None,
+            backlog: 0,
+            common: Common::new(),
+            set: Vec::new(),
+            congestion: None,
+            inq: false,
+            fastopen_connect: false,
+            errors: ErrQueue::new(),
+            key_base: 0,
+            zerocopies: 0,
+            lent: VecDeque::new(),
             told: None,
         }
-    }
-
-    fn accepted(domain: i32, id: TcpId) -> Self {
-        let mut this = Self::new(domain);
-        this.phase = Phase::Connected;
-        this.core = Core::Connection(id);
-        this
     }
 
     /// How the connection stands, if there is one.
@@ -92,12 +133,17 @@ impl Stream {
         Some((id, host.tcp_readiness(id).ok()?))
     }
 
-    /// The connection, if it is one that is not over.
-    fn state(&self, host: &Host) -> State {
+    /// The connection's state; `Closed` without one.
+    pub(crate) fn state(&self, host: &Host) -> State {
         match self.core {
             Core::Connection(id) => host.tcp_state(id).unwrap_or(State::Closed),
             _ => State::Closed,
         }
+    }
+
+    /// Nothing stands behind the socket.
+    pub(crate) fn is_unconnected(&self) -> bool {
+        self.core == Core::None
     }
 
     /// `getsockname`.
@@ -137,10 +183,13 @@ impl Stream {
 
     /// There is more to a wake than text or room: the connection's state changed.
     pub(crate) fn turned(&mut self, host: &mut Host) -> bool {
+        self.take_notices(host);
+        let errors = self.errors.count;
         let told = self.readiness(host).map(|(_, now)| Told {
             state: now.state,
             fin_received: now.fin_received,
             failed: now.error.is_some(),
+            errors,
         });
         let turned = told.is_some() && told != self.told;
         self.told = told;

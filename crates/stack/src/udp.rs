@@ -8,6 +8,7 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet};
+use fullsend_tcp::TcpError;
 use fullsend_units::Rng;
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
@@ -59,12 +60,57 @@ fullsend_units::counters! {
 pub(crate) type Received = (Chain, SocketAddr, SocketAddr);
 
 #[derive(Debug)]
-struct Socket {
+pub(crate) struct Socket {
     local: SocketAddr,
     queue: VecDeque<Received>,
     /// Memory that `queue` holds.
     bytes: usize,
     readers: Vec<Waker>,
+    /// Takes datagrams and errors of this peer only.
+    remote: Option<SocketAddr>,
+    /// What ICMP told of the peer.
+    error: Option<TcpError>,
+    rcvbuf: usize,
+}
+
+impl Socket {
+    /// Takes from `remote` only, or from all.
+    pub(crate) fn connect(&mut self, remote: Option<SocketAddr>) {
+        self.remote = remote;
+        self.error = None;
+        self.queue
+            .retain(|(_, from, _)| remote.is_none_or(|remote| remote == *from));
+        self.bytes = self.queue.iter().map(|(p, ..)| p.pinned() + OVERHEAD).sum();
+    }
+
+    pub(crate) fn peek(&self) -> Option<Received> {
+        self.queue.front().cloned()
+    }
+
+    pub(crate) fn take_error(&mut self) -> Option<TcpError> {
+        self.error.take()
+    }
+
+    pub(crate) fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Most bytes of memory for what waits.
+    pub(crate) fn set_rcvbuf(&mut self, bytes: usize) {
+        self.rcvbuf = bytes;
+    }
+
+    /// Bytes of the first datagram that waits.
+    pub(crate) fn first_len(&self) -> Option<usize> {
+        self.queue.front().map(|(payload, ..)| payload.len())
+    }
+
+    /// Wakes `waker` once, at the next datagram or error.
+    pub(crate) fn watch(&mut self, waker: &Waker) {
+        if !self.readers.iter().any(|known| known.will_wake(waker)) {
+            self.readers.push(waker.clone());
+        }
+    }
 }
 
 /// What became of a datagram that arrived.
@@ -118,6 +164,9 @@ impl Udp {
             queue: VecDeque::new(),
             bytes: 0,
             readers: Vec::new(),
+            remote: None,
+            error: None,
+            rcvbuf: RCVBUF,
         };
         let (index, id) = self.sockets.insert(socket).ok_or(StackError::NoPorts)?;
         self.ports.entry(local.port()).or_default().push(index);
@@ -178,9 +227,17 @@ impl Udp {
     ) -> Delivery {
         let bound = self.ports.get(&to.port()).into_iter().flatten();
         let index = bound
-            .filter_map(|&index| Some((self.sockets.get(index)?.local.ip(), index)))
-            .filter(|&(own, _)| covers(own, to.ip()))
-            .max_by_key(|(own, _)| (!own.is_unspecified(), own.is_ipv4()))
+            .filter_map(|&index| Some((self.sockets.get(index)?, index)))
+            .filter(|(socket, _)| covers(socket.local.ip(), to.ip()))
+            .filter(|(socket, _)| socket.remote.is_none_or(|remote| remote == from))
+            .max_by_key(|(socket, _)| {
+                let own = socket.local.ip();
+                (
+                    socket.remote.is_some(),
+                    !own.is_unspecified(),
+                    own.is_ipv4(),
+                )
+            })
             .map(|(_, index)| index);
         let v6 = to.is_ipv6();
         let Some(socket) = index.and_then(|index| self.sockets.get_mut(index)) else {
@@ -190,7 +247,7 @@ impl Udp {
         // Small datagrams must not hold on to large buffers.
         let payload = compact(payload);
         let cost = payload.pinned() + OVERHEAD;
-        if socket.bytes + cost > RCVBUF {
+        if socket.bytes + cost > socket.rcvbuf {
             *self.rcvbuf_errors(v6) += 1;
             *self.in_errors(v6) += 1;
             return Delivery::Done;
@@ -210,6 +267,35 @@ impl Udp {
             socket.bytes -= payload.pinned() + OVERHEAD;
         }
         Ok(received)
+    }
+
+    /// The socket of a handle.
+    pub(crate) fn socket_mut(&mut self, id: UdpId) -> Result<&mut Socket, StackError> {
+        let socket = self.sockets.by_id(id.0).map(|(_, socket)| socket);
+        socket.ok_or(StackError::NoSuchSocket)
+    }
+
+    /// An ICMP error about a datagram of ours: for the socket that is connected to its
+    /// destination (RFC 1122 4.1.3.3). True if there is a socket it could be of.
+    pub(crate) fn icmp(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        error: Option<TcpError>,
+        wakers: &mut Vec<Waker>,
+    ) -> bool {
+        let bound = self.ports.get(&local.port()).into_iter().flatten();
+        for &index in bound {
+            if let Some(socket) = self.sockets.get_mut(index)
+                && socket.remote == Some(remote)
+                && covers(socket.local.ip(), local.ip())
+                && error.is_some()
+            {
+                socket.error = error;
+                wakers.append(&mut socket.readers);
+            }
+        }
+        self.is_bound(local)
     }
 
     /// True if there is something to take; else wakes `waker` once when there is.

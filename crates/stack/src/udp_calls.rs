@@ -5,6 +5,7 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Checksum, Packet};
+use fullsend_tcp::TcpError;
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
@@ -66,6 +67,14 @@ impl Host {
         self.udp.recv(id)
     }
 
+    /// [`udp_recv`](Self::udp_recv) that leaves it.
+    pub fn udp_peek(
+        &mut self,
+        id: UdpId,
+    ) -> Result<Option<(Chain, SocketAddr, SocketAddr)>, StackError> {
+        Ok(self.udp.socket_mut(id)?.peek())
+    }
+
     /// True if ready now; else wakes `waker` once when it becomes so. Writing is always possible:
     /// what finds no room in a queue is dropped, as the network might.
     pub fn udp_ready(
@@ -78,6 +87,39 @@ impl Host {
             Interest::Read => self.udp.readable(id, waker),
             Interest::Write => self.udp.addr(id).map(|_| true),
         }
+    }
+
+    /// Takes datagrams and ICMP errors of `remote` only from now on; `None`: of everybody again.
+    pub fn udp_connect(&mut self, id: UdpId, remote: Option<SocketAddr>) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.connect(remote);
+        Ok(())
+    }
+
+    /// What ICMP told of the peer, once.
+    pub fn udp_take_error(&mut self, id: UdpId) -> Result<Option<TcpError>, StackError> {
+        Ok(self.udp.socket_mut(id)?.take_error())
+    }
+
+    /// [`udp_take_error`](Self::udp_take_error) would give something.
+    pub fn udp_has_error(&mut self, id: UdpId) -> Result<bool, StackError> {
+        Ok(self.udp.socket_mut(id)?.has_error())
+    }
+
+    /// Bytes of the first datagram that waits.
+    pub fn udp_first_len(&mut self, id: UdpId) -> Result<Option<usize>, StackError> {
+        Ok(self.udp.socket_mut(id)?.first_len())
+    }
+
+    /// Most bytes of memory that waiting datagrams may hold.
+    pub fn udp_set_rcvbuf(&mut self, id: UdpId, bytes: usize) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.set_rcvbuf(bytes);
+        Ok(())
+    }
+
+    /// Wakes `waker` once, at the next datagram or error, although there may be some already.
+    pub fn udp_watch(&mut self, id: UdpId, waker: &Waker) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.watch(waker);
+        Ok(())
     }
 
     /// Closes.

@@ -92,19 +92,24 @@ impl Connection {
             recv_q: self.rcv.queue.readable() as u64,
             send_q: queued,
             info: self.info(cx),
-            memory: SkMem {
-                rmem_alloc: self.rcv.queue.truesize() as u64,
-                rcvbuf: self.rcv.window.rcvbuf().into(),
-                wmem_alloc: self.snd.wmem_inflight.into(),
-                sndbuf: self.snd.sndbuf.into(),
-                wmem_queued: self.snd.wmem_queued() as u64,
-            },
+            memory: self.memory(),
             timer: self.timer_info(cx.now),
             congestion: self.cc.name(),
             congestion_info: self.cc_info(),
             nodelay: self.settings.nodelay,
             cork: self.settings.cork,
             report: self.flow_report(cx.now),
+        }
+    }
+
+    /// What it holds.
+    pub fn memory(&self) -> SkMem {
+        SkMem {
+            rmem_alloc: self.rcv.queue.truesize() as u64,
+            rcvbuf: self.rcv.window.rcvbuf().into(),
+            wmem_alloc: self.snd.wmem_inflight.into(),
+            sndbuf: self.snd.sndbuf.into(),
+            wmem_queued: self.snd.wmem_queued() as u64,
         }
     }
 

@@ -58,6 +58,10 @@ pub enum SocketOption {
     SoSndbuf(u32),
     /// Bytes as asked for; doubled for bookkeeping as Linux does, and autotuning ends.
     SoRcvbuf(u32),
+    /// As `SoSndbuf`, whatever `wmem_max` says.
+    SoSndbufforce(u32),
+    /// As `SoRcvbuf`, whatever `rmem_max` says.
+    SoRcvbufforce(u32),
     SoRcvlowat(u32),
     /// Bytes per second; `u64::MAX` for none.
     SoMaxPacingRate(u64),

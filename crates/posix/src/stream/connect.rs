@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use fullsend_stack::Host;
+use fullsend_stack::{Host, TcpId};
 use fullsend_tcp::State;
 use fullsend_units::Instant;
 
@@ -11,19 +11,54 @@ use crate::SockAddr;
 use crate::abi::{AF_INET, SHUT_RD, SHUT_RDWR, SHUT_WR};
 use crate::errno::{Errno, Result};
 
+/// `tcp_fastopen`'s bit for those who connect.
+const CLIENT_ENABLE: u32 = 1;
+
+/// The SYN waits for text: it may carry some. If not, it goes.
+fn defers(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
+    if host.tcp_fastopen_ready(now, id)? {
+        return Ok(true);
+    }
+    host.tcp_connect_now(now, id)?;
+    Ok(false)
+}
+
+/// The host lets SYNs of its own carry text.
+pub(crate) fn may_fastopen(host: &Host) -> bool {
+    let value = host.sysctl().get("tcp_fastopen").ok();
+    let bits = value.and_then(|value| value.parse().ok()).unwrap_or(0_u32);
+    bits & CLIENT_ENABLE != 0
+}
+
 impl Stream {
     pub(crate) fn connect(&mut self, host: &mut Host, now: Instant, addr: SockAddr) -> Result<()> {
         if addr == SockAddr::Unspec {
             self.disconnect(host, now);
             return Ok(());
         }
+        let fastopen = self.fastopen_connect;
+        self.open(host, now, addr, fastopen)
+    }
+
+    /// Connects; with `fastopen` the SYN waits for text if it may carry some.
+    pub(super) fn open(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        addr: SockAddr,
+        fastopen: bool,
+    ) -> Result<()> {
         let pending = match self.phase {
-            Phase::Connected => return Err(Errno::EISCONN),
+            Phase::Connected | Phase::Deferred => return Err(Errno::EISCONN),
             Phase::Disconnecting => return Err(Errno::EINVAL),
             Phase::Connecting => Errno::EALREADY,
             Phase::Unconnected if self.core != Core::None => return Err(Errno::EISCONN),
             Phase::Unconnected => {
-                self.start(host, now, addr)?;
+                let id = self.start(host, now, addr, fastopen)?;
+                if fastopen && defers(host, now, id)? {
+                    self.phase = Phase::Deferred;
+                    return Ok(());
+                }
                 Errno::EINPROGRESS
             }
         };
@@ -41,13 +76,27 @@ impl Stream {
         }
     }
 
-    fn start(&mut self, host: &mut Host, now: Instant, addr: SockAddr) -> Result<()> {
+    fn start(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        addr: SockAddr,
+        deferred: bool,
+    ) -> Result<TcpId> {
         let remote = self.destination(addr)?;
-        let id = host.tcp_connect(now, self.bound, remote)?;
+        let id = if deferred {
+            host.tcp_connect_deferred(now, self.bound, remote)?
+        } else {
+            host.tcp_connect(now, self.bound, remote)?
+        };
+        if let Err(error) = self.equip(host, now, id) {
+            host.tcp_abort(now, id);
+            return Err(error);
+        }
         self.core = Core::Connection(id);
         self.phase = Phase::Connecting;
-        self.shut = Shut::default();
-        Ok(())
+        self.error = None;
+        Ok(id)
     }
 
     /// Where `connect` leads; the unspecified address is the host itself.
@@ -59,6 +108,9 @@ impl Stream {
         };
         let remote = addr.canonical().filter(|_| fits);
         let remote = remote.ok_or(Errno::EAFNOSUPPORT)?;
+        if self.domain != AF_INET && self.common.ip.v6only && remote.is_ipv4() {
+            return Err(Errno::ENETUNREACH);
+        }
         let ip = match remote.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -69,13 +121,25 @@ impl Stream {
 
     /// `tcp_disconnect`: back to TCP_CLOSE, keeping what was bound.
     pub(super) fn disconnect(&mut self, host: &mut Host, now: Instant) {
+        self.take_notices(host);
         match core::mem::replace(&mut self.core, Core::None) {
-            Core::Connection(id) => host.tcp_abort(now, id),
+            Core::Connection(id) => {
+                let cut = !matches!(host.tcp_state(id), Ok(State::Closed) | Err(_));
+                self.error = cut.then_some(Errno::ECONNRESET);
+                host.tcp_abort(now, id);
+            }
             Core::Listener(id) => host.close_listener(now, id),
             Core::None => {}
         }
+        self.release_lent(u64::MAX);
         self.phase = Phase::Unconnected;
         self.shut = Shut::default();
+        // A port that the user did not choose goes.
+        if let Some(bound) = &mut self.bound
+            && self.port_chosen
+        {
+            bound.set_port(0);
+        }
     }
 
     pub(crate) fn shutdown(&mut self, host: &mut Host, now: Instant, how: i32) -> Result<()> {
@@ -119,7 +183,10 @@ impl Stream {
     }
 
     /// `SO_ERROR`: what is pending, cleared.
-    pub(super) fn take_error(&mut self, host: &mut Host) -> Option<Errno> {
+    pub(crate) fn take_error(&mut self, host: &mut Host) -> Option<Errno> {
+        if let Some(error) = self.error.take() {
+            return Some(error);
+        }
         let Core::Connection(id) = self.core else {
             return None;
         };

@@ -3,8 +3,10 @@
 use fullsend_stack::Host;
 use fullsend_tcp::State;
 
-use super::{Core, Stream};
-use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use super::{Core, Phase, Stream};
+use crate::abi::{
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM,
+};
 
 const IN: u32 = EPOLLIN | EPOLLRDNORM;
 const OUT: u32 = EPOLLOUT | EPOLLWRNORM;
@@ -15,15 +17,18 @@ impl Stream {
         if let Core::Listener(id) = self.core {
             return if host.listener_waiting(id) > 0 { IN } else { 0 };
         }
-        let Some((_, now)) = self.readiness(host) else {
+        let mut events = 0;
+        if self.error.is_some() || self.has_notices(host) {
+            events |= EPOLLERR;
+        }
+        let Some((id, now)) = self.readiness(host) else {
             // TCP_CLOSE, never connected: hung up, and a write would say why.
             let shut = if self.shut.read { IN | EPOLLRDHUP } else { 0 };
-            return EPOLLHUP | OUT | shut;
+            return events | EPOLLHUP | OUT | shut;
         };
         let closed = now.state == State::Closed;
         let rcv_shut = closed || self.shut.read || now.fin_received;
         let snd_shut = closed || self.shut.write;
-        let mut events = 0;
         if rcv_shut && snd_shut {
             events |= EPOLLHUP;
         }
@@ -37,6 +42,11 @@ impl Stream {
             if snd_shut || now.writable {
                 events |= OUT;
             }
+            if host.tcp_has_urgent(id).unwrap_or(false) {
+                events |= EPOLLPRI;
+            }
+        } else if self.phase == Phase::Deferred {
+            events |= OUT;
         }
         if now.error.is_some() {
             events |= EPOLLERR;

@@ -2,13 +2,19 @@
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_stack::{Host, StackError, TcpId};
-use fullsend_tcp::TcpError;
+use fullsend_tcp::{State, TcpError, TxStage, TxStages, WriteFlags};
 use fullsend_units::Instant;
 
-use super::{Core, Stream};
+use super::{Core, Phase, Stream, may_fastopen};
 use crate::Received;
-use crate::abi::{MSG_MORE, MSG_PEEK, MSG_TRUNC};
+use crate::abi::{
+    IPPROTO_TCP, MSG_EOR, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC,
+    MSG_ZEROCOPY, TCP_CM_INQ,
+};
+use crate::addr::SockAddr;
+use crate::cmsg::{Writer, messages};
 use crate::errno::{Errno, Result};
+use crate::stamps::{Clock, asked_for};
 
 /// The stack's answer, `None` for "not now".
 fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T>> {
@@ -19,6 +25,15 @@ fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T
     }
 }
 
+/// Asks for what becomes of what was just written.
+fn watch_written(host: &mut Host, id: TcpId, stages: TxStages) {
+    if stages != TxStages::NONE {
+        let end = Stream::written(host, id);
+        // The handle is ours.
+        let _ = host.tcp_watch_tx(id, end, stages);
+    }
+}
+
 impl Stream {
     pub(crate) fn send(
         &mut self,
@@ -26,15 +41,52 @@ impl Stream {
         now: Instant,
         data: &[&[u8]],
         flags: i32,
+        control: &[u8],
     ) -> Result<usize> {
-        let Core::Connection(id) = self.core else {
-            return Err(Errno::EPIPE);
-        };
+        let mut own = None;
+        for message in messages(control) {
+            own = Some(asked_for(&message?)?);
+        }
+        let id = self.sendable()?;
+        let written = self.write_all(host, now, id, data, flags)?;
+        watch_written(host, id, self.common.stamps.stages(own));
+        if flags & MSG_ZEROCOPY != 0 && self.common.zerocopy && written > 0 {
+            self.note_copied();
+        }
+        Ok(written)
+    }
+
+    /// The connection, if bytes can go its way.
+    fn sendable(&mut self) -> Result<TcpId> {
+        match self.core {
+            Core::Connection(id) if !self.shut.write => Ok(id),
+            _ => Err(self.error.take().unwrap_or(Errno::EPIPE)),
+        }
+    }
+
+    fn write_all(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        id: TcpId,
+        data: &[&[u8]],
+        flags: i32,
+    ) -> Result<usize> {
         let mut done = 0;
         let last = data.len().saturating_sub(1);
         for (i, part) in data.iter().enumerate() {
-            let more = i < last || flags & MSG_MORE != 0;
-            match or_not_now(host.tcp_write(now, id, part, more)) {
+            let ends = i == last;
+            let how = WriteFlags {
+                more: !ends || flags & MSG_MORE != 0,
+                eor: ends && flags & MSG_EOR != 0,
+                oob: ends && flags & MSG_OOB != 0,
+            };
+            let result = if how.eor || how.oob {
+                host.tcp_write_with(now, id, part, how)
+            } else {
+                host.tcp_write(now, id, part, how.more)
+            };
+            match or_not_now(result) {
                 Ok(Some(n)) => {
                     done += n;
                     if n < part.len() {
@@ -46,22 +98,120 @@ impl Stream {
                 _ => break,
             }
         }
+        self.begun(host);
         Ok(done)
+    }
+
+    /// A deferred SYN is on its way with what was written.
+    fn begun(&mut self, host: &Host) {
+        if self.phase == Phase::Deferred {
+            self.phase = match self.state(host) {
+                State::SynSent => Phase::Connecting,
+                _ => Phase::Connected,
+            };
+        }
+    }
+
+    /// `sendto` with `MSG_FASTOPEN`: connects, with the bytes on the SYN if a cookie is known;
+    /// EINPROGRESS if not.
+    pub(crate) fn send_opening(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        data: &[&[u8]],
+        flags: i32,
+        dest: SockAddr,
+    ) -> Result<usize> {
+        if !may_fastopen(host) || dest == SockAddr::Unspec {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if self.phase == Phase::Connecting {
+            return Err(Errno::EALREADY);
+        }
+        self.open(host, now, dest, true)?;
+        self.send(host, now, data, flags & !MSG_FASTOPEN, &[])
+    }
+
+    /// Takes bytes of the user's own memory; how many. With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the
+    /// error queue tells when the memory is free.
+    pub(crate) fn send_lent(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        data: Slice,
+        flags: i32,
+    ) -> Result<usize> {
+        let id = self.sendable()?;
+        let told = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
+        if told {
+            self.may_lend()?;
+        }
+        let len = data.len();
+        let more = flags & MSG_MORE != 0;
+        let taken = match host.tcp_write_slice_with(now, id, data, more) {
+            Ok(()) => len,
+            Err((StackError::Tcp(TcpError::WouldBlock), left)) => len - left.len(),
+            Err((error, _)) => return Err(error.into()),
+        };
+        if taken == 0 && len > 0 {
+            return Err(Errno::EAGAIN);
+        }
+        let mut stages = self.common.stamps.stages(None);
+        if told && taken > 0 {
+            stages = stages.with(TxStage::Released);
+            let end = Self::written(host, id);
+            self.note_lent(end);
+        }
+        watch_written(host, id, stages);
+        Ok(taken)
     }
 
     pub(crate) fn receive(
         &mut self,
         host: &mut Host,
-        now: Instant,
+        clock: Clock,
         data: &mut [&mut [u8]],
         flags: i32,
+        control: &mut [u8],
     ) -> Result<Received> {
-        let Core::Connection(id) = self.core else {
-            return Err(Errno::ENOTCONN);
+        if flags & MSG_ERRQUEUE != 0 {
+            return self.receive_notice(host, clock, control);
+        }
+        let id = match self.core {
+            Core::Listener(_) => return Err(Errno::ENOTCONN),
+            // Urgent bytes are in the stream (RFC 6093 2), never beside it.
+            _ if flags & MSG_OOB != 0 => return Err(Errno::EINVAL),
+            Core::Connection(id) => id,
+            Core::None if self.error.is_some() => {
+                return Err(self.error.take().unwrap_or(Errno::ENOTCONN));
+            }
+            Core::None if self.shut.read => return Ok(Received::default()),
+            Core::None => return Err(Errno::ENOTCONN),
         };
+        let len = match flags & (MSG_PEEK | MSG_TRUNC) {
+            0 => self.read_parts(host, clock.now, id, data)?,
+            flags => self.look(host, clock.now, id, data, flags)?,
+        };
+        let mut out = Writer::new(control);
+        self.tell_with(host, clock, id, len, &mut out);
+        Ok(Received {
+            len,
+            flags: out.flags,
+            control_len: out.used(),
+            ..Received::default()
+        })
+    }
+
+    fn read_parts(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        id: TcpId,
+        data: &mut [&mut [u8]],
+    ) -> Result<usize> {
         let mut len = 0;
         for part in data {
-            let n = match self.read(host, now, id, part, flags) {
+            let n = match self.or_end(host.tcp_read(now, id, part)) {
                 Ok(n) => n,
                 Err(error) if len == 0 => return Err(error),
                 Err(_) => break,
@@ -71,10 +221,73 @@ impl Stream {
                 break;
             }
         }
-        Ok(Received {
-            len,
-            ..Received::default()
-        })
+        Ok(len)
+    }
+
+    /// `MSG_PEEK`, `MSG_TRUNC` (counts and throws away), or both (counts).
+    fn look(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        id: TcpId,
+        data: &mut [&mut [u8]],
+        flags: i32,
+    ) -> Result<usize> {
+        let room: usize = data.iter().map(|part| part.len()).sum();
+        if flags == MSG_TRUNC {
+            let taken = host.tcp_read_chain(now, id, room);
+            return self.or_end(taken.map(|chain| chain.len()));
+        }
+        if flags & MSG_TRUNC != 0 {
+            self.or_end(host.tcp_peek(id, &mut []))?;
+            return Ok(host.tcp_queues(id)?.readable.min(room));
+        }
+        let first = match data {
+            [part] => return self.or_end(host.tcp_peek(id, part)),
+            _ => self.or_end(host.tcp_peek(id, &mut []))?,
+        };
+        let mut all = alloc::vec![0; room.min(host.tcp_queues(id)?.readable)];
+        let len = first + self.or_end(host.tcp_peek(id, &mut all))?;
+        let mut rest = &all[..len];
+        for part in data {
+            let (here, left) = rest.split_at(part.len().min(rest.len()));
+            part[..here.len()].copy_from_slice(here);
+            rest = left;
+        }
+        Ok(len)
+    }
+
+    /// "Not now" is the end where the user shut the receiving side.
+    fn or_end(&self, read: core::result::Result<usize, StackError>) -> Result<usize> {
+        match or_not_now(read)? {
+            Some(n) => Ok(n),
+            None if self.shut.read => Ok(0),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// The control messages that go with received bytes.
+    fn tell_with(
+        &self,
+        host: &mut Host,
+        clock: Clock,
+        id: TcpId,
+        len: usize,
+        out: &mut Writer<'_>,
+    ) {
+        if len > 0
+            && self.common.stamps.wants_received()
+            && let Ok(Some(at)) = host.tcp_rx_time(id)
+        {
+            self.common.stamps.tell_received(clock, at, out);
+        }
+        if self.inq
+            && let Ok(now) = host.tcp_readiness(id)
+        {
+            // The end is worth another read.
+            let left = now.readable.max(usize::from(now.fin_received));
+            out.put(IPPROTO_TCP, TCP_CM_INQ, &(left as i32).to_ne_bytes());
+        }
     }
 
     /// Takes bytes without copying; none is the end of the stream.
@@ -97,32 +310,11 @@ impl Stream {
         slice: Slice,
         more: bool,
     ) -> core::result::Result<(), (Errno, Slice)> {
-        let Core::Connection(id) = self.core else {
-            return Err((Errno::EPIPE, slice));
+        let id = match self.sendable() {
+            Ok(id) => id,
+            Err(error) => return Err((error, slice)),
         };
         let result = host.tcp_write_slice_with(now, id, slice, more);
         result.map_err(|(error, left)| (error.into(), left))
-    }
-
-    fn read(
-        &mut self,
-        host: &mut Host,
-        now: Instant,
-        id: TcpId,
-        out: &mut [u8],
-        flags: i32,
-    ) -> Result<usize> {
-        let read = if flags & MSG_PEEK != 0 {
-            host.tcp_peek(id, out)
-        } else if flags & MSG_TRUNC != 0 {
-            host.tcp_read_chain(now, id, out.len()).map(|c| c.len())
-        } else {
-            host.tcp_read(now, id, out)
-        };
-        match or_not_now(read)? {
-            Some(n) => Ok(n),
-            None if self.shut.read => Ok(0),
-            None => Err(Errno::EAGAIN),
-        }
     }
 }

@@ -1,57 +1,57 @@
-//! `bind`, `listen`, `accept`.
+//! `listen` and `accept`.
+
+use core::net::SocketAddr;
 
 use fullsend_stack::{Host, ListenConfig};
+use fullsend_units::Instant;
 
 use super::{Core, Phase, Stream};
 use crate::SockAddr;
-use crate::abi::{AF_INET, AF_UNSPEC};
 use crate::errno::{Errno, Result};
 
-/// `net.core.somaxconn`.
-const SOMAXCONN: u32 = 4096;
-
 impl Stream {
-    pub(crate) fn bind(&mut self, _host: &Host, addr: SockAddr) -> Result<()> {
-        if self.bound.is_some() || self.core != Core::None {
-            return Err(Errno::EINVAL);
+    /// `listen` makes sense: `false` when the socket listens already, and only the backlog is new.
+    pub(crate) fn begins_to_listen(&self) -> Result<bool> {
+        match (self.phase, self.core) {
+            (Phase::Unconnected, Core::None) => Ok(true),
+            (Phase::Unconnected, Core::Listener(_)) => Ok(false),
+            _ => Err(Errno::EINVAL),
         }
-        let addr = match addr {
-            SockAddr::V4(_) if self.domain == AF_INET => addr,
-            SockAddr::V6(_) if self.domain != AF_INET => addr,
-            SockAddr::Unspec if self.domain == AF_INET => SockAddr::any(AF_UNSPEC),
-            _ => return Err(Errno::EAFNOSUPPORT),
-        };
-        self.bound = addr.canonical();
-        Ok(())
     }
 
-    pub(crate) fn listen(&mut self, host: &mut Host, backlog: i32) -> Result<()> {
-        if self.phase != Phase::Unconnected {
-            return Err(Errno::EINVAL);
+    /// Listens on `local`, where it is bound.
+    pub(crate) fn listen(
+        &mut self,
+        host: &mut Host,
+        local: SocketAddr,
+        backlog: i32,
+    ) -> Result<()> {
+        // A negative number is a very large one.
+        self.backlog = (backlog as u32).min(host.sysctl().somaxconn);
+        if let Core::Listener(id) = self.core {
+            return Ok(host.listener_set_backlog(id, self.backlog as usize)?);
         }
-        match self.core {
-            Core::None => {}
-            Core::Listener(_) => return Ok(()),
-            Core::Connection(_) => return Err(Errno::EINVAL),
-        }
-        let any = SockAddr::any(self.domain).canonical();
-        let local = self.bound.or(any).ok_or(Errno::EINVAL)?;
         let config = ListenConfig {
-            // A negative number is a very large one.
-            backlog: (backlog as u32).min(SOMAXCONN) as usize,
+            backlog: self.backlog as usize,
             hold: false,
             any_destination: false,
         };
-        self.core = Core::Listener(host.tcp_listen(local, config)?);
-        Ok(())
+        let id = if self.common.reuse_port {
+            host.tcp_listen_shared(local, config)?
+        } else {
+            host.tcp_listen(local, config)?
+        };
+        host.listener_set_v6only(id, self.common.ip.v6only)?;
+        self.core = Core::Listener(id);
+        self.equip_listener(host, id)
     }
 
-    pub(crate) fn accept(&mut self, host: &mut Host) -> Result<(Self, SockAddr)> {
+    pub(crate) fn accept(&mut self, host: &mut Host, now: Instant) -> Result<(Self, SockAddr)> {
         let Core::Listener(id) = self.core else {
             return Err(Errno::EINVAL);
         };
         let incoming = host.tcp_accept(id)?.ok_or(Errno::EAGAIN)?;
         let peer = SockAddr::shown_in(self.domain, incoming.remote);
-        Ok((Self::accepted(self.domain, incoming.id), peer))
+        Ok((self.accepted(host, now, incoming.id)?, peer))
     }
 }

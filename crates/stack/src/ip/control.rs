@@ -67,9 +67,15 @@ impl Host {
             },
             error @ IcmpError::Unreachable(_) => error,
         };
-        let about_us = match told.protocol {
-            protocol::TCP => self.tcp_error(now, &key, told.seq, error),
-            _ => self.udp.is_bound(told.local.into()),
+        let about_us = if told.protocol == protocol::TCP {
+            self.tcp_error(now, &key, told.seq, error)
+        } else {
+            let error = match error {
+                IcmpError::Unreachable(error) => Some(error),
+                IcmpError::TooBig { .. } => None,
+            };
+            let (local, remote) = (local.into(), remote.into());
+            self.udp.icmp(local, remote, error, &mut self.wakers)
         };
         // RFC 5927 4: believed only if it is about something of ours under way.
         if let IcmpError::TooBig { mtu } = error

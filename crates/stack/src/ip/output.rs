@@ -69,6 +69,16 @@ impl Host {
             .ok_or(StackError::NoRoute(to))
     }
 
+    /// The address is one of the host's, loopback included.
+    pub fn is_own_address(&self, ip: IpAddr) -> bool {
+        self.ip.addresses.is_local(ip.into())
+    }
+
+    /// The address of ours that packets to `to` come from.
+    pub fn source_address(&self, to: IpAddr) -> Result<IpAddr, StackError> {
+        self.source_for(to)
+    }
+
     /// Sends a packet outside connections: `packet` holds transport header and payload.
     pub(crate) fn ip_output(
         &mut self,

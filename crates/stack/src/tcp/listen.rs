@@ -61,6 +61,8 @@ pub(super) struct Listener {
     pub(super) wakers: Vec<Waker>,
     /// `SO_REUSEPORT`: others may listen here in the same way.
     pub(super) shared: bool,
+    /// `IPV6_V6ONLY`.
+    pub(super) v6only: bool,
     pub(super) settings: ListenerSettings,
     pub(super) fastopen: FastopenQueue,
 }
@@ -93,7 +95,7 @@ impl Listener {
     fn takes(&self, addr: Addr, ip: IpAddr) -> bool {
         let family = match self.local.ip() {
             // An IPv6 wildcard takes both families, as with `bindv6only=0`.
-            IpAddr::V6(own) if own.is_unspecified() => true,
+            IpAddr::V6(own) if own.is_unspecified() => !(self.v6only && addr.is_v4()),
             own => own.is_ipv4() == addr.is_v4(),
         };
         let wild = self.local.ip().is_unspecified() || self.config.any_destination;
@@ -228,6 +230,7 @@ impl Host {
             accept: VecDeque::new(),
             wakers: Vec::new(),
             shared,
+            v6only: false,
             settings: ListenerSettings::default(),
             fastopen: FastopenQueue::default(),
         };
@@ -241,12 +244,22 @@ impl Host {
 
     /// A port that nobody listens on.
     fn listening_port(&mut self, local: SocketAddr) -> Result<u16, StackError> {
+        self.tcp_free_port(local.ip(), |_| true)
+    }
+
+    /// An ephemeral port that nobody listens on and that is `free`, for somebody to bind to.
+    pub fn tcp_free_port(
+        &mut self,
+        local: IpAddr,
+        mut free: impl FnMut(u16) -> bool,
+    ) -> Result<u16, StackError> {
         let [first, last] = self.env.sysctl.ip_local_port_range;
         let listeners = &self.tcp.listeners;
-        let to = (local.ip().into(), Addr::v4([0; 4]), 0);
+        let to = (local.into(), Addr::v4([0; 4]), 0);
+        let free = |port| !listeners.uses_port(port) && free(port);
         self.tcp
             .ports
-            .choose(first..=last, to, |port| !listeners.uses_port(port))
+            .choose(first..=last, to, free)
             .ok_or(StackError::NoPorts)
     }
 

@@ -2,7 +2,7 @@
 
 use core::task::Waker;
 
-use fullsend_tcp::Readiness;
+use fullsend_tcp::{Readiness, SkMem};
 use fullsend_units::Instant;
 
 use super::{ListenerId, TcpId};
@@ -29,6 +29,32 @@ impl Host {
         socket.conn.watch(&cx);
         socket.waiters.register(Wait::Read, reader);
         socket.waiters.register(Wait::Write, writer);
+        Ok(())
+    }
+
+    /// The connection's memory (`SO_MEMINFO`).
+    pub fn tcp_memory(&mut self, id: TcpId) -> Option<SkMem> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id).ok()?;
+        Some(socket.conn.memory())
+    }
+
+    /// Changes a listener's backlog (`listen` once more).
+    pub fn listener_set_backlog(
+        &mut self,
+        id: ListenerId,
+        backlog: usize,
+    ) -> Result<(), StackError> {
+        let most = self.env.sysctl.somaxconn as usize;
+        let listener = self.tcp.listeners.get_mut(id);
+        let listener = listener.ok_or(StackError::NoSuchSocket)?;
+        listener.config.backlog = backlog.min(most);
+        Ok(())
+    }
+
+    /// `IPV6_V6ONLY`: whether a listener on the unspecified IPv6 address leaves IPv4 alone.
+    pub fn listener_set_v6only(&mut self, id: ListenerId, on: bool) -> Result<(), StackError> {
+        let listener = self.tcp.listeners.get_mut(id);
+        listener.ok_or(StackError::NoSuchSocket)?.v6only = on;
         Ok(())
     }
 

@@ -185,13 +185,10 @@ impl Connection {
                 self.arm_keepalive(cx);
             }
             O::SoLinger(linger) => settings.rare_mut().linger = linger,
-            O::SoSndbuf(bytes) => self.set_sndbuf(cx, bytes),
-            O::SoRcvbuf(bytes) => {
-                let most = cx.sysctl.rmem_max;
-                self.rcv
-                    .window
-                    .lock(bytes.min(most).saturating_mul(2).max(MIN_BUFFER));
-            }
+            O::SoSndbuf(bytes) => self.set_sndbuf(cx, bytes.min(cx.sysctl.wmem_max)),
+            O::SoSndbufforce(bytes) => self.set_sndbuf(cx, bytes),
+            O::SoRcvbuf(bytes) => self.set_rcvbuf(bytes.min(cx.sysctl.rmem_max)),
+            O::SoRcvbufforce(bytes) => self.set_rcvbuf(bytes),
             O::SoRcvlowat(bytes) => {
                 settings.rare_mut().rcvlowat = bytes.max(1);
                 self.wake_reader_if_enough();
@@ -250,8 +247,13 @@ impl Connection {
         Ok(())
     }
 
+    fn set_rcvbuf(&mut self, bytes: u32) {
+        let bytes = bytes.saturating_mul(2).clamp(MIN_BUFFER, MAX_BUFFER);
+        self.rcv.window.lock(bytes);
+    }
+
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {
-        let bytes = bytes.min(cx.sysctl.wmem_max).saturating_mul(2);
+        let bytes = bytes.saturating_mul(2).min(MAX_BUFFER);
         self.snd.sndbuf = bytes.max(MIN_BUFFER);
         self.snd.sndbuf_locked = true;
         self.wake_writer_if_room(cx);
@@ -327,6 +329,8 @@ impl Connection {
 
 /// Least buffer, whatever is asked for: one full segment of any kind goes through.
 const MIN_BUFFER: u32 = 4608;
+/// Most: sums of two stay within 32 bits.
+const MAX_BUFFER: u32 = 0x7fff_fffe;
 
 /// Linux's `TCP_FIN_TIMEOUT_MAX`.
 const MAX_LINGER2: Nanos = Nanos::from_secs(120);

@@ -1,0 +1,144 @@
+//! `bind(2)` and `listen(2)`: addresses are claimed here, so that sockets that only bind hold them
+//! as well as those that listen.
+
+use core::net::{IpAddr, SocketAddr};
+
+use fullsend_units::Instant;
+
+use crate::abi::{AF_INET, AF_INET6};
+use crate::bound::Binding;
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+use crate::{Posix, SockAddr};
+
+impl Posix {
+    /// `bind(2)`. Port 0 means "choose".
+    pub fn bind(&mut self, _now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
+        match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => {
+                let (domain, v6only) = (stream.domain, stream.common.ip.v6only);
+                let bound = stream.bound.is_some() || !stream.is_unconnected();
+                let addr = to_bind(domain, v6only, addr)?;
+                self.check_own(handle, addr.ip())?;
+                if bound {
+                    return Err(Errno::EINVAL);
+                }
+                self.claim(handle, addr, false)
+            }
+            Kind::Datagram(datagram) => {
+                let addr = to_bind(datagram.domain, datagram.common.ip.v6only, addr)?;
+                let bound = datagram.bound.is_some();
+                self.check_own(handle, addr.ip())?;
+                if bound {
+                    return Err(Errno::EINVAL);
+                }
+                self.bind_datagram(handle, addr)
+            }
+            _ => Err(Errno::ENOTSOCK),
+        }
+    }
+
+    fn bind_datagram(&mut self, handle: Handle, addr: SocketAddr) -> Result<()> {
+        let result = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Datagram(datagram) => datagram.bind(&mut self.host, addr).map(|_| ()),
+            _ => Err(Errno::ENOTSOCK),
+        };
+        self.arm_if_watched(handle);
+        result
+    }
+
+    /// `listen(2)`; once more, it changes the backlog. A socket that is not bound gets a port.
+    pub fn listen(&mut self, _now: Instant, handle: Handle, backlog: i32) -> Result<()> {
+        self.collect();
+        let (begins, local, domain) = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => (stream.begins_to_listen()?, stream.bound, stream.domain),
+            Kind::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::ENOTSOCK),
+        };
+        if begins {
+            let any = SockAddr::any(domain).canonical();
+            self.claim(handle, local.or(any).ok_or(Errno::EINVAL)?, true)?;
+        }
+        if let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind
+            && let Some(local) = stream.bound
+        {
+            stream.listen(&mut self.host, local, backlog)?;
+        }
+        self.arm_if_watched(handle);
+        Ok(())
+    }
+
+    /// The address is ours, or need not be.
+    fn check_own(&self, handle: Handle, ip: IpAddr) -> Result<()> {
+        let common = match &self.files.get(handle)?.kind {
+            Kind::Stream(stream) => &stream.common,
+            Kind::Datagram(datagram) => &datagram.common,
+            _ => return Err(Errno::ENOTSOCK),
+        };
+        let fits = ip.is_unspecified() || common.ip.freebind || self.host.is_own_address(ip);
+        fits.then_some(()).ok_or(Errno::EADDRNOTAVAIL)
+    }
+
+    /// A call that may have dissolved a stream's association: a port that the host had chosen is
+    /// free.
+    pub(crate) fn release_port(&mut self, handle: Handle) {
+        if let Ok(Kind::Stream(stream)) = self.files.get_mut(handle).map(|file| &mut file.kind)
+            && stream.bound.is_some_and(|bound| bound.port() == 0)
+            && let Some(port) = stream.claimed.take()
+        {
+            self.bindings.remove(port, handle);
+        }
+    }
+
+    /// A stream claims an address; EADDRINUSE when others do not bear it.
+    fn claim(&mut self, handle: Handle, addr: SocketAddr, listening: bool) -> Result<()> {
+        let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind else {
+            return Err(Errno::ENOTSOCK);
+        };
+        let common = &stream.common;
+        let binding = Binding {
+            owner: handle,
+            ip: addr.ip(),
+            v6only: common.ip.v6only,
+            reuse_addr: common.reuse_addr,
+            reuse_port: common.reuse_port,
+            listening,
+        };
+        let mut addr = addr;
+        let chosen = addr.port() == 0;
+        if chosen {
+            if common.ip.bind_address_no_port && !listening {
+                stream.bound = Some(addr);
+                return Ok(());
+            }
+            let bindings = &self.bindings;
+            let port = self
+                .host
+                .tcp_free_port(addr.ip(), |port| !bindings.is_used(port));
+            addr.set_port(port.map_err(|_| Errno::EADDRINUSE)?);
+        } else if self.bindings.conflicts(addr.port(), &binding) {
+            return Err(Errno::EADDRINUSE);
+        }
+        self.bindings.insert(addr.port(), binding);
+        stream.bound = Some(addr);
+        stream.port_chosen |= chosen;
+        stream.claimed = Some(addr.port());
+        Ok(())
+    }
+}
+
+/// The address that `bind` is about: of the socket's family, and mapped ones as the IPv4 addresses
+/// that they are.
+fn to_bind(domain: i32, v6only: bool, addr: SockAddr) -> Result<SocketAddr> {
+    let fits = match addr {
+        SockAddr::V4(_) => domain == AF_INET,
+        SockAddr::V6(_) => domain == AF_INET6,
+        SockAddr::Unspec => false,
+    };
+    let addr = addr.canonical().filter(|_| fits);
+    let addr = addr.ok_or(Errno::EAFNOSUPPORT)?;
+    if domain == AF_INET6 && v6only && addr.is_ipv4() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(addr)
+}

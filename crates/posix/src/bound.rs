@@ -1,0 +1,76 @@
+//! Which addresses streams are bound to, and which bindings bear each other (`SO_REUSEADDR`,
+//! `SO_REUSEPORT`).
+
+use alloc::collections::BTreeMap;
+use core::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use crate::files::Handle;
+
+/// A socket's claim on an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    pub(crate) owner: Handle,
+    pub(crate) ip: IpAddr,
+    /// An unspecified IPv6 address that leaves IPv4 to others.
+    pub(crate) v6only: bool,
+    pub(crate) reuse_addr: bool,
+    pub(crate) reuse_port: bool,
+    pub(crate) listening: bool,
+}
+
+impl Binding {
+    fn covers(&self, ip: IpAddr) -> bool {
+        match self.ip {
+            IpAddr::V6(own) if own.is_unspecified() => ip.is_ipv6() || !self.v6only,
+            IpAddr::V4(own) if own.is_unspecified() => ip.is_ipv4(),
+            own => own == ip,
+        }
+    }
+
+    /// Both cannot be.
+    fn conflicts(&self, other: &Self) -> bool {
+        let overlap = self.covers(other.ip) || other.covers(self.ip);
+        let quiet = !self.listening && !other.listening;
+        let borne =
+            self.reuse_addr && other.reuse_addr && quiet || self.reuse_port && other.reuse_port;
+        overlap && !borne
+    }
+}
+
+/// All bindings, by port.
+#[derive(Default, Debug)]
+pub(crate) struct Bindings(BTreeMap<u16, SmallVec<[Binding; 1]>>);
+
+impl Bindings {
+    /// Somebody has the port.
+    pub(crate) fn is_used(&self, port: u16) -> bool {
+        self.0.contains_key(&port)
+    }
+
+    /// Others than its owner do not bear `binding`.
+    pub(crate) fn conflicts(&self, port: u16, binding: &Binding) -> bool {
+        let there = self.0.get(&port).into_iter().flatten();
+        there
+            .filter(|known| known.owner != binding.owner)
+            .any(|known| known.conflicts(binding))
+    }
+
+    /// Claims, in place of what the owner had claimed there.
+    pub(crate) fn insert(&mut self, port: u16, binding: Binding) {
+        let there = self.0.entry(port).or_default();
+        there.retain(|known| known.owner != binding.owner);
+        there.push(binding);
+    }
+
+    /// The owner of a claim let go.
+    pub(crate) fn remove(&mut self, port: u16, owner: Handle) {
+        if let Some(there) = self.0.get_mut(&port) {
+            there.retain(|known| known.owner != owner);
+            if there.is_empty() {
+                self.0.remove(&port);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Ancillary data: `struct cmsghdr` in Linux's 64-bit layout (length, level, type; everything
+//! aligned to eight bytes).
+
+use core::ops::Range;
+
+use crate::abi::MSG_CTRUNC;
+use crate::errno::{Errno, Result};
+
+/// Bytes of the header.
+const HEADER: usize = 16;
+
+const fn aligned(len: usize) -> usize {
+    (len + 7) & !7
+}
+
+/// Writes messages into a control buffer.
+#[derive(Debug)]
+pub(crate) struct Writer<'a> {
+    out: &'a mut [u8],
+    used: usize,
+    /// `MSG_CTRUNC` when something did not fit.
+    pub(crate) flags: i32,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) const fn new(out: &'a mut [u8]) -> Self {
+        Self {
+            out,
+            used: 0,
+            flags: 0,
+        }
+    }
+
+    /// Bytes used, padding included.
+    pub(crate) const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Appends a message; one that does not fit is cut short, or left out.
+    pub(crate) fn put(&mut self, level: i32, kind: i32, data: &[u8]) {
+        let room = &mut self.out[self.used..];
+        if room.len() < HEADER {
+            self.flags |= MSG_CTRUNC;
+            return;
+        }
+        let len = data.len().min(room.len() - HEADER);
+        if len < data.len() {
+            self.flags |= MSG_CTRUNC;
+        }
+        room[..8].copy_from_slice(&((HEADER + len) as u64).to_ne_bytes());
+        room[8..12].copy_from_slice(&level.to_ne_bytes());
+        room[12..16].copy_from_slice(&kind.to_ne_bytes());
+        room[HEADER..HEADER + len].copy_from_slice(&data[..len]);
+        let end = aligned(HEADER + len).min(room.len());
+        room[HEADER + len..end].fill(0);
+        self.used += end;
+    }
+}
+
+/// A message in a control buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) level: i32,
+    pub(crate) kind: i32,
+    pub(crate) data: &'a [u8],
+}
+
+/// Reads messages; EINVAL once for one whose length makes no sense.
+pub(crate) fn messages(control: &[u8]) -> impl Iterator<Item = Result<Message<'_>>> {
+    let mut rest = control;
+    core::iter::from_fn(move || {
+        let header = rest.first_chunk::<HEADER>()?;
+        let part = |range: Range<usize>| {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(&header[range]);
+            i32::from_ne_bytes(bytes)
+        };
+        let mut len = [0; 8];
+        len.copy_from_slice(&header[..8]);
+        let len = usize::try_from(u64::from_ne_bytes(len)).unwrap_or(usize::MAX);
+        let (level, kind) = (part(8..12), part(12..16));
+        let Some(data) = rest.get(HEADER..len) else {
+            rest = &[];
+            return Some(Err(Errno::EINVAL));
+        };
+        rest = rest.get(aligned(len)..).unwrap_or(&[]);
+        Some(Ok(Message { level, kind, data }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::{Message, Writer, messages};
+    use crate::abi::MSG_CTRUNC;
+    use crate::errno::Errno;
+
+    #[test]
+    fn messages_and_back() {
+        let mut buffer = [0xff; 64];
+        let mut writer = Writer::new(&mut buffer);
+        writer.put(1, 37, &[1, 2, 3]);
+        writer.put(6, 36, &[4; 8]);
+        assert_eq!((writer.used(), writer.flags), (48, 0));
+        writer.put(0, 11, &[5; 4]);
+        assert_eq!((writer.used(), writer.flags), (64, MSG_CTRUNC));
+        let read: Vec<_> = messages(&buffer[..48]).collect();
+        let message = |level, kind, data| Ok(Message { level, kind, data });
+        assert_eq!(
+            read,
+            [message(1, 37, &[1, 2, 3][..]), message(6, 36, &[4; 8])]
+        );
+    }
+
+    #[test]
+    fn lengths_that_make_no_sense() {
+        for len in [0_u64, 15, 17, u64::MAX] {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&len.to_ne_bytes());
+            let read: Vec<_> = messages(&bytes).collect();
+            assert_eq!(read, [Err(Errno::EINVAL)], "{len}");
+        }
+        assert_eq!(messages(&[0; 15]).count(), 0);
+    }
+}

@@ -1,0 +1,188 @@
+//! A UDP socket.
+
+mod io;
+mod options;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use fullsend_stack::{Host, UdpId};
+
+use crate::SockAddr;
+use crate::abi::{
+    AF_INET, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, SHUT_RD,
+    SHUT_RDWR, SHUT_WR, SIOCINQ, SIOCOUTQ,
+};
+use crate::errno::{Errno, Result};
+use crate::sockopt::Common;
+use crate::wake::Wakers;
+
+/// `net.core.rmem_default` and `wmem_default`.
+const DEFAULT_BUFFER: u32 = 212_992;
+
+/// A UDP socket.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    pub(crate) domain: i32,
+    udp: Option<UdpId>,
+    /// As bound by the user, canonical.
+    pub(crate) bound: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    /// The address of ours that the peer sees.
+    source: Option<SocketAddr>,
+    shut_read: bool,
+    shut_write: bool,
+    pub(crate) common: Common,
+    rcvbuf: u32,
+    sndbuf: u32,
+    mark: u32,
+    priority: u32,
+}
+
+impl Datagram {
+    pub(crate) const fn new(domain: i32) -> Self {
+        Self {
+            domain,
+            udp: None,
+            bound: None,
+            peer: None,
+            source: None,
+            shut_read: false,
+            shut_write: false,
+            common: Common::new(),
+            rcvbuf: DEFAULT_BUFFER,
+            sndbuf: DEFAULT_BUFFER,
+            mark: 0,
+            priority: 0,
+        }
+    }
+
+    /// Binds in the host; port 0 means "choose".
+    pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
+        let id = host.udp_bind(local)?;
+        host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
+        self.udp = Some(id);
+        let local = host.udp_addr(id)?;
+        self.bound = Some(local);
+        Ok(local)
+    }
+
+    /// The host's socket; one that is not bound yet gets a port.
+    fn socket(&mut self, host: &mut Host) -> Result<UdpId> {
+        if self.udp.is_none() {
+            let any = SockAddr::any(self.domain).canonical();
+            self.bind(host, any.ok_or(Errno::EINVAL)?)?;
+        }
+        self.udp.ok_or(Errno::EINVAL)
+    }
+
+    pub(crate) fn connect(&mut self, host: &mut Host, addr: SockAddr) -> Result<()> {
+        if addr == SockAddr::Unspec {
+            if let Some(id) = self.udp {
+                host.udp_connect(id, None)?;
+            }
+            self.peer = None;
+            self.source = None;
+            return Ok(());
+        }
+        let peer = self.destination(addr)?;
+        let source = host.source_address(peer.ip())?;
+        let id = self.socket(host)?;
+        host.udp_connect(id, Some(peer))?;
+        let port = host.udp_addr(id)?.port();
+        self.source = Some(SocketAddr::new(source, port));
+        self.peer = Some(peer);
+        Ok(())
+    }
+
+    /// Where a datagram goes; the unspecified address is the host itself.
+    fn destination(&self, addr: SockAddr) -> Result<SocketAddr> {
+        let to = match addr {
+            SockAddr::V4(_) if self.domain == AF_INET => addr.canonical(),
+            // An IPv6 socket takes a plain IPv4 address for a mapped one.
+            SockAddr::V4(_) | SockAddr::V6(_) if self.domain != AF_INET => addr.canonical(),
+            _ => None,
+        };
+        let to = to.ok_or(Errno::EAFNOSUPPORT)?;
+        if self.domain != AF_INET && self.common.ip.v6only && to.is_ipv4() {
+            return Err(Errno::ENETUNREACH);
+        }
+        let ip = match to.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Ok(SocketAddr::new(ip, to.port()))
+    }
+
+    pub(crate) fn local(&self) -> SockAddr {
+        let own = self.bound.filter(|own| !own.ip().is_unspecified());
+        match own.or(self.source).or(self.bound) {
+            Some(addr) => SockAddr::shown_in(self.domain, addr),
+            None => SockAddr::any(self.domain),
+        }
+    }
+
+    pub(crate) fn peer(&self) -> Result<SockAddr> {
+        let peer = self.peer.ok_or(Errno::ENOTCONN)?;
+        Ok(SockAddr::shown_in(self.domain, peer))
+    }
+
+    /// Shuts halves; ENOTCONN without a peer, but they are shut all the same.
+    pub(crate) fn shutdown(&mut self, how: i32) -> Result<()> {
+        match how {
+            SHUT_RD => self.shut_read = true,
+            SHUT_WR => self.shut_write = true,
+            SHUT_RDWR => (self.shut_read, self.shut_write) = (true, true),
+            _ => return Err(Errno::EINVAL),
+        }
+        self.peer.map(|_| ()).ok_or(Errno::ENOTCONN)
+    }
+
+    /// Readiness in `EPOLL*` bits: there is always room to write.
+    pub(crate) fn events(&self, host: &mut Host) -> u32 {
+        let mut events = EPOLLOUT | EPOLLWRNORM;
+        if let Some(id) = self.udp {
+            if host.udp_has_error(id).unwrap_or(false) {
+                events |= EPOLLERR;
+            }
+            if matches!(host.udp_first_len(id), Ok(Some(_))) {
+                events |= EPOLLIN | EPOLLRDNORM;
+            }
+        }
+        if self.shut_read {
+            events |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+        }
+        if self.shut_read && self.shut_write {
+            events |= EPOLLHUP;
+        }
+        events
+    }
+
+    /// The next change is to be told.
+    pub(crate) fn watch(&self, host: &mut Host, wakers: &Wakers) {
+        if let Some(id) = self.udp {
+            // A handle of ours is valid until it is closed.
+            let _ = host.udp_watch(id, &wakers.read);
+        }
+    }
+
+    pub(crate) fn ioctl(&self, host: &mut Host, request: u32) -> Result<i32> {
+        match (request, self.udp) {
+            (SIOCINQ, Some(id)) => Ok(host.udp_first_len(id)?.unwrap_or(0) as i32),
+            (SIOCINQ | SIOCOUTQ, _) => Ok(0),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    pub(crate) fn close(&mut self, host: &mut Host) {
+        if let Some(id) = self.udp.take() {
+            host.udp_close(id);
+        }
+    }
+
+    /// `SO_ERROR`: what ICMP told, once.
+    pub(super) fn take_error(&self, host: &mut Host) -> Option<Errno> {
+        let error = host.udp_take_error(self.udp?).ok().flatten();
+        error.map(Errno::from)
+    }
+}

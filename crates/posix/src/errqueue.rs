@@ -1,0 +1,200 @@
+//! The error queue (`MSG_ERRQUEUE`): completions of `MSG_ZEROCOPY`, times of what was sent, ICMP.
+//! Each is a `struct sock_extended_err`, and the address of who told, behind each other.
+
+use alloc::collections::VecDeque;
+
+use fullsend_units::Instant;
+
+use crate::Received;
+use crate::abi::{
+    AF_INET6, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVERR, MSG_ERRQUEUE,
+    SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_TIMESTAMPING, SO_EE_ORIGIN_ZEROCOPY,
+    SOF_TIMESTAMPING_OPT_ID,
+};
+use crate::addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
+use crate::cmsg::Writer;
+use crate::errno::{Errno, Result};
+use crate::stamps::{Clock, Stamps};
+
+/// Most that wait at one socket; then the newest times are not told.
+const MAX: usize = 1024;
+/// `ENOMSG`: what the entries of times say.
+const ENOMSG: u32 = 42;
+/// Bytes of `struct sock_extended_err`.
+const EXTENDED_ERR_LEN: usize = 16;
+
+/// Something to tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Notice {
+    /// Calls with `MSG_ZEROCOPY`, from the first to the last, whose memory is the user's again;
+    /// `copied`: it never was needed.
+    Zerocopy { first: u32, last: u32, copied: bool },
+    /// A byte reached a stage (`SCM_TSTAMP_*`).
+    Stamp { stage: u32, key: u32, at: Instant },
+}
+
+impl Notice {
+    /// `struct sock_extended_err`.
+    fn extended_err(self, stamps: &Stamps) -> [u8; EXTENDED_ERR_LEN] {
+        let (errno, origin, code, info, data) = match self {
+            Self::Zerocopy {
+                first,
+                last,
+                copied,
+            } => {
+                let code = if copied {
+                    SO_EE_CODE_ZEROCOPY_COPIED
+                } else {
+                    0
+                };
+                (0, SO_EE_ORIGIN_ZEROCOPY, code, first, last)
+            }
+            Self::Stamp { stage, key, .. } => {
+                let key = if stamps.has(SOF_TIMESTAMPING_OPT_ID) {
+                    key
+                } else {
+                    0
+                };
+                (ENOMSG, SO_EE_ORIGIN_TIMESTAMPING, 0, stage, key)
+            }
+        };
+        let mut out = [0; EXTENDED_ERR_LEN];
+        out[..4].copy_from_slice(&errno.to_ne_bytes());
+        out[4] = origin;
+        out[6] = code;
+        out[8..12].copy_from_slice(&info.to_ne_bytes());
+        out[12..].copy_from_slice(&data.to_ne_bytes());
+        out
+    }
+}
+
+/// What waits to be told.
+#[derive(Debug)]
+pub(crate) struct ErrQueue {
+    notices: VecDeque<Notice>,
+    /// Ever queued, so that those who wait see a change.
+    pub(crate) count: u64,
+}
+
+impl ErrQueue {
+    pub(crate) const fn new() -> Self {
+        Self {
+            notices: VecDeque::new(),
+            count: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.notices.is_empty()
+    }
+
+    /// Queues. Completions that follow each other become one.
+    pub(crate) fn push(&mut self, notice: Notice) {
+        self.count += 1;
+        if let (
+            Some(Notice::Zerocopy {
+                last, copied: same, ..
+            }),
+            Notice::Zerocopy {
+                first,
+                last: end,
+                copied,
+            },
+        ) = (self.notices.back_mut(), notice)
+            && *same == copied
+            && last.wrapping_add(1) == first
+        {
+            *last = end;
+            return;
+        }
+        let must = matches!(notice, Notice::Zerocopy { .. });
+        if must || self.notices.len() < MAX {
+            self.notices.push_back(notice);
+        }
+    }
+
+    /// Takes the first, as control messages of a socket of `domain`. EAGAIN when there is none.
+    pub(crate) fn receive(
+        &mut self,
+        domain: i32,
+        stamps: &Stamps,
+        clock: Clock,
+        control: &mut [u8],
+    ) -> Result<Received> {
+        let notice = self.notices.pop_front().ok_or(Errno::EAGAIN)?;
+        let mut out = Writer::new(control);
+        if let Notice::Stamp { at, .. } = notice {
+            stamps.tell(clock, at, &mut out);
+        }
+        let mut error = [0; EXTENDED_ERR_LEN + SOCKADDR_IN6_LEN];
+        error[..EXTENDED_ERR_LEN].copy_from_slice(&notice.extended_err(stamps));
+        if domain == AF_INET6 {
+            out.put(IPPROTO_IPV6, IPV6_RECVERR, &error);
+        } else {
+            let len = EXTENDED_ERR_LEN + SOCKADDR_IN_LEN;
+            out.put(IPPROTO_IP, IP_RECVERR, &error[..len]);
+        }
+        Ok(Received {
+            flags: MSG_ERRQUEUE | out.flags,
+            control_len: out.used(),
+            ..Received::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Instant, Nanos};
+
+    use super::{ErrQueue, Notice};
+    use crate::abi::{AF_INET, AF_INET6, MSG_ERRQUEUE};
+    use crate::errno::Errno;
+    use crate::stamps::{Clock, Stamps};
+
+    const CLOCK: Clock = Clock {
+        now: Instant::ZERO,
+        epoch: Nanos::ZERO,
+    };
+
+    fn completed(first: u32, last: u32, copied: bool) -> Notice {
+        Notice::Zerocopy {
+            first,
+            last,
+            copied,
+        }
+    }
+
+    #[test]
+    fn completions_join_and_are_laid_out_as_the_kernel_does() {
+        let mut queue = ErrQueue::new();
+        for notice in [
+            completed(0, 0, false),
+            completed(1, 1, false),
+            completed(2, 2, true),
+            completed(4, 4, true),
+        ] {
+            queue.push(notice);
+        }
+        let mut control = [0; 128];
+        let mut next = |domain| {
+            let got = queue.receive(domain, &Stamps::new(), CLOCK, &mut control)?;
+            assert_eq!((got.len, got.flags), (0, MSG_ERRQUEUE));
+            Ok((got.control_len, control))
+        };
+        let (len, control) = next(AF_INET).unwrap();
+        // Header; errno, origin, type, code; first; last; no address.
+        assert_eq!(len, 16 + 32);
+        assert_eq!(control[..8], 48_u64.to_ne_bytes());
+        assert_eq!(control[8..16], [0, 0, 0, 0, 11, 0, 0, 0]);
+        assert_eq!(
+            control[16..32],
+            [0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
+        );
+        let (len, control) = next(AF_INET6).unwrap();
+        assert_eq!(len, 16 + 48);
+        assert_eq!(control[8..16], [41, 0, 0, 0, 25, 0, 0, 0]);
+        assert_eq!(control[16..24], [0, 0, 0, 0, 5, 0, 1, 0]);
+        assert!(next(AF_INET).is_ok());
+        assert_eq!(next(AF_INET), Err(Errno::EAGAIN));
+    }
+}

@@ -1,0 +1,59 @@
+//! `ioctl(2)`: how much waits in a queue, the urgent mark, `FIONBIO`.
+
+use fullsend_stack::Host;
+use fullsend_tcp::State;
+
+use crate::Posix;
+use crate::abi::{FIONBIO, SIOCATMARK, SIOCINQ, SIOCOUTQ, SIOCOUTQNSD};
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+use crate::stream::{Core, Stream};
+
+impl Posix {
+    /// `ioctl(2)`: the value that the request gives. `argument` is that of `FIONBIO`. ENOTTY for
+    /// what is not known.
+    pub fn ioctl(&mut self, handle: Handle, request: u32, argument: i32) -> Result<i32> {
+        self.collect();
+        let file = self.files.get_mut(handle)?;
+        if request == FIONBIO {
+            file.nonblocking = argument != 0;
+            return Ok(0);
+        }
+        match &mut file.kind {
+            Kind::Stream(stream) => stream.ioctl(&mut self.host, request),
+            Kind::Datagram(datagram) => datagram.ioctl(&mut self.host, request),
+            Kind::PipeReader(pipe) if request == SIOCINQ => Ok(pipe.held.len() as i32),
+            &mut Kind::PipeWriter(reader) if request == SIOCINQ => {
+                Ok(self.pipe_of(reader).map_or(0, |pipe| pipe.held.len()) as i32)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+}
+
+impl Stream {
+    fn ioctl(&self, host: &mut Host, request: u32) -> Result<i32> {
+        if !matches!(request, SIOCINQ | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK) {
+            return Err(Errno::ENOTTY);
+        }
+        let id = match self.core {
+            Core::Connection(id) => id,
+            // Urgent text of nothing is at its mark: there is none.
+            _ if request == SIOCATMARK => return Ok(0),
+            Core::Listener(_) => return Err(Errno::EINVAL),
+            Core::None => return Ok(0),
+        };
+        let queues = host.tcp_queues(id)?;
+        // A FIN takes up a number, as long as it is not acknowledged.
+        let fin = matches!(
+            self.state(host),
+            State::FinWait1 | State::Closing | State::LastAck
+        );
+        Ok(match request {
+            SIOCINQ => queues.readable as i32,
+            SIOCOUTQ => (queues.unacked + usize::from(fin)) as i32,
+            SIOCOUTQNSD => queues.unsent as i32,
+            _ => host.tcp_at_mark(id)?.into(),
+        })
+    }
+}

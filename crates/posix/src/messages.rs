@@ -1,0 +1,106 @@
+//! `sendmsg(2)` and `recvmsg(2)`, and their kin that lends memory.
+
+use fullsend_buf::Slice;
+use fullsend_units::{Instant, Nanos};
+
+use crate::abi::MSG_FASTOPEN;
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+use crate::stamps::Clock;
+use crate::{Posix, Received, SockAddr};
+
+impl Posix {
+    /// What the world's clock (nanoseconds since 1970) shows at the host's zero: times of
+    /// `SO_TIMESTAMPING` and its kin are told in it.
+    pub const fn set_epoch(&mut self, epoch: Nanos) {
+        self.epoch = epoch;
+    }
+
+    /// `sendmsg(2)`; how many bytes were taken. `control` is made of Linux's `cmsghdr`s.
+    ///
+    /// Bytes are copied: a call with `MSG_ZEROCOPY` completes at once as copied.
+    /// [`send_lent`](Self::send_lent) does not copy. No signal is ever raised: `MSG_NOSIGNAL` is
+    /// the layer's above.
+    pub fn sendmsg(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        data: &[&[u8]],
+        flags: i32,
+        dest: Option<SockAddr>,
+        control: &[u8],
+    ) -> Result<usize> {
+        let host = &mut self.host;
+        let result = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => match dest {
+                Some(dest) if flags & MSG_FASTOPEN != 0 && stream.is_unconnected() => {
+                    stream.send_opening(host, now, data, flags, dest)
+                }
+                // As on Linux, a stream takes no notice of an address.
+                _ => stream.send(host, now, data, flags, control),
+            },
+            Kind::Datagram(datagram) => {
+                let result = datagram.send(host, now, data, flags, dest);
+                self.arm_if_watched(handle);
+                result
+            }
+            _ => Err(Errno::ENOTSOCK),
+        };
+        if let Err(Errno::EINPROGRESS) = result {
+            self.arm(handle);
+        }
+        self.tell_of_notices(handle);
+        self.arm_if_blocked(handle, result)
+    }
+
+    /// Sends memory that the caller lends, without copying it; how many bytes were taken, from the
+    /// front. With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the error queue tells when the memory is no
+    /// longer used; without, its owner is dropped then. On a stream; flags beside `MSG_MORE` and
+    /// `MSG_ZEROCOPY` have no effect.
+    pub fn send_lent(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        data: Slice,
+        flags: i32,
+    ) -> Result<usize> {
+        let result = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => stream.send_lent(&mut self.host, now, data, flags),
+            Kind::Datagram(_) => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::ENOTSOCK),
+        };
+        self.tell_of_notices(handle);
+        self.arm_if_blocked(handle, result)
+    }
+
+    /// A call may have put something into the error queue itself.
+    fn tell_of_notices(&mut self, handle: Handle) {
+        if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
+            && stream.has_queued_notices()
+        {
+            self.notify(handle, crate::wake::Key::Any);
+        }
+    }
+
+    /// `recvmsg(2)`. `MSG_WAITALL` has no effect on what is there already: who blocks asks again
+    /// until it has [`receive_target`](Self::receive_target).
+    pub fn recvmsg(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        data: &mut [&mut [u8]],
+        flags: i32,
+        control: &mut [u8],
+    ) -> Result<Received> {
+        let host = &mut self.host;
+        let epoch = self.epoch;
+        let result = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => {
+                stream.receive(host, Clock { now, epoch }, data, flags, control)
+            }
+            Kind::Datagram(datagram) => datagram.receive(host, data, flags),
+            _ => Err(Errno::ENOTSOCK),
+        };
+        self.arm_if_blocked(handle, result)
+    }
+}

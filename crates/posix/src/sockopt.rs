@@ -1,0 +1,138 @@
+//! `setsockopt` and `getsockopt`: the levels, and how values stand in bytes.
+
+/// What an option of a stream is: as its connection says, as it was set while there is none, or
+/// the default.
+macro_rules! setting {
+    ($stream:ident, $host:expr, $field:ident, $option:ident, $default:expr) => {
+        match $stream.live($host) {
+            Some(options) => options.$field,
+            None => {
+                let own = $stream.find(|option| match *option {
+                    fullsend_tcp::SocketOption::$option(value) => Some(value),
+                    _ => None,
+                });
+                own.unwrap_or($default)
+            }
+        }
+    };
+}
+
+mod ip;
+mod socket;
+mod tcp;
+
+use alloc::vec::Vec;
+
+use fullsend_units::Instant;
+
+use crate::Posix;
+use crate::abi::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use crate::errno::{Errno, Result};
+use crate::files::{Handle, Kind};
+
+pub(crate) use ip::IpOptions;
+pub(crate) use socket::Common;
+
+/// A value that `getsockopt` gives.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Int(i32),
+    /// An integer of the IP level: where there is room for a byte only, and it fits, it is one.
+    Small(i32),
+    Bytes(Vec<u8>),
+}
+
+impl Value {
+    /// Writes as much as fits, and says how much.
+    fn put(&self, out: &mut [u8]) -> usize {
+        match self {
+            Self::Small(value) if (1..4).contains(&out.len()) && (0..256).contains(value) => {
+                out[0] = *value as u8;
+                1
+            }
+            Self::Int(value) | Self::Small(value) => put(out, &value.to_ne_bytes()),
+            Self::Bytes(bytes) => put(out, bytes),
+        }
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Int(value.into())
+    }
+}
+
+fn put(out: &mut [u8], bytes: &[u8]) -> usize {
+    let n = out.len().min(bytes.len());
+    out[..n].copy_from_slice(&bytes[..n]);
+    n
+}
+
+/// An `int`; EINVAL when there are too few bytes.
+pub(crate) fn int(value: &[u8]) -> Result<i32> {
+    let bytes = value.first_chunk().ok_or(Errno::EINVAL)?;
+    Ok(i32::from_ne_bytes(*bytes))
+}
+
+/// An `int` of 0 or 1.
+fn strict_flag(value: &[u8]) -> Result<bool> {
+    match int(value)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// An `int` in a range.
+fn int_in(value: &[u8], range: core::ops::RangeInclusive<i32>) -> Result<i32> {
+    let value = int(value)?;
+    range.contains(&value).then_some(value).ok_or(Errno::EINVAL)
+}
+
+impl Posix {
+    /// `setsockopt(2)`. ENOPROTOOPT for what is not known here, or cannot be honoured.
+    pub fn setsockopt(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> Result<()> {
+        match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => match level {
+                SOL_SOCKET => stream.set_socket(&mut self.host, now, name, value),
+                IPPROTO_TCP => stream.set_tcp(&mut self.host, now, name, value),
+                IPPROTO_IP => stream.set_ip(&mut self.host, now, name, value),
+                IPPROTO_IPV6 => stream.set_ipv6(&mut self.host, now, name, value),
+                _ => Err(Errno::ENOPROTOOPT),
+            },
+            Kind::Datagram(datagram) => datagram.set(&mut self.host, level, name, value),
+            _ => Err(Errno::ENOTSOCK),
+        }
+    }
+
+    /// `getsockopt(2)`; how many bytes of `value` were filled.
+    pub fn getsockopt(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> Result<usize> {
+        self.collect();
+        let got = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => match level {
+                SOL_SOCKET => stream.get_socket(&mut self.host, name, value.len()),
+                IPPROTO_TCP => stream.get_tcp(&mut self.host, now, name),
+                IPPROTO_IP => stream.get_ip(&mut self.host, name),
+                IPPROTO_IPV6 => stream.get_ipv6(&mut self.host, name),
+                _ => Err(Errno::ENOPROTOOPT),
+            },
+            Kind::Datagram(datagram) => datagram.get(&mut self.host, level, name),
+            _ => Err(Errno::ENOTSOCK),
+        };
+        Ok(got?.put(value))
+    }
+}

@@ -1,0 +1,218 @@
+//! `IPPROTO_IP` and `IPPROTO_IPV6`.
+
+use fullsend_stack::Host;
+use fullsend_tcp::{MtuDiscover, SocketOption};
+use fullsend_units::Instant;
+
+use super::{Value, int};
+use crate::abi::{
+    AF_INET6, IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_MTU, IP_MTU_DISCOVER, IP_RECVERR, IP_TOS,
+    IP_TTL, IPV6_FREEBIND, IPV6_MTU, IPV6_MTU_DISCOVER, IPV6_RECVERR, IPV6_TCLASS,
+    IPV6_UNICAST_HOPS, IPV6_V6ONLY,
+};
+use crate::errno::{Errno, Result};
+use crate::stream::Stream;
+
+/// The default TTL and hop limit.
+const DEFAULT_TTL: u8 = 64;
+
+/// What sockets keep of these levels.
+#[derive(Clone, Debug)]
+pub(crate) struct IpOptions {
+    pub(crate) recverr: bool,
+    pub(crate) recverr6: bool,
+    /// Addresses that are not ours may be bound.
+    pub(crate) freebind: bool,
+    pub(crate) bind_address_no_port: bool,
+    pub(crate) v6only: bool,
+}
+
+impl IpOptions {
+    pub(crate) const fn new() -> Self {
+        Self {
+            recverr: false,
+            recverr6: false,
+            freebind: false,
+            bind_address_no_port: false,
+            v6only: false,
+        }
+    }
+
+    /// Sets what only is kept here; `None` when the option is none of those.
+    pub(crate) fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
+        match name {
+            IP_RECVERR => self.recverr = number(value)? != 0,
+            IP_FREEBIND if value.is_empty() => return Err(Errno::EINVAL),
+            IP_FREEBIND => self.freebind = number(value)? != 0,
+            IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port = number(value)? != 0,
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    pub(crate) fn get_ip(&self, name: i32) -> Option<Value> {
+        Some(Value::Small(i32::from(match name {
+            IP_RECVERR => self.recverr,
+            IP_FREEBIND => self.freebind,
+            IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port,
+            _ => return None,
+        })))
+    }
+
+    /// Sets what only is kept here; `None` when the option is none of those.
+    pub(crate) fn set_ipv6(&mut self, name: i32, value: &[u8], bound: bool) -> Result<Option<()>> {
+        match name {
+            IPV6_RECVERR => self.recverr6 = int(value)? != 0,
+            IPV6_FREEBIND => self.freebind = int(value)? != 0,
+            IPV6_V6ONLY if bound => return Err(Errno::EINVAL),
+            IPV6_V6ONLY => self.v6only = int(value)? != 0,
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    pub(crate) fn get_ipv6(&self, name: i32) -> Option<Value> {
+        Some(match name {
+            IPV6_RECVERR => self.recverr6.into(),
+            IPV6_FREEBIND => self.freebind.into(),
+            IPV6_V6ONLY => self.v6only.into(),
+            _ => return None,
+        })
+    }
+}
+
+/// An integer of the IPv4 level: four bytes, or one.
+pub(crate) fn number(value: &[u8]) -> Result<i32> {
+    match value {
+        [] => Ok(0),
+        [byte, ..] if value.len() < 4 => Ok((*byte).into()),
+        _ => int(value),
+    }
+}
+
+/// `IP_PMTUDISC_*`. Those without a use here (INTERFACE, OMIT) are refused.
+pub(crate) fn mtu_discover(value: i32) -> Result<MtuDiscover> {
+    match value {
+        0 => Ok(MtuDiscover::Dont),
+        1 => Ok(MtuDiscover::Want),
+        2 => Ok(MtuDiscover::Do),
+        3 => Ok(MtuDiscover::Probe),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+pub(crate) const fn mtu_discover_number(how: MtuDiscover) -> i32 {
+    match how {
+        MtuDiscover::Dont => 0,
+        MtuDiscover::Want => 1,
+        MtuDiscover::Do => 2,
+        MtuDiscover::Probe => 3,
+    }
+}
+
+/// A TTL, hop limit or traffic class; -1 is the default.
+pub(crate) fn byte_or_default(value: i32, least: i32) -> Result<Option<u8>> {
+    match value {
+        -1 => Ok(None),
+        n if (least..256).contains(&n) => Ok(Some(n as u8)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+impl Stream {
+    pub(crate) fn set_ip(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        name: i32,
+        value: &[u8],
+    ) -> Result<()> {
+        if self.common.ip.set_ip(name, value)?.is_some() {
+            return Ok(());
+        }
+        let option = match name {
+            IP_TOS => SocketOption::IpTos(number(value)? as u8),
+            IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
+            IP_TTL => SocketOption::IpTtl(byte_or_default(number(value)?, 1)?),
+            IP_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(number(value)?)?),
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        self.set_option(host, now, option)
+    }
+
+    pub(crate) fn get_ip(&self, host: &mut Host, name: i32) -> Result<Value> {
+        if let Some(value) = self.common.ip.get_ip(name) {
+            return Ok(value);
+        }
+        Ok(Value::Small(match name {
+            IP_TOS => setting!(self, host, ip_tos, IpTos, 0).into(),
+            IP_TTL => {
+                let ttl = setting!(self, host, ip_ttl, IpTtl, None);
+                ttl.unwrap_or(DEFAULT_TTL).into()
+            }
+            IP_MTU_DISCOVER => self.mtu_discover(host),
+            IP_MTU => self.live(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
+            _ => return Err(Errno::ENOPROTOOPT),
+        }))
+    }
+
+    fn mtu_discover(&self, host: &mut Host) -> i32 {
+        let how = setting!(
+            self,
+            host,
+            ip_mtu_discover,
+            IpMtuDiscover,
+            MtuDiscover::Want
+        );
+        mtu_discover_number(how)
+    }
+
+    pub(crate) fn set_ipv6(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        name: i32,
+        value: &[u8],
+    ) -> Result<()> {
+        if self.domain != AF_INET6 {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        let bound = self.bound.is_some() || !self.is_unconnected();
+        if self.common.ip.set_ipv6(name, value, bound)?.is_some() {
+            return Ok(());
+        }
+        let option = match name {
+            IPV6_TCLASS => SocketOption::IpTos(byte_or_default(int(value)?, 0)?.unwrap_or(0)),
+            IPV6_UNICAST_HOPS => {
+                let hops = byte_or_default(int(value)?, 0)?;
+                // Nothing could be sent.
+                if hops == Some(0) {
+                    return Err(Errno::EINVAL);
+                }
+                SocketOption::IpTtl(hops)
+            }
+            IPV6_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(int(value)?)?),
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        self.set_option(host, now, option)
+    }
+
+    pub(crate) fn get_ipv6(&self, host: &mut Host, name: i32) -> Result<Value> {
+        if self.domain != AF_INET6 {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        if let Some(value) = self.common.ip.get_ipv6(name) {
+            return Ok(value);
+        }
+        Ok(Value::Int(match name {
+            IPV6_TCLASS => setting!(self, host, ip_tos, IpTos, 0).into(),
+            IPV6_UNICAST_HOPS => {
+                let hops = setting!(self, host, ip_ttl, IpTtl, None);
+                hops.unwrap_or(DEFAULT_TTL).into()
+            }
+            IPV6_MTU_DISCOVER => self.mtu_discover(host),
+            IPV6_MTU => self.live(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
+            _ => return Err(Errno::ENOPROTOOPT),
+        }))
+    }
+}

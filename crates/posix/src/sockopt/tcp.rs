@@ -1,0 +1,352 @@
+//! `IPPROTO_TCP`.
+
+use alloc::vec::Vec;
+
+use fullsend_stack::Host;
+use fullsend_tcp::congestion::{self, CcInfo};
+use fullsend_tcp::{FastopenKeys, SocketOption, State};
+use fullsend_units::{Instant, Nanos};
+
+use super::{Value, int, int_in, strict_flag};
+use crate::abi::{
+    TCP_CC_INFO, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT,
+    TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INFO, TCP_INQ, TCP_IS_MPTCP, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT,
+    TCP_QUICKACK, TCP_SYNCNT, TCP_TIMESTAMP, TCP_USER_TIMEOUT, TCP_WINDOW_CLAMP,
+};
+use crate::errno::{Errno, Result};
+use crate::stream::{Core, Stream, may_fastopen};
+use crate::tcp_info;
+
+/// Bytes of a congestion control's name (`TCP_CA_NAME_MAX`).
+const CA_NAME_MAX: usize = 16;
+/// Longest `TCP_LINGER2`.
+const LINGER2_MAX_SECONDS: i32 = 120;
+/// Longest `TCP_KEEPIDLE` and `TCP_KEEPINTVL`.
+const KEEP_MAX_SECONDS: i32 = 32_767;
+/// `TCP_MSS_DEFAULT`: what a socket without a path is said to use.
+const MSS_DEFAULT: u32 = 536;
+/// `BBR_UNIT`: gains in `struct tcp_bbr_info`.
+const BBR_UNIT: f64 = 256.0;
+
+const fn seconds(value: i32) -> Nanos {
+    Nanos::from_secs(value as u64)
+}
+
+const fn in_seconds(span: Nanos) -> i32 {
+    (span.as_millis() / 1000) as i32
+}
+
+fn fastopen_keys(value: &[u8]) -> Result<FastopenKeys> {
+    let (&primary, rest) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
+    let backup = match rest {
+        [] => None,
+        rest => Some(rest.try_into().map_err(|_| Errno::EINVAL)?),
+    };
+    Ok(FastopenKeys { primary, backup })
+}
+
+/// `struct tcp_bbr_info`, or nothing.
+fn cc_info(info: CcInfo) -> Vec<u8> {
+    let CcInfo::Bbr {
+        bw,
+        min_rtt,
+        pacing_gain,
+        cwnd_gain,
+    } = info
+    else {
+        return Vec::new();
+    };
+    let gain = |gain: f64| (gain * BBR_UNIT) as u32;
+    let min_rtt = min_rtt.as_micros().min(u32::MAX.into()) as u32;
+    [
+        bw.0 as u32,
+        (bw.0 >> 32) as u32,
+        min_rtt,
+        gain(pacing_gain),
+        gain(cwnd_gain),
+    ]
+    .iter()
+    .flat_map(|n| n.to_ne_bytes())
+    .collect()
+}
+
+impl Stream {
+    pub(crate) fn set_tcp(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        name: i32,
+        value: &[u8],
+    ) -> Result<()> {
+        use SocketOption as O;
+        let option = match name {
+            TCP_CONGESTION => return self.set_congestion(host, now, value),
+            TCP_NODELAY => O::TcpNodelay(int(value)? != 0),
+            TCP_CORK => O::TcpCork(int(value)? != 0),
+            TCP_QUICKACK => O::TcpQuickack(int(value)? & 1 != 0),
+            TCP_MAXSEG => match int(value)? {
+                0 => {
+                    self.forget_maxseg();
+                    return Ok(());
+                }
+                mss => O::TcpMaxseg(int_in(&mss.to_ne_bytes(), 88..=32_767)? as u16),
+            },
+            TCP_KEEPIDLE => O::TcpKeepidle(seconds(int_in(value, 1..=KEEP_MAX_SECONDS)?)),
+            TCP_KEEPINTVL => O::TcpKeepintvl(seconds(int_in(value, 1..=KEEP_MAX_SECONDS)?)),
+            TCP_KEEPCNT => O::TcpKeepcnt(int_in(value, 1..=127)? as u8),
+            TCP_SYNCNT => O::TcpSyncnt(int_in(value, 1..=127)? as u8),
+            TCP_LINGER2 => O::TcpLinger2(match int(value)? {
+                ..0 => None,
+                n => Some(seconds(n.min(LINGER2_MAX_SECONDS))),
+            }),
+            TCP_DEFER_ACCEPT => O::TcpDeferAccept(deferral(int(value)?)),
+            TCP_WINDOW_CLAMP => self.window_clamp(int(value)?)?,
+            TCP_USER_TIMEOUT => {
+                O::TcpUserTimeout(Nanos::from_millis(int_in(value, 0..=i32::MAX)? as u64))
+            }
+            TCP_NOTSENT_LOWAT => O::TcpNotsentLowat(int(value)? as u32),
+            TCP_INQ => {
+                self.inq = strict_flag(value)?;
+                return Ok(());
+            }
+            TCP_FASTOPEN_CONNECT => return self.set_fastopen_connect(host, strict_flag(value)?),
+            // As long as the connection is not being repaired.
+            TCP_TIMESTAMP => return Err(Errno::EPERM),
+            _ => self.fastopen_option(host, name, value)?,
+        };
+        self.set_option(host, now, option)
+    }
+
+    fn window_clamp(&self, value: i32) -> Result<SocketOption> {
+        // A clamp goes with the connection only.
+        if value == 0 && self.core != Core::None {
+            return Err(Errno::EINVAL);
+        }
+        Ok(SocketOption::TcpWindowClamp(value as u32))
+    }
+
+    fn fastopen_option(&mut self, host: &Host, name: i32, value: &[u8]) -> Result<SocketOption> {
+        let idle = !matches!(self.core, Core::Connection(_)) || self.state(host) == State::Closed;
+        match name {
+            TCP_FASTOPEN_KEY => Ok(SocketOption::TcpFastopenKey(fastopen_keys(value)?)),
+            TCP_FASTOPEN => {
+                let most = int_in(value, 0..=i32::MAX)? as u32;
+                idle.then_some(SocketOption::TcpFastopen(most))
+                    .ok_or(Errno::EINVAL)
+            }
+            TCP_FASTOPEN_NO_COOKIE => {
+                let on = strict_flag(value)?;
+                idle.then_some(SocketOption::TcpFastopenNoCookie(on))
+                    .ok_or(Errno::EINVAL)
+            }
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+
+    fn set_fastopen_connect(&mut self, host: &Host, on: bool) -> Result<()> {
+        if !may_fastopen(host) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !self.is_unconnected() {
+            return Err(Errno::EINVAL);
+        }
+        self.fastopen_connect = on;
+        Ok(())
+    }
+
+    fn set_congestion(&mut self, host: &mut Host, now: Instant, value: &[u8]) -> Result<()> {
+        if value.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let name = value.split(|&byte| byte == 0).next().unwrap_or(&[]);
+        let name = &name[..name.len().min(CA_NAME_MAX - 1)];
+        let known = congestion::AVAILABLE.iter();
+        let name = known.copied().find(|known| known.as_bytes() == name);
+        let name = name.ok_or(Errno::ENOENT)?;
+        if let Core::Connection(id) = self.core {
+            host.tcp_set_congestion(now, id, name)?;
+        }
+        self.congestion = Some(name);
+        Ok(())
+    }
+
+    fn congestion_name(&self, host: &mut Host) -> &'static str {
+        match self.live(host) {
+            Some(options) => options.tcp_congestion,
+            None => self
+                .congestion
+                .unwrap_or(host.sysctl().tcp_congestion_control),
+        }
+    }
+
+    fn nodelay(&self, host: &mut Host) -> bool {
+        setting!(self, host, tcp_nodelay, TcpNodelay, false)
+    }
+
+    pub(crate) fn get_tcp(&self, host: &mut Host, now: Instant, name: i32) -> Result<Value> {
+        let zero = Nanos::ZERO;
+        Ok(match name {
+            TCP_INFO => Value::Bytes(self.tcp_info(host, now)),
+            TCP_CC_INFO => Value::Bytes(match self.core {
+                Core::Connection(id) => cc_info(host.tcp_cc_info(id)?.1),
+                _ => Vec::new(),
+            }),
+            TCP_CONGESTION => {
+                let mut name = Vec::from(self.congestion_name(host));
+                name.resize(CA_NAME_MAX, 0);
+                Value::Bytes(name)
+            }
+            TCP_NODELAY => self.nodelay(host).into(),
+            TCP_CORK => setting!(self, host, tcp_cork, TcpCork, false).into(),
+            TCP_QUICKACK => setting!(self, host, tcp_quickack, TcpQuickack, true).into(),
+            TCP_MAXSEG => Value::Int(self.maxseg(host) as i32),
+            TCP_USER_TIMEOUT => {
+                let span = setting!(self, host, tcp_user_timeout, TcpUserTimeout, zero);
+                Value::Int(span.as_millis() as i32)
+            }
+            TCP_NOTSENT_LOWAT => {
+                let lowat = setting!(self, host, tcp_notsent_lowat, TcpNotsentLowat, 0);
+                Value::Int(lowat as i32)
+            }
+            TCP_WINDOW_CLAMP => {
+                let clamp = setting!(self, host, tcp_window_clamp, TcpWindowClamp, 0);
+                Value::Int(clamp as i32)
+            }
+            TCP_INQ => self.inq.into(),
+            TCP_IS_MPTCP => Value::Int(0),
+            TCP_TIMESTAMP => Value::Int(now.as_millis() as i32),
+            _ => return self.get_tcp_count(host, name),
+        })
+    }
+
+    /// Spans and counts whose defaults are sysctls.
+    fn get_tcp_count(&self, host: &mut Host, name: i32) -> Result<Value> {
+        let sysctl = host.sysctl().clone();
+        let span = |n: u32| Nanos::from_secs(n.into());
+        Ok(Value::Int(match name {
+            TCP_KEEPIDLE => {
+                let default = span(sysctl.tcp_keepalive_time);
+                in_seconds(setting!(self, host, tcp_keepidle, TcpKeepidle, default))
+            }
+            TCP_KEEPINTVL => {
+                let default = span(sysctl.tcp_keepalive_intvl);
+                in_seconds(setting!(self, host, tcp_keepintvl, TcpKeepintvl, default))
+            }
+            TCP_KEEPCNT => {
+                let own = self.find(|o| match *o {
+                    SocketOption::TcpKeepcnt(n) => Some(n),
+                    _ => None,
+                });
+                own.map_or(sysctl.tcp_keepalive_probes as i32, i32::from)
+            }
+            TCP_SYNCNT => {
+                let own = self.find(|o| match *o {
+                    SocketOption::TcpSyncnt(n) => Some(n),
+                    _ => None,
+                });
+                own.map_or(sysctl.tcp_syn_retries as i32, i32::from)
+            }
+            TCP_LINGER2 => match setting!(self, host, tcp_linger2, TcpLinger2, Some(Nanos::ZERO)) {
+                None => -1,
+                Some(Nanos::ZERO) => sysctl.tcp_fin_timeout as i32,
+                Some(span) => in_seconds(span),
+            },
+            _ => return self.get_listening(name),
+        }))
+    }
+
+    /// What only a listener acts on.
+    fn get_listening(&self, name: i32) -> Result<Value> {
+        Ok(match name {
+            TCP_DEFER_ACCEPT => Value::Int(
+                self.find(|o| match *o {
+                    SocketOption::TcpDeferAccept(n) => Some(n as i32),
+                    _ => None,
+                })
+                .unwrap_or(0),
+            ),
+            TCP_FASTOPEN => Value::Int(
+                self.find(|o| match *o {
+                    SocketOption::TcpFastopen(n) => Some(n as i32),
+                    _ => None,
+                })
+                .unwrap_or(0),
+            ),
+            TCP_FASTOPEN_NO_COOKIE => self
+                .find(|o| match *o {
+                    SocketOption::TcpFastopenNoCookie(on) => Some(on),
+                    _ => None,
+                })
+                .unwrap_or(false)
+                .into(),
+            TCP_FASTOPEN_CONNECT => self.fastopen_connect.into(),
+            TCP_FASTOPEN_KEY => {
+                let keys = self.find(|o| match *o {
+                    SocketOption::TcpFastopenKey(keys) => Some(keys),
+                    _ => None,
+                });
+                let mut bytes = Vec::new();
+                if let Some(FastopenKeys { primary, backup }) = keys {
+                    bytes.extend(primary);
+                    bytes.extend(backup.iter().flatten());
+                }
+                Value::Bytes(bytes)
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        })
+    }
+
+    /// `TCP_MAXSEG`: what the user set, as long as there is no path to say more.
+    fn maxseg(&self, host: &mut Host) -> u32 {
+        match self.live(host) {
+            Some(options) => options.tcp_maxseg,
+            None => self
+                .find(|o| match *o {
+                    SocketOption::TcpMaxseg(mss) => Some(mss.into()),
+                    _ => None,
+                })
+                .unwrap_or(MSS_DEFAULT),
+        }
+    }
+
+    fn tcp_info(&self, host: &mut Host, now: Instant) -> Vec<u8> {
+        let info = match self.core {
+            Core::Connection(id) => host.tcp_info(now, id).ok(),
+            Core::Listener(id) => Some(tcp_info::listening(
+                host.listener_waiting(id) as u32,
+                self.backlog,
+            )),
+            Core::None => None,
+        };
+        let info = info.unwrap_or_else(tcp_info::closed);
+        Vec::from(tcp_info::encode(&info))
+    }
+}
+
+/// `TCP_DEFER_ACCEPT` is kept as a number of retransmissions of the SYN-ACK, at 1, 2, 4 ... 64,
+/// 120, 120 ... seconds; the time that these take.
+fn deferral(asked: i32) -> u32 {
+    if asked <= 0 {
+        return 0;
+    }
+    let (mut period, mut timeout) = (1_u32, 1_u32);
+    let mut retries = 1;
+    while (asked as u32) > period && retries < 255 {
+        retries += 1;
+        timeout = (timeout * 2).min(120);
+        period += timeout;
+    }
+    period
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deferral;
+
+    #[test]
+    fn deferral_is_rounded_up_to_retransmissions() {
+        let got = [-1, 0, 1, 2, 3, 4, 10, 127, 128].map(deferral);
+        assert_eq!(got, [0, 0, 1, 3, 3, 7, 15, 127, 247]);
+    }
+}
