@@ -264,7 +264,8 @@ impl Connection {
         if phase == Phase::Recovery && una.after_eq(high_seq) && self.leave_repaired(cx, news) {
             return;
         }
-        match self.recovery.phase {
+        let phase = self.recovery.phase;
+        match phase {
             Phase::Recovery => {
                 if news.advanced && self.try_undo_partial(cx, news) {
                     return;
@@ -295,7 +296,7 @@ impl Connection {
             }
         }
         // What the host itself dropped has been paid for.
-        let paid = self.recovery.phase == Phase::Cwr && verdict.lost_segs == 0;
+        let paid = phase <= Phase::Cwr && verdict.lost_segs == 0;
         if self.snd.rtx.lost_out() == 0 || paid {
             if self.is_ecn_echo(news.repr) {
                 self.enter_cwr(cx, CongestionEvent::Ecn);
