@@ -195,6 +195,7 @@ impl Bench {
                     ecr: self.ts_recent.wrapping_add(ecr as u32),
                 }),
                 sack,
+                ..TcpOptions::default()
             },
         };
         self.deliver(repr, len, s.gso_size);

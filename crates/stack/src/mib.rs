@@ -59,6 +59,7 @@ fullsend_units::counters! {
         csum_errors: "TcpInCsumErrors",
         listen_overflows: "TcpExtListenOverflows",
         listen_drops: "TcpExtListenDrops",
+        defer_accept_drop: "TcpExtTCPDeferAcceptDrop",
         req_q_full_drop: "TcpExtTCPReqQFullDrop",
         req_q_full_do_cookies: "TcpExtTCPReqQFullDoCookies",
         syncookies_sent: "TcpExtSyncookiesSent",

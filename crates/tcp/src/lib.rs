@@ -37,7 +37,10 @@ pub use inspect::{Inspection, SkMem, TimerInfo, TimerKind};
 pub use limits::HostLimits;
 pub use memory::{PAGE_BYTES, TcpMemory};
 pub use mib::TcpMib;
-pub use options::{FastopenKeys, Linger, MtuDiscover, SocketOption, SocketOptions, WriteFlags};
+pub use options::{
+    FastopenKeys, Linger, MtuDiscover, SocketOption, SocketOptions, WriteFlags,
+    defer_accept_seconds, defer_accept_timeouts,
+};
 pub use segment::{Cx, DeviceCaps, IcmpError, SegmentIn, SegmentOut, Wakes};
 pub use send::{Extended, FlowReport, Histogram, SendLimit};
 pub use sysctl::{Sysctl, SysctlError, tcp_mem};

@@ -90,6 +90,22 @@ pub enum SocketOption {
     SoTimestampRx(bool),
 }
 
+/// `TCP_DEFER_ACCEPT`: how many timeouts of the SYN-ACK the seconds come to.
+pub fn defer_accept_timeouts(seconds: u32) -> u8 {
+    let mut timeouts = 0;
+    while defer_accept_seconds(timeouts) < seconds && timeouts < u8::MAX {
+        timeouts += 1;
+    }
+    timeouts
+}
+
+/// `TCP_DEFER_ACCEPT`: how many seconds these timeouts take, as `getsockopt` gives them.
+pub fn defer_accept_seconds(timeouts: u8) -> u32 {
+    (0..u32::from(timeouts))
+        .map(|n| (1 << n.min(7)).min(120))
+        .sum()
+}
+
 /// How a write ends (`sendmsg` flags).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteFlags {

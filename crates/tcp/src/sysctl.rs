@@ -146,6 +146,9 @@ sysctls! {
     "net.ipv4." tcp_probe_threshold: u32 = 8, 0..=65_535;
     /// Retransmission timeouts in a row before the path is suspected.
     "net.ipv4." tcp_retries1: u32 = 3, 1..=255;
+    /// SYNs sent again a second after each other, before their timeouts double; in addition to
+    /// `tcp_syn_retries`.
+    "net.ipv4." tcp_syn_linear_timeouts: u32 = 4, 0..=127;
     /// SYNs sent again before a connect fails.
     "net.ipv4." tcp_syn_retries: u32 = 6, 1..=127;
     /// SYN-ACKs sent again before a passive open is dropped.

@@ -273,6 +273,11 @@ impl Host {
         listener: u32,
         segment: &mut SegmentIn,
     ) {
+        if self.defers_accept(index, listener, segment) {
+            self.env.mib.in_segs += u64::from(segment.gso_segs);
+            self.mib.socket.defer_accept_drop += 1;
+            return;
+        }
         if !self.accept_has_room(listener) {
             self.env.mib.in_segs += u64::from(segment.gso_segs);
             if self.env.sysctl.tcp_abort_on_overflow {
@@ -300,6 +305,21 @@ impl Host {
             *entry = Entry::Conn(socket);
         }
         self.queue_for_accept(now, listener, index, segment);
+    }
+
+    /// `TCP_DEFER_ACCEPT`: a bare ACK does not complete the handshake for a while; the text behind
+    /// it will, and until then nobody is told.
+    fn defers_accept(&mut self, index: u32, listener: u32, segment: &SegmentIn) -> bool {
+        let bare = segment.payload.is_empty() && !segment.repr.flags.contains(TcpFlags::FIN);
+        let listener = self.tcp.listeners.table.get(listener);
+        let timeouts = listener.map_or(0, |l| l.settings.defer_accept);
+        match self.tcp.table.get_mut(index) {
+            Some(Entry::Request(request)) if bare && request.timeouts < timeouts => {
+                request.acked = true;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A connection in SYN-RECEIVED gets the segment that establishes it, and waits for its user.
@@ -368,17 +388,35 @@ impl Host {
         }
         let listener = self.tcp.listeners.table.get(request.listener);
         let most = self.env.sysctl.tcp_synack_retries;
+        let defer = listener.map_or(0, |l| l.settings.defer_accept);
         let most = listener.map_or(0, |l| l.synack_retries(most));
-        if u32::from(request.timeouts) >= most {
+        // Linux: one whose peer has answered waits for text as long as it was to be deferred, and
+        // has the SYN-ACK repeated only then.
+        let deferred = request.acked && request.timeouts < defer;
+        if u32::from(request.timeouts) >= most && !deferred {
             self.env.mib.attempt_fails += 1;
             return self.drop_request(index);
         }
+        let silent = deferred && request.timeouts + 1 < defer;
         if request.timeouts == 0
             && let Some(listener) = self.tcp.listeners.table.get_mut(request.listener)
         {
             listener.young = listener.young.saturating_sub(1);
         }
-        self.repeat_syn_ack(now, index, true);
+        if silent {
+            self.pass_timeout(now, index);
+        } else {
+            self.repeat_syn_ack(now, index, true);
+        }
+    }
+
+    /// A timeout of the SYN-ACK passes without a repetition.
+    fn pass_timeout(&mut self, now: Instant, index: u32) {
+        if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
+            request.on_silent_timeout(now);
+            let due = request.due;
+            self.tcp.wheel.arm(index, due);
+        }
     }
 
     fn repeat_syn_ack(&mut self, now: Instant, index: u32, by_timer: bool) {

@@ -120,7 +120,7 @@ impl Host {
         }
         let repr = &segment.repr;
         let ours = self.ip.addresses.is_local(ip.dst);
-        let listener = self.tcp.listeners.find(ip.dst, key.local_port, ours);
+        let listener = self.tcp.listeners.find(key, ours);
         match listener {
             Some(listener) if is_syn(repr) => {
                 self.listen_input(now, listener, key, segment, reuse);

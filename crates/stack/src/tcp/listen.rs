@@ -12,7 +12,8 @@ use super::fastopen::FastopenQueue;
 use super::listener_settings::ListenerSettings;
 use super::socket::{Entry, Owner};
 use super::{TcpId, addr_is_usable};
-use crate::demux::Addr;
+use crate::demux::{Addr, FlowKey};
+use crate::siphash::SipKey;
 use crate::table::Table;
 use crate::{Host, StackError};
 
@@ -117,18 +118,23 @@ pub(super) struct Listeners {
     pub(super) table: Table<Listener>,
     /// Port 0: any port.
     ports: BTreeMap<u16, SmallVec<[u32; 2]>>,
+    /// Spreads flows over listeners that share a port.
+    group_key: SipKey,
 }
 
 impl Listeners {
-    pub(super) const fn new() -> Self {
+    /// `key`: what strangers must not guess.
+    pub(super) const fn new(SipKey(a, b): SipKey) -> Self {
         Self {
             table: Table::new(),
             ports: BTreeMap::new(),
+            group_key: SipKey(!a, b),
         }
     }
 
-    /// Who takes a SYN for this address; `ours` if it is the host's.
-    pub(super) fn find(&self, addr: Addr, port: u16, ours: bool) -> Option<ListenerId> {
+    /// Who takes a SYN for this four-tuple; `ours` if the address is the host's.
+    pub(super) fn find(&self, key: &FlowKey, ours: bool) -> Option<ListenerId> {
+        let (addr, port) = (key.local, key.local_port);
         let ip = addr.to_ip();
         let on = |port: u16| self.ports.get(&port).into_iter().flatten().copied();
         on(port)
@@ -136,7 +142,26 @@ impl Listeners {
             .filter_map(|index| Some((index, self.table.get(index)?)))
             .filter(|(_, l)| (ours || l.config.any_destination) && l.takes(addr, ip))
             .max_by_key(|(_, l)| (l.local.port() != 0, l.closeness()))
-            .and_then(|(index, _)| self.table.id(index).map(ListenerId))
+            .and_then(|(index, l)| self.table.id(self.member(index, l, key)).map(ListenerId))
+    }
+
+    /// The one of a group that listens together (`SO_REUSEPORT`) whose flow this is: that with
+    /// the highest keyed hash of both, so that one that closes moves no flow but its own.
+    fn member(&self, found: u32, listener: &Listener, key: &FlowKey) -> u32 {
+        if !listener.shared {
+            return found;
+        }
+        let flow = key.hash(self.group_key);
+        let on_port = self.ports.get(&listener.local.port()).into_iter().flatten();
+        let group = on_port.copied().filter_map(|index| {
+            let member = self.table.get(index)?;
+            let same = member.shared
+                && member.local == listener.local
+                && member.config.any_destination == listener.config.any_destination;
+            let id = self.table.id(index).filter(|_| same)?;
+            Some((self.group_key.hash([flow, id], 0), index))
+        });
+        group.max().map_or(found, |(_, index)| index)
     }
 
     #[inline]

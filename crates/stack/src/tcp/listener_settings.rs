@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use fullsend_tcp::{FastopenKeys, SocketOption, TcpError};
+use fullsend_tcp::{FastopenKeys, SocketOption, TcpError, defer_accept_timeouts};
 use fullsend_units::Instant;
 
 use super::ListenerId;
@@ -12,8 +12,8 @@ use crate::{Host, StackError};
 /// What a user set on a listener.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ListenerSettings {
-    /// `TCP_DEFER_ACCEPT`, seconds.
-    pub(super) defer_accept: u32,
+    /// `TCP_DEFER_ACCEPT`, timeouts of the SYN-ACK.
+    pub(super) defer_accept: u8,
     /// `TCP_FASTOPEN`.
     pub(super) fastopen_qlen: u32,
     /// `TCP_FASTOPEN_KEY`; `None`: the host's.
@@ -37,7 +37,7 @@ impl Host {
         let listener = listener.ok_or(StackError::NoSuchSocket)?;
         let settings = &mut listener.settings;
         match option {
-            O::TcpDeferAccept(seconds) => settings.defer_accept = seconds,
+            O::TcpDeferAccept(seconds) => settings.defer_accept = defer_accept_timeouts(seconds),
             O::TcpFastopen(qlen) => settings.fastopen_qlen = qlen,
             O::TcpFastopenKey(keys) => settings.fastopen_keys = Some(keys),
             O::TcpFastopenNoCookie(on) => settings.fastopen_no_cookie = on,

@@ -80,7 +80,7 @@ impl Tcp {
             wheel: Wheel::new(),
             flows,
             time_wait: TimeWaits::new(),
-            listeners: Listeners::new(),
+            listeners: Listeners::new(flow_label_key),
             isn,
             ports,
             cookies: SynCookies::new(timestamp_key),

@@ -160,6 +160,13 @@ impl Request {
         }
     }
 
+    /// It is not sent again though the time has come: its peer has answered, and text is waited
+    /// for.
+    pub(super) fn on_silent_timeout(&mut self, now: Instant) {
+        self.timeouts = self.timeouts.saturating_add(1);
+        self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(MAX_TIMEOUT);
+    }
+
     /// The SYN-ACK was sent again; `by_timer`: because nobody answered.
     pub(super) fn on_repeat(&mut self, now: Instant, by_timer: bool) {
         self.timeouts = self.timeouts.saturating_add(u8::from(by_timer));

@@ -243,6 +243,8 @@ impl Connection {
         if self.extras.is_some() {
             self.watch_acked(cx);
             self.check_mtu_probe(cx);
+            self.urgent_acked();
+            self.end_rto(cx.now);
         }
         if outcome.fin {
             self.fin_acked(cx);

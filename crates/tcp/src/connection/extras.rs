@@ -3,6 +3,8 @@
 use super::Connection;
 use super::fastopen::Fastopen;
 use super::mtu_probing::MtuSearch;
+use super::rto_stats::RtoStats;
+use super::urgent::Urgent;
 use super::watch::{RxTimes, TxWatches};
 use crate::send::Records;
 
@@ -14,6 +16,8 @@ pub(crate) struct Extras {
     pub(crate) records: Records,
     pub(crate) fastopen: Option<Fastopen>,
     pub(crate) mtu: Option<MtuSearch>,
+    pub(crate) urgent: Urgent,
+    pub(crate) rto: RtoStats,
 }
 
 impl Connection {

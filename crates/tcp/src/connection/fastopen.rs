@@ -285,7 +285,7 @@ impl Connection {
     /// The retransmission timer fired, `gave_up`: for the last time.
     #[cold]
     pub(super) fn fastopen_timeout(&mut self, gave_up: bool) {
-        let timeouts = self.rtt.backoff();
+        let timeouts = self.timers.retransmits;
         let suspect = timeouts == BLACKHOLE_TIMEOUTS || (timeouts < BLACKHOLE_TIMEOUTS && gave_up);
         if let Some(fastopen) = self.fastopen_mut()
             && fastopen.client.is_some()

@@ -280,6 +280,7 @@ impl Connection {
         self.snd.max_wnd = self.snd.max_wnd.max(window.0);
         self.snd.wl1 = repr.seq;
         self.rtt.reset_backoff();
+        self.timers.retransmits = 0;
         if let Some(rtt) = outcome.rtt {
             self.take_rtt(cx, rtt);
         }
@@ -294,6 +295,7 @@ impl Connection {
         if self.extras.is_some() {
             self.watch_acked(cx);
             self.fastopen_established(cx, repr);
+            self.end_rto(cx.now);
         }
         self.timers.progress_at = cx.now;
         self.timers.heard_at = cx.now;

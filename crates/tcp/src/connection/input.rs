@@ -61,6 +61,9 @@ impl Connection {
         if !self.process_ack(cx, repr, has_text) {
             return;
         }
+        if segment.repr.flags.contains(TcpFlags::URG) {
+            self.take_urgent(&segment.repr);
+        }
         let fin = segment.repr.flags.contains(TcpFlags::FIN);
         if has_text || fin {
             let text = core::mem::take(&mut segment.payload);

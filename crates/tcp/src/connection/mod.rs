@@ -10,6 +10,7 @@ mod icmp;
 mod input;
 mod mtu_probing;
 mod readiness;
+mod rto_stats;
 mod settings;
 mod state;
 mod timers;

@@ -239,6 +239,7 @@ impl Connection {
             self.time_out(cx);
             return;
         }
+        self.count_rto(cx.now);
         cx.mib.timeouts += 1;
         self.check_app_limited();
         if self.state.is_synchronized() {
@@ -251,7 +252,7 @@ impl Connection {
             self.out.syn = true;
         }
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);
-        if !self.is_thin(cx) {
+        if !self.is_thin(cx) && !self.is_syn_linear(cx) {
             // RFC 6298 5.5, 5.6.
             self.rtt.back_off();
         }
@@ -283,6 +284,12 @@ impl Connection {
             && self.timers.retransmits <= LINEAR_RETRIES
     }
 
+    /// `tcp_syn_linear_timeouts`: the first SYNs go at an even pace.
+    fn is_syn_linear(&self, cx: &Cx<'_>) -> bool {
+        let linear = cx.sysctl.tcp_syn_linear_timeouts;
+        self.state == State::SynSent && u32::from(self.timers.retransmits) <= linear
+    }
+
     /// Retried for long enough.
     fn gave_up(&self, cx: &Cx<'_>) -> bool {
         let fired = u32::from(self.rtt.backoff());
@@ -292,7 +299,10 @@ impl Connection {
             return true;
         }
         match self.state {
-            State::SynSent => fired >= self.settings.syn_retries(cx.sysctl),
+            State::SynSent => {
+                let retries = self.settings.syn_retries(cx.sysctl);
+                u32::from(self.timers.retransmits) >= retries + cx.sysctl.tcp_syn_linear_timeouts
+            }
             State::SynReceived => fired >= cx.sysctl.tcp_synack_retries,
             _ if user_timeout != Nanos::ZERO => false,
             _ => stalled >= retries_time(self.retries(cx)),

@@ -1,16 +1,112 @@
-//! Urgent text (RFC 9293 3.8.5, RFC 6093): it stays in the stream; only a mark tells where it
-//! ends.
+//! Urgent text (RFC 9293 3.8.5, RFC 6093): it stays in the stream; only a mark tells which byte is
+//! urgent. Reading stops in front of the mark, so that it can be found (`SIOCATMARK`).
+//!
+//! The pointer is that of RFC 6093 3.2, as everybody sends it: behind the urgent byte.
+
+use fullsend_units::SeqNum;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::Connection;
 
+/// The marks of both ways.
+#[derive(Debug, Default)]
+pub(crate) struct Urgent {
+    /// The byte that the peer marked last, if it is not read yet.
+    received: Option<SeqNum>,
+    /// Behind the byte that we marked last (`snd_up`), until that is acknowledged.
+    sent: Option<SeqNum>,
+}
+
 impl Connection {
-    /// The next byte to read is the one that the peer marked as urgent (`SIOCATMARK`).
-    pub fn at_mark(&self) -> bool {
-        false
+    fn urgent_received(&self) -> Option<SeqNum> {
+        self.extras.as_ref()?.urgent.received
     }
 
-    /// Urgent text is announced and not read yet (`POLLPRI`).
+    /// The next byte that the user reads.
+    fn copied_seq(&self) -> SeqNum {
+        let fin = u32::from(self.rcv.queue.fin_received());
+        self.rcv.queue.rcv_nxt() - fin - self.rcv.queue.readable() as u32
+    }
+
+    /// A segment with URG: the mark moves forward only, and never back over what was received
+    /// (RFC 9293 3.10.7.4, sixth).
+    #[cold]
+    pub(super) fn take_urgent(&mut self, repr: &TcpRepr) {
+        let marked = repr.seq + u32::from(repr.urgent) - u32::from(repr.urgent > 0);
+        let newer = self.urgent_received().is_none_or(|old| marked.after(old));
+        if newer && marked.after_eq(self.rcv.queue.rcv_nxt()) {
+            self.extras_mut().urgent.received = Some(marked);
+        }
+    }
+
+    /// The next byte to read is the one that the peer marked as urgent (`SIOCATMARK`).
+    pub fn at_mark(&self) -> bool {
+        self.urgent_received() == Some(self.copied_seq())
+    }
+
+    /// Urgent text has arrived and is not read yet (`POLLPRI`).
     pub fn has_urgent(&self) -> bool {
-        false
+        let fin = u32::from(self.rcv.queue.fin_received());
+        let end = self.rcv.queue.rcv_nxt() - fin;
+        self.urgent_received().is_some_and(|mark| mark.before(end))
+    }
+
+    /// Bytes that one read may take, of `most`.
+    #[cold]
+    pub(super) fn readable_before_mark(&self, most: usize) -> usize {
+        match self.urgent_received() {
+            Some(mark) => match mark.distance(self.copied_seq()) {
+                before if before > 0 => most.min(before as usize),
+                _ => most,
+            },
+            None => most,
+        }
+    }
+
+    /// Text was read: a mark that was passed is forgotten.
+    #[cold]
+    pub(super) fn pass_mark(&mut self) {
+        let copied = self.copied_seq();
+        if let Some(extras) = &mut self.extras {
+            let passed = |mark: &SeqNum| mark.before(copied);
+            extras.urgent.received.take_if(|mark| passed(mark));
+        }
+    }
+
+    /// `MSG_OOB`: the last byte written is urgent.
+    #[cold]
+    pub(super) fn mark_written_urgent(&mut self) {
+        self.extras_mut().urgent.sent = Some(self.snd.write_seq());
+        self.out.any = true;
+    }
+
+    /// `snd_una` moved.
+    #[cold]
+    pub(super) fn urgent_acked(&mut self) {
+        let una = self.snd.una;
+        if let Some(extras) = &mut self.extras {
+            extras.urgent.sent.take_if(|up| up.before_eq(una));
+        }
+    }
+
+    /// The peer has not acknowledged urgent text of ours: each segment tells, so none of them is
+    /// a super-segment.
+    #[inline]
+    pub(crate) fn is_urgent(&self) -> bool {
+        let extras = self.extras.as_ref();
+        extras.is_some_and(|extras| extras.urgent.sent.is_some())
+    }
+
+    /// Points from a segment that begins at `repr.seq` to our mark (RFC 9293 3.1), as far as 16
+    /// bits reach.
+    #[cold]
+    pub(crate) fn point_to_mark(&self, repr: &mut TcpRepr) {
+        let sent = self.extras.as_ref().and_then(|extras| extras.urgent.sent);
+        if let Some(up) = sent
+            && up.after(repr.seq)
+        {
+            repr.urgent = up.since(repr.seq).min(0xffff) as u16;
+            repr.flags = repr.flags.union(TcpFlags::URG);
+        }
     }
 }

@@ -38,6 +38,9 @@ impl Connection {
         if flags.eor && done == data.len() {
             self.end_record();
         }
+        if flags.oob && done == data.len() && done > 0 {
+            self.mark_written_urgent();
+        }
         Ok(done)
     }
 
@@ -130,7 +133,8 @@ impl Connection {
     /// Copies received bytes out; 0 is the end of the stream.
     pub fn read(&mut self, cx: &mut Cx<'_>, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
-        let n = self.rcv.queue.read(out);
+        let most = self.most_readable(out.len());
+        let n = self.rcv.queue.read(&mut out[..most]);
         self.after_read(cx, n);
         Ok(n)
     }
@@ -138,7 +142,7 @@ impl Connection {
     /// Takes received bytes without copying, at most `max`; empty is the end of the stream.
     pub fn read_chain(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Chain, TcpError> {
         self.check_readable()?;
-        let chain = self.rcv.queue.read_chain(max);
+        let chain = self.rcv.queue.read_chain(self.most_readable(max));
         self.after_read(cx, chain.len());
         Ok(chain)
     }
@@ -147,7 +151,7 @@ impl Connection {
     /// is the end of the stream.
     pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
         self.check_readable()?;
-        let slice = self.rcv.queue.read_slice(max);
+        let slice = self.rcv.queue.read_slice(self.most_readable(max));
         self.after_read(cx, slice.len());
         Ok(slice)
     }
@@ -155,7 +159,18 @@ impl Connection {
     /// Copies received bytes, leaving them.
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
-        Ok(self.rcv.queue.peek(out))
+        let most = self.most_readable(out.len());
+        Ok(self.rcv.queue.peek(&mut out[..most]))
+    }
+
+    /// What one read may take, of `most` bytes.
+    #[inline]
+    fn most_readable(&self, most: usize) -> usize {
+        if self.extras.is_some() {
+            self.readable_before_mark(most)
+        } else {
+            most
+        }
     }
 
     /// There is text, or the end of the stream; else an error, or not yet.
@@ -179,6 +194,7 @@ impl Connection {
         self.charge(cx);
         if self.extras.is_some() && n > 0 {
             self.note_rx_read();
+            self.pass_mark();
         }
         if n == 0 || !self.state.is_synchronized() {
             return;

@@ -81,6 +81,9 @@ impl Connection {
         if self.ecn.is_some() {
             self.mark_ecn(&mut segment, draft.fresh);
         }
+        if self.extras.is_some() {
+            self.point_to_mark(&mut segment.repr);
+        }
         segment
     }
 

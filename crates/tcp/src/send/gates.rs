@@ -160,6 +160,7 @@ impl Connection {
             && snd.size_goal_for == cx.device.gso_max_size
             && snd.blocked != Blocked::Autocork
             && !self.is_corked()
+            && !self.is_urgent()
             && self.is_path_short(cx)
             && !(cx.legacy.split_tail || cx.legacy.max_burst)
     }
@@ -190,6 +191,9 @@ impl Connection {
             self.uncork_automatically();
         }
         let mut max_segs = self.max_segs(cx);
+        if self.is_urgent() {
+            max_segs = 1;
+        }
         if cx.legacy.max_burst {
             let left = self.flow(cx.now).burst_segs();
             if left == 0 {
@@ -220,7 +224,8 @@ impl Connection {
         }
         let nagle = self.nagle();
         if len <= mss.bytes() {
-            let last = tail && self.snd.fin == Fin::Queued;
+            // RFC 9293 3.7.4 knows no exception, but everybody sends urgent text at once.
+            let last = tail && (self.snd.fin == Fin::Queued || self.is_urgent());
             let held = tail && !last && nagle.holds(len < mss.bytes());
             return if held { Err(Blocked::Nagle) } else { Ok(len) };
         }

@@ -157,7 +157,8 @@ impl Connection {
         let asked = snd.pushed.after(snd.nxt) && snd.pushed.before_eq(end);
         let mut flags = TcpFlags::ACK;
         // PSH lets the peer's GRO hand a run of segments on at once.
-        if (segs > 1 && !cx.legacy.split_tail) || (asked && len > 0) {
+        let ends_record = self.extras.is_some() && self.record_left() == len;
+        if (segs > 1 && !cx.legacy.split_tail) || (asked && len > 0) || ends_record {
             flags = flags.union(TcpFlags::PSH);
         }
         if snd.fin == Fin::Queued && len as usize == snd.queue.len() {

@@ -56,7 +56,10 @@ impl Connection {
         let push = match snd.blocked {
             Blocked::No | Blocked::Defer | Blocked::Autocork => true,
             // Only a full segment, or the end of MSG_MORE, changes that.
-            Blocked::Nagle => uncorked || snd.queue.len() as u32 >= snd.mss.bytes(),
+            Blocked::Nagle => {
+                let queued = self.snd.queue.len() as u32;
+                uncorked || queued >= self.snd.mss.bytes() || self.record_left() < queued
+            }
             Blocked::Cwnd | Blocked::Rwnd | Blocked::Pacing | Blocked::Tsq | Blocked::Burst => {
                 false
             }

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::SeqNum;
 
+use super::Blocked;
 use crate::connection::Connection;
 
 /// Most marks kept; a writer that sets more gets them forgotten.
@@ -26,6 +27,11 @@ impl Connection {
         }
         records.ends.push_back(end);
         self.snd.queue.end_unit();
+        // Nothing will fill it up, so nothing is to be waited for.
+        if self.snd.blocked == Blocked::Autocork {
+            self.snd.blocked = Blocked::No;
+            self.out.any = true;
+        }
     }
 
     /// Bytes from `snd_nxt` to the end of the first record; `u32::MAX` if none ends.

@@ -19,6 +19,9 @@ impl Connection {
             return None;
         }
         let mut limit = room.min(self.max_segs(cx));
+        if self.is_urgent() {
+            limit = 1;
+        }
         if cx.legacy.max_burst {
             limit = limit.min(self.flow(cx.now).latch_burst());
         }

@@ -72,11 +72,21 @@ fn simultaneous_open() {
 }
 
 #[test]
-fn an_unanswered_syn_is_sent_six_times_more_and_then_times_out() {
+fn an_unanswered_syn_is_sent_ten_times_more_and_then_times_out() {
     let mut bench = Bench::connecting(&plain());
     bench.play(
         "> S 0:0(0)
          readable = false
+         # tcp_syn_linear_timeouts
+         +1s
+         > S 0:0(0)
+         +1s
+         > S 0:0(0)
+         +1s
+         > S 0:0(0)
+         +1s
+         > S 0:0(0)
+         # tcp_syn_retries
          +1s
          > S 0:0(0)
          +2s
@@ -94,7 +104,7 @@ fn an_unanswered_syn_is_sent_six_times_more_and_then_times_out() {
          wakes = read
          write 1 = TimedOut",
     );
-    assert_eq!((bench.mib.syn_retrans, bench.mib.attempt_fails), (6, 1));
+    assert_eq!((bench.mib.syn_retrans, bench.mib.attempt_fails), (10, 1));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
-    State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes,
+    State, Sysctl, TcpError, TcpMemory, TcpMib, TimeWait, TimeWaitVerdict, Wakes, WriteFlags,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
@@ -239,7 +239,9 @@ impl Bench {
                 .unwrap_or(0usize)
         };
         let result = match word {
-            "write" => self.write(number(), args.ends_with("more")),
+            "write" => self.write(number(), args),
+            "at_mark" => format!("{}", self.conn.at_mark()),
+            "urgent" => format!("{}", self.conn.has_urgent()),
             "write_slice" => self.write_slice(number()),
             "read" => self.read(number()),
             "shutdown" => {
@@ -303,9 +305,14 @@ impl Bench {
         assert_eq!(result, expected, "at {:?}", self.line);
     }
 
-    fn write(&mut self, len: usize, more: bool) -> String {
+    fn write(&mut self, len: usize, how: &str) -> String {
         let text = pattern(self.written, len);
-        match self.conn.write(cx!(self), &text, more) {
+        let flags = WriteFlags {
+            more: how.ends_with("more"),
+            eor: how.ends_with("eor"),
+            oob: how.ends_with("oob"),
+        };
+        match self.conn.write_with(cx!(self), &text, flags) {
             Ok(n) => {
                 self.written += n as u32;
                 n.to_string()
@@ -464,7 +471,7 @@ impl Bench {
 
     /// True if anything was taken.
     pub(crate) fn try_write(&mut self, len: usize) -> bool {
-        self.write(len, false) != "WouldBlock"
+        self.write(len, "") != "WouldBlock"
     }
 
     /// Sends and acknowledges until nothing is left.
@@ -571,6 +578,7 @@ impl Bench {
             let value: u32 = words.next().and_then(|v| v.parse().ok()).expect("a number");
             match word {
                 "ack" => repr.ack = ISS + value,
+                "urg" => repr.urgent = value as u16,
                 "win" => repr.window = WireWindow(value as u16),
                 "gro" => size = value as u16,
                 _ => panic!("what is {word:?} in {text:?}?"),
@@ -684,10 +692,14 @@ impl Bench {
         } else {
             String::new()
         };
+        let urgent = match repr.urgent {
+            0 => String::new(),
+            pointer => format!(" urg {pointer}"),
+        };
         let ecn = ECN.iter().find(|f| f.1 == segment.ecn);
         let ecn = ecn.map_or(String::new(), |f| format!(" {}", f.0));
         format!(
-            "{} {from}:{}({len}){ack}{ecn} | {} | {}",
+            "{} {from}:{}({len}){ack}{urgent}{ecn} | {} | {}",
             show_flags(repr.flags),
             from + len as i32,
             repr.window.0,

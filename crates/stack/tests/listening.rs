@@ -1,0 +1,164 @@
+//! Listeners: several that share a port (`SO_REUSEPORT`), those that wait for text
+//! (`TCP_DEFER_ACCEPT`), and what their connections inherit.
+
+mod common;
+
+use common::{Net, Nic, V4};
+use fullsend_offload::Link;
+use fullsend_stack::{ListenConfig, ListenerId, StackError, TcpId};
+use fullsend_tcp::{SocketOption, State};
+use fullsend_units::Nanos;
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+const CONFIG: ListenConfig = ListenConfig {
+    backlog: 1000,
+    hold: false,
+    any_destination: false,
+};
+
+fn to() -> String {
+    format!("{}:80", V4[1])
+}
+
+fn connect(net: &mut Net) -> TcpId {
+    let now = net.now;
+    let to = to().parse().unwrap();
+    net.hosts[0].tcp_connect(now, None, to).unwrap()
+}
+
+fn accepted(net: &mut Net, listener: ListenerId) -> Vec<u16> {
+    let mut ports = Vec::new();
+    while let Some(incoming) = net.hosts[1].tcp_accept(listener).unwrap() {
+        ports.push(incoming.remote.port());
+    }
+    ports
+}
+
+#[test]
+fn listeners_that_share_a_port_get_equal_parts() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let at = to().parse().unwrap();
+    let host = &mut net.hosts[1];
+    let group: Vec<_> = (0..4)
+        .map(|_| host.tcp_listen_shared(at, CONFIG).unwrap())
+        .collect();
+    assert_eq!(
+        host.tcp_listen(at, CONFIG),
+        Err(StackError::AddressInUse(at)),
+        "both must want it"
+    );
+    for _ in 0..400 {
+        connect(&mut net);
+    }
+    net.run_for(Nanos::from_millis(100));
+    for listener in group {
+        let n = accepted(&mut net, listener).len();
+        assert!((70..130).contains(&n), "{n}");
+    }
+}
+
+/// Which listener a flow belongs to depends on no other: one that closes takes its own flows.
+#[test]
+fn one_that_closes_moves_no_flow_of_the_others() {
+    let mut runs = [false, true].map(|close_one| {
+        let mut net = Net::new(Link::Ip, Nic::Tso);
+        let at = to().parse().unwrap();
+        let group: Vec<_> = (0..3)
+            .map(|_| net.hosts[1].tcp_listen_shared(at, CONFIG).unwrap())
+            .collect();
+        if close_one {
+            let now = net.now;
+            net.hosts[1].close_listener(now, group[1]);
+        }
+        for _ in 0..100 {
+            connect(&mut net);
+        }
+        net.run_for(Nanos::from_millis(100));
+        [0, 2].map(|i| accepted(&mut net, group[i]))
+    });
+    let (before, after) = runs.split_at_mut(1);
+    for (before, after) in before[0].iter().zip(&after[0]) {
+        assert!(before.iter().all(|port| after.contains(port)));
+        assert!(
+            after.len() > before.len(),
+            "it got a part of those that closed"
+        );
+    }
+}
+
+#[test]
+fn a_deferred_accept_waits_for_text() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, &to());
+    let defer = SocketOption::TcpDeferAccept(10);
+    net.hosts[1].listener_set_option(listener, defer).unwrap();
+    let client = connect(&mut net);
+    net.run_for(Nanos::from_secs(2));
+    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
+    assert!(accepted(&mut net, listener).is_empty());
+    assert_eq!(net.counter(1, "TcpExtTCPDeferAcceptDrop"), 1);
+    let now = net.now;
+    net.hosts[0]
+        .tcp_write(now, client, b"hello", false)
+        .unwrap();
+    net.run_for(Nanos::from_millis(10));
+    let incoming = net.hosts[1].tcp_accept(listener).unwrap().unwrap();
+    let (now, mut buf) = (net.now, [0; 10]);
+    assert_eq!(net.hosts[1].tcp_read(now, incoming.id, &mut buf), Ok(5));
+}
+
+/// A peer that never sends anything gets the SYN-ACK once more when the time is over, and its
+/// answer is accepted.
+#[test]
+fn deferring_ends() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, &to());
+    let defer = SocketOption::TcpDeferAccept(3);
+    net.hosts[1].listener_set_option(listener, defer).unwrap();
+    let (tx, rx) = std::sync::mpsc::channel();
+    net.filter = Some(Box::new(move |from, packet| {
+        let mut packet = packet.clone();
+        packet.parse(Link::Ip).unwrap();
+        let repr = TcpRepr::parse(packet.transport_header()).unwrap().0;
+        if from == 1 && repr.flags.contains(TcpFlags::SYN) {
+            tx.send(()).unwrap();
+        }
+        true
+    }));
+    connect(&mut net);
+    net.run_for(Nanos::from_millis(2900));
+    assert_eq!(
+        (rx.try_iter().count(), accepted(&mut net, listener).len()),
+        (1, 0)
+    );
+    net.run_for(Nanos::from_secs(5));
+    assert_eq!(
+        (rx.try_iter().count(), accepted(&mut net, listener).len()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn connections_begin_with_their_listeners_options() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, &to());
+    for option in [
+        SocketOption::TcpNodelay(true),
+        SocketOption::TcpMaxseg(500),
+        SocketOption::SoRcvbuf(10_000),
+        SocketOption::IpTos(0x2b),
+        SocketOption::TcpNodelay(false),
+        SocketOption::TcpCork(true),
+    ] {
+        net.hosts[1].listener_set_option(listener, option).unwrap();
+    }
+    let client = connect(&mut net);
+    net.run_for(Nanos::from_millis(10));
+    let now = net.now;
+    let info = net.hosts[0].tcp_info(now, client).unwrap();
+    assert_eq!((info.tcpi_snd_mss, info.tcpi_snd_wnd), (488, 10_000));
+    let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+    let options = net.hosts[1].tcp_options(server).unwrap();
+    assert_eq!((options.tcp_nodelay, options.tcp_cork), (false, true));
+    assert_eq!((options.so_rcvbuf, options.ip_tos), (20_000, 0x28));
+}

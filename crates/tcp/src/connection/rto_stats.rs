@@ -1,0 +1,41 @@
+//! Retransmission timeouts, counted (`tcpi_total_rto*`).
+
+use fullsend_units::Instant;
+
+use super::Connection;
+
+/// The counts.
+#[derive(Debug, Default)]
+pub(crate) struct RtoStats {
+    /// Timeouts, and in how many recoveries.
+    pub(crate) total: u16,
+    pub(crate) recoveries: u16,
+    /// Milliseconds that recoveries took.
+    pub(crate) time_ms: u32,
+    since: Option<Instant>,
+}
+
+impl Connection {
+    /// The timer fired.
+    #[cold]
+    pub(super) fn count_rto(&mut self, now: Instant) {
+        let first = self.timers.retransmits == 0;
+        let rto = &mut self.extras_mut().rto;
+        rto.total = rto.total.saturating_add(1);
+        if first {
+            rto.recoveries = rto.recoveries.saturating_add(1);
+            rto.since = Some(now);
+        }
+    }
+
+    /// Something was acknowledged.
+    #[cold]
+    pub(super) fn end_rto(&mut self, now: Instant) {
+        if let Some(extras) = &mut self.extras
+            && let Some(since) = extras.rto.since.take()
+        {
+            let ms = now.since(since).as_millis() as u32;
+            extras.rto.time_ms = extras.rto.time_ms.saturating_add(ms);
+        }
+    }
+}
