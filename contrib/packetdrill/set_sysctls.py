@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""In place of the script collection's common/set_sysctls.py, which writes to /proc/sys.
+
+Takes /proc/sys/net/ipv4/KEY=VALUE as often as you like, writes them to $FULLSEND_SETTINGS, and
+leaves /tmp/sysctl_restore_PPID.sh, which puts back what was there.
+"""
+
+import os
+import sys
+
+
+def main():
+    settings = os.environ["FULLSEND_SETTINGS"]
+    before = ""
+    if os.path.exists(settings):
+        with open(settings, encoding="utf-8") as file:
+            before = file.read()
+    with open(settings, "a", encoding="utf-8") as file:
+        for argument in sys.argv[1:]:
+            path, _, value = argument.partition("=")
+            key = path.removeprefix("/proc/sys/").replace("/", ".")
+            file.write(f"{key}={value}\n")
+    restore = f"/tmp/sysctl_restore_{os.getppid()}.sh"
+    with open(restore, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\ncat >'{settings}' <<'END'\n{before}END\nrm -f '{restore}'\n")
+    os.chmod(restore, 0o755)
+
+
+if __name__ == "__main__":
+    main()

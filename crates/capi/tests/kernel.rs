@@ -1,0 +1,104 @@
+//! The examples, compiled from the header alone, against the kernel's TCP over a TUN.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::{EXAMPLES, Running, command, compile_file, in_namespace, temp_dir};
+
+const SETTINGS: &str = "tun=fs0,address=10.9.0.2/24,kernel_address=10.9.0.1/24";
+const STRICT: [&str; 4] = ["-std=c11", "-Wall", "-Wextra", "-Werror"];
+
+fn example(dir: &Path, name: &str) -> PathBuf {
+    let source = Path::new(EXAMPLES).join(name).with_extension("c");
+    compile_file("cc", &source, &dir.join(name), &STRICT)
+}
+
+/// A page that is longer than all buffers, and a web server of the kernel's that has it.
+fn page_and_server(dir: &Path) -> (Vec<u8>, Running) {
+    let page: Vec<u8> = (0..2_000_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    fs::write(dir.join("page"), &page).unwrap();
+    // It says on which port it is as soon as it listens.
+    let code = "import http.server, os, sys; os.chdir(sys.argv[1]); \
+                s = http.server.ThreadingHTTPServer(('0.0.0.0', 8000), \
+                http.server.SimpleHTTPRequestHandler); print('ready', flush=True); \
+                s.serve_forever()";
+    let mut python = Command::new("python3");
+    python.args(["-c", code]).arg(dir).stderr(Stdio::null());
+    let mut server = Running::start(&mut python);
+    wait_until_ready(&mut server);
+    (page, server)
+}
+
+fn wait_until_ready(server: &mut Running) {
+    let mut line = String::new();
+    let out = server.0.stdout.as_mut().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+}
+
+fn check(output: &Output, page: &[u8]) {
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    assert!(log.contains("200 OK"), "{log}");
+    assert!(output.stdout == page, "{} bytes", output.stdout.len());
+}
+
+#[test]
+fn fetch_c_and_fetch_py_fetch_a_page_from_a_server_of_the_kernels() {
+    in_namespace(|| {
+        let dir = temp_dir("fetch");
+        let (page, _server) = page_and_server(&dir);
+        let arguments = [SETTINGS, "10.9.0.1", "8000", "/page"];
+        let fetch = example(&dir, "fetch");
+        check(&command(fetch).args(arguments).output().unwrap(), &page);
+        let fetch = Path::new(EXAMPLES).join("fetch.py");
+        check(&command(fetch).args(arguments).output().unwrap(), &page);
+        fs::remove_dir_all(dir).unwrap();
+    });
+}
+
+#[test]
+fn curl_fetches_from_serve_c() {
+    in_namespace(|| {
+        let dir = temp_dir("serve");
+        let mut serve = command(example(&dir, "serve"));
+        serve
+            .args([SETTINGS, "8000", "3000000"])
+            .stdin(Stdio::piped());
+        let mut server = Running::start(&mut serve);
+        wait_until_ready(&mut server);
+        let curls: Vec<_> = (0..4)
+            .map(|_| {
+                let mut curl = Command::new("curl");
+                curl.args(["-sS", "--max-time", "30", "http://10.9.0.2:8000/"]);
+                curl.stdout(Stdio::piped()).spawn().expect("curl")
+            })
+            .collect();
+        for curl in curls {
+            let output = curl.wait_with_output().unwrap();
+            assert!(output.status.success());
+            assert_eq!(output.stdout.len(), 3_000_000);
+            assert!(output.stdout.starts_with(b"abcdef"));
+        }
+        // The end of its standard input ends it.
+        drop(server.0.stdin.take());
+        assert!(server.0.wait().unwrap().success());
+        fs::remove_dir_all(dir).unwrap();
+    });
+}
+
+#[test]
+fn a_device_that_cannot_be_had_is_told_in_words() {
+    let dir = temp_dir("words");
+    let fetch = example(&dir, "fetch");
+    let arguments = ["tun=fs0,adress=10.9.0.2/24", "10.9.0.1", "80", "/"];
+    let output = command(fetch).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("\"adress\""), "{text}");
+    fs::remove_dir_all(dir).unwrap();
+}

@@ -1,0 +1,162 @@
+//! The library as other programs load it: packetdrill where it is installed, and a program in C
+//! that goes past the interface, as packetdrill's `%{ }%` blocks do.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn temp_dir(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("fullsend-{name}-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Closes by libc what the library opened, and asks it for options by libc.
+const PAST_THE_INTERFACE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+    void *table[33];
+    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_DEEPBIND);
+    void (*init)(const char *, void **) = (void (*)(const char *, void **))dlsym(
+        library, "packetdrill_interface_init");
+    init("local=192.168.0.1", table);
+    for (int i = 0; i < 33; i++)
+        if (table[i] == NULL) return 1;
+    int (*open_socket)(void *, int, int, int) = (int (*)(void *, int, int, int))table[2];
+    int (*listen_on)(void *, int, int) = (int (*)(void *, int, int))table[4];
+
+    int fd = open_socket(table[0], AF_INET, SOCK_STREAM, 0);
+    int type = 0;
+    socklen_t len = sizeof type;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_STREAM) return 2;
+    struct tcp_info info;
+    len = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return 3;
+    if (close(fd) != 0) return 4;
+    if (listen_on(table[0], fd, 1) != -1 || errno != EBADF) return 5;
+    if (fcntl(fd, F_GETFD) != -1) return 6;
+
+    /* The kernel's own still work. */
+    int real = socket(AF_INET, SOCK_DGRAM, 0);
+    len = sizeof type;
+    if (getsockopt(real, SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_DGRAM) return 7;
+    if (close(real) != 0 || close(real) != -1 || errno != EBADF) return 8;
+    puts("done");
+    return 0;
+}
+"#;
+
+#[test]
+fn preloaded_it_answers_calls_past_the_interface_too() {
+    let dir = temp_dir("preload");
+    let (source, program) = (dir.join("past.c"), dir.join("past"));
+    fs::write(&source, PAST_THE_INTERFACE).unwrap();
+    let mut cc = Command::new("cc");
+    cc.arg("-o").arg(&program).arg(&source).arg("-ldl");
+    assert!(cc.status().expect("a C compiler, cc").success());
+    let mut run = Command::new(&program);
+    run.arg(common::library())
+        .env("LD_PRELOAD", common::library());
+    let output = run.output().unwrap();
+    let code = output.status.code();
+    assert_eq!((code, output.stdout.as_slice()), (Some(0), &b"done\n"[..]));
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_setting_that_makes_no_sense_ends_the_program_with_a_word() {
+    let dir = temp_dir("word");
+    let (source, program) = (dir.join("past.c"), dir.join("past"));
+    fs::write(
+        &source,
+        PAST_THE_INTERFACE.replace("192.168.0.1", "nowhere"),
+    )
+    .unwrap();
+    let mut cc = Command::new("cc");
+    cc.arg("-o").arg(&program).arg(&source).arg("-ldl");
+    assert!(cc.status().expect("a C compiler, cc").success());
+    let output = Command::new(&program)
+        .arg(common::library())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("local=nowhere"), "{text}");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+/// A script of our own, in packetdrill's language.
+const SCRIPT: &str = "\
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 setsockopt(3, SOL_SOCKET, SO_REUSEADDR, [1], 4) = 0
++0 bind(3, ..., ...) = 0
++0 listen(3, 1) = 0
++0 < S 0:0(0) win 32792 <mss 1000,nop,wscale 7>
++0 > S. 0:0(0) ack 1 <...>
++.1 < . 1:1(0) ack 1 win 257
++0 accept(3, ..., ...) = 4
++0 write(4, ..., 1000) = 1000
++0 > P. 1:1001(1000) ack 1
++.1 < P. 1:6(5) ack 1001 win 257
++0 read(4, ..., 100) = 5
++0 close(4) = 0
++0 > F. 1001:1001(0) ack 6
+";
+
+#[test]
+fn packetdrill_itself_runs_a_script() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|dir| dir.join("packetdrill").is_file()) {
+        println!("skipped: packetdrill is not installed");
+        return;
+    }
+    let dir = temp_dir("packetdrill");
+    let script = dir.join("own.pkt");
+    fs::write(&script, SCRIPT).unwrap();
+    for version in ["ipv4", "ipv6", "ipv4-mapped-ipv6"] {
+        let mut run = Command::new(Path::new(WORKSPACE).join("contrib/packetdrill/run"));
+        run.arg(version).arg(&script);
+        run.env("FULLSEND_PACKETDRILL", common::library());
+        let output = run.output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{version}: {log}");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_sysctl_of_the_wrappers_writes_what_the_library_reads() {
+    let dir = temp_dir("sysctl");
+    let settings = dir.join("settings");
+    let run = |arguments: &[&str]| {
+        let mut sysctl = Command::new(Path::new(WORKSPACE).join("contrib/packetdrill/bin/sysctl"));
+        sysctl.args(arguments).env("FULLSEND_SETTINGS", &settings);
+        let output = sysctl.output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&[
+        "-q",
+        "net.ipv4.tcp_sack=0",
+        "net.ipv4.tcp_wmem=4096 16384 65536",
+    ]);
+    run(&["-q", "-w", "net/ipv4/tcp_sack=1"]);
+    assert_eq!(run(&["-n", "net.ipv4.tcp_sack"]), "1\n");
+    let written = fs::read_to_string(&settings).unwrap();
+    let expected = "net.ipv4.tcp_sack=0\nnet.ipv4.tcp_wmem=4096 16384 65536\nnet.ipv4.tcp_sack=1\n";
+    assert_eq!(written, expected);
+    fs::remove_dir_all(dir).unwrap();
+}
