@@ -9,6 +9,7 @@
     reason = "the same for all of them: said above"
 )]
 
+mod lent;
 mod msg;
 mod ptr;
 mod ready;

@@ -9,27 +9,12 @@ pub use many::PollLine;
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
 use fullsend_units::{Instant, Nanos};
 
-use libc::{SO_RCVTIMEO, SO_SNDTIMEO};
-
-use crate::abi::SOL_SOCKET;
+use crate::abi::SHUT_WR;
 use crate::stack::Stack;
 
 /// When a call that may wait that long gives up. `None` never does.
 fn until(now: Instant, span: Option<Nanos>) -> Option<Instant> {
     span.map(|span| now + span)
-}
-
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO`; `None` is forever.
-fn socket_timeout(posix: &mut Posix, now: Instant, handle: Handle, name: i32) -> Option<Nanos> {
-    let mut timeval = [0; 16];
-    posix
-        .getsockopt(now, handle, SOL_SOCKET, name, &mut timeval)
-        .ok()?;
-    let (seconds, micros) = timeval.split_at(8);
-    let seconds = u64::from_ne_bytes(seconds.try_into().ok()?);
-    let micros = u64::from_ne_bytes(micros.try_into().ok()?);
-    let span = Nanos::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
-    (span != Nanos::ZERO).then_some(span)
 }
 
 /// How long a call waits.
@@ -45,15 +30,14 @@ enum Patience {
 
 impl Patience {
     fn until(self, posix: &mut Posix, now: Instant, handle: Handle) -> Option<Instant> {
-        let name = match self {
+        let (receive, send) = posix.timeouts(handle).unwrap_or_default();
+        let span = match self {
             Self::None => return Some(Instant::ZERO),
-            Self::Receive => SO_RCVTIMEO,
-            Self::Send => SO_SNDTIMEO,
+            _ if posix.is_nonblocking(handle) == Ok(true) => return Some(Instant::ZERO),
+            Self::Receive => receive,
+            Self::Send => send,
         };
-        match posix.is_nonblocking(handle) {
-            Ok(true) => Some(Instant::ZERO),
-            _ => until(now, socket_timeout(posix, now, handle, name)),
-        }
+        until(now, span)
     }
 }
 
@@ -134,9 +118,28 @@ impl Stack {
         self.call(|posix, now| posix.shutdown(now, handle, how))
     }
 
-    /// `close(2)`; who sleeps in a call on it wakes with EBADF.
+    /// `close(2)`; who sleeps in a call on it wakes with EBADF. With `SO_LINGER` it waits so long
+    /// for what was written to be acknowledged.
     pub fn close(&self, handle: Handle) -> Result<()> {
+        let linger = self.call(|posix, _| posix.linger(handle))?;
+        if let Some(span) = linger.filter(|&span| span != Nanos::ZERO) {
+            self.linger(handle, span)?;
+        }
         self.call(|posix, now| posix.close(now, handle))
+    }
+
+    fn linger(&self, handle: Handle, span: Nanos) -> Result<()> {
+        // One that is not connected has nothing to send.
+        let _ = self.shutdown(handle, SHUT_WR);
+        self.wait(
+            &[handle],
+            |_, now| until(now, Some(span)),
+            |posix, _| {
+                posix.poll_events(handle)?;
+                Ok(posix.is_flushed(handle)?.then_some(()))
+            },
+        )?;
+        Ok(())
     }
 
     /// `setsockopt(2)`.

@@ -2,10 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use fullsend_posix::{Errno, Handle, Result};
+use fullsend_posix::{Errno, Handle, Result, SockAddr};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
-use super::ptr;
+use super::{lent, ptr};
 use crate::stack::Stack;
 
 /// What Linux transfers in one call at most.
@@ -107,7 +107,8 @@ pub unsafe fn sendto(
         };
         (buffer, dest)
     };
-    stack.sendmsg(handle, &[buffer], flags, dest, &[])
+    // SAFETY: the caller vouches for memory that it lends, with its flags.
+    unsafe { send(stack, handle, &[buffer], flags, dest, &[]) }
 }
 
 /// `recvmsg(2)`.
@@ -165,5 +166,23 @@ pub unsafe fn sendmsg(
         };
         (pieces, control, dest)
     };
-    stack.sendmsg(handle, &pieces, flags, dest, control)
+    // SAFETY: the caller vouches for memory that it lends, with its flags.
+    unsafe { send(stack, handle, &pieces, flags, dest, control) }
+}
+
+/// # Safety
+/// With `MSG_ZEROCOPY` as for [`lent::send`].
+unsafe fn send(
+    stack: &Stack,
+    handle: Handle,
+    pieces: &[&[u8]],
+    flags: c_int,
+    dest: Option<SockAddr>,
+    control: &[u8],
+) -> Result<usize> {
+    if dest.is_none() && control.is_empty() && lent::lends(stack, handle, pieces, flags) {
+        // SAFETY: the caller vouches for it.
+        return unsafe { lent::send(stack, handle, pieces[0], flags) };
+    }
+    stack.sendmsg(handle, pieces, flags, dest, control)
 }

@@ -1,14 +1,12 @@
 //! Sending and receiving. A stream's call that may wait goes on until it has done what it was
 //! asked for, and tells what it did so far when it cannot.
 
+use fullsend_buf::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
-use fullsend_units::Instant;
-use libc::{SO_RCVLOWAT, SO_TYPE};
 
 use super::Patience;
 use crate::abi::{
-    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_WAITALL, SOCK_DGRAM,
-    SOL_SOCKET,
+    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, 
 };
 use crate::stack::Stack;
 
@@ -51,6 +49,15 @@ impl Stack {
         }
     }
 
+    /// Sends memory that its owner lends, without a copy: see
+    /// [`Posix::send_lent`]. Waits for room, at most `SO_SNDTIMEO`; how much was taken, from the
+    /// front, which may be less than all.
+    pub fn send_lent(&self, handle: Handle, data: &Slice, flags: i32) -> Result<usize> {
+        self.retry(handle, patience(flags, Patience::Send), |posix, now| {
+            posix.send_lent(now, handle, data.clone(), flags)
+        })
+    }
+
     /// `recvmsg(2)`: waits for data, at most `SO_RCVTIMEO`: for `SO_RCVLOWAT` bytes of them, or
     /// for as many as the buffers hold with `MSG_WAITALL`.
     pub fn recvmsg(
@@ -82,7 +89,8 @@ impl Stack {
                     len: before + got.len,
                     ..got
                 };
-                if got.len == 0 || sofar.len >= room {
+                let report = flags & MSG_ERRQUEUE != 0;
+                if report || got.len == 0 || sofar.len >= room {
                     return Ok(Some(()));
                 }
                 let target = *target.get_or_insert_with(|| enough(posix, now, handle, flags, room));
@@ -109,22 +117,6 @@ fn patience(flags: i32, usual: Patience) -> Patience {
     } else {
         Patience::None
     }
-}
-
-/// How many bytes are enough. A datagram is one, however long.
-fn enough(posix: &mut Posix, now: Instant, handle: Handle, flags: i32, room: usize) -> usize {
-    let mut int = |name| {
-        let mut value = [0; 4];
-        let got = posix.getsockopt(now, handle, SOL_SOCKET, name, &mut value);
-        got.map_or(0, |_| i32::from_ne_bytes(value))
-    };
-    if flags & MSG_ERRQUEUE != 0 || int(SO_TYPE) == SOCK_DGRAM {
-        return 0;
-    }
-    if flags & MSG_WAITALL != 0 {
-        return room;
-    }
-    room.min(int(SO_RCVLOWAT) as usize)
 }
 
 /// No more will come.

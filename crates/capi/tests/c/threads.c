@@ -1,0 +1,321 @@
+/*
+ * Two stacks, joined by callbacks, and threads that wait in calls on them. No root, no device.
+ * Ends with 0 and "done" if all is as the header says.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fullsend.h>
+#include <linux/errqueue.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(what)                                                                        \
+    do {                                                                                   \
+        if (!(what)) {                                                                     \
+            fprintf(stderr, "line %d: %s (errno %d: %s)\n", __LINE__, #what, errno,        \
+                    strerror(errno));                                                      \
+            exit(1);                                                                       \
+        }                                                                                  \
+    } while (0)
+#define FAILS(call, error) CHECK((call) == -1 && errno == (error))
+
+static fs_stack *stacks[2];
+
+/* ---- The wire ---- */
+
+static void output(void *context, const struct iovec *pieces, int count) {
+    char packet[2048];
+    size_t len = 0;
+    for (int i = 0; i < count; i++) {
+        memcpy(packet + len, pieces[i].iov_base, pieces[i].iov_len);
+        len += pieces[i].iov_len;
+    }
+    fs_stack_input(*(fs_stack **)context, packet, len);
+}
+
+static uint64_t now(void *context) {
+    (void)context;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void *tick(void *unused) {
+    (void)unused;
+    for (;;) {
+        for (int i = 0; i < 2; i++)
+            if (fs_stack_deadline(stacks[i]) <= now(NULL)) fs_stack_poll(stacks[i], 0);
+        usleep(500);
+    }
+    return NULL;
+}
+
+static struct sockaddr_in address(const char *text, int port) {
+    struct sockaddr_in out = {.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, text, &out.sin_addr);
+    return out;
+}
+
+/* ---- A thread that waits ---- */
+
+struct waiting {
+    pthread_t thread;
+    int fd;
+    int how; /* 0 read, 1 accept, 2 epoll_wait */
+    volatile pid_t tid;
+    char buffer[64];
+    ssize_t result;
+    int error;
+};
+
+static void *wait_in_call(void *argument) {
+    struct waiting *w = argument;
+    struct epoll_event event;
+    w->tid = (pid_t)syscall(SYS_gettid);
+    errno = 0;
+    switch (w->how) {
+    case 0: w->result = fs_read(w->fd, w->buffer, sizeof w->buffer); break;
+    case 1: w->result = fs_accept(w->fd, NULL, NULL); break;
+    case 2: w->result = fs_epoll_wait(w->fd, &event, 1, -1); break;
+    }
+    w->error = errno;
+    return NULL;
+}
+
+static int is_asleep(pid_t tid) {
+    char name[64], text[512];
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", tid);
+    FILE *file = fopen(name, "r");
+    CHECK(file != NULL);
+    size_t len = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[len] = 0;
+    return strrchr(text, ')')[2] == 'S';
+}
+
+static void start(struct waiting *w, int fd, int how) {
+    memset(w, 0, sizeof *w);
+    w->fd = fd;
+    w->how = how;
+    CHECK(pthread_create(&w->thread, NULL, wait_in_call, w) == 0);
+    while (w->tid == 0 || !is_asleep(w->tid)) sched_yield();
+}
+
+static void finish(struct waiting *w) {
+    CHECK(pthread_join(w->thread, NULL) == 0);
+    errno = w->error;
+}
+
+static void on_signal(int number) { (void)number; }
+
+/* ---- The tests ---- */
+
+static int listener;
+
+static void connected(int *client, int *server) {
+    struct sockaddr_in there = address("10.0.0.2", 80), peer;
+    socklen_t len = sizeof peer;
+    *client = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
+    CHECK(fs_connect(*client, (struct sockaddr *)&there, sizeof there) == 0);
+    *server = fs_accept(listener, (struct sockaddr *)&peer, &len);
+    CHECK(*server >= 0x40000000 && len == sizeof peer);
+    struct sockaddr_in own;
+    CHECK(fs_getsockname(*client, (struct sockaddr *)&own, &len) == 0);
+    CHECK(memcmp(&own, &peer, sizeof own) == 0);
+}
+
+static void calls_that_wait(void) {
+    struct waiting w;
+    int client, server;
+    connected(&client, &server);
+
+    start(&w, server, 0);
+    /* A signal interrupts nothing. */
+    CHECK(pthread_kill(w.thread, SIGUSR1) == 0);
+    CHECK(fs_write(client, "hello", 5) == 5);
+    finish(&w);
+    CHECK(w.result == 5 && memcmp(w.buffer, "hello", 5) == 0);
+
+    start(&w, server, 0);
+    CHECK(fs_close(server) == 0);
+    finish(&w);
+    FAILS(w.result, EBADF);
+    fs_close(client);
+
+    connected(&client, &server);
+    start(&w, server, 0);
+    CHECK(fs_shutdown(client, SHUT_WR) == 0);
+    finish(&w);
+    CHECK(w.result == 0);
+    FAILS(fs_write(client, "x", 1), EPIPE);
+    fs_close(client);
+    fs_close(server);
+
+    start(&w, listener, 1);
+    struct sockaddr_in there = address("10.0.0.2", 80);
+    client = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
+    CHECK(fs_connect(client, (struct sockaddr *)&there, sizeof there) == 0);
+    finish(&w);
+    CHECK(w.result >= 0);
+    fs_close(client);
+    fs_close((int)w.result);
+}
+
+static void time_outs(void) {
+    int client, server;
+    connected(&client, &server);
+    struct timeval span = {.tv_usec = 20000};
+    CHECK(fs_setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &span, sizeof span) == 0);
+    uint64_t before = now(NULL);
+    char byte;
+    FAILS(fs_read(server, &byte, 1), EAGAIN);
+    CHECK(now(NULL) - before >= 20000000);
+    FAILS(fs_recv(server, &byte, 1, MSG_DONTWAIT), EAGAIN);
+    CHECK(fs_fcntl(server, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(fs_fcntl(server, F_GETFL, 0) & O_NONBLOCK);
+    FAILS(fs_read(server, &byte, 1), EAGAIN);
+    struct pollfd file = {.fd = server, .events = POLLIN};
+    CHECK(fs_poll(&file, 1, 10) == 0);
+    fs_close(client);
+    fs_close(server);
+}
+
+static void sets(void) {
+    int client, server;
+    connected(&client, &server);
+    int set = fs_epoll_create1(stacks[1], EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = 77};
+    CHECK(fs_epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0);
+    FAILS(fs_epoll_ctl(set, EPOLL_CTL_ADD, server, &event), EEXIST);
+    FAILS(fs_epoll_ctl(set, EPOLL_CTL_ADD, client, &event), EXDEV);
+    int file = fs_stack_eventfd(stacks[1]);
+    CHECK(fs_epoll_wait(set, &event, 1, 0) == 0);
+    struct waiting w;
+    start(&w, set, 2);
+    CHECK(fs_write(client, "x", 1) == 1);
+    finish(&w);
+    CHECK(w.result == 1);
+    struct pollfd both[] = {{.fd = file, .events = POLLIN}};
+    CHECK(poll(both, 1, 0) == 1);
+    close(file);
+    fs_close(set);
+    fs_close(client);
+    fs_close(server);
+}
+
+static void options(void) {
+    int client, server, value = 0;
+    socklen_t len = sizeof value;
+    connected(&client, &server);
+    value = 10000;
+    CHECK(fs_setsockopt(client, SOL_SOCKET, SO_SNDBUF, &value, len) == 0);
+    CHECK(fs_getsockopt(client, SOL_SOCKET, SO_SNDBUF, &value, &len) == 0 && value == 20000);
+    struct tcp_info info;
+    len = sizeof info;
+    CHECK(fs_getsockopt(client, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
+    CHECK(info.tcpi_state == TCP_ESTABLISHED && info.tcpi_snd_mss > 500);
+    CHECK(fs_write(client, "12345", 5) == 5);
+    CHECK(fs_ioctl(server, FIONREAD, &value) == 0 && value == 5);
+    FAILS(fs_setsockopt(client, SOL_SOCKET, SO_SNDBUF, NULL, 4), EFAULT);
+    FAILS(fs_read(server, NULL, 5), EFAULT);
+    FAILS(fs_bind(client, NULL, 16), EFAULT);
+    FAILS(fs_recvmsg(server, NULL, 0), EFAULT);
+    FAILS(fs_read(0, &value, 4), EBADF);
+    FAILS(read(server, &value, 4), EBADF);
+    FAILS(fs_socket(NULL, AF_INET, SOCK_STREAM, 0), EFAULT);
+    fs_close(client);
+    fs_close(server);
+
+    char text[64];
+    CHECK(fs_stack_set(stacks[0], "tcp_congestion_control", "reno") == 0);
+    CHECK(fs_stack_get(stacks[0], "tcp_congestion_control", text, sizeof text) == 4);
+    CHECK(strcmp(text, "reno") == 0);
+    FAILS(fs_stack_set(stacks[0], "tcp_nonsense", "1"), EINVAL);
+    CHECK(strstr(fs_last_error(), "tcp_nonsense") != NULL);
+}
+
+static void lent_memory(void) {
+    int client, server, one = 1;
+    connected(&client, &server);
+    CHECK(fs_setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+    static char lent[20000], got[20000];
+    memset(lent, 'z', sizeof lent);
+    ssize_t n = fs_send(client, lent, sizeof lent, MSG_ZEROCOPY);
+    CHECK(n > 0);
+    CHECK(fs_recv(server, got, (size_t)n, MSG_WAITALL) == n);
+    CHECK(memcmp(lent, got, (size_t)n) == 0);
+    struct pollfd file = {.fd = client};
+    CHECK(fs_poll(&file, 1, 10000) == 1 && (file.revents & POLLERR));
+    char control[128];
+    struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+    CHECK(fs_recvmsg(client, &message, MSG_ERRQUEUE) == 0);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    CHECK(head != NULL);
+    struct sock_extended_err *report = (struct sock_extended_err *)CMSG_DATA(head);
+    CHECK(report->ee_origin == SO_EE_ORIGIN_ZEROCOPY && report->ee_info == 0);
+    CHECK((report->ee_code & SO_EE_CODE_ZEROCOPY_COPIED) == 0);
+    memset(lent, 'y', sizeof lent);
+    fs_close(client);
+    fs_close(server);
+}
+
+static void the_end(void) {
+    struct waiting w;
+    int client, server;
+    connected(&client, &server);
+    struct linger linger = {.l_onoff = 1, .l_linger = 10};
+    CHECK(fs_setsockopt(client, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    CHECK(fs_write(client, "last words", 10) == 10);
+    CHECK(fs_close(client) == 0);
+    char text[16];
+    CHECK(fs_recv(server, text, 10, MSG_WAITALL) == 10);
+
+    start(&w, listener, 1);
+    fs_stack *gone = stacks[1];
+    CHECK(fs_stack_destroy(gone) == 0);
+    finish(&w);
+    FAILS(w.result, ESHUTDOWN);
+    FAILS(fs_read(server, text, 1), EBADF);
+    FAILS(fs_stack_destroy(gone), EINVAL);
+}
+
+int main(void) {
+    struct fs_callbacks callbacks[2];
+    for (int i = 0; i < 2; i++) {
+        callbacks[i] = (struct fs_callbacks){&stacks[1 - i], output, now};
+        char settings[64];
+        snprintf(settings, sizeof settings, "address=10.0.0.%d/24,seed=%d", i + 1, i);
+        stacks[i] = fs_stack_create(settings, &callbacks[i]);
+        CHECK(stacks[i] != NULL);
+    }
+    CHECK(fs_stack_create("mtu=nonsense", &callbacks[0]) == NULL && errno == EINVAL);
+    CHECK(strstr(fs_last_error(), "nonsense") != NULL);
+    CHECK(fs_stack_create(NULL, NULL) == NULL && errno == EFAULT);
+    signal(SIGUSR1, on_signal);
+    pthread_t ticker;
+    CHECK(pthread_create(&ticker, NULL, tick, NULL) == 0);
+
+    listener = fs_socket(stacks[1], AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in any = address("0.0.0.0", 80);
+    CHECK(fs_bind(listener, (struct sockaddr *)&any, sizeof any) == 0);
+    CHECK(fs_listen(listener, 8) == 0);
+    calls_that_wait();
+    time_outs();
+    sets();
+    options();
+    lent_memory();
+    the_end();
+    puts("done");
+    return 0;
+}

@@ -1,0 +1,20 @@
+//! A program in C whose threads wait in calls, on two stacks that callbacks join.
+
+mod common;
+
+use std::path::Path;
+
+use common::{command, compile_file, temp_dir};
+
+#[test]
+fn threads_that_wait_wake_as_the_header_says() {
+    let dir = temp_dir("threads");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c");
+    let strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"];
+    let program = compile_file("cc", &source, &dir.join("threads"), &strict);
+    let output = command(program).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    assert_eq!(output.stdout, b"done\n");
+    std::fs::remove_dir_all(dir).unwrap();
+}
