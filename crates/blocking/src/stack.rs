@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 use fullsend_device::Device;
 use fullsend_offload::Packet;
 use fullsend_posix::{Errno, Handle, Posix};
-use fullsend_units::Instant;
+use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Clock;
@@ -136,12 +137,15 @@ impl Stack {
             clock,
             kick,
         });
-        Ok(Self {
+        let stack = Self {
             shared,
             outbox: None,
             carrier: OnceLock::new(),
             driver: None,
-        })
+        };
+        let (epoch, now) = (world_clock(), stack.shared.clock.now());
+        stack.set_epoch(epoch.saturating_sub(now.since(Instant::ZERO)));
+        Ok(stack)
     }
 
     /// What left a stack that is driven by hand.
@@ -169,6 +173,13 @@ impl Stack {
         let (mut shard, now) = self.shared.lock();
         shard.run_timers(now);
         self.finish(shard, now);
+    }
+
+    /// What the world's clock (ns since 1970) shows when the stack's shows nought: the times that
+    /// `SO_TIMESTAMPING` and its kin tell are in it. Unless told otherwise it fits the system's clock
+    /// when the stack begins.
+    pub fn set_epoch(&self, epoch: Nanos) {
+        self.shared.lock().0.posix.set_epoch(epoch);
     }
 
     /// A thread that sleeps in a call was woken, and has not looked what for: there is more to
@@ -314,6 +325,16 @@ impl Stack {
         }
         true
     }
+}
+
+/// ns since 1970.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "time stamps that users see are in real time"
+)]
+fn world_clock() -> Nanos {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(Nanos::ZERO, Nanos::from)
 }
 
 impl Drop for Stack {

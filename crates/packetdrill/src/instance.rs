@@ -63,6 +63,7 @@ impl Instance {
             completes_at_once: true,
         };
         let stack = Stack::by_hand(&flags.config, clock.clone(), hand)?;
+        stack.set_epoch(Nanos::from_micros(EPOCH_MICROS));
         let outbox = stack.outbox().cloned().ok_or(io::ErrorKind::Unsupported)?;
         let mut settings = Settings::new(flags.settings);
         flags

@@ -5,9 +5,7 @@ use fullsend_buf::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 
 use super::Patience;
-use crate::abi::{
-    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, 
-};
+use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK};
 use crate::stack::Stack;
 
 impl Stack {
@@ -93,7 +91,10 @@ impl Stack {
                 if report || got.len == 0 || sofar.len >= room {
                     return Ok(Some(()));
                 }
-                let target = *target.get_or_insert_with(|| enough(posix, now, handle, flags, room));
+                let target = match target {
+                    Some(target) => target,
+                    None => *target.insert(posix.receive_target(handle, room, flags)?),
+                };
                 if sofar.len >= target || peeks && ended(posix, handle) {
                     return Ok(Some(()));
                 }

@@ -38,7 +38,8 @@ pub(crate) fn temp_dir(name: &str) -> PathBuf {
 pub(crate) fn compile(dir: &Path, name: &str, code: &str, flags: &[&str]) -> PathBuf {
     let source = dir.join(name);
     std::fs::write(&source, code).unwrap();
-    let compiler = if name.ends_with(".cc") { "c++" } else { "cc" };
+    let is_cxx = source.extension().is_some_and(|e| e == "cc");
+    let compiler = if is_cxx { "c++" } else { "cc" };
     compile_file(compiler, &source, &source.with_extension("out"), flags)
 }
 
