@@ -144,6 +144,7 @@ impl Shard {
 
     /// True if the host may have more to give and the device would take it.
     fn push(&mut self, now: Instant) -> bool {
+        let mut empty = false;
         while !self.driven || self.unanswered < TX_BUDGET {
             // Back-pressure: a device that is full must not make the host give more.
             if self.tx.len() < TX_HELD {
@@ -154,8 +155,14 @@ impl Shard {
                 self.queue_out();
             }
             if self.tx.is_empty() {
-                return self.wants_transmit();
+                // What was given may have been for a neighbour who is asked for first: the question
+                // comes with the next round.
+                if mem::replace(&mut empty, true) || !self.wants_transmit() {
+                    return false;
+                }
+                continue;
             }
+            empty = false;
             if let Err(error) = self.device.transmit(&mut self.tx) {
                 // As from a card without a carrier: TCP sends again what matters.
                 let packets = self.tx.len();

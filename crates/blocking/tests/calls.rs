@@ -165,6 +165,25 @@ fn the_event_file_tells_of_readiness() {
 }
 
 #[test]
+fn over_ethernet_by_hand_a_neighbour_is_asked_for_first() {
+    let settings = "link=ethernet,address=10.0.0.1/24,mac=02:00:00:00:00:07";
+    let host = stack(settings, &Clock::manual());
+    let client = host
+        .socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)
+        .unwrap();
+    let error = host.connect(client, addr("10.0.0.2:80"));
+    assert_eq!(error, Err(Errno::EINPROGRESS));
+    let (at, frame) = host.outbox().unwrap().take().unwrap();
+    let frame = frame.to_bytes();
+    // ARP, to everybody, from our hardware address.
+    assert_eq!(
+        frame[..14],
+        [255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 7, 8, 6]
+    );
+    assert_eq!(at, Instant::ZERO);
+}
+
+#[test]
 fn loopback_needs_nobody() {
     let host: Arc<Stack> = stack("address=10.0.0.1/24", &Clock::real());
     let (client, server) = {

@@ -62,12 +62,22 @@ fn fetch_c_and_fetch_py_fetch_a_page_from_a_server_of_the_kernels() {
 }
 
 #[test]
-fn curl_fetches_from_serve_c() {
-    in_namespace(|| {
-        let dir = temp_dir("serve");
+fn curl_fetches_from_serve_c_over_a_tun() {
+    serve(SETTINGS);
+}
+
+#[test]
+fn curl_fetches_from_serve_c_over_a_tap() {
+    serve("tap=fs1,address=10.9.0.2/24,kernel_address=10.9.0.1/24");
+}
+
+/// Four curls at a server of ours.
+fn serve(settings: &'static str) {
+    in_namespace(move || {
+        let dir = temp_dir(&format!("serve-{}", &settings[..3]));
         let mut serve = command(example(&dir, "serve"));
         serve
-            .args([SETTINGS, "8000", "3000000"])
+            .args([settings, "8000", "3000000"])
             .stdin(Stdio::piped());
         let mut server = Running::start(&mut serve);
         wait_until_ready(&mut server);

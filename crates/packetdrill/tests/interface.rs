@@ -9,7 +9,7 @@ mod common;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{ACK, Drill, FIN, PSH, RST, SYN, address, errno, tcp};
+use common::{ACK, Drill, FIN, PSH, RST, SYN, address, errno, syn6, tcp};
 
 const FLAGS: &str = "local=192.168.0.1,prefix=16,remote=192.0.2.1,seed=7";
 
@@ -51,6 +51,30 @@ fn a_passive_open_data_both_ways_and_the_end() {
     drill.inject(&tcp((9, 8080), RST, peer + 5, 0, &[]));
     assert_eq!(drill.close(fd), -1);
     assert_eq!(errno(), libc::EBADF);
+}
+
+#[test]
+fn mapped_sockets_speak_ipv4_and_ipv6_ones_ipv6() {
+    let drill = Drill::new(&format!("{FLAGS},local=fd3d::1,prefix=48"));
+    let listener = drill.listener6("::ffff:192.168.0.1", 8080);
+    let (fd, seq, peer) = accepted(&drill, listener);
+    drill.inject(&tcp((9, 8080), PSH | ACK, peer, seq, b"mapped"));
+    assert_eq!(drill.read(fd, 10).unwrap(), b"mapped");
+
+    drill.listener6("fd3d::1", 8081);
+    drill.usleep(100_000);
+    drill.inject(&syn6("2001:db8::1", "fd3d::1", (9, 8081), 5));
+    let answer = loop {
+        let (_, packet) = drill.receive_raw().unwrap();
+        if packet[0] >> 4 == 6 {
+            break packet;
+        }
+    };
+    assert_eq!(fullsend_packetdrill::verify(&answer), Ok(()));
+    assert_eq!(
+        (answer[53], &answer[48..52]),
+        (SYN | ACK, &[0, 0, 0, 6][..])
+    );
 }
 
 #[test]

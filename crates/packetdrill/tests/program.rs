@@ -45,6 +45,13 @@ int main(int argc, char **argv) {
     struct tcp_info info;
     len = sizeof info;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return 3;
+    unsigned memory[9];
+    len = sizeof memory;
+    if (getsockopt(fd, SOL_SOCKET, 55 /* SO_MEMINFO */, memory, &len) != 0) return 9;
+    if (len != sizeof memory) return 10;
+    char control[64];
+    len = sizeof control;
+    if (getsockopt(fd, IPPROTO_TCP, 26 /* TCP_CC_INFO */, control, &len) != 0) return 11;
     if (close(fd) != 0) return 4;
     if (listen_on(table[0], fd, 1) != -1 || errno != EBADF) return 5;
     if (fcntl(fd, F_GETFD) != -1) return 6;
@@ -133,6 +140,32 @@ fn packetdrill_itself_runs_a_script() {
         let output = run.output().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{version}: {log}");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_runner_gives_packetdrill_what_it_needs() {
+    let dir = temp_dir("runner");
+    let fake = dir.join("packetdrill");
+    fs::write(&fake, "#!/bin/sh\necho \"$LD_PRELOAD $PATH\" \"$@\"\n").unwrap();
+    let mut chmod = Command::new("chmod");
+    assert!(chmod.arg("+x").arg(&fake).status().unwrap().success());
+    let mut run = Command::new(Path::new(WORKSPACE).join("contrib/packetdrill/run"));
+    run.args(["ipv6", "x.pkt", "--", "-v"]).current_dir(&dir);
+    run.env("FULLSEND_PACKETDRILL", common::library());
+    run.env("PACKETDRILL", &fake).env("SO_FLAGS", "tcp_sack=0");
+    let output = run.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let library = common::library();
+    for part in [
+        library.to_str().unwrap(),
+        "contrib/packetdrill/bin:",
+        "--so_flags=local=fd3d:0a0b:17d6::1,prefix=48,remote=2001:db8::1,settings=/",
+        ",tcp_sack=0 --ip_version=ipv6 --local_ip=fd3d:0a0b:17d6::1 --remote_ip=2001:db8::1 -v x.pkt",
+        "ok      ipv6 x.pkt",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
     }
     fs::remove_dir_all(dir).unwrap();
 }

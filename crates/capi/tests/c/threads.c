@@ -270,6 +270,25 @@ static void lent_memory(void) {
     fs_close(server);
 }
 
+static void datagrams(void) {
+    struct sockaddr_in there = address("10.0.0.2", 53), from;
+    socklen_t len = sizeof from;
+    int client = fs_socket(stacks[0], AF_INET, SOCK_DGRAM, 0);
+    int server = fs_socket(stacks[1], AF_INET, SOCK_DGRAM, 0);
+    CHECK(fs_bind(server, (struct sockaddr *)&there, sizeof there) == 0);
+    CHECK(fs_sendto(client, "who?", 4, 0, (struct sockaddr *)&there, sizeof there) == 4);
+    char text[16];
+    CHECK(fs_recvfrom(server, text, sizeof text, 0, (struct sockaddr *)&from, &len) == 4);
+    CHECK(len == sizeof from && from.sin_addr.s_addr == address("10.0.0.1", 0).sin_addr.s_addr);
+    struct iovec pieces[] = {{"no", 2}, {"body", 4}};
+    struct msghdr message = {
+        .msg_name = &from, .msg_namelen = len, .msg_iov = pieces, .msg_iovlen = 2};
+    CHECK(fs_sendmsg(server, &message, 0) == 6);
+    CHECK(fs_read(client, text, sizeof text) == 6 && memcmp(text, "nobody", 6) == 0);
+    fs_close(client);
+    fs_close(server);
+}
+
 static void the_end(void) {
     struct waiting w;
     int client, server;
@@ -315,6 +334,7 @@ int main(void) {
     sets();
     options();
     lent_memory();
+    datagrams();
     the_end();
     puts("done");
     return 0;

@@ -132,7 +132,23 @@ impl Drill {
     }
 
     pub(crate) fn socket(&self, kind: c_int) -> c_int {
-        unsafe { (self.ifc.socket)(self.ifc.ud, libc::AF_INET, kind, 0) }
+        self.socket_of(libc::AF_INET, kind)
+    }
+
+    pub(crate) fn socket_of(&self, domain: c_int, kind: c_int) -> c_int {
+        unsafe { (self.ifc.socket)(self.ifc.ud, domain, kind, 0) }
+    }
+
+    /// A listener of IPv6 at `ip`, which may be a mapped address.
+    pub(crate) fn listener6(&self, ip: &str, port: u16) -> c_int {
+        let fd = self.socket_of(libc::AF_INET6, libc::SOCK_STREAM);
+        let addr = address6(ip, port);
+        let ud = self.ifc.ud;
+        unsafe {
+            assert_eq!((self.ifc.bind)(ud, fd, (&raw const addr).cast(), 28), 0);
+            assert_eq!((self.ifc.listen)(ud, fd, 1), 0);
+        }
+        fd
     }
 
     pub(crate) fn listener(&self, port: u16) -> c_int {
@@ -234,6 +250,33 @@ pub(crate) fn address(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
         },
         sin_zero: [0; 8],
     }
+}
+
+pub(crate) fn address6(ip: &str, port: u16) -> libc::sockaddr_in6 {
+    libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as u16,
+        sin6_port: port.to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr {
+            s6_addr: ip.parse::<std::net::Ipv6Addr>().unwrap().octets(),
+        },
+        sin6_scope_id: 0,
+    }
+}
+
+/// A SYN over IPv6 from `from` to `to`.
+pub(crate) fn syn6(from: &str, to: &str, ports: (u16, u16), seq: u32) -> Vec<u8> {
+    let mut p = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
+    for ip in [from, to] {
+        p.extend(ip.parse::<std::net::Ipv6Addr>().unwrap().octets());
+    }
+    p.extend(ports.0.to_be_bytes());
+    p.extend(ports.1.to_be_bytes());
+    p.extend(seq.to_be_bytes());
+    p.extend([0, 0, 0, 0, 0x50, SYN, 0xff, 0xff, 0, 0, 0, 0]);
+    let check = fold(sum(&p[8..]) + 6 + 20);
+    p[56..58].copy_from_slice(&check);
+    p
 }
 
 fn sum(bytes: &[u8]) -> u32 {
