@@ -131,6 +131,8 @@ impl Posix {
 /// that they are.
 fn to_bind(domain: i32, v6only: bool, addr: SockAddr) -> Result<SocketAddr> {
     let fits = match addr {
+        // Too short for an IPv6 address, before it is of the wrong family.
+        SockAddr::V4(_) if domain == AF_INET6 => return Err(Errno::EINVAL),
         SockAddr::V4(_) => domain == AF_INET,
         SockAddr::V6(_) => domain == AF_INET6,
         SockAddr::Unspec => false,

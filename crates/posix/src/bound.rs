@@ -29,12 +29,12 @@ impl Binding {
         }
     }
 
-    /// Both cannot be.
+    /// This one, which is there, does not bear `other`.
     fn conflicts(&self, other: &Self) -> bool {
         let overlap = self.covers(other.ip) || other.covers(self.ip);
-        let quiet = !self.listening && !other.listening;
-        let borne =
-            self.reuse_addr && other.reuse_addr && quiet || self.reuse_port && other.reuse_port;
+        let both_addr = self.reuse_addr && other.reuse_addr;
+        let both_port = self.reuse_port && other.reuse_port;
+        let borne = both_addr && !self.listening || both_port;
         overlap && !borne
     }
 }

@@ -9,8 +9,8 @@ use fullsend_stack::{Host, UdpId};
 
 use crate::SockAddr;
 use crate::abi::{
-    AF_INET, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, SHUT_RD,
-    SHUT_RDWR, SHUT_WR, SIOCINQ, SIOCOUTQ,
+    AF_INET, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRBAND,
+    EPOLLWRNORM, SHUT_RD, SHUT_RDWR, SHUT_WR, SIOCINQ, SIOCOUTQ,
 };
 use crate::errno::{Errno, Result};
 use crate::sockopt::Common;
@@ -140,7 +140,7 @@ impl Datagram {
 
     /// Readiness in `EPOLL*` bits: there is always room to write.
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
-        let mut events = EPOLLOUT | EPOLLWRNORM;
+        let mut events = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
         if let Some(id) = self.udp {
             if host.udp_has_error(id).unwrap_or(false) {
                 events |= EPOLLERR;

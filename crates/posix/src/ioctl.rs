@@ -26,6 +26,7 @@ impl Posix {
             &mut Kind::PipeWriter(reader) if request == SIOCINQ => {
                 Ok(self.pipe_of(reader).map_or(0, |pipe| pipe.held.len()) as i32)
             }
+            Kind::Epoll(_) => Err(Errno::EINVAL),
             _ => Err(Errno::ENOTTY),
         }
     }

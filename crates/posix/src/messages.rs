@@ -3,7 +3,7 @@
 use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
 
-use crate::abi::MSG_FASTOPEN;
+use crate::abi::{MSG_DONTWAIT, MSG_FASTOPEN};
 use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 use crate::stamps::Clock;
@@ -94,11 +94,13 @@ impl Posix {
     ) -> Result<Received> {
         let host = &mut self.host;
         let epoch = self.epoch;
-        let result = match &mut self.files.get_mut(handle)?.kind {
+        let file = self.files.get_mut(handle)?;
+        let blocks = !file.nonblocking && flags & MSG_DONTWAIT == 0;
+        let result = match &mut file.kind {
             Kind::Stream(stream) => {
                 stream.receive(host, Clock { now, epoch }, data, flags, control)
             }
-            Kind::Datagram(datagram) => datagram.receive(host, data, flags),
+            Kind::Datagram(datagram) => datagram.receive(host, data, flags, blocks),
             _ => Err(Errno::ENOTSOCK),
         };
         self.arm_if_blocked(handle, result)

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use fullsend_units::Instant;
 
 use crate::Posix;
-use crate::abi::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use crate::abi::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 
@@ -59,6 +59,15 @@ impl Value {
 impl From<bool> for Value {
     fn from(value: bool) -> Self {
         Self::Int(value.into())
+    }
+}
+
+/// What a socket says that is asked for an option of a level it does not have.
+pub(crate) const fn unknown_level(domain: i32) -> Errno {
+    if domain == AF_INET {
+        Errno::EOPNOTSUPP
+    } else {
+        Errno::ENOPROTOOPT
     }
 }
 
@@ -128,7 +137,7 @@ impl Posix {
                 IPPROTO_TCP => stream.get_tcp(&mut self.host, now, name),
                 IPPROTO_IP => stream.get_ip(&mut self.host, name),
                 IPPROTO_IPV6 => stream.get_ipv6(&mut self.host, name),
-                _ => Err(Errno::ENOPROTOOPT),
+                _ => Err(unknown_level(stream.domain)),
             },
             Kind::Datagram(datagram) => datagram.get(&mut self.host, level, name),
             _ => Err(Errno::ENOTSOCK),

@@ -63,12 +63,13 @@ impl Datagram {
         host: &mut Host,
         data: &mut [&mut [u8]],
         flags: i32,
+        blocks: bool,
     ) -> Result<Received> {
         if flags & MSG_ERRQUEUE != 0 {
             return Err(Errno::EAGAIN);
         }
         let Some(id) = self.udp else {
-            return self.nothing();
+            return self.nothing(blocks);
         };
         if let Some(error) = self.take_error(host) {
             return Err(error);
@@ -79,7 +80,7 @@ impl Datagram {
             host.udp_recv(id)?
         };
         let Some((payload, from, _)) = next else {
-            return self.nothing();
+            return self.nothing(blocks);
         };
         let whole = payload.len();
         let mut rest = payload;
@@ -98,8 +99,9 @@ impl Datagram {
         })
     }
 
-    fn nothing(&self) -> Result<Received> {
-        if self.shut_read {
+    /// Who would block sees the end of what was shut; who would not is told as ever.
+    fn nothing(&self, blocks: bool) -> Result<Received> {
+        if self.shut_read && blocks {
             return Ok(Received::default());
         }
         Err(Errno::EAGAIN)

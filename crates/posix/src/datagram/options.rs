@@ -9,7 +9,7 @@ use crate::abi::{
     SO_SNDBUFFORCE, SO_TYPE, SO_ZEROCOPY, SOCK_DGRAM, SOL_SOCKET,
 };
 use crate::errno::{Errno, Result};
-use crate::sockopt::{Value, int};
+use crate::sockopt::{Value, int, unknown_level};
 
 /// Linux's least buffers.
 const LEAST_SNDBUF: u32 = 4608;
@@ -70,7 +70,7 @@ impl Datagram {
             IPPROTO_IP => self.common.ip.get_ip(name),
             IPPROTO_IPV6 if name == IPV6_MTU => None,
             IPPROTO_IPV6 if self.domain == AF_INET6 => self.common.ip.get_ipv6(name),
-            _ => None,
+            _ => return Err(unknown_level(self.domain)),
         };
         known.ok_or(Errno::ENOPROTOOPT)
     }

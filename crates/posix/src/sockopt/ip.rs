@@ -13,6 +13,8 @@ use crate::abi::{
 use crate::errno::{Errno, Result};
 use crate::stream::Stream;
 
+/// A stream's ECN bits are its own.
+const ECN_BITS: u8 = 0b11;
 /// The default TTL and hop limit.
 const DEFAULT_TTL: u8 = 64;
 
@@ -131,7 +133,7 @@ impl Stream {
             return Ok(());
         }
         let option = match name {
-            IP_TOS => SocketOption::IpTos(number(value)? as u8),
+            IP_TOS => SocketOption::IpTos(number(value)? as u8 & !ECN_BITS),
             IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
             IP_TTL => SocketOption::IpTtl(byte_or_default(number(value)?, 1)?),
             IP_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(number(value)?)?),
@@ -182,7 +184,10 @@ impl Stream {
             return Ok(());
         }
         let option = match name {
-            IPV6_TCLASS => SocketOption::IpTos(byte_or_default(int(value)?, 0)?.unwrap_or(0)),
+            IPV6_TCLASS => {
+                let class = byte_or_default(int(value)?, 0)?.unwrap_or(0);
+                SocketOption::IpTos(class & !ECN_BITS)
+            }
             IPV6_UNICAST_HOPS => {
                 let hops = byte_or_default(int(value)?, 0)?;
                 // Nothing could be sent.
@@ -199,7 +204,7 @@ impl Stream {
 
     pub(crate) fn get_ipv6(&self, host: &mut Host, name: i32) -> Result<Value> {
         if self.domain != AF_INET6 {
-            return Err(Errno::ENOPROTOOPT);
+            return Err(Errno::EOPNOTSUPP);
         }
         if let Some(value) = self.common.ip.get_ipv6(name) {
             return Ok(value);

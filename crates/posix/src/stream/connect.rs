@@ -102,7 +102,9 @@ impl Stream {
     /// Where `connect` leads; the unspecified address is the host itself.
     fn destination(&self, addr: SockAddr) -> Result<SocketAddr> {
         let fits = match addr {
-            SockAddr::V4(_) => self.domain == AF_INET,
+            // Too short for an IPv6 address, before it is of the wrong family.
+            SockAddr::V4(_) if self.domain != AF_INET => return Err(Errno::EINVAL),
+            SockAddr::V4(_) => true,
             SockAddr::V6(_) => self.domain != AF_INET,
             SockAddr::Unspec => false,
         };

@@ -41,10 +41,14 @@ impl Connection {
     }
 
     /// Registers interest in what comes next (a later `take_wakes` tells): more to read although
-    /// there may be some already, the end of the stream, an error, and room to write if there is
-    /// none now.
+    /// there may be some already, the end of the stream, an error, room to write if there is none
+    /// now, and the FIN's acknowledgement.
     pub fn watch(&mut self, cx: &Cx<'_>) {
         self.user.wants_read = true;
-        self.user.wants_write = !self.is_writable(cx);
+        let fin_sent = matches!(
+            self.state,
+            State::FinWait1 | State::Closing | State::LastAck
+        );
+        self.user.wants_write = fin_sent || !self.is_writable(cx);
     }
 }

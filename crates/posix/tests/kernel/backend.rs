@@ -1,0 +1,125 @@
+//! What a scenario can do, and the log of what it got.
+
+use std::fmt::{Debug, Write};
+
+/// A result as C gives it: a count or a handle, or an errno, negative.
+pub(crate) type Ret = i64;
+
+/// Sockets of one kind or the other. Handles are small numbers.
+pub(crate) trait Backend {
+    fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Ret;
+    /// Binds to an address of this machine, `port` 0 for any.
+    fn bind(&mut self, fd: Ret, ip: &str, port: u16) -> Ret;
+    fn listen(&mut self, fd: Ret, backlog: i32) -> Ret;
+    fn accept(&mut self, fd: Ret) -> Ret;
+    fn connect(&mut self, fd: Ret, ip: &str, port: u16) -> Ret;
+    /// `connect` to `AF_UNSPEC`.
+    fn dissolve(&mut self, fd: Ret) -> Ret;
+    /// The port that the socket is bound to, its peer's; or an errno.
+    fn port(&mut self, fd: Ret) -> Ret;
+    fn peer_port(&mut self, fd: Ret) -> Ret;
+    /// The own address without port, the peer's.
+    fn name(&mut self, fd: Ret, peer: bool) -> String;
+    fn shutdown(&mut self, fd: Ret, how: i32) -> Ret;
+    fn close(&mut self, fd: Ret) -> Ret;
+    fn send(&mut self, fd: Ret, data: &[u8], flags: i32) -> Ret;
+    fn send_to(&mut self, fd: Ret, data: &[u8], flags: i32, ip: &str, port: u16) -> Ret;
+    /// Receives at most `len`; what it gave, the bytes, `msg_flags`.
+    fn recv(&mut self, fd: Ret, len: usize, flags: i32) -> (Ret, Vec<u8>, i32);
+    fn read(&mut self, fd: Ret, len: usize) -> Ret;
+    fn write(&mut self, fd: Ret, data: &[u8]) -> Ret;
+    fn set(&mut self, fd: Ret, level: i32, name: i32, value: &[u8]) -> Ret;
+    /// What it gave and the bytes of the value.
+    fn get(&mut self, fd: Ret, level: i32, name: i32, len: usize) -> (Ret, Vec<u8>);
+    fn ioctl(&mut self, fd: Ret, request: u32) -> Ret;
+    fn poll(&mut self, fd: Ret) -> Ret;
+    fn epoll_create(&mut self) -> Ret;
+    fn epoll_ctl(&mut self, set: Ret, op: i32, fd: Ret, events: u32, data: u64) -> Ret;
+    /// What is ready now, at most `max`.
+    fn epoll_wait(&mut self, set: Ret, max: usize) -> (Ret, Vec<(u32, u64)>);
+    fn pipe(&mut self) -> (Ret, Ret);
+    fn splice(&mut self, from: Ret, to: Ret, len: usize) -> Ret;
+    /// Lets everything that is under way arrive.
+    fn settle(&mut self);
+}
+
+/// What a scenario got, line by line.
+#[derive(Default, PartialEq, Eq)]
+pub(crate) struct Log(Vec<String>);
+
+impl Log {
+    /// Notes a result.
+    pub(crate) fn note(&mut self, what: &str, got: impl Debug) {
+        let mut line = String::new();
+        write!(line, "{what}: {got:?}").unwrap();
+        self.0.push(line);
+    }
+
+    /// The lines that differ, with the one before each.
+    pub(crate) fn difference(&self, own: &Self) -> String {
+        let mut out = String::new();
+        for i in 0..self.0.len().max(own.0.len()) {
+            let none = String::from("nothing");
+            let (kernel, own) = (
+                self.0.get(i).unwrap_or(&none),
+                own.0.get(i).unwrap_or(&none),
+            );
+            if kernel != own {
+                writeln!(out, "  kernel {kernel}\n  ours   {own}").unwrap();
+            }
+        }
+        out
+    }
+}
+
+/// Options of an integer.
+pub(crate) fn int(value: i32) -> [u8; 4] {
+    value.to_ne_bytes()
+}
+
+impl dyn Backend + '_ {
+    pub(crate) fn set_int(&mut self, fd: Ret, level: i32, name: i32, value: i32) -> Ret {
+        self.set(fd, level, name, &int(value))
+    }
+
+    pub(crate) fn get_int(&mut self, fd: Ret, level: i32, name: i32) -> Ret {
+        let (ret, value) = self.get(fd, level, name, 4);
+        if ret < 0 {
+            return ret;
+        }
+        match value.as_slice() {
+            [a, b, c, d] => i32::from_ne_bytes([*a, *b, *c, *d]).into(),
+            [a] => (*a).into(),
+            _ => -9999,
+        }
+    }
+
+    /// A listener on `ip`, with its port.
+    pub(crate) fn listener(&mut self, domain: i32, ip: &str) -> (Ret, u16) {
+        let fd = self.socket(domain, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
+        assert!(fd >= 0, "{fd}");
+        assert_eq!(self.bind(fd, ip, 0), 0);
+        assert_eq!(self.listen(fd, 8), 0);
+        let port = self.port(fd);
+        assert!(port > 0);
+        (fd, port as u16)
+    }
+
+    /// Two ends of a connection: who connected, who accepted.
+    pub(crate) fn pair(&mut self) -> (Ret, Ret) {
+        let (listener, port) = self.listener(libc::AF_INET, "127.0.0.1");
+        let client = self.tcp();
+        let _ = self.connect(client, "127.0.0.1", port);
+        self.settle();
+        assert_eq!(self.connect(client, "127.0.0.1", port), 0);
+        let server = self.accept(listener);
+        assert!(server >= 0);
+        self.close(listener);
+        (client, server)
+    }
+
+    /// An unconnected IPv4 stream socket, non-blocking.
+    pub(crate) fn tcp(&mut self) -> Ret {
+        self.socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)
+    }
+}
