@@ -82,6 +82,12 @@ pub(crate) enum Nic {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Pump {
     /// After every write, as a socket does.
     Write,
@@ -137,6 +143,10 @@ pub(crate) struct CommonArgs {
     /// The in-process link's NIC.
     #[arg(long, value_enum, value_name = "KIND")]
     nic: Option<Nic>,
+    /// Whether the in-process hosts coalesce what they receive, as `ethtool -K DEV gro` says
+    /// [default: on].
+    #[arg(long, value_enum, value_name = "ON|OFF")]
+    gro: Option<OnOff>,
     /// Largest IP packet on the in-process link or the TUN, bytes [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<u32>,
@@ -275,15 +285,35 @@ impl Test {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Place {
     /// Two of our hosts in this process, through the tokio API.
-    Pair { nic: Nic, mtu: u32, ipv6: bool },
+    Pair(Inside),
     /// Two of our hosts in this process, driven directly.
-    Core { nic: Nic, mtu: u32, ipv6: bool },
+    Core(Inside),
     /// The kernel on both sides, over its loopback.
     Loopback { ipv6: bool },
     /// The kernel, as client of a server elsewhere.
     Kernel { server: SocketAddr },
     /// Our stack behind a TUN, as client of a server elsewhere.
     Tun { server: SocketAddr, tun: Tun },
+}
+
+/// The link between two hosts in this process.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Inside {
+    pub(crate) nic: Nic,
+    pub(crate) mtu: u32,
+    pub(crate) ipv6: bool,
+    /// The hosts coalesce what they receive.
+    pub(crate) gro: bool,
+}
+
+impl Inside {
+    /// What there is without any argument.
+    pub(crate) const DEFAULT: Self = Self {
+        nic: Nic::Tso,
+        mtu: 1500,
+        ipv6: false,
+        gro: true,
+    };
 }
 
 /// A TUN to open.
@@ -357,10 +387,10 @@ impl CommonArgs {
     fn with(self, test: Test) -> Result<TestArgs> {
         let place = self.place()?;
         let threads = match (&place, self.threads) {
-            (Place::Core { .. }, Some(2)) => bail!(
+            (Place::Core(_), Some(2)) => bail!(
                 "--threads 2 with --api core: that test drives both hosts from one thread; leave --threads out"
             ),
-            (Place::Loopback { .. } | Place::Pair { .. }, Some(n)) => n,
+            (Place::Loopback { .. } | Place::Pair(_), Some(n)) => n,
             (_, Some(_)) => bail!(
                 "--threads is for tests whose both ends run here; leave it out with --connect"
             ),
@@ -383,11 +413,17 @@ impl CommonArgs {
     }
 
     fn place(&self) -> Result<Place> {
-        let mtu = self.mtu.unwrap_or(1500);
-        let (nic, ipv6) = (self.nic.unwrap_or(Nic::Tso), self.ipv6);
+        let inside = Inside {
+            nic: self.nic.unwrap_or(Inside::DEFAULT.nic),
+            mtu: self.mtu.unwrap_or(Inside::DEFAULT.mtu),
+            ipv6: self.ipv6,
+            gro: self.gro.is_none_or(|gro| gro == OnOff::On),
+        };
+        let ipv6 = self.ipv6;
         if self.kernel {
             for (given, name) in [
                 (self.nic.is_some(), "--nic"),
+                (self.gro.is_some(), "--gro"),
                 (self.mtu.is_some(), "--mtu"),
                 (!self.set.is_empty(), "--set"),
                 (self.qdisc.is_some(), "--qdisc"),
@@ -410,12 +446,15 @@ impl CommonArgs {
                         "--nic is about the in-process link; with --tun use --offload or --plain"
                     );
                 }
+                if self.gro.is_some() {
+                    bail!("--gro is about the in-process link; leave it out with --tun");
+                }
                 if self.api == Some(Api::Core) {
                     bail!(
                         "--api core drives two hosts in this process; leave --tun and --connect out"
                     );
                 }
-                let tun = self.tun.clone().checked(mtu)?;
+                let tun = self.tun.clone().checked(inside.mtu)?;
                 Ok(Place::Tun { server, tun })
             }
             (Some(name), None) => {
@@ -435,9 +474,9 @@ impl CommonArgs {
                         "--api core hands packets to the link itself; leave --qdisc `{qdisc}` out"
                     );
                 }
-                Ok(Place::Core { nic, mtu, ipv6 })
+                Ok(Place::Core(inside))
             }
-            (None, None) => Ok(Place::Pair { nic, mtu, ipv6 }),
+            (None, None) => Ok(Place::Pair(inside)),
         }
     }
 }
@@ -594,7 +633,7 @@ impl ServeArgs {
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::{Cli, Command, Perf, Place, TestArgs};
+    use super::{Cli, Command, Inside, Nic, Perf, Place, TestArgs};
 
     fn parse(line: &str) -> Result<TestArgs, String> {
         let words = ["fullsend", "perf"].into_iter().chain(line.split(' '));
@@ -617,12 +656,21 @@ mod tests {
 
     #[test]
     fn places() {
-        assert!(matches!(
-            parse("stream").unwrap().place,
-            Place::Pair { mtu: 1500, .. }
-        ));
+        let default = Place::Pair(Inside::DEFAULT);
+        assert_eq!(parse("stream").unwrap().place, default);
         let core = parse("rr --api core --nic mtu -6").unwrap();
-        assert!(matches!(core.place, Place::Core { ipv6: true, .. }));
+        let inside = Inside {
+            nic: Nic::Mtu,
+            ipv6: true,
+            ..Inside::DEFAULT
+        };
+        assert_eq!(core.place, Place::Core(inside));
+        let gro = parse("stream --gro off").unwrap();
+        let off = Inside {
+            gro: false,
+            ..Inside::DEFAULT
+        };
+        assert_eq!(gro.place, Place::Pair(off));
         assert_eq!(parse("stream --kernel").unwrap().threads, 2);
         let client = parse("stream --kernel --connect 10.0.0.2").unwrap();
         let server = "10.0.0.2:5211".parse().unwrap();
@@ -668,6 +716,8 @@ mod tests {
             ),
             ("stream --tun t0 --connect 10.0.0.2", "--address", "CIDR"),
             ("stream --kernel --nic tso", "--nic", "leave it out"),
+            ("stream --kernel --gro off", "--gro", "leave it out"),
+            ("stream --gro never", "never", "on, off"),
             ("stream --qdisc red", "red", "noqueue, pfifo, fq or tbf"),
             ("stream --kernel --qdisc fq", "--qdisc", "leave it out"),
             ("rr --api core --qdisc fq", "--qdisc", "out"),

@@ -12,7 +12,7 @@ use fullsend_stack::{
 use fullsend_tcp::{FlowReport, SocketOption, State, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
 
-use crate::args::{Nic, Test, TestArgs, congestion_help};
+use crate::args::{Inside, Nic, Test, TestArgs, congestion_help};
 use crate::progress::Progress;
 use crate::report::Outcome;
 use crate::usage::{self, Counters, Usage};
@@ -51,27 +51,27 @@ pub(crate) struct Wire {
 }
 
 impl Side {
-    fn new(n: u8, sysctl: Sysctl, nic: Nic, mtu: u32, ipv6: bool) -> Result<Self> {
+    fn new(n: u8, sysctl: Sysctl, link: Inside) -> Result<Self> {
         let mut host = Host::new(HostConfig {
             seed: Seed::from_u64(n.into()),
             sysctl,
             pool_bytes: POOL_BYTES,
         });
-        let tso = nic == Nic::Tso;
+        let tso = link.nic == Nic::Tso;
         let iface = host.add_interface(IfaceConfig {
             link: Link::Ip,
             mac: Mac([2, 0, 0, 0, 0, n]),
-            mtu,
+            mtu: link.mtu,
             tso4: tso,
             tso6: tso,
             uso: tso,
             tx_checksum: tso,
             gso_max_size: GSO_MAX_SIZE,
             gso: true,
-            gro: true,
+            gro: link.gro,
             qdisc: QdiscConfig::NoQueue,
         });
-        let (ip, prefix): (IpAddr, u8) = if ipv6 {
+        let (ip, prefix): (IpAddr, u8) = if link.ipv6 {
             ([0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), 64)
         } else {
             ([10, 0, 0, n].into(), 24)
@@ -90,7 +90,7 @@ impl Side {
 }
 
 impl Wire {
-    pub(crate) fn new(nic: Nic, mtu: u32, ipv6: bool, set: &[(String, String)]) -> Result<Self> {
+    pub(crate) fn new(link: Inside, set: &[(String, String)]) -> Result<Self> {
         let mut sysctl = Sysctl::default();
         for (key, value) in set {
             sysctl
@@ -98,9 +98,9 @@ impl Wire {
                 .map_err(|error| anyhow!("--set {key}={value}: {error}"))?;
         }
         Ok(Self {
-            client: Side::new(1, sysctl.clone(), nic, mtu, ipv6)?,
-            server: Side::new(2, sysctl, nic, mtu, ipv6)?,
-            nic,
+            client: Side::new(1, sysctl.clone(), link)?,
+            server: Side::new(2, sysctl, link)?,
+            nic: link.nic,
             epoch: Clock::now(),
             forth: Vec::new(),
             back: Vec::new(),
@@ -279,14 +279,8 @@ pub(crate) fn unless_blocked<T>(result: Result<T, StackError>) -> Result<Option<
 }
 
 /// Runs the test.
-pub(crate) fn run(
-    nic: Nic,
-    mtu: u32,
-    ipv6: bool,
-    args: &TestArgs,
-    progress: &Progress,
-) -> Result<Outcome> {
-    let mut wire = Wire::new(nic, mtu, ipv6, &args.set)?;
+pub(crate) fn run(link: Inside, args: &TestArgs, progress: &Progress) -> Result<Outcome> {
+    let mut wire = Wire::new(link, &args.set)?;
     let listener = wire.listen()?;
     let flows = wire.connect(listener, args.flows)?;
     wire.set_options(&flows, args)?;

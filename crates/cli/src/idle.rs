@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::args::{Api, IdleArgs, Nic};
+use crate::args::{Api, IdleArgs, Inside};
 use crate::core::Wire;
 use crate::net::Net;
 use crate::net::embedded::Embedded;
@@ -59,7 +59,7 @@ fn resident() -> Result<i64> {
 }
 
 fn core(connections: usize) -> Result<i64> {
-    let mut wire = Wire::new(Nic::Tso, 1500, false, &[])?;
+    let mut wire = Wire::new(Inside::DEFAULT, &[])?;
     let listener = wire.listen()?;
     let warm = wire.connect(listener, WARM_UP)?;
     let before = resident()?;
@@ -70,7 +70,7 @@ fn core(connections: usize) -> Result<i64> {
 }
 
 async fn tokio(connections: usize) -> Result<i64> {
-    let (client, server) = Embedded::pair(Nic::Tso, 1500, (&[], QdiscConfig::NoQueue))?;
+    let (client, server) = Embedded::pair(Inside::DEFAULT, (&[], QdiscConfig::NoQueue))?;
     let on = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 0));
     let mut listener = server.listen(on).await?;
     let to = Embedded::local_addr(&listener)?;

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, anyhow};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::{Nic, Perf, Place, ServeArgs, TestArgs};
+use crate::args::{Inside, Nic, Perf, Place, ServeArgs, TestArgs};
 use crate::net::Net;
 use crate::net::embedded::Embedded;
 use crate::net::kernel::Kernel;
@@ -65,28 +65,28 @@ fn test(args: &TestArgs) -> Result<()> {
             let outcome = runtime()?.block_on(client::run(&Kernel, *server, args, &progress))?;
             (outcome, format!("kernel, to {server}"))
         }
-        &Place::Core { nic, mtu, ipv6 } => {
-            let outcome = core::run(nic, mtu, ipv6, args, &progress)?;
-            (outcome, pair_scene(nic, mtu, ipv6, "core API"))
+        &Place::Core(link) => {
+            let outcome = core::run(link, args, &progress)?;
+            (outcome, pair_scene(link, "core API"))
         }
-        &Place::Pair { nic, mtu, ipv6 } => {
+        &Place::Pair(link) => {
             let runtime = if args.threads == 2 {
                 runtime_of_two()?
             } else {
                 runtime()?
             };
-            let ip: IpAddr = if ipv6 {
+            let ip: IpAddr = if link.ipv6 {
                 Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).into()
             } else {
                 Ipv4Addr::new(10, 0, 0, 2).into()
             };
             let on = SocketAddr::new(ip, 0);
             let outcome = runtime.block_on(async {
-                let (client, server) = Embedded::pair(nic, mtu, (&args.set, args.qdisc))?;
+                let (client, server) = Embedded::pair(link, (&args.set, args.qdisc))?;
                 Embedded::open_control(&args.control, &client, Some(&server))?;
                 one_thread(client, server, on, args, &progress).await
             })?;
-            (outcome, pair_scene(nic, mtu, ipv6, "tokio API"))
+            (outcome, pair_scene(link, "tokio API"))
         }
         Place::Tun { server, tun } => {
             let outcome = runtime()?.block_on(async {
@@ -107,13 +107,14 @@ fn test(args: &TestArgs) -> Result<()> {
     Ok(())
 }
 
-fn pair_scene(nic: Nic, mtu: u32, ipv6: bool, api: &str) -> String {
-    let nic = match nic {
+fn pair_scene(link: Inside, api: &str) -> String {
+    let nic = match link.nic {
         Nic::Tso => "tso",
         Nic::Mtu => "mtu",
     };
-    let ip = if ipv6 { "IPv6" } else { "IPv4" };
-    format!("in process, {ip}, nic {nic}, mtu {mtu}, {api}")
+    let ip = if link.ipv6 { "IPv6" } else { "IPv4" };
+    let gro = if link.gro { "" } else { ", gro off" };
+    format!("in process, {ip}, nic {nic}, mtu {}{gro}, {api}", link.mtu)
 }
 
 /// Client and server as tasks of one thread.

@@ -197,32 +197,13 @@ pub(crate) mod testing {
     /// Runs `test` in a network namespace of its own, which goes away with it; says so and does
     /// nothing when the user may not.
     pub(crate) fn in_own_network(test: impl FnOnce() + Send + 'static) {
-        let run = move || match enter_own_network() {
-            Ok(()) => test(),
+        // SAFETY: changes kernel-side state of this thread only.
+        let enter = || checked(unsafe { libc::unshare(libc::CLONE_NEWNET) });
+        let run = move || match enter() {
+            Ok(_) => test(),
             Err(e) => println!("skipped, needs root for a network namespace: {e}"),
         };
         std::thread::spawn(run).join().expect("the test passes");
-    }
-
-    /// Moves this thread to a network namespace of its own.
-    pub(crate) fn enter_own_network() -> io::Result<()> {
-        // SAFETY: changes kernel-side state of this thread only.
-        checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
-    }
-
-    /// `IPV6_DSTOPTS` (RFC 3542 9.2): a destination options header on every packet.
-    pub(crate) fn set_destination_options(fd: BorrowedFd<'_>, header: &[u8]) -> io::Result<()> {
-        // SAFETY: the option reads as many bytes as it is told.
-        checked(unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::IPPROTO_IPV6,
-                libc::IPV6_DSTOPTS,
-                header.as_ptr().cast(),
-                header.len() as libc::socklen_t,
-            )
-        })
-        .map(drop)
     }
 
     /// Waits at most `timeout_ms` until the file has something to read.

@@ -36,6 +36,8 @@ pub struct Pair {
     pub sysctl: Vec<(String, String)>,
     /// What waits in front of each network card; see [`Builder::qdisc`].
     pub qdisc: String,
+    /// Whether both coalesce what they receive; see [`Builder::gro`].
+    pub gro: bool,
     /// What both derive their random numbers from; the operating system's when `None`.
     pub seed: Option<u64>,
 }
@@ -47,6 +49,7 @@ impl Default for Pair {
             mtu: 1500,
             sysctl: Vec::new(),
             qdisc: "noqueue".to_owned(),
+            gro: true,
             seed: None,
         }
     }
@@ -95,7 +98,8 @@ impl Stack {
                 .address(&format!("fd00::{n}/64"))
                 .route("0.0.0.0/0", None)
                 .route("::/0", None)
-                .qdisc(&config.qdisc);
+                .qdisc(&config.qdisc)
+                .gro(config.gro);
             for (key, value) in &config.sysctl {
                 builder = builder.sysctl(key, value);
             }

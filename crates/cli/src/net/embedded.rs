@@ -9,7 +9,7 @@ use fullsend::{NicMode, OffloadSet, Pair, Stack, TcpListener, TcpStream};
 use fullsend_stack::QdiscConfig;
 
 use super::{Net, Socket};
-use crate::args::{Nic, Tun};
+use crate::args::{Inside, Nic, Tun};
 use crate::flow::READ_MAX;
 use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
@@ -25,16 +25,16 @@ pub(crate) struct Embedded(Stack);
 impl Embedded {
     /// Two of them with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
     pub(crate) fn pair(
-        nic: Nic,
-        mtu: u32,
+        link: Inside,
         (set, qdisc): (&[(String, String)], QdiscConfig),
     ) -> Result<(Self, Self)> {
         let config = Pair {
-            nic: match nic {
+            nic: match link.nic {
                 Nic::Tso => NicMode::Tso,
                 Nic::Mtu => NicMode::Mtu,
             },
-            mtu,
+            mtu: link.mtu,
+            gro: link.gro,
             sysctl: set.to_vec(),
             qdisc: qdisc.to_string(),
             ..Pair::default()

@@ -6,6 +6,7 @@ use std::io;
 use fullsend_device::{Caps, Device};
 use fullsend_offload::{Encap, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
 use fullsend_units::Instant;
+use fullsend_wire::numbers::ethertype;
 
 /// Frames to take from the device in one poll.
 const BATCH: usize = 256;
@@ -27,8 +28,12 @@ pub(crate) struct Carried {
     pub(crate) segments: u64,
     /// Packets and super-segments that were made of them.
     pub(crate) super_segments: u64,
-    /// The largest of them, bytes.
+    /// The largest of them: bytes, and packets.
     pub(crate) largest: usize,
+    pub(crate) most: u32,
+    /// Super-segments in a UDP tunnel; behind IPv6 extension headers.
+    pub(crate) tunnelled: u64,
+    pub(crate) extended: u64,
     /// Bytes in all.
     pub(crate) bytes: u64,
 }
@@ -96,6 +101,15 @@ impl Carried {
         self.segments += u64::from(packet.segments());
         self.super_segments += 1;
         self.largest = self.largest.max(packet.len());
+        self.most = self.most.max(packet.segments());
+        if packet.segments() > 1 {
+            let layers = &packet.layers;
+            let extended = layers.ethertype == ethertype::IPV6
+                && layers.encap == Encap::None
+                && layers.transport - layers.network[0] > 40;
+            self.tunnelled += u64::from(layers.encap == Encap::Udp);
+            self.extended += u64::from(extended);
+        }
         self.bytes += packet.payload.len() as u64;
     }
 

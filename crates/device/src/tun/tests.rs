@@ -1,7 +1,7 @@
 //! Against this machine's kernel, each test in a network namespace of its own.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -17,8 +17,6 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use super::{OpenError, Tun};
 use crate::sys::testing::{in_own_network, set_udp_segment, wait_readable};
 use crate::{Device, OffloadSet, test_packet};
-
-mod gro;
 
 /// Every switch on its own and all together, on and off.
 const SETS: [&str; 7] = ["all", "none", "vnet_hdr", "csum", "tso4", "tso6", "uso"];
