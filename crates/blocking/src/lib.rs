@@ -32,6 +32,7 @@ mod config;
 mod driver;
 mod hand;
 mod shard;
+mod signals;
 mod stack;
 mod wait;
 

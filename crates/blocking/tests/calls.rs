@@ -200,3 +200,38 @@ fn loopback_needs_nobody() {
         [7; 10_000]
     );
 }
+
+#[test]
+fn many_threads_that_wait_for_each_other_all_come_to_an_end() {
+    let (a, b) = live_pair();
+    let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    b.bind(listener, addr("10.0.0.2:80")).unwrap();
+    b.listen(listener, 32).unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..8u8 {
+            let (a, b) = (&a, &b);
+            scope.spawn(move || {
+                let (fd, _) = b.accept4(listener, 0).unwrap();
+                while let Ok(all) = read(b, fd, 600, MSG_WAITALL)
+                    && !all.is_empty()
+                {
+                    assert_eq!(send(b, fd, &all), Ok(all.len()));
+                }
+                b.close(fd).unwrap();
+            });
+            scope.spawn(move || {
+                let fd = a.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+                a.connect(fd, addr("10.0.0.2:80")).unwrap();
+                let on = 1i32.to_ne_bytes();
+                a.setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on).unwrap();
+                for turn in 0..100u8 {
+                    let words = [n ^ turn; 600];
+                    assert_eq!(send(a, fd, &words[..350]), Ok(350));
+                    assert_eq!(send(a, fd, &words[350..]), Ok(250));
+                    assert_eq!(read(a, fd, 600, MSG_WAITALL).unwrap(), words);
+                }
+                a.close(fd).unwrap();
+            });
+        }
+    });
+}

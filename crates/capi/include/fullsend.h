@@ -63,8 +63,8 @@ struct fs_callbacks {
      * without any lock: it may call the stack (fs_stack_input() of another one, say), but must not
      * wait in a call of this one. Must not be NULL. */
     void (*output)(void *context, const struct iovec *pieces, int count);
-    /* What time it is: nanoseconds since whenever you like, never going back. Called on any thread.
-     * If NULL, time is what fs_stack_poll() was told last. */
+    /* What time it is: nanoseconds since whenever you like, never going back. Called on any thread,
+     * with the stack's lock held: it must not call the stack. If NULL, time is what fs_stack_poll() was told last. */
     uint64_t (*now)(void *context);
 };
 

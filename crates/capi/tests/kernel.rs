@@ -19,7 +19,7 @@ fn example(dir: &Path, name: &str) -> PathBuf {
 
 /// A page that is longer than all buffers, and a web server of the kernel's that has it.
 fn page_and_server(dir: &Path) -> (Vec<u8>, Running) {
-    let page: Vec<u8> = (0..2_000_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let page: Vec<u8> = (0..2_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     fs::write(dir.join("page"), &page).unwrap();
     // It says on which port it is as soon as it listens.
     let code = "import http.server, os, sys; os.chdir(sys.argv[1]); \
