@@ -361,6 +361,8 @@ fn os_seed() -> io::Result<Seed> {
 
 #[cfg(test)]
 mod tests {
+    use fullsend_units::{Rng, Seed};
+
     use super::{Config, DeviceChoice};
 
     #[test]
@@ -378,6 +380,22 @@ mod tests {
         let (destination, gateway) = config.routes[0];
         assert_eq!(destination.prefix, 16);
         assert_eq!(gateway, Some([10, 0, 0, 9].into()));
+    }
+
+    #[test]
+    fn whatever_is_taken_apart_is_put_together_the_same_way() {
+        let mut rng = Rng::new(Seed::from_u64(5));
+        let alphabet: Vec<char> = "abm=,;\n# 1.\t\r\u{a0}/".chars().collect();
+        for _ in 0..20_000 {
+            let n = rng.next_u64() % 24;
+            let pick = |_| alphabet[rng.next_u64() as usize % alphabet.len()];
+            let text: String = (0..n).map(pick).collect();
+            let _ = Config::parse(&text);
+            if let Ok(pairs) = Config::pairs(&text) {
+                let joined: Vec<String> = pairs.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                assert_eq!(Config::pairs(&joined.join("\n")), Ok(pairs), "{text:?}");
+            }
+        }
     }
 
     #[test]
