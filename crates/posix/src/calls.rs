@@ -113,6 +113,8 @@ impl Posix {
             _ => Err(Errno::ENOTSOCK),
         };
         self.release_port(handle);
+        // A FIN's acknowledgement is told, too.
+        self.arm_if_watched(handle);
         self.notify(handle, Key::Any);
         result
     }

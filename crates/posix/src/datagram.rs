@@ -6,6 +6,7 @@ mod options;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fullsend_stack::{Host, UdpId};
+use fullsend_tcp::{IpSettings, MtuDiscover};
 
 use crate::SockAddr;
 use crate::abi::{
@@ -36,6 +37,9 @@ pub(crate) struct Datagram {
     sndbuf: u32,
     mark: u32,
     priority: u32,
+    /// What the headers of its datagrams say.
+    ip: IpSettings,
+    mtu_discover: MtuDiscover,
 }
 
 impl Datagram {
@@ -53,6 +57,12 @@ impl Datagram {
             sndbuf: DEFAULT_BUFFER,
             mark: 0,
             priority: 0,
+            ip: IpSettings {
+                tos: 0,
+                ttl: None,
+                may_fragment: false,
+            },
+            mtu_discover: MtuDiscover::Want,
         }
     }
 
@@ -60,6 +70,7 @@ impl Datagram {
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind(local)?;
         host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
+        host.udp_set_ip(id, self.ip)?;
         self.udp = Some(id);
         let local = host.udp_addr(id)?;
         self.bound = Some(local);

@@ -81,6 +81,11 @@ impl Files {
         Ok(Handle { slot, turn: 0 })
     }
 
+    /// How many are open.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// The file of a handle; EBADF when it is closed.
     pub(crate) fn get(&self, handle: Handle) -> Result<&File> {
         let slot = self.slots.get(handle.slot as usize);

@@ -12,6 +12,9 @@ use crate::errno::{Errno, Result};
 use crate::files::{Files, Handle, Kind};
 use crate::wake::{Key, WakeQueue, Wakers};
 
+/// Names of closed handles that wait to be taken, beyond which they are forgotten.
+const MOST_CLOSED: usize = 4096;
+
 /// A host with BSD's calls. See the [crate's page](crate).
 #[derive(Debug)]
 pub struct Posix {
@@ -101,12 +104,21 @@ impl Posix {
         let Ok(file) = self.files.get_mut(handle) else {
             return;
         };
-        if !file.listed {
-            file.listed = true;
-            self.ready.push(handle);
+        let watched = !file.watchers.is_empty();
+        if !core::mem::replace(&mut file.listed, true) {
+            self.list(handle);
         }
-        if !file.watchers.is_empty() {
+        if watched {
             self.notify_watchers(handle, key);
+        }
+    }
+
+    /// Names of closed handles go when there are many: nobody takes them.
+    fn list(&mut self, handle: Handle) {
+        self.ready.push(handle);
+        if self.ready.len() > MOST_CLOSED + 2 * self.files.len() {
+            let files = &self.files;
+            self.ready.retain(|&handle| files.get(handle).is_ok());
         }
     }
 

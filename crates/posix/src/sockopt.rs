@@ -30,7 +30,9 @@ use crate::abi::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 
-pub(crate) use ip::IpOptions;
+pub(crate) use ip::{
+    DEFAULT_TTL, IpOptions, byte_or_default, mtu_discover, mtu_discover_number, number,
+};
 pub(crate) use socket::Common;
 
 /// A value that `getsockopt` gives.

@@ -8,7 +8,7 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet};
-use fullsend_tcp::TcpError;
+use fullsend_tcp::{IpSettings, TcpError};
 use fullsend_units::Rng;
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
@@ -71,9 +71,18 @@ pub(crate) struct Socket {
     /// What ICMP told of the peer.
     error: Option<TcpError>,
     rcvbuf: usize,
+    ip: IpSettings,
 }
 
 impl Socket {
+    pub(crate) fn ip_settings(&self) -> IpSettings {
+        self.ip
+    }
+
+    pub(crate) fn set_ip(&mut self, settings: IpSettings) {
+        self.ip = settings;
+    }
+
     /// Takes from `remote` only, or from all.
     pub(crate) fn connect(&mut self, remote: Option<SocketAddr>) {
         self.remote = remote;
@@ -167,6 +176,7 @@ impl Udp {
             remote: None,
             error: None,
             rcvbuf: RCVBUF,
+            ip: IpSettings::default(),
         };
         let (index, id) = self.sockets.insert(socket).ok_or(StackError::NoPorts)?;
         self.ports.entry(local.port()).or_default().push(index);

@@ -5,7 +5,7 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Checksum, Packet};
-use fullsend_tcp::TcpError;
+use fullsend_tcp::{IpSettings, TcpError};
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
@@ -56,7 +56,8 @@ impl Host {
         }
         let packet = self.udp.output(from, to, data)?;
         let ends = (from.ip().into(), to.ip().into());
-        self.ip_output(now, ends, protocol::UDP, packet)
+        let settings = self.udp.socket_mut(id)?.ip_settings();
+        self.ip_output(now, ends, (protocol::UDP, settings), packet)
     }
 
     /// The next datagram with where it came from and the address it was sent to.
@@ -113,6 +114,12 @@ impl Host {
     /// Most bytes of memory that waiting datagrams may hold.
     pub fn udp_set_rcvbuf(&mut self, id: UdpId, bytes: usize) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.set_rcvbuf(bytes);
+        Ok(())
+    }
+
+    /// What the IP headers of its datagrams say.
+    pub fn udp_set_ip(&mut self, id: UdpId, settings: IpSettings) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.set_ip(settings);
         Ok(())
     }
 

@@ -1,15 +1,20 @@
 //! Options of datagram sockets.
 
 use fullsend_stack::Host;
+use fullsend_tcp::MtuDiscover;
 
 use super::Datagram;
 use crate::abi::{
-    AF_INET6, IP_MTU, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, IPV6_MTU, SO_ACCEPTCONN, SO_DOMAIN,
-    SO_ERROR, SO_MARK, SO_PRIORITY, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_SNDBUF,
-    SO_SNDBUFFORCE, SO_TYPE, SO_ZEROCOPY, SOCK_DGRAM, SOL_SOCKET,
+    AF_INET6, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP,
+    IPV6_MTU_DISCOVER, IPV6_TCLASS, IPV6_UNICAST_HOPS, SO_ACCEPTCONN, SO_DOMAIN, SO_ERROR, SO_MARK,
+    SO_PRIORITY, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_SNDBUF, SO_SNDBUFFORCE, SO_TYPE,
+    SO_ZEROCOPY, SOCK_DGRAM, SOL_SOCKET,
 };
 use crate::errno::{Errno, Result};
-use crate::sockopt::{Value, int, unknown_level};
+use crate::sockopt::{
+    DEFAULT_TTL, Value, byte_or_default, int, mtu_discover, mtu_discover_number, number,
+    unknown_level,
+};
 
 /// Linux's least buffers.
 const LEAST_SNDBUF: u32 = 4608;
@@ -25,14 +30,65 @@ impl Datagram {
     ) -> Result<()> {
         let known = match level {
             SOL_SOCKET => return self.set_socket(host, name, value),
-            IPPROTO_IP => self.common.ip.set_ip(name, value)?,
+            IPPROTO_IP => match self.common.ip.set_ip(name, value)? {
+                None => self.set_ip(host, name, value)?,
+                set => set,
+            },
             IPPROTO_IPV6 if self.domain == AF_INET6 => {
                 let bound = self.udp.is_some();
-                self.common.ip.set_ipv6(name, value, bound)?
+                match self.common.ip.set_ipv6(name, value, bound)? {
+                    None => self.set_ipv6(host, name, value)?,
+                    set => set,
+                }
             }
             _ => None,
         };
         known.ok_or(Errno::ENOPROTOOPT)
+    }
+
+    fn set_ip(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<Option<()>> {
+        match name {
+            IP_TOS => self.ip.tos = number(value)? as u8,
+            IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
+            IP_TTL => self.ip.ttl = byte_or_default(number(value)?, 1)?,
+            IP_MTU_DISCOVER => self.set_mtu_discover(number(value)?)?,
+            _ => return Ok(None),
+        }
+        self.apply(host).map(Some)
+    }
+
+    fn set_ipv6(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<Option<()>> {
+        match name {
+            IPV6_TCLASS => self.ip.tos = byte_or_default(int(value)?, 0)?.unwrap_or(0),
+            // Nothing could be sent with nought.
+            IPV6_UNICAST_HOPS => self.ip.ttl = byte_or_default(int(value)?, 1)?,
+            IPV6_MTU_DISCOVER => self.set_mtu_discover(int(value)?)?,
+            _ => return Ok(None),
+        }
+        self.apply(host).map(Some)
+    }
+
+    fn set_mtu_discover(&mut self, value: i32) -> Result<()> {
+        self.mtu_discover = mtu_discover(value)?;
+        self.ip.may_fragment = self.mtu_discover == MtuDiscover::Dont;
+        Ok(())
+    }
+
+    fn apply(&self, host: &mut Host) -> Result<()> {
+        match self.udp {
+            Some(id) => Ok(host.udp_set_ip(id, self.ip)?),
+            None => Ok(()),
+        }
+    }
+
+    /// What both levels of IP have.
+    fn get_shared(&self, name: i32) -> Option<Value> {
+        Some(Value::Small(match name {
+            IP_TOS | IPV6_TCLASS => self.ip.tos.into(),
+            IP_TTL | IPV6_UNICAST_HOPS => self.ip.ttl.unwrap_or(DEFAULT_TTL).into(),
+            IP_MTU_DISCOVER | IPV6_MTU_DISCOVER => mtu_discover_number(self.mtu_discover),
+            _ => return None,
+        }))
     }
 
     fn set_socket(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<()> {
@@ -66,10 +122,16 @@ impl Datagram {
     pub(crate) fn get(&mut self, host: &mut Host, level: i32, name: i32) -> Result<Value> {
         let known = match level {
             SOL_SOCKET => self.get_socket(host, name),
-            IPPROTO_IP if name == IP_MTU => return Err(Errno::ENOPROTOOPT),
-            IPPROTO_IP => self.common.ip.get_ip(name),
-            IPPROTO_IPV6 if name == IPV6_MTU => None,
-            IPPROTO_IPV6 if self.domain == AF_INET6 => self.common.ip.get_ipv6(name),
+            IPPROTO_IP => {
+                let ours = matches!(name, IP_TOS | IP_TTL | IP_MTU_DISCOVER);
+                let shared = ours.then(|| self.get_shared(name)).flatten();
+                self.common.ip.get_ip(name).or(shared)
+            }
+            IPPROTO_IPV6 if self.domain == AF_INET6 => {
+                let ours = matches!(name, IPV6_TCLASS | IPV6_UNICAST_HOPS | IPV6_MTU_DISCOVER);
+                let shared = ours.then(|| self.get_shared(name)).flatten();
+                self.common.ip.get_ipv6(name).or(shared)
+            }
             _ => return Err(unknown_level(self.domain)),
         };
         known.ok_or(Errno::ENOPROTOOPT)

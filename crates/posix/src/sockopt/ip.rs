@@ -16,13 +16,11 @@ use crate::stream::Stream;
 /// A stream's ECN bits are its own.
 const ECN_BITS: u8 = 0b11;
 /// The default TTL and hop limit.
-const DEFAULT_TTL: u8 = 64;
+pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// What sockets keep of these levels.
 #[derive(Clone, Debug)]
 pub(crate) struct IpOptions {
-    pub(crate) recverr: bool,
-    pub(crate) recverr6: bool,
     /// Addresses that are not ours may be bound.
     pub(crate) freebind: bool,
     pub(crate) bind_address_no_port: bool,
@@ -32,8 +30,6 @@ pub(crate) struct IpOptions {
 impl IpOptions {
     pub(crate) const fn new() -> Self {
         Self {
-            recverr: false,
-            recverr6: false,
             freebind: false,
             bind_address_no_port: false,
             v6only: false,
@@ -43,7 +39,9 @@ impl IpOptions {
     /// Sets what only is kept here; `None` when the option is none of those.
     pub(crate) fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
-            IP_RECVERR => self.recverr = number(value)? != 0,
+            // ICMP errors are told by SO_ERROR alone.
+            IP_RECVERR if number(value)? != 0 => return Err(Errno::ENOPROTOOPT),
+            IP_RECVERR => {}
             IP_FREEBIND if value.is_empty() => return Err(Errno::EINVAL),
             IP_FREEBIND => self.freebind = number(value)? != 0,
             IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port = number(value)? != 0,
@@ -54,7 +52,7 @@ impl IpOptions {
 
     pub(crate) fn get_ip(&self, name: i32) -> Option<Value> {
         Some(Value::Small(i32::from(match name {
-            IP_RECVERR => self.recverr,
+            IP_RECVERR => false,
             IP_FREEBIND => self.freebind,
             IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port,
             _ => return None,
@@ -64,7 +62,8 @@ impl IpOptions {
     /// Sets what only is kept here; `None` when the option is none of those.
     pub(crate) fn set_ipv6(&mut self, name: i32, value: &[u8], bound: bool) -> Result<Option<()>> {
         match name {
-            IPV6_RECVERR => self.recverr6 = int(value)? != 0,
+            IPV6_RECVERR if int(value)? != 0 => return Err(Errno::ENOPROTOOPT),
+            IPV6_RECVERR => {}
             IPV6_FREEBIND => self.freebind = int(value)? != 0,
             IPV6_V6ONLY if bound => return Err(Errno::EINVAL),
             IPV6_V6ONLY => self.v6only = int(value)? != 0,
@@ -75,7 +74,7 @@ impl IpOptions {
 
     pub(crate) fn get_ipv6(&self, name: i32) -> Option<Value> {
         Some(match name {
-            IPV6_RECVERR => self.recverr6.into(),
+            IPV6_RECVERR => false.into(),
             IPV6_FREEBIND => self.freebind.into(),
             IPV6_V6ONLY => self.v6only.into(),
             _ => return None,

@@ -25,9 +25,7 @@ fn defers(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
 
 /// The host lets SYNs of its own carry text.
 pub(crate) fn may_fastopen(host: &Host) -> bool {
-    let value = host.sysctl().get("tcp_fastopen").ok();
-    let bits = value.and_then(|value| value.parse().ok()).unwrap_or(0_u32);
-    bits & CLIENT_ENABLE != 0
+    host.sysctl().tcp_fastopen & CLIENT_ENABLE != 0
 }
 
 impl Stream {

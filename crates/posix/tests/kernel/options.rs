@@ -22,6 +22,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("fastopen", fastopen),
     ("info", info),
     ("ip", ip),
+    ("datagram_ip", datagram_ip),
     ("ipv6", ipv6),
     ("levels", levels),
     ("inheritance", inheritance),
@@ -426,11 +427,7 @@ fn ip(b: &mut dyn Backend, log: &mut Log) {
         libc::IP_MTU_DISCOVER,
         &[0, 1, 2, 3, 6, -1],
     );
-    for name in [
-        libc::IP_RECVERR,
-        libc::IP_FREEBIND,
-        libc::IP_BIND_ADDRESS_NO_PORT,
-    ] {
+    for name in [libc::IP_FREEBIND, libc::IP_BIND_ADDRESS_NO_PORT] {
         try_int(b, log, fd, IPPROTO_IP, name, &[1, 0, 7]);
     }
     log.note("mtu", b.get_int(fd, IPPROTO_IP, libc::IP_MTU));
@@ -445,6 +442,30 @@ fn ip(b: &mut dyn Backend, log: &mut Log) {
     let (_listener, port) = b.listener(AF_INET, "127.0.0.1");
     let _ = b.connect(late, "127.0.0.1", port);
     log.note("port", b.port(late) > 0);
+}
+
+fn datagram_ip(b: &mut dyn Backend, log: &mut Log) {
+    let fd = b.socket(AF_INET, libc::SOCK_DGRAM, 0);
+    try_int(b, log, fd, IPPROTO_IP, libc::IP_TOS, &[0x10, 0xff, 0x100]);
+    try_int(b, log, fd, IPPROTO_IP, libc::IP_TTL, &[1, 0, 255, 256, -1]);
+    try_int(b, log, fd, IPPROTO_IP, libc::IP_MTU_DISCOVER, &[0, 2, 3, 6]);
+    let fd = b.socket(AF_INET6, libc::SOCK_DGRAM, 0);
+    try_int(
+        b,
+        log,
+        fd,
+        IPPROTO_IPV6,
+        libc::IPV6_TCLASS,
+        &[0x10, 0xff, 0x100, -1],
+    );
+    try_int(
+        b,
+        log,
+        fd,
+        IPPROTO_IPV6,
+        libc::IPV6_UNICAST_HOPS,
+        &[1, 255, 256, -1],
+    );
 }
 
 fn ipv6(b: &mut dyn Backend, log: &mut Log) {
@@ -473,7 +494,7 @@ fn ipv6(b: &mut dyn Backend, log: &mut Log) {
         libc::IPV6_MTU_DISCOVER,
         &[0, 1, 2, 3, 6, -1],
     );
-    for name in [libc::IPV6_RECVERR, libc::IPV6_V6ONLY, libc::IPV6_FREEBIND] {
+    for name in [libc::IPV6_V6ONLY, libc::IPV6_FREEBIND] {
         try_int(b, log, fd, IPPROTO_IPV6, name, &[1, 0, 7]);
     }
     log.note("mtu", b.get_int(fd, IPPROTO_IPV6, libc::IPV6_MTU));

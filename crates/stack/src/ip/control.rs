@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
-use fullsend_tcp::{IcmpError, TcpError};
+use fullsend_tcp::{IcmpError, IpSettings, TcpError};
 use fullsend_units::Instant;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpRepr;
@@ -53,8 +53,9 @@ impl Host {
 
     fn send_datagram(&mut self, now: Instant, datagram: Datagram) {
         let ends = (datagram.src.into(), datagram.dst.into());
+        let upper = (datagram.protocol, IpSettings::default());
         // Without a route there is nobody to answer.
-        let _ = self.ip_output(now, ends, datagram.protocol, datagram.packet);
+        let _ = self.ip_output(now, ends, upper, datagram.packet);
     }
 
     /// Somebody met an error with a packet of ours.

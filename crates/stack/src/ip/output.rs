@@ -4,6 +4,7 @@
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
+use fullsend_tcp::IpSettings;
 use fullsend_units::Instant;
 use fullsend_wire::ethernet::Mac;
 
@@ -84,10 +85,13 @@ impl Host {
         &mut self,
         now: Instant,
         (local, remote): (Addr, Addr),
-        protocol: u8,
+        (protocol, settings): (u8, IpSettings),
         mut packet: Packet,
     ) -> Result<(), StackError> {
-        let path = self.path(now, (local, remote), (protocol, 0))?;
+        let mut path = self.path(now, (local, remote), (protocol, 0))?;
+        if settings != IpSettings::default() {
+            path.apply(settings);
+        }
         let len = packet.len();
         self.ip.ident = self.ip.ident.wrapping_add(1);
         path.prepend(&mut packet.header, len, self.ip.ident, 0);

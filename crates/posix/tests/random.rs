@@ -1,0 +1,23 @@
+//! Whatever is called, nothing panics.
+
+#[path = "random/calls.rs"]
+mod calls;
+
+use fullsend_units::{Rng, Seed};
+
+/// Bytes of a generator, so many.
+struct Drawn(Rng, u32);
+
+impl calls::Source for Drawn {
+    fn byte(&mut self) -> Option<u8> {
+        self.1 = self.1.checked_sub(1)?;
+        Some(self.0.next_u32() as u8)
+    }
+}
+
+#[test]
+fn any_call_on_any_handle() {
+    for seed in 0..2_000 {
+        calls::run(&mut Drawn(Rng::new(Seed([seed, 1, 2, 3])), 4_000));
+    }
+}
