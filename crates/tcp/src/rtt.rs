@@ -106,6 +106,15 @@ impl RttEstimator {
         Nanos::from_micros(self.rto_min_us.into())
     }
 
+    /// [`rto`](Self::rto) as it was before the timer fired.
+    pub(crate) fn base_rto(&self) -> Rto {
+        Self {
+            backoff: 0,
+            ..*self
+        }
+        .rto()
+    }
+
     /// RFC 6298 (5.5): the timer fired; the next timeout is twice as long.
     pub(crate) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);

@@ -38,8 +38,9 @@ impl Connection {
     pub(crate) fn process_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, has_text: bool) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt) {
-            // RFC 9293: acknowledges what was never sent.
-            return self.challenge_ack_field(cx);
+            // RFC 9293: acknowledges what was never sent. Without text it injects nothing (RFC 5961
+            // 5), and Linux, too, is silent.
+            return has_text && self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una) {
             // RFC 5961 5.2: older than the largest window, or than all that was ever sent, explains.

@@ -159,6 +159,8 @@ impl RecvQueue {
         }
         if beyond.fin_at == Some(self.rcv_nxt) {
             beyond.fin_at = None;
+            // Nothing more is coming: what came twice is of no interest any more, as on Linux.
+            beyond.dsack = None;
             self.fin_received = true;
             self.rcv_nxt += 1;
         }

@@ -49,10 +49,7 @@ impl Connection {
         }
         self.stats.segs_out = self.stats.segs_out.wrapping_add(draft.segs);
         let options = TcpOptions {
-            timestamps: self.agreed.timestamps.then(|| Timestamps {
-                val: self.ts.value(cx.now),
-                ecr: self.ts.recent,
-            }),
+            timestamps: self.timestamps(cx),
             sack: sack.unwrap_or_default(),
             ..TcpOptions::default()
         };
@@ -85,6 +82,15 @@ impl Connection {
             self.point_to_mark(&mut segment.repr);
         }
         segment
+    }
+
+    /// RFC 7323 3.2.
+    #[inline(always)]
+    fn timestamps(&self, cx: &Cx<'_>) -> Option<Timestamps> {
+        self.agreed.timestamps.then(|| Timestamps {
+            val: self.ts.value(cx.now),
+            ecr: self.ts.recent,
+        })
     }
 
     /// The SACK option for a segment with `len` bytes of text; `None` if there is something to
@@ -123,13 +129,17 @@ impl Connection {
     pub(super) fn build_reset(&mut self, cx: &mut Cx<'_>, reset: Reset) -> SegmentOut {
         cx.mib.out_rsts += 1;
         cx.mib.out_segs += 1;
+        let mut options = TcpOptions::default();
         let (seq, ack, flags) = match reset {
             Reset::At(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
-            Reset::Abort => (
-                self.snd.nxt,
-                self.rcv.queue.rcv_nxt(),
-                TcpFlags::RST.union(TcpFlags::ACK),
-            ),
+            Reset::Abort => {
+                options.timestamps = self.timestamps(cx);
+                (
+                    self.snd.nxt,
+                    self.rcv.queue.rcv_nxt(),
+                    TcpFlags::RST.union(TcpFlags::ACK),
+                )
+            }
         };
         SegmentOut {
             repr: TcpRepr {
@@ -138,6 +148,7 @@ impl Connection {
                 seq,
                 ack,
                 flags,
+                options,
                 ..TcpRepr::default()
             },
             payload: Chain::new(),

@@ -106,7 +106,7 @@ impl Connection {
         if self.pacing_holds(cx) {
             return Err(Blocked::Pacing);
         }
-        if self.snd.rtx.is_empty() {
+        if self.snd.rtx.is_empty() && self.snd.usable_window() > 0 {
             self.restart_after_idle(cx);
         }
         let room = self.cwnd_room();
@@ -333,6 +333,8 @@ impl Connection {
     pub(crate) fn on_wake(&mut self) {
         if self.snd.blocked == Blocked::Nagle && self.is_corked() {
             self.out.force = self.out.force.max(Force::Push);
+            // Nothing is coming that PSH would cut off.
+            self.snd.pushed = self.snd.write_seq();
         }
         self.out.any = true;
     }
@@ -343,7 +345,7 @@ impl Connection {
             self.cc.on_restart(&mut self.cwnd, cx.now);
         }
         let idle = cx.now.since(self.snd.last_sent);
-        let rto = self.rtt.rto().nanos();
+        let rto = self.rtt.base_rto().nanos();
         if idle > rto && cx.sysctl.tcp_slow_start_after_idle && !self.cc.owns_cwnd() {
             self.cwnd.restart_after_idle(idle, rto);
             self.cc.on_idle_restart(&self.cwnd, idle);

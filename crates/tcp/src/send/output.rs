@@ -155,6 +155,7 @@ impl Connection {
         let snd = &self.snd;
         let end = snd.nxt + len;
         let asked = snd.pushed.after(snd.nxt) && snd.pushed.before_eq(end);
+        let asked = asked || self.record_left() == len;
         let mut flags = TcpFlags::ACK;
         // PSH lets the peer's GRO hand a run of segments on at once.
         let ends_record = self.extras.is_some() && self.record_left() == len;

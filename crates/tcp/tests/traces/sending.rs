@@ -221,7 +221,7 @@ fn msg_more_without_more_goes_after_200_ms() {
         "set nodelay 1
          write 100 more = 100
          +200ms
-         > . 1:101(100) ack 1",
+         > P. 1:101(100) ack 1",
     );
 }
 
