@@ -201,6 +201,7 @@ impl Connection {
             payload: taken.payload.clone(),
             syn: false,
             fin: false,
+            push: false,
             sent_at: cx.now,
             truesize: taken.truesize,
             number: 0,

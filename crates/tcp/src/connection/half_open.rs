@@ -38,6 +38,7 @@ impl Connection {
             payload: Chain::new(),
             syn: true,
             fin: false,
+            push: false,
             sent_at: sent.at,
             truesize: 0,
             number: 0,

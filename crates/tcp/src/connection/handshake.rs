@@ -119,6 +119,7 @@ impl Connection {
                 payload: Chain::new(),
                 syn: true,
                 fin: false,
+                push: false,
                 sent_at: cx.now,
                 truesize: 0,
                 number: 0,

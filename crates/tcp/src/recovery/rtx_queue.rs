@@ -42,6 +42,8 @@ pub(crate) struct TransmitUnit {
     pub(crate) syn: bool,
     /// A FIN stands behind the text.
     pub(crate) fin: bool,
+    /// Its writer paused behind it: it ends in PSH.
+    pub(crate) push: bool,
     /// When it was sent.
     pub(crate) sent_at: Instant,
     /// Bytes of memory charged for it.
@@ -63,6 +65,7 @@ struct Unit {
     number: u16,
     syn: bool,
     fin: bool,
+    push: bool,
 }
 
 impl Unit {
@@ -181,6 +184,7 @@ impl RtxQueue {
             payload,
             syn,
             fin,
+            push,
             sent_at,
             truesize,
             number,
@@ -212,6 +216,7 @@ impl RtxQueue {
             number,
             syn,
             fin,
+            push,
         });
     }
 

@@ -95,7 +95,8 @@ impl Connection {
         let was_idle = self.snd.rtx.is_empty();
         let seq = self.snd.nxt;
         let segs = self.snd.mss.segments(len).max(1);
-        let flags = self.text_flags(cx, len, segs);
+        let push = self.is_pushed(len);
+        let flags = self.text_flags(cx, len, segs, push);
         let fin = flags.contains(TcpFlags::FIN);
         let taken = self.snd.queue.take(len as usize);
         self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
@@ -123,6 +124,7 @@ impl Connection {
             payload: taken.payload.clone(),
             syn: false,
             fin,
+            push,
             sent_at,
             truesize,
             number,
@@ -149,17 +151,21 @@ impl Connection {
         }
     }
 
+    /// The writer paused, or a record ends, within the next `len` bytes.
+    #[inline]
+    fn is_pushed(&self, len: u32) -> bool {
+        let (pushed, nxt) = (self.snd.pushed, self.snd.nxt);
+        let asked = pushed.after(nxt) && pushed.before_eq(nxt + len);
+        asked || (self.record_left() == len && len > 0)
+    }
+
     /// The flags of the next `len` bytes.
     #[inline]
-    fn text_flags(&self, cx: &Cx<'_>, len: u32, segs: u32) -> TcpFlags {
+    fn text_flags(&self, cx: &Cx<'_>, len: u32, segs: u32, push: bool) -> TcpFlags {
         let snd = &self.snd;
-        let end = snd.nxt + len;
-        let asked = snd.pushed.after(snd.nxt) && snd.pushed.before_eq(end);
-        let asked = asked || self.record_left() == len;
         let mut flags = TcpFlags::ACK;
         // PSH lets the peer's GRO hand a run of segments on at once.
-        let ends_record = self.extras.is_some() && self.record_left() == len;
-        if (segs > 1 && !cx.legacy.split_tail) || (asked && len > 0) || ends_record {
+        if (segs > 1 && !cx.legacy.split_tail) || push {
             flags = flags.union(TcpFlags::PSH);
         }
         if snd.fin == Fin::Queued && len as usize == snd.queue.len() {

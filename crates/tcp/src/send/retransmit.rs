@@ -144,7 +144,8 @@ impl Connection {
 
 fn draft_again(again: Retransmit, departure: Instant) -> Draft {
     let mut flags = TcpFlags::ACK;
-    if !again.payload.is_empty() {
+    // Where the writer paused, as at first.
+    if again.push {
         flags = flags.union(TcpFlags::PSH);
     }
     if again.fin {

@@ -247,7 +247,7 @@ fn cwr_follows_a_loss_on_new_text() {
         "write 2920
          +1ms
          < . 1:1(0) ack 1 <sack 1461:7301>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          > W. 14601:16061(1460) ack 1 ect0
          < . 1:1(0) ack 1 <sack 1461:14601>
          > P. 16061:17521(1460) ack 1 ect0",
@@ -262,7 +262,7 @@ fn a_loss_during_the_reduction_is_no_second_one() {
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
     bench.play(
         "< E. 1:1(0) ack 1461 <sack 2921:14601>
-         > P. 1461:2921(1460) ack 1",
+         > . 1461:2921(1460) ack 1",
     );
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
     assert_eq!(bench.info().tcpi_ca_state, 3);

@@ -32,7 +32,7 @@ fn three_segments_sacked_above_a_hole_repair_it() {
          < . 1:1(0) ack 1 <sack 1461:2921>
          < . 1:1(0) ack 1 <sack 1461:4381>
          < . 1:1(0) ack 1 <sack 1461:5841>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 1 <sack 1461:14601>
          < . 1:1(0) ack 14601
          cwnd = 7",
@@ -47,7 +47,7 @@ fn new_text_flows_during_recovery() {
         "+20ms
          write 5000
          < . 1:1(0) ack 1 <sack 1461:5841>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 1 <sack 1461:8761>
          > P. 14601:17521(2920) ack 1
          < . 1:1(0) ack 1 <sack 1461:13141>
@@ -61,7 +61,7 @@ fn several_holes_go_as_super_segments() {
     bench.play(
         "+20ms
          < . 1:1(0) ack 1 <sack 4381:14601>
-         > P. 1:4381(4380) ack 1",
+         > . 1:4381(4380) ack 1",
     );
     assert_eq!(bench.mib.fast_retrans, 3);
 }
@@ -80,9 +80,9 @@ fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
          < . 1:1(0) ack 1
          < . 1:1(0) ack 1
          < . 1:1(0) ack 1
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 5841
-         > P. 5841:7301(1460) ack 1
+         > . 5841:7301(1460) ack 1
          < . 1:1(0) ack 14601
          cwnd = 7",
     );
@@ -113,9 +113,9 @@ fn a_window_update_is_no_duplicate() {
 fn a_timeout_sends_everything_again_in_slow_start() {
     open_with(&Setup::without_probes()).play(
         "+220ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 1461
-         > P. 1461:4381(2920) ack 1
+         > . 1461:4381(2920) ack 1
          < . 1:1(0) ack 14601
          +100s",
     );
@@ -128,9 +128,9 @@ fn what_was_sacked_is_not_sent_again_after_a_timeout() {
     open_with(&setup).play(
         "< . 1:1(0) ack 1 <sack 1461:2921>
          +220ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 2921
-         > P. 2921:5841(2920) ack 1",
+         > . 2921:5841(2920) ack 1",
     );
 }
 
@@ -163,7 +163,7 @@ fn reordering_seen_raises_the_threshold() {
          < . 1:1(0) ack 14601 <sack 16061:23361>
          # A quarter of the least round trip, and what clocks are coarse.
          +7ms
-         > P. 14601:16061(1460) ack 1",
+         > . 14601:16061(1460) ack 1",
     );
     assert_eq!((bench.mib.retrans_segs, bench.mib.sack_reorder), (1, 2));
     let info = bench.info();
@@ -176,16 +176,16 @@ fn a_receiver_that_reneges_gets_everything_again() {
     bench.play(
         "+20ms
          < . 1:1(0) ack 1 <sack 1461:14601>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          # The hole is closed, and what was SACKed is gone.
          < . 1:1(0) ack 1461
          # Half a round trip of patience, ten milliseconds at least.
          +10ms
-         > P. 1461:2921(1460) ack 1
+         > . 1461:2921(1460) ack 1
          < . 1:1(0) ack 2921
-         > P. 2921:5841(2920) ack 1
+         > . 2921:5841(2920) ack 1
          < . 1:1(0) ack 5841
-         > P. 5841:11681(5840) ack 1
+         > . 5841:11681(5840) ack 1
          < . 1:1(0) ack 11681
          > P. 11681:14601(2920) ack 1
          < . 1:1(0) ack 14601
@@ -199,11 +199,11 @@ fn a_lost_retransmission_is_found_by_the_timer() {
     open().play(
         "+20ms
          < . 1:1(0) ack 1 <sack 1461:14601>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          +220ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          +440ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 14601
          +100s",
     );
@@ -225,7 +225,7 @@ fn the_timer_waits_for_the_repair() {
          > P. 11681:14601(2920) ack 1
          +900ms
          < . 1:1(0) ack 1 <sack 1461:14601>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          +900ms
          < . 1:1(0) ack 14601
          +100s",
@@ -240,9 +240,9 @@ fn a_timeout_during_recovery_reduces_no_further() {
     bench.play(
         "+20ms
          < . 1:1(0) ack 1 <sack 1461:7301>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          +220ms
-         > P. 1:1461(1460) ack 1",
+         > . 1:1461(1460) ack 1",
     );
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
 }

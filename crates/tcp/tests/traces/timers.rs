@@ -13,12 +13,12 @@ fn the_timeout_doubles_and_cwnd_is_one() {
         "write 2000
          > P. 1:2001(2000) ack 1
          +200ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          cwnd = 1
          +400ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          +800ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 1461
          > P. 1461:2001(540) ack 1
          < . 1:1(0) ack 2001
@@ -40,7 +40,7 @@ fn an_ack_restarts_the_timer() {
          < . 1:1(0) ack 2921
          # srtt is an eighth of the one sample of 100 ms, and the variation counts 200 ms.
          +212.5ms
-         > P. 2921:4381(1460) ack 1",
+         > . 2921:4381(1460) ack 1",
     );
 }
 
@@ -110,7 +110,7 @@ fn a_closed_window_is_probed() {
          > P. 1461:4461(3000) ack 1
          # The timeout is back to normal.
          +200ms
-         > P. 1461:2921(1460) ack 1",
+         > . 1461:2921(1460) ack 1",
     );
     assert_eq!(bench.mib.win_probe, 3);
 }

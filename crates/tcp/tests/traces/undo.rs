@@ -37,7 +37,7 @@ fn an_old_echo_shows_that_the_original_was_only_late() {
     bench.play(
         "+20ms
          < . 1:1(0) ack 1 <sack 1461:7301>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          cwnd = 7
          +5ms
          # It is the segment sent at 10 ms that fills the hole.
@@ -54,7 +54,7 @@ fn an_echo_of_the_retransmission_confirms_the_loss() {
     bench.play(
         "+20ms
          < . 1:1(0) ack 1 <sack 1461:7301>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          +20ms
          < . 1:1(0) ack 7301 <echo 30>
          < . 1:1(0) ack 14601 <echo 30>",
@@ -68,7 +68,7 @@ fn a_delay_longer_than_the_timeout_is_forgiven() {
     let mut bench = open_with(true, Setup::without_probes());
     bench.play(
         "+210ms
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          cwnd = 1
          +5ms
          < . 1:1(0) ack 7301 <echo 10>
@@ -85,7 +85,7 @@ fn duplicates_reported_for_every_retransmission_undo_it() {
     bench.play(
         "+10ms
          < . 1:1(0) ack 1 <sack 1461:7301>
-         > P. 1:1461(1460) ack 1
+         > . 1:1461(1460) ack 1
          < . 1:1(0) ack 14601
          cwnd = 7
          # Both copies arrived.
@@ -102,7 +102,7 @@ fn a_duplicate_from_before_proves_nothing() {
         "+10ms
          < . 1:1(0) ack 7301
          < . 1:1(0) ack 7301 <sack 8761:14601>
-         > P. 7301:8761(1460) ack 1
+         > . 7301:8761(1460) ack 1
          < . 1:1(0) ack 7301 <sack 1:1461,sack 8761:14601>
          < . 1:1(0) ack 14601",
     );

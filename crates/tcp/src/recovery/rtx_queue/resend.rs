@@ -20,6 +20,8 @@ pub(crate) struct Retransmit {
     pub(crate) syn: bool,
     /// It ends with our FIN.
     pub(crate) fin: bool,
+    /// It ends where its writer paused.
+    pub(crate) push: bool,
     /// Bytes of memory to charge the device for.
     pub(crate) truesize: u32,
 }
@@ -92,6 +94,7 @@ impl RtxQueue {
             again.syn = unit.syn && from == unit.seq;
         }
         again.fin = unit.fin && to == unit.end();
+        again.push = unit.push && to == unit.end();
         again.segs += self.segs_between(from, to).max(1);
         if len > 0 {
             again.payload.append(unit.payload.range(skip, len));

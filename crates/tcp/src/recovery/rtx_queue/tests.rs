@@ -50,6 +50,7 @@ pub(super) fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
         payload: text(from, len),
         syn: false,
         fin: false,
+        push: false,
         sent_at: at(sent_ms),
         truesize: len + 256,
         number: 0,
@@ -111,6 +112,7 @@ fn syn_and_fin_take_sequence_space() {
     assert!(q.ack(at(1), seq(1)).syn);
     q.push(TransmitUnit {
         fin: true,
+        push: false,
         ..unit(1, 100, 2)
     });
     let out = q.ack(at(3), seq(101));
