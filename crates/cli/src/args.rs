@@ -12,6 +12,7 @@ use crate::lab::Lab;
 use crate::script::ScriptArgs;
 use crate::size;
 use crate::stat::args::{ControlArgs, StatArgs};
+use crate::wan::WanArgs;
 
 /// Where `perf serve` listens unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 5211;
@@ -43,6 +44,12 @@ pub(crate) enum Command {
     /// Show each mechanism beside the figures of the reference that introduced it.
     #[command(subcommand)]
     Lab(Lab),
+    /// Emulate a path in real time, between two TUN devices, in the words of tc netem.
+    ///
+    /// What the kernel sends into one device comes out of the other, later, or not at all. Move
+    /// one of the devices into another network namespace (ip link set NAME netns NS), or put a
+    /// stack of ours behind the same routes. Needs CAP_NET_ADMIN if the devices do not exist.
+    Wan(WanArgs),
     /// Run packet scripts: traces that the stack must follow, in virtual time (docs/scripts.md).
     Script(ScriptArgs),
 }
@@ -575,7 +582,7 @@ fn parse_message(text: &str) -> Result<usize, String> {
     }
 }
 
-fn parse_mtu(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_mtu(text: &str) -> Result<u32, String> {
     match size::parse(text) {
         // RFC 8200 5: IPv6 needs 1280.
         Ok(n @ 1280..=65_535) => Ok(n as u32),

@@ -23,6 +23,7 @@ mod server;
 mod size;
 mod stat;
 mod usage;
+mod wan;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Perf(perf) => perf::run(perf),
         Command::Stat(args) => stat::run(args),
         Command::Lab(lab) => lab::run(lab),
+        Command::Wan(args) => wan::run(&args),
         Command::Script(args) => script::run_scripts(&args),
     };
     match done {

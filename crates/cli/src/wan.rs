@@ -1,0 +1,214 @@
+//! `fullsend wan`: the simulator's link between two TUN devices, in real time.
+
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{thread, time};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use fullsend_device::{Device, Tun};
+use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels, segment};
+use fullsend_sim::{Netem, Pipe};
+use fullsend_units::{Instant, Nanos, Seed};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::parse_mtu;
+
+/// Frames to take from a device in one go.
+const BATCH: usize = 64;
+/// How often the end is looked for when nothing happens.
+const LOOK: Nanos = Nanos::from_millis(100);
+
+/// Which devices, and what lies between.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WanArgs {
+    /// The TUN devices at the two ends; made if they do not exist.
+    #[arg(num_args = 2, value_names = ["LEFT", "RIGHT"], required = true)]
+    tuns: Vec<String>,
+    /// The way from LEFT to RIGHT, as in "delay 25ms rate 100mbit loss 1% limit 400": words of tc
+    /// netem (delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, ce_threshold).
+    #[arg(long, value_name = "NETEM", default_value = "", value_parser = parse_netem)]
+    netem: Netem,
+    /// The way back [default: the delay of --netem].
+    #[arg(long, value_name = "NETEM", value_parser = parse_netem)]
+    back: Option<Netem>,
+    /// Where all that is random comes from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Largest IP packet, bytes.
+    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = parse_mtu)]
+    mtu: u32,
+}
+
+fn parse_netem(text: &str) -> Result<Netem> {
+    text.parse().map_err(|error| anyhow!("{error}"))
+}
+
+/// What one device sends to the other.
+struct Way {
+    pipe: Pipe,
+    /// Cuts nothing and joins nothing: parses.
+    parser: Gro,
+    /// Joins what arrives together, as a card would.
+    gro: Gro,
+    frames: Vec<Packet>,
+    cut: Vec<Packet>,
+    out: VecDeque<Packet>,
+}
+
+impl Way {
+    fn new(netem: Netem, seed: Seed) -> Self {
+        let gro = |enabled| {
+            Gro::new(GroConfig {
+                link: Link::Ip,
+                enabled,
+                max_size: 65_536,
+                tunnels: Tunnels::NONE,
+            })
+        };
+        Self {
+            pipe: Pipe::new(netem, seed),
+            parser: gro(false),
+            gro: gro(true),
+            frames: Vec::new(),
+            cut: Vec::new(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Takes what the kernel has sent, packet by packet; false if there was nothing.
+    fn take_in(&mut self, now: Instant, from: &mut Tun) -> io::Result<bool> {
+        let got = from.receive(&mut self.frames, BATCH)?;
+        let mut parsed = Vec::new();
+        self.parser
+            .receive_batch(now, &mut self.frames, &mut parsed);
+        self.parser.flush(&mut parsed);
+        for packet in parsed {
+            segment(packet, &mut self.cut);
+        }
+        for mut packet in self.cut.drain(..) {
+            // What the kernel made is right; a bit that the link flips is found.
+            if packet.offload.checksum == Checksum::Unverified {
+                packet.offload.checksum = Checksum::Valid;
+            }
+            self.pipe.send(now, packet);
+        }
+        Ok(got > 0)
+    }
+
+    /// Gives the kernel what has arrived.
+    fn give_out(&mut self, now: Instant, to: &mut Tun) -> io::Result<()> {
+        self.pipe.take_arrived(now, &mut self.frames);
+        if !self.frames.is_empty() {
+            let mut joined = Vec::new();
+            self.gro.receive_batch(now, &mut self.frames, &mut joined);
+            self.gro.flush(&mut joined);
+            self.out.extend(joined);
+        }
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        to.transmit(&mut self.out)
+    }
+
+    fn show(&self, from: &str, to: &str) {
+        let stats = self.pipe.stats();
+        println!(
+            "{from} -> {to}: {} packets, {} lost, {} dropped",
+            stats.sent, stats.lost, stats.dropped
+        );
+    }
+}
+
+/// Ctrl-C or SIGTERM came.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Has `STOP` set when Ctrl-C or SIGTERM comes.
+fn watch_signals() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let signals = [SignalKind::interrupt(), SignalKind::terminate()];
+    let [mut interrupt, mut terminate] = {
+        let _inside = runtime.enter();
+        let [interrupt, terminate] = signals.map(signal);
+        [interrupt?, terminate?]
+    };
+    thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        STOP.store(true, Ordering::Relaxed);
+    });
+    Ok(())
+}
+
+/// Emulates until told to stop.
+pub(crate) fn run(args: &WanArgs) -> Result<()> {
+    let open = |name: &str| {
+        let tun = Tun::tun(name).mtu(args.mtu).open();
+        tun.with_context(|| format!("cannot open the TUN device {name}"))
+    };
+    let [left, right] = [&args.tuns[0], &args.tuns[1]];
+    let mut tuns = [open(left)?, open(right)?];
+    let back = args.back.unwrap_or(Netem {
+        delay: args.netem.delay,
+        ..Netem::default()
+    });
+    let seed = Seed::from_u64(args.seed);
+    let mut ways = [
+        Way::new(args.netem, seed),
+        Way::new(back, Seed::from_u64(args.seed ^ 1 << 63)),
+    ];
+    watch_signals()?;
+    println!("{left} -- {right}; Ctrl-C ends");
+    io::stdout().flush()?;
+    let stopped = carry(&mut tuns, &mut ways);
+    ways[0].show(left, right);
+    ways[1].show(right, left);
+    stopped.context("the path is broken: a device is gone")
+}
+
+fn carry(tuns: &mut [Tun; 2], ways: &mut [Way; 2]) -> io::Result<()> {
+    let start = time::Instant::now();
+    let clock = || Instant::ZERO + Nanos::from_nanos(start.elapsed().as_nanos() as u64);
+    while !STOP.load(Ordering::Relaxed) {
+        let mut busy = false;
+        for (from, way) in ways.iter_mut().enumerate() {
+            busy |= way.take_in(clock(), &mut tuns[from])?;
+            way.give_out(clock(), &mut tuns[1 - from])?;
+        }
+        if !busy {
+            let due = ways.iter().filter_map(|way| way.pipe.next_arrival()).min();
+            let now = clock();
+            let wait = due.map_or(LOOK, |at| at.since(now).min(LOOK));
+            sleep(tuns, wait)?;
+        }
+    }
+    Ok(())
+}
+
+/// Until a device has something, or the time is over.
+fn sleep(tuns: &[Tun; 2], wait: Nanos) -> io::Result<()> {
+    if wait == Nanos::ZERO {
+        return Ok(());
+    }
+    let fds: Vec<BorrowedFd<'_>> = tuns.iter().filter_map(Tun::fd).collect();
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
+    let wait = TimeSpec::from_duration(time::Duration::from_nanos(wait.as_nanos()));
+    match ppoll(&mut polled, Some(wait), None) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,188 @@
+//! One direction of a link by itself, for a driver with a clock of its own.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use fullsend_offload::Packet;
+use fullsend_units::{Instant, Seed};
+
+use crate::lane::{Fate, Lane};
+use crate::{Loss, Netem};
+
+/// What a [`Pipe`] has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PipeStats {
+    /// Packets that were sent into it.
+    pub sent: u64,
+    /// Lost by chance.
+    pub lost: u64,
+    /// Dropped because the bottleneck's queue was full.
+    pub dropped: u64,
+}
+
+/// One direction of a link: packets go in when they are sent, and come out when they arrive.
+///
+/// The same packets at the same times, and the same seed, meet the same fates. Loss is by packet:
+/// cut super-segments before they are sent.
+///
+/// ```
+/// use fullsend_buf::Slice;
+/// use fullsend_offload::Packet;
+/// use fullsend_sim::Pipe;
+/// use fullsend_units::{Instant, Nanos, Seed};
+///
+/// let mut pipe = Pipe::new("delay 20ms".parse().unwrap(), Seed::from_u64(1));
+/// pipe.send(Instant::ZERO, Packet::from_frame(Slice::copied_from(&[0x45; 40])));
+/// let due = Instant::ZERO + Nanos::from_millis(20);
+/// assert_eq!(pipe.next_arrival(), Some(due));
+/// let mut out = Vec::new();
+/// pipe.take_arrived(due, &mut out);
+/// assert_eq!(out.len(), 1);
+/// ```
+#[derive(Debug)]
+pub struct Pipe {
+    lane: Lane,
+    on_the_way: BinaryHeap<Traveller>,
+    fates: Vec<Fate>,
+    stats: PipeStats,
+}
+
+impl Pipe {
+    /// Empty.
+    pub fn new(netem: Netem, seed: Seed) -> Self {
+        Self {
+            lane: Lane::new(netem, seed),
+            on_the_way: BinaryHeap::new(),
+            fates: Vec::new(),
+            stats: PipeStats::default(),
+        }
+    }
+
+    /// A packet begins its way.
+    pub fn send(&mut self, now: Instant, packet: Packet) {
+        self.stats.sent += 1;
+        self.lane.send(now, packet, &mut self.fates);
+        for fate in self.fates.drain(..) {
+            match fate {
+                Fate::Arrives(at, packet) => self.on_the_way.push(Traveller {
+                    at,
+                    number: self.stats.sent,
+                    packet,
+                }),
+                Fate::Lost(Loss::Random, _) => self.stats.lost += 1,
+                Fate::Lost(_, _) => self.stats.dropped += 1,
+            }
+        }
+    }
+
+    /// Appends what has arrived by `now`, in its order.
+    pub fn take_arrived(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        while let Some(first) = self.on_the_way.peek()
+            && first.at <= now
+        {
+            out.extend(self.on_the_way.pop().map(|first| first.packet));
+        }
+    }
+
+    /// When the next packet arrives.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.on_the_way.peek().map(|first| first.at)
+    }
+
+    /// What it has done.
+    pub const fn stats(&self) -> PipeStats {
+        self.stats
+    }
+}
+
+/// A packet on its way; the greatest is the one that arrives first.
+#[derive(Debug)]
+struct Traveller {
+    at: Instant,
+    number: u64,
+    packet: Packet,
+}
+
+impl Traveller {
+    const fn key(&self) -> (Instant, u64) {
+        (self.at, self.number)
+    }
+}
+
+impl PartialEq for Traveller {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Traveller {}
+
+impl PartialOrd for Traveller {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Traveller {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_buf::Slice;
+    use fullsend_offload::Packet;
+    use fullsend_units::{Instant, Nanos, Seed};
+
+    use super::Pipe;
+
+    fn packet(number: u16) -> Packet {
+        let mut bytes = vec![0x45; 1000];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        Packet::from_frame(Slice::copied_from(&bytes))
+    }
+
+    fn arrivals(netem: &str, seed: u64) -> (Vec<(u64, u16)>, super::PipeStats) {
+        let mut pipe = Pipe::new(netem.parse().unwrap(), Seed::from_u64(seed));
+        for number in 0..1000 {
+            let now = Instant::ZERO + Nanos::from_micros(u64::from(number) * 10);
+            pipe.send(now, packet(number));
+        }
+        let mut out = Vec::new();
+        let mut got = Vec::new();
+        while let Some(at) = pipe.next_arrival() {
+            pipe.take_arrived(at, &mut out);
+            for packet in out.drain(..) {
+                let bytes = packet.to_bytes();
+                got.push((at.as_nanos(), u16::from_be_bytes([bytes[0], bytes[1]])));
+            }
+        }
+        (got, pipe.stats())
+    }
+
+    #[test]
+    fn packets_arrive_in_order_at_the_rate_of_the_bottleneck() {
+        // 8 us a packet, sent every 10.
+        let (got, stats) = arrivals("delay 5ms rate 1gbit", 1);
+        assert_eq!((stats.sent, stats.lost, stats.dropped), (1000, 0, 0));
+        let want = (0..1000).map(|n| (5_008_000 + u64::from(n) * 10_000, n));
+        assert!(got.iter().copied().eq(want));
+    }
+
+    #[test]
+    fn the_same_seed_loses_the_same_packets() {
+        let lossy = "delay 5ms 1ms loss 10% rate 700mbit limit 20";
+        let (one, stats) = arrivals(lossy, 7);
+        assert_eq!((one.clone(), stats), arrivals(lossy, 7));
+        assert_ne!(one, arrivals(lossy, 8).0);
+        assert_eq!(stats.sent, one.len() as u64 + stats.lost + stats.dropped);
+        assert!(
+            (50..200).contains(&stats.lost) && stats.dropped > 50,
+            "{stats:?}"
+        );
+        // Jitter lets packets overtake each other, but time does not run backwards.
+        assert!(one.is_sorted_by_key(|(at, _)| *at));
+        assert!(!one.is_sorted_by_key(|(_, number)| *number));
+    }
+}
