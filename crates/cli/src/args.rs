@@ -114,6 +114,9 @@ pub(crate) struct TunArgs {
     /// repeated.
     #[arg(long, value_name = "CIDR", requires = "tun", value_parser = parse_cidr)]
     pub(crate) address: Vec<Cidr>,
+    /// Where our stack sends what is not on the link: usually the kernel's side, which forwards.
+    #[arg(long, value_name = "IP", requires = "tun")]
+    pub(crate) gateway: Option<IpAddr>,
     /// Plain TUN: no virtio_net header, so one MTU-sized packet per system call.
     #[arg(long, requires = "tun")]
     pub(crate) plain: bool,
@@ -328,6 +331,7 @@ impl Inside {
 pub(crate) struct Tun {
     pub(crate) name: String,
     pub(crate) addresses: Vec<Cidr>,
+    pub(crate) gateway: Option<IpAddr>,
     pub(crate) plain: bool,
     pub(crate) offload: Option<String>,
     pub(crate) busy_poll: Duration,
@@ -500,6 +504,7 @@ impl TunArgs {
         Ok(Tun {
             name,
             addresses: self.address,
+            gateway: self.gateway,
             plain: self.plain,
             offload: self.offload,
             busy_poll: Duration::from_micros(self.busy_poll.into()),

@@ -39,6 +39,30 @@ fn marks_keep_the_queue_short_and_nothing_is_lost() {
     }
 }
 
+/// Accurate ECN over the same link, where the ACK's way marks too.
+#[test]
+fn accurate_ecn_does_as_well_and_counts_each_mark() {
+    let path = Path {
+        back: "delay 10ms loss 1% ecn",
+        ..MARKING
+    };
+    for congestion in ["cubic", "bbr"] {
+        let (mut lab, flow, share) = run(path, "3", congestion);
+        let info = lab.info(&flow);
+        assert_eq!(info.tcpi_total_retrans, 0, "{congestion}");
+        assert!(info.tcpi_rtt < 40_000, "{congestion}: {} us", info.tcpi_rtt);
+        assert!(share > 0.75, "{congestion}: {share}");
+        // Marks of what is still on its way, and of the handshake's end, are not known yet.
+        let marked = lab.counter(1, "IpExtInCEPkts");
+        let known = u64::from(info.tcpi_delivered_ce);
+        assert!(
+            known > 0 && known.abs_diff(marked) <= 64,
+            "{congestion}: {known} of {marked}"
+        );
+        assert!(lab.counter(0, "IpExtInCEPkts") > 0, "{congestion}");
+    }
+}
+
 /// A peer that does not ask is not marked, and fills the queue.
 #[test]
 fn without_ecn_the_same_link_marks_nothing() {

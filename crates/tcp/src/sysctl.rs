@@ -72,9 +72,10 @@ sysctls! {
     "net.core." rmem_max: u32 = 4_194_304, BUFFER;
     /// Most bytes `SO_SNDBUF` can ask for.
     "net.core." wmem_max: u32 = 4_194_304, BUFFER;
-    /// Explicit congestion notification (RFC 3168): 0 never, 1 asked for and granted, 2 granted
-    /// to peers that ask.
-    "net.ipv4." tcp_ecn: u32 = 2, 0..=2;
+    /// Explicit congestion notification: 0 never; RFC 3168's 1 asked for and granted, 2 granted to
+    /// peers that ask. Accurate ECN (RFC 9768) granted to peers that ask, and 3 asked for, 4
+    /// RFC 3168's asked for, 5 nothing asked for.
+    "net.ipv4." tcp_ecn: u32 = 2, 0..=5;
     /// A SYN that is sent again asks for ECN no longer (RFC 3168 6.1.1.1).
     "net.ipv4." tcp_ecn_fallback: bool = true, ();
     /// Congestion control of new connections.

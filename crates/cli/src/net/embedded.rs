@@ -54,6 +54,9 @@ impl Embedded {
             .mtu(tun.mtu)
             .qdisc(&qdisc.to_string())
             .busy_poll(tun.busy_poll);
+        if let Some(gateway) = tun.gateway {
+            builder = builder.gateway(gateway);
+        }
         for cidr in &tun.addresses {
             builder = builder.address(&cidr.to_string());
             let there = peer

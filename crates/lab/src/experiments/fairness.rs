@@ -187,16 +187,18 @@ impl Curves {
     fn converged(&self, start: Instant) -> Option<f64> {
         let start = start.as_nanos() as f64 / 1e9;
         let [a, b] = &self.rates;
-        let pairs: Vec<_> = a.points.iter().zip(&b.points).collect();
-        let late = pairs.windows(WINDOW).filter(|w| w[0].0.0 > start);
-        let sums = late.map(|w| {
-            let sum = |pick: fn(&(&(f64, f64), &(f64, f64))) -> f64| w.iter().map(pick).sum();
-            let rates = [sum(|p| p.0.1), sum(|p| p.1.1)];
-            (w[0].0.0 - start, jain(rates))
-        });
-        sums.into_iter()
-            .find(|(_, index)| *index >= FAIR)
-            .map(|(at, _)| at)
+        let rates: Vec<(f64, [f64; 2])> = a
+            .points
+            .iter()
+            .zip(&b.points)
+            .map(|(a, b)| (a.0, [a.1, b.1]))
+            .collect();
+        let sum = |window: &[(f64, [f64; 2])], flow: usize| -> f64 {
+            window.iter().map(|(_, rates)| rates[flow]).sum()
+        };
+        let mut late = rates.windows(WINDOW).filter(|w| w[0].0 > start);
+        let fair = late.find(|w| jain([sum(w, 0), sum(w, 1)]) >= FAIR);
+        fair.map(|w| w[0].0 - start)
     }
 }
 

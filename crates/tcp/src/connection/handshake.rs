@@ -139,13 +139,14 @@ impl Connection {
         }
         self.stats.segs_out += 1;
         self.arm_rto(cx);
-        let mut segment = self.build_syn(cx, iss, first);
+        let earlier = if first { 0 } else { self.stats.total_retrans };
+        let mut segment = self.build_syn(cx, iss, earlier);
         segment.repr.options.fastopen = cookie;
         segment.payload = text;
         Some(segment)
     }
 
-    fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum, first: bool) -> SegmentOut {
+    fn build_syn(&self, cx: &Cx<'_>, iss: SeqNum, earlier: u32) -> SegmentOut {
         let syn_ack = self.state == State::SynReceived;
         let (flags, ack) = if syn_ack {
             (TcpFlags::SYN.union(TcpFlags::ACK), self.rcv.queue.rcv_nxt())
@@ -153,7 +154,7 @@ impl Connection {
             (TcpFlags::SYN, SeqNum::new(0))
         };
         let flags = match &self.ecn {
-            Some(_) => flags.union(Ecn::syn_flags(cx.sysctl, syn_ack, first)),
+            Some(ecn) => flags.union(ecn.syn_flags(cx.sysctl, syn_ack, earlier)),
             None => flags,
         };
         let options = TcpOptions {
@@ -244,9 +245,7 @@ impl Connection {
         if !flags.contains(TcpFlags::SYN) {
             return;
         }
-        if !Ecn::is_accepted_by(repr) {
-            self.ecn = None;
-        }
+        self.ecn.take_if(|ecn| !ecn.hear_answer(repr, segment.ecn));
         self.agree(cx, repr);
         if acks {
             self.rcv.ack.now();

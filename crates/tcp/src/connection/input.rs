@@ -52,8 +52,16 @@ impl Connection {
         if !repr.flags.contains(TcpFlags::ACK) {
             return;
         }
-        if self.state == State::SynReceived && !self.finish_handshake(cx, repr) {
-            return;
+        if self.state == State::SynReceived {
+            if !self.finish_handshake(cx, repr) {
+                return;
+            }
+            if let Some(ecn) = &mut self.ecn {
+                ecn.hear_last(repr, segment.payload.is_empty());
+            }
+        }
+        if self.ecn.is_some() {
+            self.take_ecn(segment);
         }
         self.note_timestamp(cx.now, repr);
         self.timers.heard_at = cx.now;

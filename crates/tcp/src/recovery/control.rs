@@ -185,17 +185,20 @@ pub(crate) struct Verdict {
     pub(super) lost_segs: u32,
     /// Of these, sent again before.
     pub(super) resent_segs: u32,
+    /// The peer tells of marks.
+    echo: bool,
 }
 
 impl Connection {
     /// An ACK was entered into the scoreboard; draws the conclusions.
     #[inline]
     pub(crate) fn recover(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Verdict {
+        let echo = self.ecn.is_some() && self.take_feedback(cx, news);
         let quiet = self.recovery.phase == Phase::Open
             && !self.snd.rtx.is_marked()
             && news.advanced
             && !news.ack.retransmitted
-            && !self.is_ecn_echo(news.repr)
+            && !echo
             && news.repr.options.sack.as_slice().is_empty()
             && self.recovery.past().is_none_or(|past| past.probe.is_none());
         if quiet {
@@ -208,13 +211,14 @@ impl Connection {
                 ..Verdict::default()
             };
         }
-        self.recover_from_trouble(cx, news)
+        self.recover_from_trouble(cx, news, echo)
     }
 
     #[cold]
-    fn recover_from_trouble(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Verdict {
+    fn recover_from_trouble(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, echo: bool) -> Verdict {
         let mut verdict = Verdict {
             delivered: news.ack.delivered_segs + news.sack.delivered_segs,
+            echo,
             ..Verdict::default()
         };
         let dsack = self.hear_dsack(cx, news);
@@ -227,9 +231,6 @@ impl Connection {
         }
         if let Some(delivery) = self.snd.rtx.delivery_mut() {
             delivery.on_delivered(cx.now, verdict.delivered);
-        }
-        if self.is_ecn_echo(news.repr) {
-            self.take_echo(cx, verdict.delivered);
         }
         if news.ack.reneged && news.advanced {
             self.suspect_reneging(cx);
@@ -298,7 +299,7 @@ impl Connection {
         // What the host itself dropped has been paid for.
         let paid = phase <= Phase::Cwr && verdict.lost_segs == 0;
         if self.snd.rtx.lost_out() == 0 || paid {
-            if self.is_ecn_echo(news.repr) {
+            if verdict.echo {
                 self.enter_cwr(cx, CongestionEvent::Ecn);
             }
             self.try_to_open();

@@ -1,5 +1,6 @@
 //! The rules of TCP as traces: packets in, packets out, on virtual time.
 
+mod accecn;
 mod closing;
 mod ecn;
 mod handshake;

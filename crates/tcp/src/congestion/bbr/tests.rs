@@ -216,7 +216,13 @@ fn loss_while_cruising_gives_way_by_what_was_delivered() {
         drive.ack();
     }
     assert!(drive.bbr.bw > 950.0);
-    drive.lose(2, 2);
+    // Chance.
+    drive.lose(3, 3);
+    for _ in 0..21 {
+        drive.ack();
+    }
+    assert!(drive.bbr.bw > 950.0);
+    drive.lose(10, 10);
     for _ in 0..21 {
         drive.ack();
     }

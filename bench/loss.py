@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Goodput over a lossy path, beside the kernel's: the same link, the same seeds.
+
+    bench/loss.py                      # everything; writes the table to bench/README.md
+    bench/loss.py -n 1 -t 5 --rates 100mbit --congestion cubic --no-write
+
+`fullsend wan` emulates the path between two TUN devices, each in a network namespace of its own
+(this needs root; they are made and removed here). The kernel sends to the kernel, our stack to the
+kernel, the kernel to our stack. Ours is behind a TUN of its own in the first namespace, whose
+kernel forwards.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "bench" / "README.md"
+BEGIN, END = "<!-- loss table begins -->", "<!-- loss table ends -->"
+LEFT, RIGHT = "fsloss-l", "fsloss-r"
+ADDRESS = {LEFT: "10.92.1.1", RIGHT: "10.92.2.1"}
+OURS, GATEWAY = "10.92.3.2", "10.92.3.1"
+BUFFERS = {"tcp_wmem": "4096 16384 67108864", "tcp_rmem": "4096 131072 67108864"}
+
+
+def sh(*args, **kwargs):
+    return subprocess.run(args, check=True, text=True, capture_output=True, **kwargs).stdout
+
+
+def build():
+    args = ["cargo", "build", "--release", "-p", "fullsend-cli"]
+    subprocess.run(args, cwd=ROOT, check=True)
+    meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=ROOT)
+    return str(Path(json.loads(meta)["target_directory"]) / "release" / "fullsend")
+
+
+def enter(ns):
+    return ("ip", "netns", "exec", ns)
+
+
+class Wan:
+    """Two namespaces with a lossy path between them, for one run."""
+
+    def __init__(self, program, netem, back, seed):
+        self.args = (program, "wan", "wanl", "wanr", "--netem", netem, "--back", back,
+                     "--seed", str(seed))
+
+    def __enter__(self):
+        for ns in (LEFT, RIGHT):
+            subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
+            sh("ip", "netns", "add", ns)
+            sh("ip", "-n", ns, "link", "set", "lo", "up")
+            for key, value in BUFFERS.items():
+                sh(*enter(ns), "sysctl", "-qw", f"net.ipv4.{key}={value}")
+        sh(*enter(LEFT), "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self.wan = subprocess.Popen((*enter(LEFT), *self.args), stdout=subprocess.PIPE, text=True)
+        if "Ctrl-C" not in self.wan.stdout.readline():
+            raise RuntimeError("`fullsend wan` did not start")
+        sh("ip", "-n", LEFT, "link", "set", "wanr", "netns", RIGHT)
+        for ns, device in ((LEFT, "wanl"), (RIGHT, "wanr")):
+            sh("ip", "-n", ns, "address", "add", f"{ADDRESS[ns]}/32", "dev", device)
+            sh("ip", "-n", ns, "link", "set", device, "up")
+            sh("ip", "-n", ns, "route", "add", "default", "dev", device)
+        return self
+
+    def __exit__(self, *_):
+        self.wan.send_signal(signal.SIGINT)
+        out, _ = self.wan.communicate(timeout=10)
+        print("    " + out.strip().replace("\n", "; "), file=sys.stderr)
+        for ns in (LEFT, RIGHT):
+            subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
+
+
+def one_run(program, who, rate, congestion, args, seed):
+    """Mbit/s of `who`: from the left to the right, or `kernel to us` the other way."""
+    to_us = who == "kernel to us"
+    there = f"delay {args.delay} rate {rate} limit {args.limit} loss {args.loss}"
+    back = f"delay {args.delay} rate {rate} limit {args.limit}"
+    netem = (back, there) if to_us else (there, back)
+    line = ["perf", "stream", "--json", "-t", str(args.time), "-K", congestion,
+            "--connect", ADDRESS[RIGHT]]
+    if who == "kernel to kernel":
+        line += ["--kernel"]
+    else:
+        line += ["--tun", "fsours", "--address", f"{OURS}/24", "--gateway", GATEWAY]
+        line += [word for key, value in BUFFERS.items() for word in ("--set", f"{key}={value}")]
+    if to_us:
+        line += ["--reverse"]
+    with Wan(program, *netem, seed):
+        server = subprocess.Popen((*enter(RIGHT), program, "perf", "serve", "--kernel"),
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            if "listening" not in server.stdout.readline():
+                raise RuntimeError("`perf serve` did not start")
+            report = json.loads(sh(*enter(LEFT), program, *line, timeout=args.time + 60))
+            return report["throughput_bps"] / 1e6
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=30)
+
+
+WHO = ("kernel to kernel", "us to kernel", "kernel to us")
+
+
+def measure(program, args):
+    """Every cell once, then every cell again: what disturbs the machine disturbs all alike."""
+    samples = {}
+    for seed in range(1, args.repetitions + 1):
+        for rate in args.rates.split(","):
+            for congestion in args.congestion.split(","):
+                for who in WHO:
+                    got = one_run(program, who, rate, congestion, args, seed)
+                    samples.setdefault((rate, congestion, who), []).append(got)
+                    print(f"{seed}/{args.repetitions}  {rate} {congestion}, {who}: {got:.1f} Mbit/s",
+                          file=sys.stderr)
+    return samples
+
+
+def markdown(samples, args):
+    lines = ["| rate | congestion control | kernel to kernel | us to kernel | ours / kernel's "
+             "| kernel to us |", "|---|---|---|---|---|---|"]
+    for rate in args.rates.split(","):
+        for congestion in args.congestion.split(","):
+            runs = [samples[rate, congestion, who] for who in WHO]
+            shown = [f"{statistics.mean(r):.1f} ({min(r):.1f}-{max(r):.1f})" for r in runs]
+            ratio = statistics.mean(runs[1]) / statistics.mean(runs[0])
+            lines.append(f"| {rate} | {congestion} | {shown[0]} | {shown[1]} | {ratio:.2f} "
+                         f"| {shown[2]} |")
+    return "\n".join(lines)
+
+
+def machine():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                  if line.startswith("model name")), platform.machine())
+    commit = sh("git", "describe", "--always", "--dirty", cwd=ROOT).strip()
+    today = datetime.date.today().isoformat()
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}; commit {commit}, {today}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", "--repetitions", type=int, default=5)
+    parser.add_argument("-t", "--time", type=float, default=10.0, help="seconds of each run")
+    parser.add_argument("--rates", default="100mbit,1gbit")
+    parser.add_argument("--congestion", default="cubic,reno,bbr")
+    parser.add_argument("--delay", default="25ms", help="each way")
+    parser.add_argument("--loss", default="1%", help="of the packets with data")
+    parser.add_argument("--limit", default="1000", help="packets that wait for the bottleneck")
+    parser.add_argument("--program", help="do not build, run this")
+    parser.add_argument("--no-write", action="store_true", help="leave bench/README.md alone")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("network namespaces and TUN devices need root")
+    began = time.monotonic()
+    samples = measure(args.program or build(), args)
+    text = (f"{machine()}; delay {args.delay} each way, loss {args.loss} of the packets with data, "
+            f"{args.limit} packets of queue; mean (least-most) of {args.repetitions} runs of "
+            f"{args.time:g} s, Mbit/s.\n\n" + markdown(samples, args))
+    print(text)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    if not args.no_write:
+        old = README.read_text()
+        head, tail = old.split(BEGIN)[0], old.split(END)[1]
+        README.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+
+
+if __name__ == "__main__":
+    main()
