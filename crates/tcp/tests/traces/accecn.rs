@@ -97,7 +97,7 @@ fn a_syn_in_vain_asks_once_more() {
         "> SEWA 0:0(0)
          +1s
          > SEWA 0:0(0)
-         +2s
+         +1s
          > S 0:0(0)",
     );
 }
