@@ -85,8 +85,7 @@ impl Way {
     fn take_in(&mut self, now: Instant, from: &mut Tun) -> io::Result<bool> {
         let got = from.receive(&mut self.frames, BATCH)?;
         let mut parsed = Vec::new();
-        self.parser
-            .receive_batch(now, &mut self.frames, &mut parsed);
+        self.parser.receive_batch(now, &mut self.frames);
         self.parser.flush(&mut parsed);
         for packet in parsed {
             segment(packet, &mut self.cut);
@@ -106,7 +105,7 @@ impl Way {
         self.pipe.take_arrived(now, &mut self.frames);
         if !self.frames.is_empty() {
             let mut joined = Vec::new();
-            self.gro.receive_batch(now, &mut self.frames, &mut joined);
+            self.gro.receive_batch(now, &mut self.frames);
             self.gro.flush(&mut joined);
             self.out.extend(joined);
         }
