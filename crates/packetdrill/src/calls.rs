@@ -1,6 +1,7 @@
 //! The socket calls as packetdrill makes them.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::sync::Arc;
 
 use fullsend_blocking::c::{self, returned};
 use fullsend_blocking::{Errno, Handle, Stack};
@@ -12,10 +13,17 @@ use libc::{
 use crate::files::kernel_close;
 use crate::instance::{Instance, current, end};
 
+/// The run's stack, with what the script's commands changed since the last call.
+fn entered() -> Result<Arc<Instance>, Errno> {
+    let instance = current()?;
+    instance.refresh();
+    Ok(instance)
+}
+
 /// One call on a descriptor of ours.
 fn on<R: c::Returned>(fd: c_int, call: impl FnOnce(&Stack, Handle) -> Result<R, Errno>) -> R::C {
     returned(|| {
-        let instance = current()?;
+        let instance = entered()?;
         let handle = instance.handle(fd)?;
         call(&instance.stack, handle)
     })
@@ -35,8 +43,7 @@ pub(crate) extern "C" fn socket(
     protocol: c_int,
 ) -> c_int {
     returned(|| {
-        let instance = current()?;
-        instance.refresh();
+        let instance = entered()?;
         instance.add(instance.stack.socket(domain, kind, protocol)?)
     })
 }
@@ -55,8 +62,7 @@ pub(crate) unsafe extern "C" fn bind(
 
 pub(crate) extern "C" fn listen(_: *mut c_void, fd: c_int, backlog: c_int) -> c_int {
     returned(|| {
-        let instance = current()?;
-        instance.refresh();
+        let instance = entered()?;
         instance.stack.listen(instance.handle(fd)?, backlog)
     })
 }
@@ -68,7 +74,7 @@ pub(crate) unsafe extern "C" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     returned(|| {
-        let instance = current()?;
+        let instance = entered()?;
         let handle = instance.handle(fd)?;
         // SAFETY: packetdrill gives what `accept(2)` takes.
         let new = unsafe { c::accept4(&instance.stack, handle, addr, len, 0) }?;
@@ -83,8 +89,7 @@ pub(crate) unsafe extern "C" fn connect(
     len: socklen_t,
 ) -> c_int {
     returned(|| {
-        let instance = current()?;
-        instance.refresh();
+        let instance = entered()?;
         let handle = instance.handle(fd)?;
         // SAFETY: packetdrill gives what `connect(2)` takes.
         unsafe { c::connect(&instance.stack, handle, addr, len) }
@@ -307,7 +312,7 @@ pub(crate) unsafe extern "C" fn poll(
     timeout_ms: c_int,
 ) -> c_int {
     returned(|| {
-        let instance = current()?;
+        let instance = entered()?;
         let handle_of = |fd| instance.handle(fd).ok();
         // SAFETY: packetdrill gives what `poll(2)` takes.
         unsafe { c::poll(&instance.stack, handle_of, files, n, timeout_ms) }
@@ -347,7 +352,7 @@ pub(crate) extern "C" fn epoll_create(_: *mut c_void, size: c_int) -> c_int {
         if size <= 0 {
             return Err(Errno::EINVAL);
         }
-        let instance = current()?;
+        let instance = entered()?;
         instance.add(instance.stack.epoll_create()?)
     })
 }
@@ -360,7 +365,7 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     returned(|| {
-        let instance = current()?;
+        let instance = entered()?;
         let (set, handle) = (instance.handle(epfd)?, instance.handle(fd)?);
         // SAFETY: packetdrill gives what `epoll_ctl(2)` takes.
         unsafe { c::epoll_ctl(&instance.stack, set, operation, handle, event) }
@@ -385,7 +390,7 @@ pub(crate) unsafe extern "C" fn pipe(_: *mut c_void, fds: *mut c_int) -> c_int {
         if fds.is_null() {
             return Err(Errno::EFAULT);
         }
-        let instance = current()?;
+        let instance = entered()?;
         let [reader, writer] = c::pipe2(&instance.stack, 0)?;
         let ends = [instance.add(reader)?, instance.add(writer)?];
         // SAFETY: not null, and packetdrill gives room for two.
@@ -413,7 +418,7 @@ pub(crate) unsafe extern "C" fn splice(
     flags: c_uint,
 ) -> isize {
     returned(|| {
-        let instance = current()?;
+        let instance = entered()?;
         // SAFETY: packetdrill gives null or an offset.
         if unsafe { has_offset(from_offset) || has_offset(to_offset) } {
             return Err(Errno::ESPIPE);

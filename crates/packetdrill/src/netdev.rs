@@ -9,7 +9,7 @@ use fullsend_blocking::Errno;
 use fullsend_blocking::c::returned;
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, Packet, segment};
-use fullsend_units::Instant;
+use fullsend_units::{Instant, Nanos};
 
 use crate::checksum::{BadChecksum, verify};
 use crate::instance::{Instance, current};
@@ -19,7 +19,7 @@ use crate::instance::{Instance, current};
 const PATIENCE: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_micros(200);
 /// How far virtual time may run ahead for one packet.
-const FAR_US: u64 = 3_600_000_000;
+const FAR: Nanos = Nanos::from_secs(3600);
 
 pub(crate) unsafe extern "C" fn netdev_send(
     _: *mut c_void,
@@ -76,19 +76,23 @@ pub(crate) unsafe extern "C" fn netdev_receive(
 /// that for a failure of the test.
 fn next(instance: &Instance) -> Option<(Instant, Vec<u8>)> {
     let has_some = || !instance.outbox.is_empty();
-    let horizon = instance.now() + fullsend_units::Nanos::from_micros(FAR_US);
+    let horizon = instance.now() + FAR;
     let mut waited = Duration::ZERO;
     while !has_some() {
-        if instance.stack.deadline().is_some_and(|at| at <= horizon) {
-            let next = instance.stack.deadline().unwrap_or(horizon);
-            instance.pass(next.max(instance.now()), has_some);
-        } else if waited < PATIENCE {
-            thread::sleep(STEP);
-            waited += STEP;
-        } else {
+        let before = instance.now();
+        match instance.stack.deadline() {
+            Some(next) if next <= horizon => instance.pass(next.max(before), has_some),
+            _ => {}
+        }
+        if instance.now() > before || has_some() {
+            continue;
+        }
+        if waited >= PATIENCE {
             eprintln!("fullsend: no packet leaves the stack, and none will");
             return None;
         }
+        thread::sleep(STEP);
+        waited += STEP;
     }
     let (at, packet) = instance.outbox.take()?;
     match bytes(packet) {
