@@ -99,7 +99,7 @@ fn an_active_open_that_does_not_wait() {
 
 #[test]
 fn packets_carry_the_time_at_which_they_left_not_that_of_the_call() {
-    let drill = Drill::new(FLAGS);
+    let drill = Drill::new(&format!("{FLAGS},tcp_syn_linear_timeouts=0"));
     let start = drill.now_us();
     let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
     let to = address([192, 0, 2, 1], 8080);
