@@ -3,8 +3,8 @@
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 
+use super::Connection;
 use super::timers::retries_time;
-use super::{Connection, State};
 use crate::Cx;
 use crate::recovery::Phase;
 
@@ -16,6 +16,12 @@ pub(crate) const ALWAYS: u32 = 2;
 /// No probe while cwnd is this small: its loss would leave too few duplicate ACKs.
 const LEAST_CWND: u32 = 11;
 
+/// Further timeouts in a row before a size that got through is given up.
+const PROVEN_RETRIES: u32 = 2;
+
+/// The least link of IPv6 (RFC 8201 4: there is no going below).
+const LEAST_V6: u32 = 1280;
+
 /// The search for the path's MTU, in bytes of IP packets.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
@@ -25,6 +31,8 @@ pub(crate) struct MtuSearch {
     high: u32,
     /// When the range was last begun with.
     since: Instant,
+    /// What had been acknowledged when `low` was last lowered.
+    acked: u64,
     probe: Option<Probe>,
 }
 
@@ -63,11 +71,6 @@ impl Connection {
         self.extras.as_mut()?.mtu.as_mut()
     }
 
-    /// `tcp_base_mss` as an MTU.
-    fn base_mtu(&self, mss: u32) -> u32 {
-        mss + self.headers()
-    }
-
     /// The largest packet that peer and device take.
     fn highest_mtu(&self, cx: &Cx<'_>) -> u32 {
         let peer = u32::from(self.snd.mss_clamp) + self.headers();
@@ -76,11 +79,19 @@ impl Connection {
 
     fn begin_search(&mut self, cx: &Cx<'_>) {
         let high = self.highest_mtu(cx);
-        let low = self.base_mtu(cx.sysctl.tcp_base_mss).min(high);
+        let least = if self.snd.ip_header_len >= 40 {
+            LEAST_V6
+        } else {
+            0
+        };
+        let low = (cx.sysctl.tcp_base_mss + self.headers())
+            .max(least)
+            .min(high);
         self.extras_mut().mtu = Some(MtuSearch {
             low,
             high,
             since: cx.now,
+            acked: self.stats.bytes_acked,
             probe: None,
         });
         self.sync_mss(cx);
@@ -102,20 +113,36 @@ impl Connection {
             search.probe = None;
         }
         let stalled = cx.now.since(self.timers.progress_at);
-        let probing = cx.sysctl.tcp_mtu_probing >= ON_BLACK_HOLE;
-        let opened = self.state.is_synchronized() && self.state != State::Closed;
-        if !(probing && opened) || stalled < retries_time(cx.sysctl.tcp_retries1) {
+        let mut retries = cx.sysctl.tcp_retries1;
+        if self.size_is_proven() {
+            retries += PROVEN_RETRIES;
+        }
+        if cx.sysctl.tcp_mtu_probing < ON_BLACK_HOLE || stalled < retries_time(retries) {
             return;
         }
-        let headers = self.headers();
+        let (headers, acked) = (self.headers(), self.stats.bytes_acked);
         let least = cx.sysctl.tcp_mtu_probe_floor.max(cx.sysctl.tcp_min_snd_mss);
+        let least = if self.snd.ip_header_len >= 40 {
+            least.max(LEAST_V6 - headers)
+        } else {
+            least
+        };
         let base = cx.sysctl.tcp_base_mss;
         let Some(search) = self.mtu_search() else {
             return self.begin_search(cx);
         };
         let half = search.low.saturating_sub(headers) / 2;
-        search.low = half.min(base).max(least) + headers;
+        search.low = half.min(base).max(least).min(search.low - headers) + headers;
+        search.acked = acked;
         self.sync_mss(cx);
+    }
+
+    /// Segments of the present size got through since it became that: a silence is congestion
+    /// rather than a black hole.
+    fn size_is_proven(&self) -> bool {
+        let mtu = self.extras.as_ref().and_then(|extras| extras.mtu.as_ref());
+        let since = mtu.map(|search| search.acked + u64::from(self.snd.mss.bytes()));
+        since.is_some_and(|acked| self.stats.bytes_acked > acked)
     }
 
     /// Whether the next text goes as a probe (RFC 4821 7.2, 7.4): one segment, larger than those
