@@ -79,10 +79,10 @@ impl Connection {
 
     fn begin_search(&mut self, cx: &Cx<'_>) {
         let high = self.highest_mtu(cx);
-        let least = if self.snd.ip_header_len >= 40 {
-            LEAST_V6
-        } else {
-            0
+        let suspected = cx.sysctl.tcp_mtu_probing != ALWAYS;
+        let least = match self.snd.ip_header_len {
+            40.. if suspected => LEAST_V6,
+            _ => 0,
         };
         let low = (cx.sysctl.tcp_base_mss + self.headers())
             .max(least)
@@ -108,10 +108,7 @@ impl Connection {
     /// The retransmission timer fired: what is large may be swallowed without a word
     /// (RFC 4821 7.7).
     pub(super) fn suspect_black_hole(&mut self, cx: &Cx<'_>) {
-        if let Some(search) = self.mtu_search() {
-            // Nothing follows from the loss of a probe among others.
-            search.probe = None;
-        }
+        self.forget_mtu_probe();
         let stalled = cx.now.since(self.timers.progress_at);
         let mut retries = cx.sysctl.tcp_retries1;
         if self.size_is_proven() {
@@ -201,6 +198,14 @@ impl Connection {
         let end = start + len;
         if let Some(search) = self.mtu_search() {
             search.probe = Some(Probe { mtu, start, end });
+        }
+    }
+
+    /// Something is sent again: nothing follows any more from what is acknowledged.
+    #[cold]
+    pub(crate) fn forget_mtu_probe(&mut self) {
+        if let Some(search) = self.mtu_search() {
+            search.probe = None;
         }
     }
 

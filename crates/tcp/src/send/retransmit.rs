@@ -131,6 +131,9 @@ impl Connection {
             Phase::Loss => cx.mib.slow_start_retrans += u64::from(again.segs),
             _ => cx.mib.fast_retrans += u64::from(again.segs),
         }
+        if self.extras.is_some() {
+            self.forget_mtu_probe();
+        }
         let stamp = self.ts.value(cx.now);
         self.recovery.on_retransmit(stamp, again.segs);
     }
