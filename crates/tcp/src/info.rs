@@ -42,16 +42,22 @@ tcp_info! {
         pub tcpi_sacked: u32,
         pub tcpi_lost: u32,
         pub tcpi_retrans: u32,
+        /// As Linux: not kept.
+        pub tcpi_fackets: u32,
         pub tcpi_last_data_sent: u32,
+        /// As Linux: not kept.
+        pub tcpi_last_ack_sent: u32,
         pub tcpi_last_data_recv: u32,
         pub tcpi_last_ack_recv: u32,
         pub tcpi_pmtu: u32,
+        pub tcpi_rcv_ssthresh: u32,
         pub tcpi_rtt: u32,
         pub tcpi_rttvar: u32,
         pub tcpi_snd_ssthresh: u32,
         pub tcpi_snd_cwnd: u32,
         pub tcpi_advmss: u32,
         pub tcpi_reordering: u32,
+        pub tcpi_rcv_rtt: u32,
         pub tcpi_rcv_space: u32,
         pub tcpi_total_retrans: u32,
         pub tcpi_pacing_rate: u64,
@@ -69,6 +75,10 @@ tcp_info! {
         pub tcpi_delivery_rate_app_limited: bool,
         pub tcpi_delivered: u32,
         pub tcpi_delivered_ce: u32,
+        /// Something was in flight or waited to be sent.
+        pub tcpi_busy_time: u64,
+        /// Of that, the user waited for room in the send buffer, and all else was sent.
+        pub tcpi_sndbuf_limited: u64,
         /// The peer's window held the flow back; what else did, and for how long, is in
         /// [`Connection::flow_report`].
         pub tcpi_rwnd_limited: u64,
@@ -76,10 +86,17 @@ tcp_info! {
         pub tcpi_bytes_retrans: u64,
         pub tcpi_dsack_dups: u32,
         pub tcpi_reord_seen: u32,
+        pub tcpi_rcv_ooopack: u32,
         pub tcpi_snd_wnd: u32,
         pub tcpi_rcv_wnd: u32,
         /// 1: no cookie; 2: text in the SYN was not acknowledged; 3: nor the SYN at first.
         pub tcpi_fastopen_client_fail: u8,
+        /// As nobody chooses among paths by the flow's hash here: none.
+        pub tcpi_rehash: u32,
+        pub tcpi_total_rto: u16,
+        pub tcpi_total_rto_recoveries: u16,
+        /// Milliseconds.
+        pub tcpi_total_rto_time: u32,
     }
 }
 
@@ -97,6 +114,9 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let us = |span: Nanos| span.as_micros().min(u64::from(u32::MAX)) as u32;
     let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+    let flow = c.snd.flow.as_ref();
+    let (busy, sndbuf) = flow.map_or((Nanos::ZERO, Nanos::ZERO), |flow| flow.times(cx.now));
+    let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
     let rcv_nxt = c.rcv.queue.rcv_nxt();
     let (rate_segs, rate_interval, app_limited) = rtx
@@ -145,7 +165,11 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_snd_cwnd: c.cwnd.cwnd,
         tcpi_advmss: c.adv_mss.bytes(),
         tcpi_reordering: c.recovery.reordering_segs(),
-        tcpi_rcv_space: c.rcv.window.rcvbuf(),
+        tcpi_fackets: 0,
+        tcpi_last_ack_sent: 0,
+        tcpi_rcv_ssthresh: c.rcv.window.most_offered(),
+        tcpi_rcv_rtt: us(c.rcv.window.rtt().unwrap_or(Nanos::ZERO)),
+        tcpi_rcv_space: c.rcv.window.wanted_per_rtt(c.adv_mss),
         tcpi_total_retrans: stats.total_retrans,
         tcpi_pacing_rate: c.pacing_rate(cx.sysctl).0,
         tcpi_max_pacing_rate: snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0),
@@ -168,7 +192,15 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_reord_seen: reord_seen,
         tcpi_snd_wnd: snd.wnd,
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
-        tcpi_ato: 40_000,
+        // Linux: 40 ms once text has arrived.
+        tcpi_ato: if stats.data_segs_in > 0 { 40_000 } else { 0 },
+        tcpi_busy_time: busy.as_micros(),
+        tcpi_sndbuf_limited: sndbuf.as_micros(),
+        tcpi_rcv_ooopack: c.extras.as_ref().map_or(0, |extras| extras.rcv_ooopack),
+        tcpi_rehash: 0,
+        tcpi_total_rto: total_rto,
+        tcpi_total_rto_recoveries: rto_recoveries,
+        tcpi_total_rto_time: rto_time,
         tcpi_fastopen_client_fail: c.fastopen().map_or(0, |f| f.fail as u8),
     }
 }

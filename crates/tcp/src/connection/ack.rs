@@ -247,6 +247,12 @@ impl Connection {
             self.urgent_acked();
             self.end_rto(cx.now);
         }
+        if self.snd.rtx.is_empty()
+            && !self.snd.has_unsent()
+            && let Some(flow) = &mut self.snd.flow
+        {
+            flow.end_busy(cx.now);
+        }
         if outcome.fin {
             self.fin_acked(cx);
         }

@@ -1,5 +1,7 @@
 //! What few connections need, in a box made at first use.
 
+use alloc::boxed::Box;
+
 use super::Connection;
 use super::fastopen::Fastopen;
 use super::mtu_probing::MtuSearch;
@@ -11,14 +13,19 @@ use crate::send::Records;
 /// The box.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
-    pub(crate) tx: TxWatches,
-    pub(crate) rx: Option<RxTimes>,
-    pub(crate) records: Records,
-    pub(crate) fastopen: Option<Fastopen>,
-    pub(crate) mtu: Option<MtuSearch>,
+    pub(crate) tx: Option<Box<TxWatches>>,
+    pub(crate) rx: Option<Box<RxTimes>>,
+    pub(crate) records: Option<Box<Records>>,
+    pub(crate) fastopen: Option<Box<Fastopen>>,
+    pub(crate) mtu: Option<Box<MtuSearch>>,
     pub(crate) urgent: Urgent,
     pub(crate) rto: RtoStats,
+    /// Segments that came out of order (`tcpi_rcv_ooopack`).
+    pub(crate) rcv_ooopack: u32,
 }
+
+// A connection that once lost something, or got something out of order, keeps this.
+const _: () = assert!(size_of::<Extras>() <= 96);
 
 impl Connection {
     #[cold]

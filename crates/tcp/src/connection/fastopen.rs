@@ -1,6 +1,8 @@
 //! TCP Fast Open (RFC 7413), the connection's part: text in the SYN, before the handshake ends.
 //! Cookies are the host's.
 
+use alloc::boxed::Box;
+
 use fullsend_buf::Chain;
 use fullsend_units::{Mss, SeqNum};
 use fullsend_wire::tcp::{FastopenCookie, TcpRepr};
@@ -95,11 +97,11 @@ impl Fastopen {
 
 impl Connection {
     pub(crate) fn fastopen(&self) -> Option<&Fastopen> {
-        self.extras.as_ref()?.fastopen.as_ref()
+        self.extras.as_ref()?.fastopen.as_deref()
     }
 
     fn fastopen_mut(&mut self) -> Option<&mut Fastopen> {
-        self.extras.as_mut()?.fastopen.as_mut()
+        self.extras.as_mut()?.fastopen.as_deref_mut()
     }
 
     /// The SYN waits for the first write, which may ride on it, or for
@@ -107,11 +109,11 @@ impl Connection {
     pub fn defer_syn(&mut self, client: FastopenClient) {
         if self.state == State::SynSent && self.snd.rtx.is_empty() {
             self.out.syn = false;
-            self.extras_mut().fastopen = Some(Fastopen {
+            self.extras_mut().fastopen = Some(Box::new(Fastopen {
                 client: Some(client),
                 deferred: true,
                 ..Fastopen::default()
-            });
+            }));
         }
     }
 

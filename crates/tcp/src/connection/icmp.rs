@@ -61,7 +61,11 @@ impl Connection {
             return;
         }
         self.snd.pmtu = mtu;
-        if let Some(search) = self.extras.as_mut().and_then(|extras| extras.mtu.as_mut()) {
+        if let Some(search) = self
+            .extras
+            .as_mut()
+            .and_then(|extras| extras.mtu.as_deref_mut())
+        {
             search.bound(mtu);
         }
         let before = self.snd.mss;
@@ -93,7 +97,10 @@ impl Connection {
     /// and all that depends on it.
     pub(crate) fn sync_mss(&mut self, cx: &Cx<'_>) {
         let headers = self.headers();
-        let searched = self.extras.as_ref().and_then(|extras| extras.mtu.as_ref());
+        let searched = self
+            .extras
+            .as_ref()
+            .and_then(|extras| extras.mtu.as_deref());
         let known = searched.map_or(u32::MAX, MtuSearch::known_mtu);
         let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).min(known);
         let path = path.saturating_sub(headers);

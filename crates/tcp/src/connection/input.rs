@@ -373,6 +373,8 @@ impl Connection {
             }
             Arrival::OutOfOrder => {
                 cx.mib.ofo_queue += u64::from(segs);
+                let count = &mut self.extras_mut().rcv_ooopack;
+                *count = count.wrapping_add(segs);
                 self.rcv.ack.quick();
                 self.bound_out_of_order(cx);
             }

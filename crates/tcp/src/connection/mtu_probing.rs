@@ -1,6 +1,8 @@
 //! Packetization layer path MTU discovery (RFC 4821, RFC 8899): segments of text tell what the
 //! path carries, where no ICMP message does (RFC 2923 2.1).
 
+use alloc::boxed::Box;
+
 use fullsend_units::{Instant, Nanos, SeqNum};
 
 use super::Connection;
@@ -68,7 +70,7 @@ impl MtuSearch {
 
 impl Connection {
     fn mtu_search(&mut self) -> Option<&mut MtuSearch> {
-        self.extras.as_mut()?.mtu.as_mut()
+        self.extras.as_mut()?.mtu.as_deref_mut()
     }
 
     /// The largest packet that peer and device take.
@@ -87,13 +89,13 @@ impl Connection {
         let low = (cx.sysctl.tcp_base_mss + self.headers())
             .max(least)
             .min(high);
-        self.extras_mut().mtu = Some(MtuSearch {
+        self.extras_mut().mtu = Some(Box::new(MtuSearch {
             low,
             high,
             since: cx.now,
             acked: self.stats.bytes_acked,
             probe: None,
-        });
+        }));
         self.sync_mss(cx);
     }
 
@@ -137,7 +139,10 @@ impl Connection {
     /// Segments of the present size got through since it became that: a silence is congestion
     /// rather than a black hole.
     fn size_is_proven(&self) -> bool {
-        let mtu = self.extras.as_ref().and_then(|extras| extras.mtu.as_ref());
+        let mtu = self
+            .extras
+            .as_ref()
+            .and_then(|extras| extras.mtu.as_deref());
         let since = mtu.map(|search| search.acked + u64::from(self.snd.mss.bytes()));
         since.is_some_and(|acked| self.stats.bytes_acked > acked)
     }

@@ -16,6 +16,21 @@ pub(crate) struct RtoStats {
 }
 
 impl Connection {
+    /// Timeouts, recoveries that began with one, and the milliseconds that they took.
+    pub(crate) fn rto_totals(&self, now: Instant) -> (u16, u16, u32) {
+        let Some(RtoStats {
+            total,
+            recoveries,
+            time_ms,
+            since,
+        }) = self.extras.as_ref().map(|extras| &extras.rto)
+        else {
+            return (0, 0, 0);
+        };
+        let now_ms = since.map_or(0, |since| now.since(since).as_millis() as u32);
+        (*total, *recoveries, time_ms.saturating_add(now_ms))
+    }
+
     /// The timer fired.
     #[cold]
     pub(super) fn count_rto(&mut self, now: Instant) {

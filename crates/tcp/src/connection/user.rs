@@ -62,7 +62,7 @@ impl Connection {
             done += n;
         }
         if done < data.len() {
-            self.out_of_room();
+            self.out_of_room(cx.now);
             if done == 0 {
                 return Err(TcpError::WouldBlock);
             }
@@ -113,7 +113,7 @@ impl Connection {
         if data.is_empty() {
             return Ok(());
         }
-        self.out_of_room();
+        self.out_of_room(cx.now);
         Err((TcpError::WouldBlock, data))
     }
 

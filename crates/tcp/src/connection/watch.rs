@@ -1,11 +1,12 @@
 //! What became of bytes that a user watches (`SO_TIMESTAMPING`, `MSG_ZEROCOPY`), and when bytes
 //! arrived.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use fullsend_units::{Instant, SeqNum};
 
-use super::{Connection, State};
+use super::{Connection, Extras, State};
 use crate::Cx;
 
 /// Most bytes watched, and most events not taken, of one connection; then the newest are not
@@ -147,6 +148,10 @@ pub(crate) struct RxTimes {
     last: Option<Instant>,
 }
 
+fn tx_of(extras: &mut Option<Box<Extras>>) -> Option<&mut TxWatches> {
+    extras.as_mut()?.tx.as_deref_mut()
+}
+
 impl Connection {
     /// Bytes written since the connection began.
     pub fn written(&self) -> u64 {
@@ -168,7 +173,7 @@ impl Connection {
     /// Asks to be told when the bytes up to `end` (counted as [`written`](Self::written) does, and
     /// at once after their write) reach `stages`.
     pub fn watch_tx(&mut self, end: u64, stages: TxStages) {
-        let tx = &mut self.extras_mut().tx;
+        let tx = self.extras_mut().tx.get_or_insert_default();
         let room = tx.watched.len() < MAX_WATCHED;
         if room && tx.watched.back().is_none_or(|last| last.end <= end) {
             tx.watched.push_back(Watched {
@@ -181,30 +186,30 @@ impl Connection {
 
     /// The next thing to tell of a watched byte.
     pub fn take_tx_event(&mut self) -> Option<TxEvent> {
-        self.extras.as_mut()?.tx.events.pop_front()
+        self.extras.as_mut()?.tx.as_mut()?.events.pop_front()
     }
 
     /// [`take_tx_event`](Self::take_tx_event) would give something.
     pub fn has_tx_event(&self) -> bool {
-        let extras = self.extras.as_ref();
-        extras.is_some_and(|extras| !extras.tx.events.is_empty())
+        let tx = self.extras.as_ref().and_then(|extras| extras.tx.as_ref());
+        tx.is_some_and(|tx| !tx.events.is_empty())
     }
 
     /// Text left in the unit `number`, for the first time.
     #[cold]
     pub(crate) fn watch_scheduled(&mut self, cx: &Cx<'_>, number: u16) {
         let to = self.sent_offset();
-        if let Some(extras) = &mut self.extras {
-            self.user.wakes.read |= extras.tx.on_scheduled(to, number, cx.now);
+        if let Some(tx) = tx_of(&mut self.extras) {
+            self.user.wakes.read |= tx.on_scheduled(to, number, cx.now);
         }
     }
 
     /// The device completed a unit.
     #[cold]
     pub(crate) fn watch_sent(&mut self, cx: &Cx<'_>) {
-        if let (Some(extras), Some(flow)) = (&mut self.extras, &self.snd.flow) {
+        if let (Some(tx), Some(flow)) = (tx_of(&mut self.extras), &self.snd.flow) {
             let in_host = |number| flow.is_in_host(number);
-            self.user.wakes.read |= extras.tx.on_sent(cx.now, in_host);
+            self.user.wakes.read |= tx.on_sent(cx.now, in_host);
         }
     }
 
@@ -212,15 +217,15 @@ impl Connection {
     #[cold]
     pub(crate) fn watch_acked(&mut self, cx: &Cx<'_>) {
         let to = self.acked_offset();
-        if let Some(extras) = &mut self.extras {
-            self.user.wakes.read |= extras.tx.on_acked(to, cx.now);
+        if let Some(tx) = tx_of(&mut self.extras) {
+            self.user.wakes.read |= tx.on_acked(to, cx.now);
         }
     }
 
     /// Nothing more will be acknowledged.
     pub(crate) fn watch_end(&mut self) {
-        if let Some(extras) = &mut self.extras {
-            self.user.wakes.read |= extras.tx.on_end();
+        if let Some(tx) = tx_of(&mut self.extras) {
+            self.user.wakes.read |= tx.on_end();
         }
     }
 
@@ -232,7 +237,7 @@ impl Connection {
 
     pub(super) fn set_rx_times(&mut self, on: bool) {
         if on != self.keeps_rx_times() {
-            self.extras_mut().rx = on.then(RxTimes::default);
+            self.extras_mut().rx = on.then(Box::default);
         }
     }
 

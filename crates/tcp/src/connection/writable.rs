@@ -3,6 +3,8 @@
 //! A write is accepted up to the limits; a writer that met one is woken only at half of them, so
 //! that it finds work to do and not room for one segment.
 
+use fullsend_units::Instant;
+
 use super::{Connection, State};
 use crate::Cx;
 
@@ -66,8 +68,13 @@ impl Connection {
     }
 
     /// Not all of a write was taken. Without anything queued there will be no event to wait for.
-    pub(super) fn out_of_room(&mut self) {
+    pub(super) fn out_of_room(&mut self, now: Instant) {
         self.user.wants_write = true;
+        if self.snd.queue.is_empty()
+            && let Some(flow) = &mut self.snd.flow
+        {
+            flow.begin_sndbuf(now);
+        }
         if self.snd.queue.is_empty() && self.snd.rtx.is_empty() {
             self.wake_writer();
         }
@@ -97,6 +104,9 @@ impl Connection {
     #[inline]
     pub(crate) fn wake_writer_if_room(&mut self, cx: &Cx<'_>) {
         if self.user.wants_write && self.is_writable(cx) {
+            if let Some(flow) = &mut self.snd.flow {
+                flow.end_sndbuf(cx.now);
+            }
             self.wake_writer();
         }
     }

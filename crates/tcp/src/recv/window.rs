@@ -81,6 +81,25 @@ impl RecvWindow {
         }
     }
 
+    /// Round trip as the receiver sees it (`tcpi_rcv_rtt`).
+    pub(crate) fn rtt(&self) -> Option<Nanos> {
+        (self.rtt != Nanos::MAX).then_some(self.rtt)
+    }
+
+    /// The most that is offered now (`tcpi_rcv_ssthresh`).
+    pub(crate) fn most_offered(&self) -> u32 {
+        self.limit()
+    }
+
+    /// What the reader is taken to want per round trip (`tcpi_rcv_space`).
+    pub(crate) fn wanted_per_rtt(&self, mss: Mss) -> u32 {
+        let first = (FIRST_SEGS * mss.bytes()).min(self.limit());
+        match self.tuning {
+            Tuning::Auto => self.read_per_rtt.max(first),
+            Tuning::Locked | Tuning::Clamped => first,
+        }
+    }
+
     /// The shift to offer on our SYN.
     pub(crate) fn scale(&self) -> WindowScale {
         self.offered_scale

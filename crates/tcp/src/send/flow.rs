@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use fullsend_units::Instant;
+use fullsend_units::{Instant, Nanos};
 
 use super::{FlowReport, Histogram, SendLimit};
 use crate::{Connection, Cx};
@@ -29,6 +29,12 @@ pub(crate) struct Flow {
     run_units: u32,
     held_by: SendLimit,
     since: Instant,
+    /// Something is in flight or waits (`tcpi_busy_time`): since when, and the times before.
+    busy_since: Instant,
+    busy: Nanos,
+    /// Of that, the user waits for room in the send buffer (`tcpi_sndbuf_limited`).
+    sndbuf_since: Instant,
+    sndbuf: Nanos,
     /// When to try again (pacing, a cork's ceiling); `FAR_FUTURE` when nothing waits for a time.
     pub(crate) wake_at: Instant,
     /// Units handed to the host, and units that it completed, modulo 2^16. Its queues are first in,
@@ -51,6 +57,10 @@ impl Flow {
             run_units: 0,
             held_by: SendLimit::Application,
             since: now,
+            busy_since: Instant::FAR_FUTURE,
+            busy: Nanos::ZERO,
+            sndbuf_since: Instant::FAR_FUTURE,
+            sndbuf: Nanos::ZERO,
             wake_at: Instant::FAR_FUTURE,
             sent_units: 0,
             completed_units: 0,
@@ -80,6 +90,40 @@ impl Flow {
         self.report.time[self.held_by as usize] += now.since(self.since);
         self.since = now;
         self.held_by = limit;
+    }
+
+    /// Something was sent while nothing was in flight, or waits.
+    #[inline]
+    pub(crate) fn begin_busy(&mut self, now: Instant) {
+        self.busy_since = self.busy_since.min(now);
+    }
+
+    /// All is acknowledged.
+    #[inline]
+    pub(crate) fn end_busy(&mut self, now: Instant) {
+        self.busy += now.since(self.busy_since);
+        self.busy_since = Instant::FAR_FUTURE;
+        self.end_sndbuf(now);
+    }
+
+    /// All is sent, and the user would write more if there were room.
+    pub(crate) fn begin_sndbuf(&mut self, now: Instant) {
+        self.sndbuf_since = self.sndbuf_since.min(now);
+    }
+
+    /// There is room again.
+    #[inline]
+    pub(crate) fn end_sndbuf(&mut self, now: Instant) {
+        self.sndbuf += now.since(self.sndbuf_since);
+        self.sndbuf_since = Instant::FAR_FUTURE;
+    }
+
+    /// `tcpi_busy_time` and `tcpi_sndbuf_limited`.
+    pub(crate) fn times(&self, now: Instant) -> (Nanos, Nanos) {
+        (
+            self.busy + now.since(self.busy_since),
+            self.sndbuf + now.since(self.sndbuf_since),
+        )
     }
 
     /// The number of the next unit that goes to the host.

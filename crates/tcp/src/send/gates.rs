@@ -310,6 +310,9 @@ impl Connection {
         if why == Blocked::Tsq {
             self.throttle(cx);
         }
+        if self.snd.rtx.is_empty() {
+            self.flow(cx.now).begin_busy(cx.now);
+        }
         // Something must always be pending that sends it one day.
         if limit == SendLimit::Cork {
             self.arm_cork_ceiling(cx, before == Blocked::Nagle);

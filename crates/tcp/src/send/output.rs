@@ -29,6 +29,9 @@ impl Connection {
         let unsent = self.snd.has_unsent();
         if !unsent {
             self.report_held(cx.now, SendLimit::Application);
+            if self.user.wants_write && !self.snd.rtx.is_empty() {
+                self.flow(cx.now).begin_sndbuf(cx.now);
+            }
         }
         self.out.any = sent && (unsent || self.has_more());
         // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
@@ -182,6 +185,9 @@ impl Connection {
         self.recovery
             .on_sent(self.snd.una, self.snd.nxt, packets_out, limited);
         if was_idle {
+            if let Some(flow) = &mut self.snd.flow {
+                flow.begin_busy(cx.now);
+            }
             if self.timers.is_probing() {
                 self.rtt.reset_backoff();
             }

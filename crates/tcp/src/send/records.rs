@@ -21,7 +21,7 @@ impl Connection {
     #[cold]
     pub(crate) fn end_record(&mut self) {
         let (end, nxt) = (self.snd.write_seq(), self.snd.nxt);
-        let records = &mut self.extras_mut().records;
+        let records = self.extras_mut().records.get_or_insert_default();
         if end == nxt || records.ends.back() == Some(&end) || records.ends.len() == MAX_MARKS {
             return;
         }
@@ -40,7 +40,8 @@ impl Connection {
         match &self.extras {
             None => u32::MAX,
             Some(extras) => {
-                let end = extras.records.ends.front();
+                let records = extras.records.as_ref();
+                let end = records.and_then(|records| records.ends.front());
                 end.map_or(u32::MAX, |end| end.since(self.snd.nxt))
             }
         }
@@ -50,14 +51,11 @@ impl Connection {
     #[cold]
     pub(super) fn pass_records(&mut self) {
         let nxt = self.snd.nxt;
-        if let Some(extras) = &mut self.extras {
-            while extras
-                .records
-                .ends
-                .front()
-                .is_some_and(|end| end.before_eq(nxt))
-            {
-                extras.records.ends.pop_front();
+        let extras = self.extras.as_mut();
+        if let Some(records) = extras.and_then(|extras| extras.records.as_mut()) {
+            let passed = |end: &SeqNum| end.before_eq(nxt);
+            while records.ends.front().is_some_and(passed) {
+                records.ends.pop_front();
             }
         }
     }

@@ -5,6 +5,7 @@ mod closing;
 mod ecn;
 mod handshake;
 mod harness;
+mod info;
 mod legacy;
 mod pacing;
 mod receiving;
