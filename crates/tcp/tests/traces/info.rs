@@ -34,17 +34,17 @@ fn a_writer_that_waits_for_room_is_told_of() {
     let mut bench = Bench::established(&Setup::default());
     bench.play(
         "set sndbuf 2000
-         write 5840
-         > P. 1:5841(5840) ack 1
-         +10ms
+         write 4380
+         > P. 1:4381(4380) ack 1
+         +500us
          write 1 = WouldBlock
-         +20ms
-         < . 1:1(0) ack 5841
+         +1ms
+         < . 1:1(0) ack 4381
          +1s",
     );
     let info = bench.info();
-    assert_eq!(info.tcpi_busy_time, 30_000);
-    assert_eq!(info.tcpi_sndbuf_limited, 20_000);
+    assert_eq!(info.tcpi_busy_time, 1500);
+    assert_eq!(info.tcpi_sndbuf_limited, 1000);
 }
 
 #[test]
