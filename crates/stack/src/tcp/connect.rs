@@ -111,16 +111,28 @@ impl Host {
         iss: SeqNum,
         owner: Owner,
     ) -> Result<Box<Socket>, StackError> {
-        let path = self.tcp_path(now, key)?;
-        let ts_offset = self.tcp.timestamp_offset(key);
-        let mut cx = self.env.cx(now, &path, ts_offset);
-        let mss = mss_of(&path);
-        let conn = Connection::accept(&mut cx, syn.0, syn.1, iss, mss, path.network_len());
+        let (path, conn) = self.embryo_connection(now, key, syn, iss)?;
         let mut socket = Socket::new(conn, *key, path, owner);
         if let Owner::Queued(listener) = owner {
             self.inherit(now, listener, &mut socket);
         }
         Ok(socket)
+    }
+
+    /// The same without what a listener's user set.
+    pub(super) fn embryo_connection(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        (syn, syn_ecn): (&TcpRepr, EcnField),
+        iss: SeqNum,
+    ) -> Result<(Path, Connection), StackError> {
+        let path = self.tcp_path(now, key)?;
+        let ts_offset = self.tcp.timestamp_offset(key);
+        let mut cx = self.env.cx(now, &path, ts_offset);
+        let mss = mss_of(&path);
+        let conn = Connection::accept(&mut cx, syn, syn_ecn, iss, mss, path.network_len());
+        Ok((path, conn))
     }
 }
 

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 
 use fullsend_buf::Chain;
-use fullsend_tcp::{SegmentIn, SegmentOut, SynAckSent};
+use fullsend_tcp::{Connection, SegmentIn, SegmentOut, SynAckSent};
 use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{FastopenCookie, TcpFlags, TcpRepr};
@@ -443,10 +443,24 @@ impl Host {
         iss: SeqNum,
         again: Option<SynAckSent>,
     ) -> Option<SynAck> {
-        let mut socket = self
-            .embryo(now, key, syn, iss, Owner::Queued(listener))
-            .ok()?;
-        let Socket { conn, path, .. } = &mut *socket;
+        if self.tcp.listeners.has_inheritance(listener) {
+            let owner = Owner::Queued(listener);
+            let mut socket = self.embryo(now, key, syn, iss, owner).ok()?;
+            let Socket { conn, path, .. } = &mut *socket;
+            return self.syn_ack_of(now, conn, path, again);
+        }
+        // A flood's usual case: nothing that needs a socket.
+        let (path, mut conn) = self.embryo_connection(now, key, syn, iss).ok()?;
+        self.syn_ack_of(now, &mut conn, &path, again)
+    }
+
+    fn syn_ack_of(
+        &mut self,
+        now: Instant,
+        conn: &mut Connection,
+        path: &Path,
+        again: Option<SynAckSent>,
+    ) -> Option<SynAck> {
         let ts_offset = conn.ts_offset();
         let mut cx = self.env.cx(now, path, ts_offset);
         if let Some(sent) = again {

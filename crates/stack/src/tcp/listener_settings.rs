@@ -6,6 +6,7 @@ use fullsend_tcp::{FastopenKeys, SocketOption, TcpError, defer_accept_timeouts};
 use fullsend_units::Instant;
 
 use super::ListenerId;
+use super::listen::Listeners;
 use super::socket::Socket;
 use crate::{Host, StackError};
 
@@ -22,6 +23,14 @@ pub(super) struct ListenerSettings {
     pub(super) fastopen_no_cookie: bool,
     /// What connections begin with, one of each kind.
     inherited: Vec<SocketOption>,
+}
+
+impl Listeners {
+    /// The connections of this listener begin with options of its user's.
+    pub(super) fn has_inheritance(&self, listener: u32) -> bool {
+        let listener = self.table.get(listener);
+        listener.is_some_and(|l| !l.settings.inherited.is_empty())
+    }
 }
 
 impl Host {

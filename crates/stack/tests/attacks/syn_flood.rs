@@ -4,6 +4,7 @@ use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::common::{V4, V6, bytes, forge};
+use crate::heap;
 use crate::siege::{Siege, packets};
 
 /// The listener's backlog is 64: 65 half-open connections of 112 bytes and their slots, and the
@@ -97,4 +98,29 @@ fn guessed_cookies() {
     // 29 bits are to be guessed: one in 268 million passes for each of two slots.
     assert!(siege.net.counter(1, "TcpExtSyncookiesRecv") <= 2);
     assert!(siege.net.counter(1, "TcpExtSyncookiesFailed") >= packets() as u64 - 2);
+}
+
+/// Entry, slots in three tables, and what growing by halves leaves unused.
+const HALF_OPEN: isize = 256;
+
+#[test]
+fn half_open_connections_are_small() {
+    const MANY: u16 = 4000;
+    let mut siege = Siege::new();
+    for (key, value) in [("tcp_syncookies", "0"), ("tcp_max_syn_backlog", "100000")] {
+        let now = siege.net.now;
+        siege.net.hosts[1].set_sysctl(now, key, value).unwrap();
+    }
+    let to = format!("{}:90", V4[1]);
+    siege.net.listen_with(1, &to, 4096);
+    let before = heap::held();
+    for n in 0..MANY {
+        let from = std::net::SocketAddr::from(([11, 0, 0, 1], 1024 + n));
+        let repr = syn(&mut siege.rng);
+        siege.deliver(forge::tcp(from, to.parse().unwrap(), repr, b""));
+    }
+    assert_eq!(siege.net.hosts[1].tcp_connections(), 4 + usize::from(MANY));
+    let each = (heap::held() - before) / isize::from(MANY as i16);
+    println!("{each} bytes each");
+    assert!(each <= HALF_OPEN, "{each} bytes each");
 }
