@@ -32,13 +32,11 @@ impl Posix {
     ) -> Result<usize> {
         let host = &mut self.host;
         let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => match dest {
-                Some(dest) if flags & MSG_FASTOPEN != 0 && stream.is_unconnected() => {
-                    stream.send_opening(host, now, data, flags, dest)
-                }
-                // As on Linux, a stream takes no notice of an address.
-                _ => stream.send(host, now, data, flags, control),
-            },
+            Kind::Stream(stream) if flags & MSG_FASTOPEN != 0 => {
+                stream.send_opening(host, now, data, flags, dest)
+            }
+            // As on Linux, a stream takes no notice of an address.
+            Kind::Stream(stream) => stream.send(host, now, data, flags, control),
             Kind::Datagram(datagram) => {
                 let result = datagram.send(host, now, data, flags, dest);
                 self.arm_if_watched(handle);

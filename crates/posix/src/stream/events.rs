@@ -35,7 +35,13 @@ impl Stream {
         if rcv_shut {
             events |= IN | EPOLLRDHUP;
         }
-        if !matches!(now.state, State::SynSent | State::SynReceived) {
+        let opening = match now.state {
+            State::SynSent => true,
+            // One that was accepted was opened by a SYN with text (Fast Open).
+            State::SynReceived => self.phase != Phase::Connected,
+            _ => false,
+        };
+        if !opening {
             if now.enough {
                 events |= IN;
             }

@@ -120,15 +120,19 @@ impl Stream {
         now: Instant,
         data: &[&[u8]],
         flags: i32,
-        dest: SockAddr,
+        dest: Option<SockAddr>,
     ) -> Result<usize> {
-        if !may_fastopen(host) || dest == SockAddr::Unspec {
+        if !may_fastopen(host) || dest == Some(SockAddr::Unspec) {
             return Err(Errno::EOPNOTSUPP);
         }
-        if self.phase == Phase::Connecting {
-            return Err(Errno::EALREADY);
+        if self.phase != Phase::Deferred {
+            // Without an address only a connect under way can come to its end.
+            let none = SockAddr::any(self.domain);
+            if dest.is_none() && self.is_unconnected() {
+                return Err(Errno::EINVAL);
+            }
+            self.open(host, now, dest.unwrap_or(none), true)?;
         }
-        self.open(host, now, dest, true)?;
         self.send(host, now, data, flags & !MSG_FASTOPEN, &[])
     }
 

@@ -1,0 +1,146 @@
+//! TCP Fast Open through the calls: `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`.
+
+use fullsend_posix::abi::*;
+use fullsend_posix::{Errno, Handle, Posix, SockAddr};
+use fullsend_stack::{Host, HostConfig};
+use fullsend_tcp::Sysctl;
+use fullsend_units::{Instant, Nanos, Seed};
+
+struct Net {
+    posix: Posix,
+    now: Instant,
+    listener: Handle,
+    addr: SockAddr,
+}
+
+impl Net {
+    /// A host that listens for Fast Open, if `enabled` (`tcp_fastopen`) says so.
+    fn new(enabled: &str) -> Self {
+        let mut sysctl = Sysctl::default();
+        sysctl.set("tcp_fastopen", enabled).unwrap();
+        let config = HostConfig {
+            seed: Seed([3; 4]),
+            sysctl,
+            pool_bytes: 1 << 20,
+        };
+        let mut posix = Posix::new(Host::new(config));
+        let now = Instant::ZERO + Nanos::from_secs(1);
+        let addr = SockAddr::V4("127.0.0.1:80".parse().unwrap());
+        let listener = posix.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+        posix.bind(now, listener, addr).unwrap();
+        posix.listen(now, listener, 8).unwrap();
+        let mut net = Self {
+            posix,
+            now,
+            listener,
+            addr,
+        };
+        assert_eq!(net.set(listener, TCP_FASTOPEN, 5), Ok(()));
+        net
+    }
+
+    fn set(&mut self, handle: Handle, name: i32, value: i32) -> Result<(), Errno> {
+        let value = value.to_ne_bytes();
+        self.posix
+            .setsockopt(self.now, handle, IPPROTO_TCP, name, &value)
+    }
+
+    fn client(&mut self) -> Handle {
+        self.posix.socket(AF_INET, SOCK_STREAM, 0).unwrap()
+    }
+
+    fn run(&mut self) {
+        for _ in 0..20 {
+            self.posix.host_mut().poll(self.now);
+            self.now += Nanos::from_millis(5);
+        }
+    }
+
+    fn accept(&mut self) -> Handle {
+        self.posix.accept4(self.now, self.listener, 0).unwrap().0
+    }
+
+    fn recv(&mut self, handle: Handle) -> Result<Vec<u8>, Errno> {
+        let mut data = vec![0; 100];
+        let got = self
+            .posix
+            .recvmsg(self.now, handle, &mut [&mut data], 0, &mut [])?;
+        data.truncate(got.len);
+        Ok(data)
+    }
+
+    fn send_opening(&mut self, handle: Handle, data: &[u8]) -> Result<usize, Errno> {
+        let (now, to) = (self.now, Some(self.addr));
+        self.posix
+            .sendmsg(now, handle, &[data], MSG_FASTOPEN, to, &[])
+    }
+
+    /// A first connection, which brings the cookie.
+    fn learn_cookie(&mut self) {
+        let client = self.client();
+        let opened = self.send_opening(client, b"too early");
+        assert_eq!(opened, Err(Errno::EINPROGRESS));
+        assert_eq!(self.send_opening(client, b"twice"), Err(Errno::EALREADY));
+        self.run();
+        assert_eq!(self.posix.connect(self.now, client, self.addr), Ok(()));
+        assert_eq!(self.send_opening(client, b"late"), Err(Errno::EISCONN));
+        let server = self.accept();
+        assert_eq!(self.recv(server), Err(Errno::EAGAIN));
+        self.posix.close(self.now, client).unwrap();
+        self.posix.close(self.now, server).unwrap();
+        self.run();
+    }
+}
+
+#[test]
+fn with_a_cookie_text_goes_with_the_first_call() {
+    let mut net = Net::new("3");
+    net.learn_cookie();
+    let client = net.client();
+    assert_eq!(net.send_opening(client, b"request"), Ok(7));
+    // One way only: the server has the text before the handshake is over.
+    net.run();
+    let server = net.accept();
+    assert_eq!(net.recv(server), Ok(b"request".to_vec()));
+    let sent = net
+        .posix
+        .sendmsg(net.now, server, &[b"answer"], 0, None, &[]);
+    assert_eq!(sent, Ok(6));
+    net.run();
+    assert_eq!(net.recv(client), Ok(b"answer".to_vec()));
+    assert_eq!(net.posix.poll_events(client), Ok(EPOLLOUT | EPOLLWRNORM));
+    assert_eq!(net.posix.poll_events(server), Ok(EPOLLOUT | EPOLLWRNORM));
+}
+
+#[test]
+fn a_deferred_connect_waits_for_the_first_write() {
+    let mut net = Net::new("3");
+    net.learn_cookie();
+    let client = net.client();
+    assert_eq!(net.set(client, TCP_FASTOPEN_CONNECT, 1), Ok(()));
+    assert_eq!(net.posix.connect(net.now, client, net.addr), Ok(()));
+    let again = net.posix.connect(net.now, client, net.addr);
+    assert_eq!(again, Err(Errno::EISCONN));
+    net.run();
+    assert_eq!(net.posix.poll_events(client), Ok(EPOLLOUT | EPOLLWRNORM));
+    let nobody = net.posix.accept4(net.now, net.listener, 0);
+    assert_eq!(nobody, Err(Errno::EAGAIN));
+    let sent = net
+        .posix
+        .sendmsg(net.now, client, &[b"request"], 0, None, &[]);
+    assert_eq!(sent, Ok(7));
+    net.run();
+    let server = net.accept();
+    assert_eq!(net.recv(server), Ok(b"request".to_vec()));
+    assert_eq!(net.posix.connect(net.now, client, net.addr), Ok(()));
+}
+
+#[test]
+fn clients_need_leave() {
+    let mut net = Net::new("2");
+    let client = net.client();
+    let opened = net.send_opening(client, b"request");
+    assert_eq!(opened, Err(Errno::EOPNOTSUPP));
+    let set = net.set(client, TCP_FASTOPEN_CONNECT, 1);
+    assert_eq!(set, Err(Errno::EOPNOTSUPP));
+}
