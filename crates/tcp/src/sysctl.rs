@@ -6,6 +6,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::ops::RangeInclusive;
 
+use crate::congestion::CongestionSet;
 use crate::{FastopenKeys, PAGE_BYTES, congestion, limits};
 
 /// Declares the tunables: prefix, name, type, default, what is allowed.
@@ -80,6 +81,10 @@ sysctls! {
     "net.ipv4." tcp_ecn_fallback: bool = true, ();
     /// Congestion control of new connections.
     "net.ipv4." tcp_congestion_control: &'static str = "cubic", congestion::AVAILABLE;
+    /// The congestion controls that there are; read only.
+    "net.ipv4." tcp_available_congestion_control: CongestionSet = CongestionSet::ALL, ReadOnly(true);
+    /// Those that `TCP_CONGESTION` may choose.
+    "net.ipv4." tcp_allowed_congestion_control: CongestionSet = CongestionSet::ALL, ReadOnly(false);
     /// The receive buffer grows with what the reader takes per round trip.
     "net.ipv4." tcp_moderate_rcvbuf: bool = true, ();
     /// Offer window scaling (RFC 7323 2).
@@ -377,6 +382,25 @@ impl Tunable for bool {
     }
 }
 
+/// Only what it is already.
+struct ReadOnly(bool);
+
+impl Tunable for CongestionSet {
+    type Allowed = ReadOnly;
+
+    fn parse(text: &str, ReadOnly(read_only): &ReadOnly) -> Result<Self, String> {
+        let set = Self::parse(text).filter(|set| !read_only || *set == Self::ALL);
+        set.ok_or_else(|| match read_only {
+            true => "nothing: it is read only".to_owned(),
+            false => format!("some of: {}", Self::ALL),
+        })
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl Tunable for &'static str {
     type Allowed = [&'static str; congestion::AVAILABLE.len()];
 
@@ -532,6 +556,14 @@ mod tests {
         assert_eq!(
             error("tcp_keepalive_tim", "1"),
             "there is no tunable \"tcp_keepalive_tim\"; the nearest is net.ipv4.tcp_keepalive_time"
+        );
+        assert_eq!(
+            error("tcp_available_congestion_control", "cubic"),
+            "tcp_available_congestion_control cannot be \"cubic\": give nothing: it is read only"
+        );
+        assert_eq!(
+            error("tcp_allowed_congestion_control", "vegas"),
+            "tcp_allowed_congestion_control cannot be \"vegas\": give some of: cubic reno bbr"
         );
         assert_eq!(sysctl, Sysctl::default());
     }

@@ -161,6 +161,40 @@ pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongesti
     }
 }
 
+/// Some of the algorithms, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionSet(u8);
+
+impl CongestionSet {
+    /// Every one that there is.
+    pub const ALL: Self = Self((1 << AVAILABLE.len()) - 1);
+
+    /// The one called `name` is among them.
+    pub fn has(self, name: &str) -> bool {
+        let place = AVAILABLE.iter().position(|known| *known == name);
+        place.is_some_and(|place| self.0 >> place & 1 != 0)
+    }
+
+    /// From names with spaces between; `None` if one of them is not known, or there is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let place = |name| AVAILABLE.iter().position(|known| *known == name);
+        let mut names = text.split_whitespace();
+        let set = names.try_fold(0, |set, name| Some(set | 1 << place(name)?));
+        set.filter(|set| *set != 0).map(Self)
+    }
+}
+
+impl fmt::Display for CongestionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = AVAILABLE.iter().filter(|name| self.has(name));
+        for (i, name) in names.enumerate() {
+            let sep = if i == 0 { "" } else { " " };
+            write!(f, "{sep}{name}")?;
+        }
+        Ok(())
+    }
+}
+
 /// There is no congestion control of that name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownCongestion;
@@ -182,7 +216,7 @@ impl core::error::Error for UnknownCongestion {}
 mod tests {
     use alloc::string::ToString;
 
-    use super::{AVAILABLE, Bbr, Cubic, Reno, by_name};
+    use super::{AVAILABLE, Bbr, CongestionSet, Cubic, Reno, by_name};
 
     #[test]
     fn every_available_name_gives_an_instance_of_that_name() {
@@ -198,6 +232,16 @@ mod tests {
             error.to_string(),
             "unknown congestion control; available: cubic, reno, bbr"
         );
+    }
+
+    #[test]
+    fn sets_are_read_and_shown_by_name() {
+        let set = CongestionSet::parse(" bbr  cubic").expect("known");
+        assert!(set.has("bbr") && set.has("cubic") && !set.has("reno"));
+        assert_eq!(set.to_string(), "cubic bbr");
+        assert_eq!(CongestionSet::ALL.to_string(), "cubic reno bbr");
+        assert_eq!(CongestionSet::parse("vegas"), None);
+        assert_eq!(CongestionSet::parse(""), None);
     }
 
     #[test]

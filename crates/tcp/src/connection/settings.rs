@@ -307,8 +307,12 @@ impl Connection {
         }
     }
 
-    /// Chooses the congestion control by name (`TCP_CONGESTION`).
+    /// Chooses the congestion control by name (`TCP_CONGESTION`), of those that
+    /// `tcp_allowed_congestion_control` has.
     pub fn set_congestion(&mut self, cx: &mut Cx<'_>, name: &str) -> Result<(), TcpError> {
+        if !cx.sysctl.tcp_allowed_congestion_control.has(name) {
+            return Err(TcpError::InvalidValue);
+        }
         self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
         self.adopt_congestion(cx.now);
         Ok(())
