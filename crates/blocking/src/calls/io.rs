@@ -1,15 +1,20 @@
 //! Sending and receiving. A stream's call that may wait goes on until it has done what it was
 //! asked for, and tells what it did so far when it cannot.
 
+use std::mem;
+
 use fullsend_buf::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 
 use super::Patience;
-use crate::abi::{EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK};
+use crate::abi::{
+    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_PEEK,
+};
 use crate::stack::Stack;
 
 impl Stack {
     /// `sendmsg(2)`: waits for room, at most `SO_SNDTIMEO`, until all is taken; how much was.
+    /// With `MSG_FASTOPEN` and no cookie to send data with, it waits for the connection too.
     pub fn sendmsg(
         &self,
         handle: Handle,
@@ -20,17 +25,27 @@ impl Stack {
     ) -> Result<usize> {
         let want: usize = data.iter().map(|part| part.len()).sum();
         let mut done = 0;
+        // What a call whose time is up gives.
+        let mut late = Errno::EAGAIN;
+        // The first attempt opens the connection, others go on with it.
+        let mut opens = flags & MSG_FASTOPEN;
         let sent = self.wait(
             &[handle],
             |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
             |posix, now| loop {
+                let flags = flags & !MSG_FASTOPEN | opens;
                 let sent = if done == 0 {
                     posix.sendmsg(now, handle, data, flags, dest, control)
                 } else {
                     posix.sendmsg(now, handle, &rest(data, done), flags, dest, control)
                 };
+                let opened = mem::take(&mut opens) != 0;
                 match sent {
                     Ok(n) => done += n,
+                    Err(Errno::EINPROGRESS) if opened => {
+                        late = Errno::EINPROGRESS;
+                        return Ok(None);
+                    }
                     Err(Errno::EAGAIN) => return Ok(None),
                     Err(error) => return Err(error),
                 }
@@ -42,7 +57,7 @@ impl Stack {
         match sent {
             _ if done > 0 => Ok(done),
             Ok(Some(())) => Ok(0),
-            Ok(None) => Err(Errno::EAGAIN),
+            Ok(None) => Err(late),
             Err(error) => Err(error),
         }
     }

@@ -245,6 +245,54 @@ static void options(void) {
     CHECK(strstr(fs_last_error(), "tcp_nonsense") != NULL);
 }
 
+static void flags_and_queues(void) {
+    int client, server, value, one = 1;
+    socklen_t len = sizeof value;
+    connected(&client, &server);
+    CHECK(fs_write(client, "0123456789", 10) == 10);
+    char text[64];
+    CHECK(fs_recv(server, text, 10, MSG_PEEK | MSG_WAITALL) == 10);
+    CHECK(fs_recv(server, text, 4, MSG_TRUNC) == 4);
+    CHECK(fs_setsockopt(server, IPPROTO_TCP, 36 /* TCP_INQ */, &one, sizeof one) == 0);
+    char control[64];
+    struct iovec pieces[] = {{text, 2}, {text + 2, 2}};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2, .msg_control = control,
+                             .msg_controllen = sizeof control};
+    CHECK(fs_recvmsg(server, &message, 0) == 4 && memcmp(text, "4567", 4) == 0);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    CHECK(head != NULL && head->cmsg_level == IPPROTO_TCP && head->cmsg_type == 36);
+    CHECK(*(int *)CMSG_DATA(head) == 2);
+
+    /* What is written and not acknowledged. */
+    while (fs_ioctl(client, SIOCOUTQ, &value) == 0 && value > 0) usleep(500);
+    CHECK(value == 0);
+    CHECK(fs_getsockopt(client, SOL_SOCKET, SO_ERROR, &value, &len) == 0 && value == 0);
+    unsigned memory[9];
+    len = sizeof memory;
+    CHECK(fs_getsockopt(client, SOL_SOCKET, 55 /* SO_MEMINFO */, memory, &len) == 0);
+    CHECK(len == sizeof memory);
+    fs_close(client);
+    fs_close(server);
+}
+
+static void a_connection_opened_by_the_first_write(void) {
+    struct sockaddr_in there = address("10.0.0.2", 80);
+    int queue = 8;
+    CHECK(fs_setsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &queue, sizeof queue) == 0);
+    CHECK(fs_stack_set(stacks[1], "tcp_fastopen", "3") == 0);
+    /* The first time there is no cookie; it waits, and then sends. */
+    for (int i = 0; i < 2; i++) {
+        int client = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
+        CHECK(fs_sendto(client, "early", 5, MSG_FASTOPEN, (struct sockaddr *)&there,
+                        sizeof there) == 5);
+        int server = fs_accept(listener, NULL, NULL);
+        char text[8];
+        CHECK(fs_recv(server, text, 5, MSG_WAITALL) == 5 && memcmp(text, "early", 5) == 0);
+        fs_close(client);
+        fs_close(server);
+    }
+}
+
 static void lent_memory(void) {
     int client, server, one = 1;
     connected(&client, &server);
@@ -333,6 +381,8 @@ int main(void) {
     time_outs();
     sets();
     options();
+    flags_and_queues();
+    a_connection_opened_by_the_first_write();
     lent_memory();
     datagrams();
     the_end();
