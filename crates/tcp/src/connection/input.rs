@@ -63,12 +63,13 @@ impl Connection {
         if self.ecn.is_some() {
             self.take_ecn(segment);
         }
-        self.note_timestamp(cx.now, repr);
         self.timers.heard_at = cx.now;
         let has_text = !segment.payload.is_empty();
         if !self.process_ack(cx, repr, has_text) {
             return;
         }
+        // Of a segment that is taken only: a forged one would make all others look old.
+        self.note_timestamp(cx.now, &segment.repr);
         if segment.repr.flags.contains(TcpFlags::URG) {
             self.take_urgent(&segment.repr);
         }

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos, Rate};
 
-use super::Connection;
+use super::{Connection, State};
 use crate::congestion::{self, UnknownCongestion};
 use crate::send::{Force, Pacing};
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
@@ -250,6 +250,11 @@ impl Connection {
     fn set_rcvbuf(&mut self, bytes: u32) {
         let bytes = bytes.saturating_mul(2).clamp(MIN_BUFFER, MAX_BUFFER);
         self.rcv.window.lock(bytes);
+        if self.out.syn && self.state == State::SynReceived {
+            // A listener's child: the SYN-ACK that is to go tells this window.
+            let rcv_nxt = self.rcv.queue.rcv_nxt();
+            self.rcv.window.retell(rcv_nxt);
+        }
     }
 
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {

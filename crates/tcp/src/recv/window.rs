@@ -118,10 +118,15 @@ impl RecvWindow {
             self.scale_in_force = self.offered_scale;
         }
         // What the SYN said, in bytes.
-        self.right_edge = rcv_nxt + u32::from(self.for_syn().0);
+        self.retell(rcv_nxt);
         self.round_started = now;
         self.timed_since = now;
         self.timed_until = self.right_edge;
+    }
+
+    /// The window of our SYN or SYN-ACK, before it is sent.
+    pub(crate) fn retell(&mut self, rcv_nxt: SeqNum) {
+        self.right_edge = rcv_nxt + u32::from(self.for_syn().0);
     }
 
     /// The window field for a SYN or SYN-ACK, which is never scaled (RFC 7323 2.2).
