@@ -118,6 +118,11 @@ impl dyn Backend + '_ {
         (client, server)
     }
 
+    /// Lets delayed acknowledgements arrive, too.
+    pub(crate) fn settle_acks(&mut self) {
+        (0..40).for_each(|_| self.settle());
+    }
+
     /// An unconnected IPv4 stream socket, non-blocking.
     pub(crate) fn tcp(&mut self) -> Ret {
         self.socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)

@@ -226,7 +226,7 @@ fn edge_of_own_shutdown(b: &mut dyn Backend, log: &mut Log) {
     log.note("read shut", b.epoll_wait(set, 4));
     b.shutdown(server, SHUT_WR);
     log.note("write shut", b.epoll_wait(set, 4));
-    b.settle();
+    b.settle_acks();
     log.note("after", b.epoll_wait(set, 4));
 }
 

@@ -393,8 +393,7 @@ fn info(b: &mut dyn Backend, log: &mut Log) {
         log.note("cut", (ret, bytes.len()));
     }
     b.shutdown(fd, SHUT_WR);
-    // The FIN's acknowledgement may be delayed.
-    (0..30).for_each(|_| b.settle());
+    b.settle_acks();
     log.note("fin-wait-2, close-wait", (state(b, fd), state(b, server)));
     b.shutdown(server, SHUT_WR);
     b.settle();
