@@ -7,9 +7,9 @@ use fullsend_units::Instant;
 
 use crate::Received;
 use crate::abi::{
-    AF_INET6, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVERR, MSG_ERRQUEUE,
+    AF_INET6, IP_RECVERR, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVERR, MSG_ERRQUEUE, MSG_TRUNC,
     SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_TIMESTAMPING, SO_EE_ORIGIN_ZEROCOPY,
-    SOF_TIMESTAMPING_OPT_ID,
+    SOF_TIMESTAMPING_OPT_ID, SOF_TIMESTAMPING_OPT_TSONLY,
 };
 use crate::addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 use crate::cmsg::Writer;
@@ -125,6 +125,10 @@ impl ErrQueue {
         let mut out = Writer::new(control);
         if let Notice::Stamp { at, .. } = notice {
             stamps.tell(clock, at, &mut out);
+            // The packet itself is not kept: it comes cut short to nothing.
+            if !stamps.has(SOF_TIMESTAMPING_OPT_TSONLY) {
+                out.flags |= MSG_TRUNC;
+            }
         }
         let mut error = [0; EXTENDED_ERR_LEN + SOCKADDR_IN6_LEN];
         error[..EXTENDED_ERR_LEN].copy_from_slice(&notice.extended_err(stamps));

@@ -19,8 +19,8 @@ use crate::stream::{Core, Stream};
 
 /// The flags of `SO_TIMESTAMPING` that ask for a time of what is sent.
 const TX: u32 = SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_ACK;
-/// All that are known here; what a message carries beside its time is never told, as with
-/// `OPT_TSONLY`.
+/// All that are known here. Without `OPT_TSONLY` the packet that a time is of would come with it:
+/// it is not kept, and comes cut short to nothing (`MSG_TRUNC`).
 const KNOWN: u32 = TX
     | SOF_TIMESTAMPING_RX_SOFTWARE
     | SOF_TIMESTAMPING_SOFTWARE

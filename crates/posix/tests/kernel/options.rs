@@ -707,9 +707,16 @@ fn timestamping(b: &mut dyn Backend, log: &mut Log) {
     b.settle();
     log.note("poll", b.poll(client));
     for _ in 0..3 {
-        log.note("queue", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
+        log.note("queue", b.recv(client, 0, libc::MSG_ERRQUEUE));
     }
     log.note("poll", b.poll(client));
+    // With the packet, for which there is no room.
+    b.set_int(client, SOL_SOCKET, name, 0x2 | 0x10 | 0x80 | 0x200);
+    b.send(client, b"watched", 0);
+    b.settle_acks();
+    for _ in 0..3 {
+        log.note("queue", b.recv(client, 0, libc::MSG_ERRQUEUE));
+    }
 }
 
 fn zerocopy(b: &mut dyn Backend, log: &mut Log) {
