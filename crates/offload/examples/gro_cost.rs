@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Arguments: shape (`v4`, `v6`, `v6+ext`, `v6-in-v6`, `v4-in-v4`, `vxlan`), number of interleaved
-//! flows, and whether transport checksums are known good (`valid`) or verified (`verify`). The
-//! instructions collected, divided by the packets printed, are those of one packet, flush included.
+//! flows, whether transport checksums are known good (`valid`) or verified (`verify`), and packets
+//! of one device poll (44 of each flow unless given). The instructions collected, divided by the packets printed, are those of one packet, flush included.
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
@@ -34,6 +34,7 @@ fn main() {
     let name = args.next().unwrap_or_else(|| "v4".into());
     let flows: u16 = args.next().map_or(1, |n| n.parse().expect("flows"));
     let verify = args.next().is_some_and(|word| word == "verify");
+    let poll: Option<usize> = args.next().map(|n| n.parse().expect("packets"));
     let shape = Shape::ALL.iter().find(|(n, _)| *n == name);
     let (_, shape) = shape.unwrap_or_else(|| panic!("no shape {name}"));
     let mut gro = Gro::new(GroConfig {
@@ -56,14 +57,20 @@ fn main() {
     let (mut received, mut delivered) = (0, 0);
     let mut out = Vec::with_capacity(SEGMENTS * usize::from(flows));
     for _ in 0..20 {
-        let mut packets: Vec<_> = (0..SEGMENTS)
+        let packets: Vec<_> = (0..SEGMENTS)
             .flat_map(|index| (0..flows).map(move |flow| (flow, index)))
             .map(|(flow, index)| packet(flow, index))
             .collect();
         received += packets.len();
-        coalesce_batch(&mut gro, &mut packets, &mut out);
-        delivered += out.len();
-        out.clear();
+        let poll = poll.unwrap_or(packets.len());
+        let mut packets = packets.into_iter();
+        let mut batch = Vec::with_capacity(poll);
+        while packets.len() > 0 {
+            batch.extend(packets.by_ref().take(poll));
+            coalesce_batch(&mut gro, &mut batch, &mut out);
+            delivered += out.len();
+            out.clear();
+        }
     }
     let walks = gro.stats().walks;
     println!("{received} packets in, {delivered} out, {walks} walks");

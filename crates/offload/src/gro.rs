@@ -53,7 +53,8 @@ pub struct GroConfig {
 }
 
 impl GroConfig {
-    /// Coalesces up to 64 KiB, and looks into no tunnels.
+    /// Coalesces up to 64 KiB, and looks into no tunnels: what a host wants, who is their end.
+    /// See [`Tunnels`] for who forwards them.
     pub const fn new(link: Link) -> Self {
         Self {
             link,

@@ -8,8 +8,11 @@ use crate::bytes::be16;
 /// GRE's EtherType of bridged Ethernet (RFC 7637 3.2), Geneve's too (RFC 8926 3.4).
 const BRIDGED: u16 = 0x6558;
 
-/// Encapsulations to look into, one level deep. A host that is itself an end of the tunnels, or
-/// knows none, takes [`NONE`](Self::NONE): to it they are protocols like others.
+/// Encapsulations to look into, one level deep.
+///
+/// Who forwards tunnelled packets, as a gateway or a VPN does, takes
+/// [`STANDARD`](Self::STANDARD) or names what it carries. A host that is itself an end of the
+/// tunnels, or knows none, takes [`NONE`](Self::NONE): to it they are protocols like others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tunnels {
     /// IP in IP: protocols 4 and 41 (RFC 2003, RFC 2473).
