@@ -106,6 +106,48 @@ fn sack_blocks_for_single_segments_and_back() {
     });
 }
 
+/// The least MSS, the widest window, and every other segment SACKed: as many pieces as can be.
+#[test]
+fn sack_blocks_for_tiny_segments() {
+    let mut siege = Siege::new();
+    let options = TcpOptions {
+        mss: Some(48),
+        window_scale: Some(4),
+        ..usual()
+    };
+    let mut rogue = siege.rogue(1000, 65_535, options);
+    siege.endless.push(rogue.victim);
+    let end = siege.watch(rogue.from);
+    let mut most = 0;
+    siege.withstand(BOUND + (8 << 20), |attacker| {
+        let sent = end().distance(rogue.ack).max(0) as u32;
+        most = sent.max(most);
+        if attacker.number < packets() / 4 {
+            // An honest beginning, 50 round trips long, makes a large window.
+            if attacker.number.is_multiple_of(packets() / 200) {
+                rogue.ack += sent;
+            }
+            return (1, rogue.segment(rogue.seq, TcpOptions::default(), b""));
+        }
+        // Now and then something is acknowledged, so that more is sent.
+        if attacker.number.is_multiple_of(16) && sent > 48 {
+            rogue.ack += 48;
+        }
+        let mut options = TcpOptions::default();
+        for _ in 0..4 {
+            let pieces = u64::from(sent / 96).max(1);
+            let left = rogue.ack + 48 * (1 + 2 * attacker.rng.below(pieces) as u32);
+            options.sack.push(SackBlock {
+                left,
+                right: left + 48,
+            });
+        }
+        (1, rogue.segment(rogue.seq, options, b""))
+    });
+    println!("{most} bytes in flight, in segments of 48");
+    assert!(most > 100 * 48, "{most} bytes in flight");
+}
+
 /// Duplicate acknowledgements by the thousand do not make the victim send more.
 #[test]
 fn duplicate_acknowledgements() {

@@ -299,6 +299,15 @@ impl Siege {
         self.seen.borrow().strangers.get(&rogue).copied()
     }
 
+    /// Looks at where the text that this rogue got ends, while the siege goes on.
+    pub(crate) fn watch(&self, rogue: SocketAddr) -> impl Fn() -> SeqNum + use<> {
+        let seen = self.seen.clone();
+        move || {
+            let seen = seen.borrow();
+            seen.strangers.get(&rogue).expect("it got an answer").1
+        }
+    }
+
     /// `tcpi_snd_mss` of the flows' senders.
     pub(crate) fn segment_sizes(&mut self) -> Vec<u32> {
         let now = self.net.now;
