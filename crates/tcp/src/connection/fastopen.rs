@@ -203,7 +203,7 @@ impl Connection {
             payload: taken.payload.clone(),
             syn: false,
             fin: false,
-            push: false,
+            push: true,
             sent_at: cx.now,
             truesize: taken.truesize,
             number: 0,

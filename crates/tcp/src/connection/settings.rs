@@ -147,6 +147,17 @@ impl Settings {
 impl Connection {
     /// Sets an option.
     pub fn set_option(&mut self, cx: &mut Cx<'_>, option: SocketOption) -> Result<(), TcpError> {
+        self.change_option(cx, option)?;
+        if self.state == State::SynReceived && self.snd.rtx.is_empty() {
+            // Our SYN-ACK will say something else than was agreed on so far.
+            let rcv_nxt = self.rcv.queue.rcv_nxt();
+            let scaled = self.agreed.window_scale;
+            self.rcv.window.establish(cx.now, rcv_nxt, scaled);
+        }
+        Ok(())
+    }
+
+    fn change_option(&mut self, cx: &mut Cx<'_>, option: SocketOption) -> Result<(), TcpError> {
         use SocketOption as O;
         let settings = &mut self.settings;
         match option {
