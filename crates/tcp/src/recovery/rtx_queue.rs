@@ -42,7 +42,7 @@ pub(crate) struct TransmitUnit {
     pub(crate) syn: bool,
     /// A FIN stands behind the text.
     pub(crate) fin: bool,
-    /// Its writer paused behind it: it ends in PSH.
+    /// It was sent with PSH.
     pub(crate) push: bool,
     /// When it was sent.
     pub(crate) sent_at: Instant,

@@ -127,7 +127,7 @@ impl Connection {
             payload: taken.payload.clone(),
             syn: false,
             fin,
-            push,
+            push: flags.contains(TcpFlags::PSH),
             sent_at,
             truesize,
             number,

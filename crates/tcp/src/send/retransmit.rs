@@ -147,8 +147,8 @@ impl Connection {
 
 fn draft_again(again: Retransmit, departure: Instant) -> Draft {
     let mut flags = TcpFlags::ACK;
-    // Where the writer paused, as at first.
-    if again.push {
+    // As at first: where the writer paused, and at the end of super-segments.
+    if again.segs > 1 || again.push {
         flags = flags.union(TcpFlags::PSH);
     }
     if again.fin {

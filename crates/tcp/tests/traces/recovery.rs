@@ -61,7 +61,7 @@ fn several_holes_go_as_super_segments() {
     bench.play(
         "+20ms
          < . 1:1(0) ack 1 <sack 4381:14601>
-         > . 1:4381(4380) ack 1",
+         > P. 1:4381(4380) ack 1",
     );
     assert_eq!(bench.mib.fast_retrans, 3);
 }
@@ -82,7 +82,7 @@ fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
          < . 1:1(0) ack 1
          > . 1:1461(1460) ack 1
          < . 1:1(0) ack 5841
-         > . 5841:7301(1460) ack 1
+         > P. 5841:7301(1460) ack 1
          < . 1:1(0) ack 14601
          cwnd = 7",
     );
@@ -115,7 +115,7 @@ fn a_timeout_sends_everything_again_in_slow_start() {
         "+220ms
          > . 1:1461(1460) ack 1
          < . 1:1(0) ack 1461
-         > . 1461:4381(2920) ack 1
+         > P. 1461:4381(2920) ack 1
          < . 1:1(0) ack 14601
          +100s",
     );
@@ -130,7 +130,7 @@ fn what_was_sacked_is_not_sent_again_after_a_timeout() {
          +220ms
          > . 1:1461(1460) ack 1
          < . 1:1(0) ack 2921
-         > . 2921:5841(2920) ack 1",
+         > P. 2921:5841(2920) ack 1",
     );
 }
 
@@ -183,9 +183,9 @@ fn a_receiver_that_reneges_gets_everything_again() {
          +10ms
          > . 1461:2921(1460) ack 1
          < . 1:1(0) ack 2921
-         > . 2921:5841(2920) ack 1
+         > P. 2921:5841(2920) ack 1
          < . 1:1(0) ack 5841
-         > . 5841:11681(5840) ack 1
+         > P. 5841:11681(5840) ack 1
          < . 1:1(0) ack 11681
          > P. 11681:14601(2920) ack 1
          < . 1:1(0) ack 14601

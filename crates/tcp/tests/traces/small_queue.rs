@@ -171,7 +171,7 @@ fn what_is_still_in_the_hosts_queue_is_not_lost() {
          < . 1:1(0) ack 1 <sack 7301:14601>
          # The completion tries again.
          complete
-         > . 1:7301(7300) ack 1
+         > P. 1:7301(7300) ack 1
          # The timer finds that this copy is in the queue too.
          +300ms
          complete
@@ -195,6 +195,6 @@ fn retransmissions_get_twice_the_limit() {
          complete
          < . 1:1(0) ack 7301 <sack 17521:24821>
          # 10220 bytes in the host would hold new text.
-         > . 7301:14601(7300) ack 1",
+         > P. 7301:14601(7300) ack 1",
     );
 }

@@ -20,7 +20,7 @@ pub(crate) struct Retransmit {
     pub(crate) syn: bool,
     /// It ends with our FIN.
     pub(crate) fin: bool,
-    /// It ends where its writer paused.
+    /// Its end was sent with PSH.
     pub(crate) push: bool,
     /// Bytes of memory to charge the device for.
     pub(crate) truesize: u32,
