@@ -64,7 +64,9 @@ impl Rack {
     /// be the last copy, it tells nothing (RFC 8985 6.2 step 2).
     pub(super) fn note_copy(&mut self, sent_at: Instant, end: Pos) {
         let original = self.sighting.is_none_or(|s| {
-            s.now.since(sent_at) < s.min_rtt || s.echoed.is_some_and(|at| at < sent_at)
+            // Clocks and timers are not exact.
+            let least = s.min_rtt.saturating_sub(s.min_rtt / 16);
+            s.now.since(sent_at) < least || s.echoed.is_some_and(|at| at < sent_at)
         });
         if !original {
             self.note_original(sent_at, end);
