@@ -99,7 +99,8 @@ fn turn(shared: &Shared) -> io::Result<Next> {
         shard.run_timers(now);
     }
     shard.settle(now);
-    let until = shard.deadline();
+    // Who waits on this clock wakes without us.
+    let until = shard.posix.host().poll_deadline();
     shard.armed = until.unwrap_or(Instant::FAR_FUTURE);
     if full || shard.more {
         return Ok(Next::Again);

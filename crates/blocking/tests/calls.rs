@@ -235,3 +235,25 @@ fn many_threads_that_wait_for_each_other_all_come_to_an_end() {
         }
     });
 }
+
+#[test]
+fn a_stack_that_ends_amid_traffic_leaves_nobody_waiting() {
+    let (a, b) = live_pair();
+    let pairs: Vec<_> = (0..4).map(|_| connected(&a, &b)).collect();
+    std::thread::scope(|scope| {
+        for (client, server) in pairs {
+            let (a, b) = (&a, &b);
+            scope.spawn(move || {
+                let block = [5; 100_000];
+                while send(a, client, &block).is_ok() {}
+            });
+            scope.spawn(move || while read(b, server, 1 << 16, 0).is_ok_and(|r| !r.is_empty()) {});
+        }
+        // In the middle of it: calls of another kind go on meanwhile.
+        for _ in 0..1000 {
+            assert_eq!(a.get("tcp_sack").unwrap(), "1");
+        }
+        b.end(Errno(libc::ESHUTDOWN));
+        a.end(Errno(libc::ESHUTDOWN));
+    });
+}
