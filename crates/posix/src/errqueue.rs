@@ -124,7 +124,7 @@ impl ErrQueue {
         let notice = self.notices.pop_front().ok_or(Errno::EAGAIN)?;
         let mut out = Writer::new(control);
         if let Notice::Stamp { at, .. } = notice {
-            stamps.tell(clock, at, &mut out);
+            stamps.tell_sent(clock, at, &mut out);
             // The packet itself is not kept: it comes cut short to nothing.
             if !stamps.has(SOF_TIMESTAMPING_OPT_TSONLY) {
                 out.flags |= MSG_TRUNC;

@@ -58,15 +58,33 @@ impl Clock {
     }
 }
 
+/// Whether `SO_TIMESTAMP` or `SO_TIMESTAMPNS` is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unit {
+    Micros,
+    Nanos,
+}
+
 /// What a socket asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Stamps {
-    /// The one of `SO_TIMESTAMP*` that is on.
-    received: Option<i32>,
+    /// The time of arrival is told in this.
+    received: Option<Unit>,
     /// `SOF_TIMESTAMPING_*`.
     flags: u32,
-    /// They were set by the option's new number.
+    /// The last option set had its new number: times are told under new numbers.
     new: bool,
+}
+
+/// The option's unit, and whether its number is the new one; `None` for other options.
+const fn unit_of(name: i32) -> Option<(Unit, bool)> {
+    match name {
+        SO_TIMESTAMP_OLD => Some((Unit::Micros, false)),
+        SO_TIMESTAMP_NEW => Some((Unit::Micros, true)),
+        SO_TIMESTAMPNS_OLD => Some((Unit::Nanos, false)),
+        SO_TIMESTAMPNS_NEW => Some((Unit::Nanos, true)),
+        _ => None,
+    }
 }
 
 impl Stamps {
@@ -79,10 +97,10 @@ impl Stamps {
     }
 
     pub(crate) fn get(&self, name: i32) -> Option<Value> {
+        if let Some((unit, new)) = unit_of(name) {
+            return Some((self.received == Some(unit) && self.new == new).into());
+        }
         match name {
-            SO_TIMESTAMP_OLD | SO_TIMESTAMP_NEW | SO_TIMESTAMPNS_OLD | SO_TIMESTAMPNS_NEW => {
-                Some((self.received == Some(name)).into())
-            }
             SO_TIMESTAMPING_OLD | SO_TIMESTAMPING_NEW => {
                 let shown = name == SO_TIMESTAMPING_OLD || self.new;
                 let flags = if shown { self.flags } else { 0 };
@@ -96,10 +114,15 @@ impl Stamps {
 
     /// Sets one of them; `None` when it is none of them.
     fn set(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
-        match name {
-            SO_TIMESTAMP_OLD | SO_TIMESTAMP_NEW | SO_TIMESTAMPNS_OLD | SO_TIMESTAMPNS_NEW => {
-                self.received = (int(value)? != 0).then_some(name);
+        if let Some((unit, new)) = unit_of(name) {
+            let on = int(value)? != 0;
+            self.received = on.then_some(unit);
+            if on {
+                self.new = new;
             }
+            return Ok(Some(()));
+        }
+        match name {
             SO_TIMESTAMPING_OLD | SO_TIMESTAMPING_NEW => {
                 self.flags = flags(int(value)? as u32)?;
                 self.new = name == SO_TIMESTAMPING_NEW;
@@ -133,20 +156,43 @@ impl Stamps {
 
     /// Tells when something arrived.
     pub(crate) fn tell_received(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
-        match self.received {
-            Some(kind @ (SO_TIMESTAMP_OLD | SO_TIMESTAMP_NEW)) => {
+        self.tell_plain(clock, at, out);
+        if self.has(SOF_TIMESTAMPING_RX_SOFTWARE) {
+            self.tell_stamping(clock, at, out);
+        }
+    }
+
+    /// Tells when something was sent.
+    pub(crate) fn tell_sent(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
+        self.tell_plain(clock, at, out);
+        self.tell_stamping(clock, at, out);
+    }
+
+    /// `SCM_TIMESTAMP` or `SCM_TIMESTAMPNS`.
+    fn tell_plain(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
+        match (self.received, self.new) {
+            (Some(Unit::Micros), new) => {
+                let kind = if new {
+                    SO_TIMESTAMP_NEW
+                } else {
+                    SO_TIMESTAMP_OLD
+                };
                 out.put(SOL_SOCKET, kind, &clock.timeval(at));
             }
-            Some(kind) => out.put(SOL_SOCKET, kind, &clock.timespec(at)),
-            None => {}
-        }
-        if self.has(SOF_TIMESTAMPING_RX_SOFTWARE) {
-            self.tell(clock, at, out);
+            (Some(Unit::Nanos), new) => {
+                let kind = if new {
+                    SO_TIMESTAMPNS_NEW
+                } else {
+                    SO_TIMESTAMPNS_OLD
+                };
+                out.put(SOL_SOCKET, kind, &clock.timespec(at));
+            }
+            (None, _) => {}
         }
     }
 
     /// `SCM_TIMESTAMPING`: the software's time, and two of the hardware that stay empty.
-    pub(crate) fn tell(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
+    fn tell_stamping(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
         if !self.has(SOF_TIMESTAMPING_SOFTWARE) {
             return;
         }

@@ -288,8 +288,8 @@ impl Stream {
         if self.inq
             && let Ok(now) = host.tcp_readiness(id)
         {
-            // The end is worth another read.
-            let left = now.readable.max(usize::from(now.fin_received));
+            // The end counts as a byte, and is worth another read.
+            let left = now.readable + usize::from(now.fin_received);
             out.put(IPPROTO_TCP, TCP_CM_INQ, &(left as i32).to_ne_bytes());
         }
     }

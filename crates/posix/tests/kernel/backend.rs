@@ -5,6 +5,21 @@ use std::fmt::{Debug, Write};
 /// A result as C gives it: a count or a handle, or an errno, negative.
 pub(crate) type Ret = i64;
 
+/// Control messages: level, type, data.
+pub(crate) type Control = Vec<(i32, i32, Vec<u8>)>;
+
+/// Splits a control buffer.
+pub(crate) fn split(mut control: &[u8]) -> Control {
+    let mut out = Vec::new();
+    while control.len() >= 16 {
+        let word = |at| i32::from_ne_bytes(control[at..at + 4].try_into().unwrap());
+        let len = word(0) as usize;
+        out.push((word(8), word(12), control[16..len].to_vec()));
+        control = control.get(len.next_multiple_of(8)..).unwrap_or(&[]);
+    }
+    out
+}
+
 /// Sockets of one kind or the other. Handles are small numbers.
 pub(crate) trait Backend {
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Ret;
@@ -26,6 +41,10 @@ pub(crate) trait Backend {
     fn send_to(&mut self, fd: Ret, data: &[u8], flags: i32, ip: &str, port: u16) -> Ret;
     /// Receives at most `len`; what it gave, the bytes, `msg_flags`.
     fn recv(&mut self, fd: Ret, len: usize, flags: i32) -> (Ret, Vec<u8>, i32);
+    /// Receives at most `len`, with `room` bytes for control messages; what it gave, `msg_flags`,
+    /// and the messages.
+    fn recv_control(&mut self, fd: Ret, len: usize, room: usize, flags: i32)
+    -> (Ret, i32, Control);
     fn read(&mut self, fd: Ret, len: usize) -> Ret;
     fn write(&mut self, fd: Ret, data: &[u8]) -> Ret;
     fn set(&mut self, fd: Ret, level: i32, name: i32, value: &[u8]) -> Ret;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fullsend_posix::SockAddr;
 
-use crate::backend::{Backend, Ret};
+use crate::backend::{Backend, Control, Ret, split};
 
 /// The kernel. Closes what was left open.
 #[derive(Default)]
@@ -143,6 +143,33 @@ impl Backend for Linux {
         let ret = check(unsafe { libc::recvmsg(fd as i32, &raw mut msg, flags) } as i64);
         data.truncate(ret.max(0) as usize);
         (ret, data, msg.msg_flags)
+    }
+
+    fn recv_control(
+        &mut self,
+        fd: Ret,
+        len: usize,
+        room: usize,
+        flags: i32,
+    ) -> (Ret, i32, Control) {
+        let (mut data, mut control) = (vec![0_u8; len], vec![0_u64; room.div_ceil(8)]);
+        let mut iov = libc::iovec {
+            iov_base: data.as_mut_ptr().cast(),
+            iov_len: len,
+        };
+        let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+        msg.msg_iov = &raw mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = room as _;
+        let ret = check(unsafe { libc::recvmsg(fd as i32, &raw mut msg, flags) } as i64);
+        let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let used = if ret < 0 {
+            0
+        } else {
+            msg.msg_controllen as usize
+        };
+        (ret, msg.msg_flags, split(&bytes[..used]))
     }
 
     fn read(&mut self, fd: Ret, len: usize) -> Ret {

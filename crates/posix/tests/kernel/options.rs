@@ -4,7 +4,7 @@ use fullsend_posix::abi::{SIOCATMARK, SIOCINQ, SIOCOUTQ, SIOCOUTQNSD};
 use libc::{AF_INET, AF_INET6, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SHUT_WR, SOL_SOCKET};
 
 use crate::Scenario;
-use crate::backend::{Backend, Log, Ret};
+use crate::backend::{Backend, Control, Log, Ret};
 
 pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("flags", flags),
@@ -32,6 +32,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("mapped", mapped),
     ("queues", queues),
     ("timestamping", timestamping),
+    ("control", control),
     ("zerocopy", zerocopy),
 ];
 
@@ -717,6 +718,78 @@ fn timestamping(b: &mut dyn Backend, log: &mut Log) {
     for _ in 0..3 {
         log.note("queue", b.recv(client, 0, libc::MSG_ERRQUEUE));
     }
+}
+
+fn control(b: &mut dyn Backend, log: &mut Log) {
+    let (client, server) = b.pair();
+    b.set_int(server, IPPROTO_TCP, libc::TCP_INQ, 1);
+    b.set_int(client, SOL_SOCKET, ZEROCOPY, 1);
+    b.send(client, b"0123456789", libc::MSG_ZEROCOPY);
+    b.settle();
+    for room in [64, 24, 23, 20, 18, 16, 15, 0] {
+        log.note("left", b.recv_control(server, 1, room, 0));
+    }
+    b.shutdown(client, SHUT_WR);
+    b.settle();
+    for _ in 0..3 {
+        log.note("with the end", b.recv_control(server, 1, 64, 0));
+    }
+    log.note(
+        "complete",
+        b.recv_control(client, 0, 128, libc::MSG_ERRQUEUE),
+    );
+    // Times differ; how they are told does not.
+    let shapes = |(ret, flags, control): (Ret, i32, Control)| {
+        let shape = |(level, kind, data): (i32, i32, Vec<u8>)| (level, kind, data.len());
+        (
+            ret,
+            flags,
+            control.into_iter().map(shape).collect::<Vec<_>>(),
+        )
+    };
+    let (client, server) = b.pair();
+    // The kernel begins to keep times a little after somebody wants them.
+    b.set_int(client, SOL_SOCKET, 29, 1);
+    b.settle_acks();
+    for name in [29, 35, 63, 64] {
+        b.set_int(server, SOL_SOCKET, name, 1);
+        b.send(client, b"timed", 0);
+        b.settle();
+        log.note(
+            &format!("{name}"),
+            shapes(b.recv_control(server, 100, 128, 0)),
+        );
+        b.set_int(server, SOL_SOCKET, name, 0);
+    }
+    for name in [37, 65] {
+        b.set_int(server, SOL_SOCKET, name, 0x8 | 0x10);
+        b.send(client, b"timed", 0);
+        b.settle();
+        log.note(
+            &format!("{name}"),
+            shapes(b.recv_control(server, 100, 128, 0)),
+        );
+        b.set_int(client, SOL_SOCKET, name, 0x2 | 0x10 | 0x800);
+        b.send(client, b"timed", 0);
+        b.settle();
+        log.note(
+            "sent",
+            shapes(b.recv_control(client, 0, 256, libc::MSG_ERRQUEUE)),
+        );
+        b.recv(server, 100, 0);
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+    let (listener, port) = b.listener(AF_INET6, "::1");
+    let six = b.socket(AF_INET6, kind, 0);
+    let _ = b.connect(six, "::1", port);
+    b.settle();
+    let server = b.accept(listener);
+    b.set_int(six, SOL_SOCKET, ZEROCOPY, 1);
+    b.send(six, b"six", libc::MSG_ZEROCOPY);
+    b.settle();
+    b.recv(server, 10, 0);
+    b.settle();
+    log.note("six", b.recv_control(six, 0, 128, libc::MSG_ERRQUEUE));
 }
 
 fn zerocopy(b: &mut dyn Backend, log: &mut Log) {

@@ -7,7 +7,7 @@ use fullsend_stack::{Host, HostConfig};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 
-use crate::backend::{Backend, Ret};
+use crate::backend::{Backend, Control, Ret, split};
 
 /// A host whose loopback is carried by `settle`.
 pub(crate) struct Ours {
@@ -150,6 +150,27 @@ impl Backend for Ours {
         let ret = check(got, |got| got.len as Ret);
         data.truncate(ret.max(0) as usize);
         (ret, data, flags)
+    }
+
+    fn recv_control(
+        &mut self,
+        fd: Ret,
+        len: usize,
+        room: usize,
+        flags: i32,
+    ) -> (Ret, i32, Control) {
+        let handle = self.handles[fd as usize];
+        let (mut data, mut control) = (vec![0; len], vec![0; room]);
+        let parts: &mut [&mut [u8]] = &mut [&mut data];
+        let got = self
+            .posix
+            .recvmsg(self.now, handle, parts, flags, &mut control);
+        let (flags, used) = got.map_or((0, 0), |got| (got.flags, got.control_len));
+        (
+            check(got, |got| got.len as Ret),
+            flags,
+            split(&control[..used]),
+        )
     }
 
     fn read(&mut self, fd: Ret, len: usize) -> Ret {
