@@ -387,3 +387,26 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+impl Connection {
+    /// Whether the short cut sends all that is queued. Then the gates behind it, asked all the same,
+    /// neither hold nor cut it.
+    pub(super) fn check_short_cut(&mut self, cx: &Cx<'_>) -> bool {
+        if !self.snd.has_unsent() || self.pacing_holds(cx) {
+            return false;
+        }
+        let (room, window) = (self.cwnd_room(), self.snd.usable_window());
+        let whole = self.snd.queue.len() as u32;
+        let headroom = window.min(self.cwnd_room_bytes());
+        if room == 0 || whole == 0 || !self.goes_whole(cx, headroom) {
+            return false;
+        }
+        let len = self
+            .measure(cx, room)
+            .and_then(|measures| self.size(cx, &measures, window));
+        assert_eq!(len, Ok(whole));
+        assert!(!self.small_queue_holds(cx, whole, Handout::First));
+        true
+    }
+}

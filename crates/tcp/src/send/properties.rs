@@ -63,6 +63,8 @@ struct World {
     ring: VecDeque<u32>,
     /// Ends of short segments that were sent for the first time.
     small: Vec<SeqNum>,
+    /// Units that went whole, without a look at each gate.
+    short_cuts: u32,
     window: u16,
 }
 
@@ -150,6 +152,7 @@ impl World {
             rng,
             ring: VecDeque::new(),
             small: Vec::new(),
+            short_cuts: 0,
             window: u16::MAX,
         };
         world.conn.poll_transmit(cx!(world)).expect("a SYN-ACK");
@@ -236,6 +239,7 @@ impl World {
         loop {
             let (bound, nxt) = (self.bound(), self.conn.snd.nxt);
             let probe = self.conn.out.tail_probe;
+            self.short_cuts += u32::from(self.conn.check_short_cut(cx!(self)));
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 return;
             };
@@ -442,4 +446,25 @@ fn write_whole() -> impl Strategy<Value = Op> {
         Op::Write(len, _) => Op::Write(len, false),
         op => op,
     })
+}
+
+/// The short cut is not idle: a write that finds nothing in flight takes it, a second one does not.
+#[test]
+fn what_finds_nothing_in_flight_goes_whole() {
+    let mut world = World::new(Kind {
+        fq: false,
+        autocorking: true,
+        limit_output_bytes: 1 << 20,
+        max_pacing_rate: u64::MAX,
+        congestion: "cubic",
+        legacy_split: false,
+    });
+    world.apply(&Op::Write(4096, false));
+    assert_eq!(world.short_cuts, 1);
+    world.apply(&Op::Write(4096, false));
+    assert_eq!(world.short_cuts, 1);
+    world.apply(&Op::Complete(9));
+    world.apply(&Op::Ack(1000, u16::MAX));
+    world.apply(&Op::Write(100, false));
+    assert_eq!(world.short_cuts, 2);
 }
