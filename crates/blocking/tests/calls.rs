@@ -244,7 +244,7 @@ fn a_stack_that_ends_amid_traffic_leaves_nobody_waiting() {
         for (client, server) in pairs {
             let (a, b) = (&a, &b);
             scope.spawn(move || {
-                let block = [5; 100_000];
+                let block = vec![5; 100_000];
                 while send(a, client, &block).is_ok() {}
             });
             scope.spawn(move || while read(b, server, 1 << 16, 0).is_ok_and(|r| !r.is_empty()) {});
