@@ -106,7 +106,8 @@ impl Attacker<'_> {
 }
 
 /// Where peers are that play by no rules.
-pub(crate) const ROGUE: IpAddr = IpAddr::V4(Ipv4Addr::new(11, 66, 66, 66));
+pub(crate) const ROGUE: IpAddr = IpAddr::V4(ROGUE_V4);
+const ROGUE_V4: Ipv4Addr = Ipv4Addr::new(11, 66, 66, 66);
 
 /// A peer with a connection of its own, which it uses as it likes.
 #[derive(Clone, Copy, Debug)]
@@ -186,8 +187,8 @@ impl Siege {
             }
         }
         net.filter = Some(Box::new(move |host, packet| {
-            observe(&mut observer.borrow_mut(), host, packet);
-            true
+            // What goes to strangers is lost on its way.
+            !observe(&mut observer.borrow_mut(), host, packet)
         }));
         let mut siege = Self {
             net,
@@ -381,41 +382,37 @@ impl Siege {
     }
 }
 
-fn observe(observer: &mut Observer, host: usize, packet: &Packet) {
+/// Notes what passes; true if it is for a stranger.
+fn observe(observer: &mut Observer, host: usize, packet: &Packet) -> bool {
     let Ok((repr, len)) = TcpRepr::parse(packet.transport_header()) else {
-        return;
+        return false;
     };
-    if repr.src_port != 80 && repr.dst_port != 80 {
-        return;
+    let header = packet.network_header();
+    let v4 = header[0] >> 4 == 4;
+    let text = packet.transport_header().len() - len + packet.payload.len();
+    let end = repr.seq + text as u32;
+    // The two hosts' addresses begin so.
+    let to_us = if v4 {
+        header[16] == 10
+    } else {
+        header[24..26] == [0xfd, 0]
+    };
+    if !to_us {
+        // The flood's answers are of no use to anybody.
+        if v4 && header[16..20] == ROGUE_V4.octets() {
+            let to = SocketAddr::new(ROGUE, repr.dst_port);
+            observer.strangers.insert(to, (repr, end));
+        }
+        return true;
     }
-    let v4 = packet.network_header()[0] >> 4 == 4;
+    let control = TcpFlags::SYN.union(TcpFlags::RST);
+    if repr.flags.intersects(control) || (repr.src_port != 80 && repr.dst_port != 80) {
+        return false;
+    }
     let [from, to] = [(host, repr.src_port), (1 - host, repr.dst_port)].map(|(host, port)| {
         let ip = if v4 { V4[host] } else { V6[host] };
         SocketAddr::new(ip.parse().unwrap(), port)
     });
-    // Not the answers to strangers.
-    let known = packet.network_header();
-    let to_stranger = match to {
-        SocketAddr::V4(to) => known[16..20] != to.ip().octets(),
-        SocketAddr::V6(to) => known[24..40] != to.ip().octets(),
-    };
-    let text = packet.transport_header().len() - len + packet.payload.len();
-    let end = repr.seq + text as u32;
-    if to_stranger {
-        let ip = match to {
-            SocketAddr::V4(_) => <[u8; 4]>::try_from(&known[16..20]).unwrap().into(),
-            SocketAddr::V6(_) => <[u8; 16]>::try_from(&known[24..40]).unwrap().into(),
-        };
-        // The flood's answers are of no use to anybody.
-        let to = SocketAddr::new(ip, to.port());
-        if ip == ROGUE {
-            observer.strangers.insert(to, (repr, end));
-        }
-        return;
-    }
-    if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
-        return;
-    }
     let seen = Seen {
         host,
         from,
@@ -424,4 +421,5 @@ fn observe(observer: &mut Observer, host: usize, packet: &Packet) {
         end,
     };
     observer.directions.insert((from, to), seen);
+    false
 }
