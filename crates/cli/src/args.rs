@@ -28,10 +28,6 @@ pub(crate) struct Cli {
 }
 
 #[derive(Subcommand)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one, for a moment, as the program starts"
-)]
 pub(crate) enum Command {
     /// Measure throughput, transactions and memory, of this stack or of the kernel's.
     #[command(subcommand)]
