@@ -192,13 +192,11 @@ impl Reader {
             return Ok(StatementKind::Nothing);
         }
         if self.take_name("print") {
-            let mut parts = Vec::new();
-            if !matches!(self.peek(), Token::End | Token::Op(";")) {
-                parts.push(self.or()?);
-                while self.take_op(&[","]).is_some() {
-                    parts.push(self.or()?);
-                }
-            }
+            let parts = if self.take_op(&["("]).is_some() {
+                self.arguments()?
+            } else {
+                vec![self.or()?]
+            };
             return Ok(StatementKind::Print(parts));
         }
         let after = self.tokens.get(self.next + 1).map(|(_, token)| token);
@@ -325,18 +323,23 @@ impl Reader {
                 _ => Node::Name(name),
             });
         }
+        Ok(Node::Call(name, self.arguments()?))
+    }
+
+    /// Expressions with commas between, up to the closing parenthesis.
+    fn arguments(&mut self) -> Result<Vec<Node>> {
         let mut args = Vec::new();
-        if self.take_op(&[")"]).is_none() {
-            loop {
-                args.push(self.or()?);
-                if self.take_op(&[")"]).is_some() {
-                    break;
-                }
-                if self.take_op(&[","]).is_none() {
-                    return self.expected("\",\" or \")\"");
-                }
+        if self.take_op(&[")"]).is_some() {
+            return Ok(args);
+        }
+        loop {
+            args.push(self.or()?);
+            if self.take_op(&[")"]).is_some() {
+                return Ok(args);
+            }
+            if self.take_op(&[","]).is_none() {
+                return self.expected("\",\" or \")\"");
             }
         }
-        Ok(Node::Call(name, args))
     }
 }

@@ -147,8 +147,7 @@ impl Connection {
 
 fn draft_again(again: Retransmit, departure: Instant) -> Draft {
     let mut flags = TcpFlags::ACK;
-    // As at first: where the writer paused, and at the end of super-segments.
-    if again.segs > 1 || again.push {
+    if again.push {
         flags = flags.union(TcpFlags::PSH);
     }
     if again.fin {

@@ -20,7 +20,7 @@ pub(crate) struct Retransmit {
     pub(crate) syn: bool,
     /// It ends with our FIN.
     pub(crate) fin: bool,
-    /// Its end was sent with PSH.
+    /// It ends in PSH: a run of segments, or where its writer paused.
     pub(crate) push: bool,
     /// Bytes of memory to charge the device for.
     pub(crate) truesize: u32,
@@ -94,8 +94,10 @@ impl RtxQueue {
             again.syn = unit.syn && from == unit.seq;
         }
         again.fin = unit.fin && to == unit.end();
-        again.push = unit.push && to == unit.end();
-        again.segs += self.segs_between(from, to).max(1);
+        let segs = self.segs_between(from, to).max(1);
+        // A run of segments has PSH, as at first.
+        again.push = segs > 1 || (unit.push && to == unit.end());
+        again.segs += segs;
         if len > 0 {
             again.payload.append(unit.payload.range(skip, len));
             let share = u64::from(unit.truesize) * len as u64 / unit.payload.len() as u64;
