@@ -235,3 +235,57 @@ fn axum_serves_on_it_unchanged() {
         );
     });
 }
+
+/// TCP Fast Open: the first connection brings the cookie, the second's request rides on its SYN.
+#[test]
+fn a_request_rides_on_the_syn() {
+    paused(async {
+        let (a, b) = pair();
+        b.set_sysctl("tcp_fastopen", "3").unwrap();
+        let listener = TcpListener::bind(&b, "0.0.0.0:9").unwrap();
+        listener
+            .set_option(fullsend::SocketOption::TcpFastopen(16))
+            .unwrap();
+        for (n, expected) in [0, 5].into_iter().enumerate() {
+            let (mut client, taken) = TcpStream::connect_with(&a, "10.0.0.2:9", b"hello")
+                .await
+                .unwrap();
+            assert_eq!(taken, expected, "connection {n}");
+            client.write_all(&b"hello"[taken..]).await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            let mut buf = [0; 5];
+            server.read_exact(&mut buf).await.unwrap();
+            assert_eq!(&buf, b"hello");
+            server.write_all(b"world").await.unwrap();
+            client.read_exact(&mut buf).await.unwrap();
+            assert_eq!(&buf, b"world");
+        }
+    });
+}
+
+#[test]
+fn listeners_share_a_port() {
+    paused(async {
+        let (a, b) = pair();
+        let at = "0.0.0.0:9";
+        let group = [(); 2].map(|()| TcpListener::bind_shared(&b, at, 100).unwrap());
+        assert_eq!(
+            TcpListener::bind(&b, at).unwrap_err().kind(),
+            ErrorKind::AddrInUse
+        );
+        let mut streams = Vec::new();
+        for _ in 0..20 {
+            streams.push(TcpStream::connect(&a, "10.0.0.2:9").await.unwrap());
+        }
+        let [one, other] = &group;
+        let mut counts = [0; 2];
+        for _ in 0..20 {
+            let i = tokio::select! {
+                one = one.accept() => one.map(|_| 0),
+                other = other.accept() => other.map(|_| 1),
+            };
+            counts[i.unwrap()] += 1;
+        }
+        assert!(counts.iter().all(|n| *n > 2), "{counts:?}");
+    });
+}

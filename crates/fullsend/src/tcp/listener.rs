@@ -5,7 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use fullsend_stack::{Incoming, ListenConfig, ListenerId};
+use fullsend_stack::{Host, Incoming, ListenConfig, ListenerId, StackError};
+use fullsend_tcp::SocketOption;
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::ToAddr;
@@ -25,9 +26,14 @@ pub(crate) struct Listening {
 
 impl Listening {
     pub(crate) fn new(stack: &Stack, local: SocketAddr, config: ListenConfig) -> io::Result<Self> {
-        let id = stack
-            .engine
-            .op(|host, _| host.tcp_listen(local, config).map_err(io_error))?;
+        Self::open(stack, |host| host.tcp_listen(local, config))
+    }
+
+    fn open(
+        stack: &Stack,
+        listen: impl FnOnce(&mut Host) -> Result<ListenerId, StackError>,
+    ) -> io::Result<Self> {
+        let id = stack.engine.op(|host, _| listen(host).map_err(io_error))?;
         Ok(Self {
             engine: stack.engine.clone(),
             id,
@@ -96,6 +102,31 @@ impl TcpListener {
         };
         let listening = Listening::new(stack, local.to_addr()?, config)?;
         Ok(Self { listening })
+    }
+
+    /// Listens beside others that do so in the same way (`SO_REUSEPORT`): each new connection goes
+    /// to one of them, by its addresses.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind).
+    pub fn bind_shared(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
+        let local = local.to_addr()?;
+        let config = ListenConfig {
+            backlog,
+            hold: false,
+            any_destination: false,
+        };
+        let listening = Listening::open(stack, |host| host.tcp_listen_shared(local, config))?;
+        Ok(Self { listening })
+    }
+
+    /// Sets an option: the listener's own (`TcpFastopen`, `TcpFastopenKey`, `TcpDeferAccept`), or
+    /// one that its connections begin with.
+    pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
+        self.listening.engine.op(|host, _| {
+            host.listener_set_option(self.listening.id, option)
+                .map_err(io_error)
+        })
     }
 
     /// The next connection and where it comes from. Several tasks may wait. Dropping the future

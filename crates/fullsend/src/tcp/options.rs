@@ -104,6 +104,27 @@ impl TcpStream {
         self.set_option(SocketOption::SoMaxPacingRate(rate))
     }
 
+    /// `TCP_WINDOW_CLAMP`: the largest window to offer, bytes; 0 for none.
+    pub fn set_window_clamp(&self, bytes: u32) -> io::Result<()> {
+        self.set_option(SocketOption::TcpWindowClamp(bytes))
+    }
+
+    /// `TCP_LINGER2`: how long the connection stays in FIN-WAIT-2 once dropped; `None`: not at
+    /// all.
+    pub fn set_linger2(&self, span: Option<Duration>) -> io::Result<()> {
+        self.set_option(SocketOption::TcpLinger2(span.map(Into::into)))
+    }
+
+    /// `IP_TOS`, `IPV6_TCLASS`; the two ECN bits are the stack's.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.set_option(SocketOption::IpTos(tos))
+    }
+
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`.
+    pub fn set_ttl(&self, ttl: u8) -> io::Result<()> {
+        self.set_option(SocketOption::IpTtl(Some(ttl)))
+    }
+
     /// `TCP_CONGESTION`: the congestion control, by name.
     ///
     /// # Errors

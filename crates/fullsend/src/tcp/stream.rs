@@ -80,6 +80,42 @@ impl TcpStream {
         Self::connect_inner(stack, Some(local.to_addr()?), remote.to_addr()?).await
     }
 
+    /// Connects to `remote` with the first of `data` on the SYN (TCP Fast Open, RFC 7413), if
+    /// `remote` gave a cookie before or none is needed (`tcp_fastopen`); how many bytes were
+    /// taken, the rest being for [`write`](tokio::io::AsyncWriteExt::write). With some taken it
+    /// does not wait for the handshake; what it meets is told by the next read or write.
+    ///
+    /// What rides on a SYN may reach the peer's application twice: send only what may be repeated.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub async fn connect_with(
+        stack: &Stack,
+        remote: impl ToAddr,
+        data: &[u8],
+    ) -> io::Result<(Self, usize)> {
+        let remote = remote.to_addr()?;
+        addr::check_port(remote)?;
+        let (id, addrs, taken) = stack.engine.op(|host, now| {
+            let id = host
+                .tcp_connect_deferred(now, None, remote)
+                .map_err(io_error)?;
+            let addrs = host.tcp_addrs(id).map_err(io_error)?;
+            let taken = if host.tcp_fastopen_ready(now, id).map_err(io_error)? {
+                host.tcp_write(now, id, data, false).map_err(io_error)?
+            } else {
+                host.tcp_connect_now(now, id).map_err(io_error)?;
+                0
+            };
+            Ok((id, addrs, taken))
+        })?;
+        let stream = Self::new(stack.engine.clone(), id, addrs.0, addrs.1);
+        if taken == 0 {
+            stream.established().await?;
+        }
+        Ok((stream, taken))
+    }
+
     async fn connect_inner(
         stack: &Stack,
         local: Option<SocketAddr>,
