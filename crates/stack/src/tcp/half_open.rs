@@ -162,6 +162,11 @@ impl Host {
         {
             return false;
         }
+        // Nothing would come of a good answer now, and what follows it (text that was sent behind
+        // it, a probe of its tail) is no reason to reset one who will try again.
+        if !self.accept_has_room(listener) {
+            return true;
+        }
         let irs = repr.seq - 1;
         let Some(mss) = self.tcp.cookies.check(now, key, irs, repr.ack - 1) else {
             self.mib.socket.syncookies_failed += 1;
@@ -171,9 +176,6 @@ impl Host {
         let Some(syn) = self.syn_of_cookie(key, &repr, mss) else {
             return true;
         };
-        if !self.accept_has_room(listener) {
-            return true;
-        }
         let sent = SynAckSent {
             at: now,
             ambiguous: true,
