@@ -6,8 +6,8 @@
 use arbitrary::Arbitrary;
 use fullsend_buf::{Chain, Pool, Slice};
 use fullsend_tcp::{
-    Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption, State,
-    Sysctl, TcpError, TcpMemory, TcpMib,
+    Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
+    State, Sysctl, TcpError, TcpMemory, TcpMib,
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
@@ -21,6 +21,8 @@ const IRS: SeqNum = SeqNum::new(u32::MAX - 30_000);
 #[derive(Arbitrary, Debug)]
 struct Segment {
     flags: u8,
+    /// IP's ECN field, and above it AE.
+    ecn: u8,
     /// From the peer's next byte.
     seq: i16,
     /// From the last byte that left.
@@ -63,7 +65,14 @@ struct Input {
     passive: bool,
     options: u8,
     reno: bool,
+    /// `tcp_ecn`, and the peer's ACE field in the handshake.
+    ecn: (u8, u8),
     ops: Vec<Op>,
+}
+
+/// The ACE field of the peer's SYN or SYN-ACK.
+fn ace(input: &Input) -> TcpFlags {
+    TcpFlags(u16::from(input.ecn.1 & 7) << 6)
 }
 
 fn byte(n: u32) -> u8 {
@@ -183,7 +192,7 @@ impl Bench {
             dst_port: 1,
             seq,
             ack,
-            flags: TcpFlags(s.flags.into()),
+            flags: TcpFlags(u16::from(s.flags) | u16::from(s.ecn & 4) << 6),
             window: WireWindow(s.window),
             urgent: 0,
             options: TcpOptions {
@@ -198,10 +207,10 @@ impl Bench {
                 ..TcpOptions::default()
             },
         };
-        self.deliver(repr, len, s.gso_size);
+        self.deliver(repr, len, s.gso_size, EcnField::of(s.ecn));
     }
 
-    fn deliver(&mut self, repr: TcpRepr, len: u32, gso_size: u16) {
+    fn deliver(&mut self, repr: TcpRepr, len: u32, gso_size: u16, ecn: EcnField) {
         let payload = self.text(repr.seq, len);
         let segs = match gso_size {
             0 => 1,
@@ -212,7 +221,7 @@ impl Bench {
             payload,
             gso_size: if segs > 1 { gso_size } else { 0 },
             gso_segs: segs as u16,
-            ecn: EcnField::NotEct,
+            ecn,
         };
         self.call(|c, cx| c.handle_segment(cx, &mut segment));
         let _ = self.connection.take_time_wait();
@@ -234,7 +243,7 @@ impl Bench {
             urgent: 0,
             options: TcpOptions::default(),
         };
-        self.deliver(repr, len, 0);
+        self.deliver(repr, len, 0, EcnField::Ect0);
         self.peer_nxt += len;
     }
 
@@ -385,6 +394,7 @@ fn start(input: &Input) -> Bench {
         tcp_sack: input.options & 1 == 0,
         tcp_timestamps: input.options & 2 == 0,
         tcp_window_scaling: input.options & 4 == 0,
+        tcp_ecn: u32::from(input.ecn.0 % 6),
         tcp_congestion_control: if input.reno { "reno" } else { "cubic" },
         ..Sysctl::default()
     };
@@ -417,7 +427,7 @@ fn start(input: &Input) -> Bench {
             src_port: 2,
             dst_port: 1,
             seq: IRS,
-            flags: TcpFlags::SYN,
+            flags: TcpFlags::SYN.union(ace(input)),
             window: WireWindow(30_000),
             options: TcpOptions {
                 mss: Some(1460),
@@ -428,7 +438,7 @@ fn start(input: &Input) -> Bench {
             },
             ..TcpRepr::default()
         };
-        Connection::accept(&mut cx, &syn, EcnField::NotEct, ISS, mss, 20)
+        Connection::accept(&mut cx, &syn, EcnField::of(input.ecn.0 >> 6), ISS, mss, 20)
     } else {
         Connection::connect(&mut cx, 1, 2, ISS, mss, 20)
     };
@@ -461,7 +471,7 @@ fuzz_target!(|input: Input| {
             dst_port: 1,
             seq: IRS,
             ack: ISS + 1,
-            flags: TcpFlags::SYN.union(TcpFlags::ACK),
+            flags: TcpFlags::SYN.union(TcpFlags::ACK).union(ace(&input)),
             window: WireWindow(30_000),
             options: TcpOptions {
                 mss: Some(1460),
@@ -471,7 +481,7 @@ fuzz_target!(|input: Input| {
             },
             ..TcpRepr::default()
         };
-        bench.deliver(repr, 0, 0);
+        bench.deliver(repr, 0, 0, EcnField::NotEct);
         bench.drain();
     }
     for op in input.ops.iter().take(300) {
