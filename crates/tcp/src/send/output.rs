@@ -127,7 +127,7 @@ impl Connection {
             payload: taken.payload.clone(),
             syn: false,
             fin,
-            push: flags.contains(TcpFlags::PSH),
+            push,
             sent_at,
             truesize,
             number,

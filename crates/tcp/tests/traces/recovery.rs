@@ -82,7 +82,7 @@ fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
          < . 1:1(0) ack 1
          > . 1:1461(1460) ack 1
          < . 1:1(0) ack 5841
-         > P. 5841:7301(1460) ack 1
+         > . 5841:7301(1460) ack 1
          < . 1:1(0) ack 14601
          cwnd = 7",
     );
