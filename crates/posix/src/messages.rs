@@ -3,10 +3,11 @@
 use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
 
-use crate::abi::{MSG_DONTWAIT, MSG_FASTOPEN};
+use crate::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN};
 use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 use crate::stamps::Clock;
+use crate::wake::Key;
 use crate::{Posix, Received, SockAddr};
 
 impl Posix {
@@ -74,9 +75,18 @@ impl Posix {
     /// A call may have put something into the error queue itself.
     fn tell_of_notices(&mut self, handle: Handle) {
         if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
+            && stream.has_new_notices()
+        {
+            self.notify(handle, Key::Any);
+        }
+    }
+
+    /// What is left in the error queue is told anew whenever something was taken from it.
+    fn tell_of_more_notices(&mut self, handle: Handle) {
+        if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
             && stream.has_queued_notices()
         {
-            self.notify(handle, crate::wake::Key::Any);
+            self.notify(handle, Key::Any);
         }
     }
 
@@ -101,6 +111,9 @@ impl Posix {
             Kind::Datagram(datagram) => datagram.receive(host, data, flags, blocks),
             _ => Err(Errno::ENOTSOCK),
         };
+        if flags & MSG_ERRQUEUE != 0 && result.is_ok() {
+            self.tell_of_more_notices(handle);
+        }
         self.arm_if_blocked(handle, result)
     }
 }

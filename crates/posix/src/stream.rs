@@ -78,6 +78,8 @@ pub(crate) struct Stream {
     /// `TCP_FASTOPEN_CONNECT`.
     pub(crate) fastopen_connect: bool,
     errors: ErrQueue,
+    /// How many it had ever held when the last sending call began.
+    noticed: u64,
     /// Keys of times count bytes from here.
     pub(crate) key_base: u64,
     /// Calls with `MSG_ZEROCOPY` so far.
@@ -118,6 +120,7 @@ impl Stream {
             inq: false,
             fastopen_connect: false,
             errors: ErrQueue::new(),
+            noticed: 0,
             key_base: 0,
             zerocopies: 0,
             lent: VecDeque::new(),

@@ -58,6 +58,7 @@ impl Stream {
 
     /// The connection, if bytes can go its way.
     fn sendable(&mut self) -> Result<TcpId> {
+        self.noticed = self.errors.count;
         match self.core {
             Core::Connection(id) if !self.shut.write => Ok(id),
             _ => Err(self.error.take().unwrap_or(Errno::EPIPE)),

@@ -24,7 +24,12 @@ impl Stream {
         more || !self.errors.is_empty()
     }
 
-    /// Something was put into the error queue by a call.
+    /// The call under way put something into the error queue.
+    pub(crate) fn has_new_notices(&self) -> bool {
+        self.noticed != self.errors.count
+    }
+
+    /// The error queue holds something.
     pub(crate) fn has_queued_notices(&self) -> bool {
         !self.errors.is_empty()
     }

@@ -16,6 +16,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("edge_out", edge_out),
     ("edge_of_fin_and_reset", edge_of_fin_and_reset),
     ("edge_of_connect", edge_of_connect),
+    ("edge_of_errors", edge_of_errors),
     ("edge_of_own_shutdown", edge_of_own_shutdown),
     ("edge_listener", edge_listener),
     ("oneshot", oneshot),
@@ -215,6 +216,41 @@ fn edge_of_connect(b: &mut dyn Backend, log: &mut Log) {
     log.note("told", b.epoll_wait(set, 4));
     log.note("connect", b.connect(client, "127.0.0.1", port));
     log.note("told", b.epoll_wait(set, 4));
+}
+
+fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
+    let (client, server) = b.pair();
+    let set = b.epoll_create();
+    b.epoll_ctl(set, EPOLL_CTL_ADD, client, ET, 5);
+    // Sent and acknowledged, without the packet.
+    let flags = 0x2 | 0x10 | 0x200 | 0x800;
+    let name = libc::SO_TIMESTAMPING;
+    b.set_int(client, libc::SOL_SOCKET, name, flags);
+    log.note("none", b.epoll_wait(set, 4));
+    b.send(client, b"x", 0);
+    b.settle_acks();
+    log.note("two", b.epoll_wait(set, 4));
+    log.note("told", b.epoll_wait(set, 4));
+    log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
+    log.note("one is left", b.epoll_wait(set, 4));
+    log.note("told", b.epoll_wait(set, 4));
+    b.set_int(client, libc::SOL_SOCKET, name, 0);
+    b.send(client, b"x", 0);
+    b.settle_acks();
+    log.note("nothing new", b.epoll_wait(set, 4));
+    log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
+    log.note("none is left", b.epoll_wait(set, 4));
+    log.note("none", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
+    b.set_int(client, libc::SOL_SOCKET, 60, 1);
+    for _ in 0..2 {
+        b.send(client, b"x", libc::MSG_ZEROCOPY);
+        b.settle();
+        b.recv(server, 10, 0);
+        b.settle();
+        log.note("complete", b.epoll_wait(set, 4));
+    }
+    log.note("take", b.recv(client, 0, libc::MSG_ERRQUEUE).0);
+    log.note("none is left", b.epoll_wait(set, 4));
 }
 
 fn edge_of_own_shutdown(b: &mut dyn Backend, log: &mut Log) {
