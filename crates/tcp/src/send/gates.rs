@@ -392,7 +392,7 @@ impl Connection {
 impl Connection {
     /// Whether the short cut sends all that is queued. Then the gates behind it, asked all the same,
     /// neither hold nor cut it.
-    pub(super) fn check_short_cut(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn check_short_cut(&mut self, cx: &Cx<'_>) -> bool {
         if !self.snd.has_unsent() || self.pacing_holds(cx) {
             return false;
         }

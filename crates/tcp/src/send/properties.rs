@@ -239,7 +239,7 @@ impl World {
         loop {
             let (bound, nxt) = (self.bound(), self.conn.snd.nxt);
             let probe = self.conn.out.tail_probe;
-            self.short_cuts += u32::from(self.conn.check_short_cut(cx!(self)));
+            self.short_cuts += u32::from(self.conn.check_short_cut(&*cx!(self)));
             let Some(segment) = self.conn.poll_transmit(cx!(self)) else {
                 return;
             };
