@@ -163,7 +163,7 @@ fn draw_sockets(rng: &mut Rng, scenario: &mut Scenario) {
         }
     }
     if rng.chance(0.2) {
-        scenario.pause = Nanos::from_micros(1 << rng.below(18));
+        scenario.pause = Nanos::from_micros(256 << rng.below(10));
     }
     if rng.chance(0.2) {
         scenario.rcvbuf = Some(5000 << rng.below(6));
