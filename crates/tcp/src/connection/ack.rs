@@ -129,15 +129,20 @@ impl Connection {
         } else {
             SackOutcome::default()
         };
-        let echoed = self.echoed_rtt(cx, repr, advanced);
+        // What drew a DSACK was outside of the window, so that its timestamp is not what is echoed.
+        let fresh = advanced && sack.dsack.is_none();
+        let echoed = self.echoed_rtt(cx, repr, fresh);
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
         if let Some(rtt) = rtt {
             self.take_rtt(cx, rtt);
+        } else if advanced && self.agreed.timestamps {
+            // Text gets through, though this does not tell how fast.
+            self.rtt.reset_backoff();
         }
         let news = AckNews {
             repr,
-            ack: outcome,
-            sack,
+            ack: &outcome,
+            sack: &sack,
             prior_una,
             advanced,
             duplicate,

@@ -164,8 +164,8 @@ impl Recovery {
 /// What an ACK told.
 pub(crate) struct AckNews<'a> {
     pub(crate) repr: &'a TcpRepr,
-    pub(crate) ack: AckOutcome,
-    pub(crate) sack: SackOutcome,
+    pub(crate) ack: &'a AckOutcome,
+    pub(crate) sack: &'a SackOutcome,
     /// `snd_una` before it.
     pub(crate) prior_una: SeqNum,
     /// It moved `snd_una`.

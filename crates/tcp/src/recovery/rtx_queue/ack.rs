@@ -184,7 +184,7 @@ impl RtxQueue {
             }
             out.retransmitted = true;
             if board.sacked.at(start).is_none() {
-                board.rack.note_copy(copy.sent_at, copy.end);
+                board.rack.note_copy_acked(copy.sent_at, copy.end);
                 if let (Some(delivery), Some(stamp)) = (&mut self.delivery, copy.stamp) {
                     delivery.on_copy_arrived(stamp, copy.sent_at, board.seq(copy.end));
                 }

@@ -60,13 +60,22 @@ impl Rack {
         }
     }
 
+    /// Something that was sent again is acknowledged. If the ACK echoes what was sent before, it
+    /// is for an earlier copy (RFC 8985 6.2 step 2).
+    pub(super) fn note_copy_acked(&mut self, sent_at: Instant, end: Pos) {
+        let echoed = self.sighting.and_then(|s| s.echoed);
+        if echoed.is_none_or(|at| at >= sent_at) {
+            self.note_copy(sent_at, end);
+        }
+    }
+
     /// Something that was sent again has arrived. If too little time has passed since for that to
-    /// be the last copy, it tells nothing (RFC 8985 6.2 step 2).
+    /// be the last copy, it tells nothing. (What is SACKed is never what a timestamp echoes.)
     pub(super) fn note_copy(&mut self, sent_at: Instant, end: Pos) {
         let original = self.sighting.is_none_or(|s| {
             // Clocks and timers are not exact.
             let least = s.min_rtt.saturating_sub(s.min_rtt / 16);
-            s.now.since(sent_at) < least || s.echoed.is_some_and(|at| at < sent_at)
+            s.now.since(sent_at) < least
         });
         if !original {
             self.note_original(sent_at, end);

@@ -95,11 +95,7 @@ impl RtxQueue {
     fn sack_block(&mut self, board: &mut Board, block: SackBlock, news: &mut News) {
         // A segment of which only a part is SACKed is not.
         let left = board.pos(self.ceil(block.left));
-        let right = if block.right == self.end() {
-            board.pos(block.right)
-        } else {
-            board.pos(self.floor(block.right))
-        };
+        let right = board.pos(self.last_covered(block.right));
         if left >= right || (board.sacked.len() >= MAX_SACKED_RANGES && !joins(board, left, right))
         {
             return;
@@ -109,6 +105,20 @@ impl RtxQueue {
         board.sacked.insert(left, right, |a, b| fresh.push((a, b)));
         for (start, end) in fresh {
             self.sack_new(board, start, end, news);
+        }
+    }
+
+    /// Where the last segment ends of which a block up to `right` covers everything. A FIN arrives
+    /// with the text before it, though not every peer counts it in.
+    fn last_covered(&self, right: SeqNum) -> SeqNum {
+        let fin = self
+            .units
+            .back()
+            .is_some_and(|u| u.fin && !u.payload.is_empty());
+        if right == self.end() || (fin && right + 1 == self.end()) {
+            self.end()
+        } else {
+            self.floor(right)
         }
     }
 

@@ -170,6 +170,21 @@ fn blocks_that_make_no_sense_are_ignored() {
     assert_eq!(counts(&q), (10, 0, 0, 0));
 }
 
+/// Not every peer counts the FIN in.
+#[test]
+fn a_fin_is_sacked_with_the_text_before_it() {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    q.push(unit(0, 300, 0));
+    q.push(TransmitUnit {
+        fin: true,
+        ..unit(300, 250, 0)
+    });
+    assert_eq!(q.sack(at(1), seq(0), &[block(300, 550)]).delivered_segs, 3);
+    assert_eq!(q.sack(at(1), seq(0), &[block(300, 551)]).delivered_segs, 0);
+    let out = q.ack(at(2), seq(551));
+    assert!(out.fin && q.is_empty());
+}
+
 #[test]
 fn dsack_is_told_from_sack() {
     let mut q = queue(&[1000]);
