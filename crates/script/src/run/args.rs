@@ -62,7 +62,7 @@ impl Runner<'_> {
     }
 
     fn named(&self, name: &str) -> Option<i64> {
-        let v6 = self.settings.family == Family::V6;
+        let v6 = self.settings.family != Family::V4;
         let name = match name {
             "CMSG_LEVEL_IP" if v6 => "SOL_IPV6",
             "CMSG_LEVEL_IP" => "SOL_IP",
