@@ -144,8 +144,9 @@ sysctls! {
     "net.ipv4." tcp_mtu_probing: u32 = 0, 0..=2;
     /// MSS in bytes that such a search begins with.
     "net.ipv4." tcp_base_mss: u32 = 1024, 48..=65_535;
-    /// Least MSS in bytes that a black hole makes us use.
-    "net.ipv4." tcp_mtu_probe_floor: u32 = 48, 48..=65_535;
+    /// Least MSS in bytes that a black hole makes us use. Linux has 48; a path that merely loses
+    /// much would end there, and our least path MTU over IPv4 (552) takes this.
+    "net.ipv4." tcp_mtu_probe_floor: u32 = 512, 48..=65_535;
     /// Seconds after which a search that ended begins anew.
     "net.ipv4." tcp_probe_interval: u32 = 600, 0..=0x7fff_ffff;
     /// Bytes of the range at which a search ends.
