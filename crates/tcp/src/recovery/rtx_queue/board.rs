@@ -258,6 +258,7 @@ impl RtxQueue {
         let wanted = (sacked, pending, sum(|w| w == Way::Repair), sum(Way::counts));
         assert_eq!(counts(board), wanted);
         assert!(board.dupacks <= self.packets_out);
+        self.check_grid(board);
         let mut last = head;
         for (&start, copy) in &board.copies {
             assert!(start >= last && copy.end > start && copy.end <= end);
@@ -276,6 +277,17 @@ impl RtxQueue {
         for (start, to) in board.lost.iter() {
             assert!(board.sacked.at(start).is_none());
             assert!(board.sacked.next_start(start).is_none_or(|s| s >= to));
+        }
+    }
+
+    /// Checks that every range begins and ends with a segment.
+    #[cfg(any(test, debug_assertions))]
+    fn check_grid(&self, board: &Board) {
+        let copies = board.copies.iter().map(|(&start, c)| (start, c.end));
+        for (start, end) in board.sacked.iter().chain(board.lost.iter()).chain(copies) {
+            for seq in [start, end].map(|pos| board.seq(pos)) {
+                assert_eq!(self.ceil(seq), seq, "within a segment");
+            }
         }
     }
 }

@@ -33,7 +33,9 @@ impl RtxQueue {
         let Some(head) = self.units.front() else {
             return 0;
         };
-        let (from, to) = (seq.latest(head.seq), end.earliest(self.end()));
+        // Segments may have been cut anew since: one lost in part is so as a whole.
+        let from = self.floor(seq.latest(head.seq));
+        let to = self.ceil(end.earliest(self.end()));
         let mut board = self.take_board();
         let before = board.pending;
         let (mut pos, to) = (board.pos(from), board.pos(to));

@@ -60,6 +60,14 @@ impl Rack {
         }
     }
 
+    /// Segments begin elsewhere now: of the one that it ends within not all has arrived.
+    pub(super) fn regrid(&mut self, head: Pos, down: impl Fn(Pos) -> Pos) {
+        if let Some((_, end)) = &mut self.newest {
+            *end = down(head.max(*end));
+        }
+        self.edge = head;
+    }
+
     /// Something that was sent again is acknowledged. If the ACK echoes what was sent before, it
     /// is for an earlier copy (RFC 8985 6.2 step 2).
     pub(super) fn note_copy_acked(&mut self, sent_at: Instant, end: Pos) {

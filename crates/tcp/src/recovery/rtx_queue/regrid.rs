@@ -72,7 +72,7 @@ impl RtxQueue {
         for (start, to) in sacked {
             board.lost.remove(start, to, |_, _| {});
         }
-        board.rack.edge = head;
+        board.rack.regrid(head, down);
     }
 }
 
