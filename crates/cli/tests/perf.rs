@@ -123,6 +123,14 @@ fn counter(report: &Value, name: &str) -> i64 {
     of("client") + of("server")
 }
 
+/// Nothing is sent again but by the probe of a timer, which on a busy machine may be ahead of the
+/// other end's thread.
+fn assert_nothing_lost(report: &Value, what: &str) {
+    let again = counter(report, "TcpRetransSegs");
+    let probes = counter(report, "TcpExtTCPLossProbes");
+    assert!(again <= probes, "{what}: {report}");
+}
+
 #[test]
 fn streams_arrive_whole_in_process() {
     for api in ["tokio", "core"] {
@@ -130,7 +138,7 @@ fn streams_arrive_whole_in_process() {
             for ip in ["", "-6"] {
                 let line = format!("perf stream --verify --api {api} --nic {nic} {ip}");
                 let report = report(&line);
-                assert_eq!(counter(&report, "TcpRetransSegs"), 0, "{line}: {report}");
+                assert_nothing_lost(&report, &line);
                 assert_eq!(counter(&report, "TcpInErrs"), 0, "{line}: {report}");
             }
         }
@@ -180,7 +188,7 @@ fn transactions_of_all_sizes() {
         "-r 200,70000 -N --threads 2 --flows 3",
     ] {
         let report = report(&format!("perf rr {options}"));
-        assert_eq!(counter(&report, "TcpRetransSegs"), 0, "{options}: {report}");
+        assert_nothing_lost(&report, options);
     }
 }
 

@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_loses_the_same_packets() {
-        let lossy = "delay 5ms 1ms loss 10% rate 700mbit limit 20";
+        let lossy = "delay 5ms 1ms loss 10% rate 600mbit limit 20";
         let (one, stats) = arrivals(lossy, 7);
         assert_eq!((one.clone(), stats), arrivals(lossy, 7));
         assert_ne!(one, arrivals(lossy, 8).0);
