@@ -172,6 +172,21 @@ impl Gro {
         self.stats
     }
 
+    /// Takes a poll's only packet while none is held: nothing can join it, so it is parsed and
+    /// verified where it is, and never held. False if nothing is left of it.
+    pub fn receive_alone(&mut self, packet: &mut Packet) -> bool {
+        debug_assert!(self.packets.is_empty(), "others are held");
+        self.stats.received += 1;
+        self.stats.walks += 1;
+        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
+            self.stats.malformed += 1;
+            return false;
+        };
+        self.check(packet);
+        packet.take_headers(&walk);
+        true
+    }
+
     /// Takes in what lies from `from` on; what stays is moved together.
     fn coalesce(&mut self, now: Instant, from: usize) {
         let mut packets = core::mem::take(&mut self.packets);

@@ -9,6 +9,7 @@ use crate::recovery::TransmitUnit;
 use crate::{Cx, SegmentOut, SendLimit};
 
 impl Connection {
+    #[inline(always)]
     pub(crate) fn transmit(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         if !self.state.is_synchronized() || self.out.reset.is_some() {
             let segment = self.unusual_segment(cx);
@@ -69,7 +70,7 @@ impl Connection {
 
     /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
     /// carried it.
-    #[inline]
+    #[inline(always)]
     fn next_draft(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         if self.out.tail_probe
             && let Some(draft) = self.tail_probe(cx)
@@ -93,6 +94,7 @@ impl Connection {
         self.probe(cx).or_else(|| self.due_ack(cx))
     }
 
+    #[inline(always)]
     pub(super) fn send_text(&mut self, cx: &mut Cx<'_>, grant: &Grant) -> Draft {
         let len = grant.len;
         let was_idle = self.snd.rtx.is_empty();

@@ -51,7 +51,33 @@ fn one_packet_alone_goes_on_unchanged() {
                 ..Offload::default()
             }
         );
+        // The same through the door for a poll's only packet.
+        let (mut gro, mut alone) = (engine(), tcp.packet());
+        assert!(gro.receive_alone(&mut alone));
+        assert_eq!(
+            (alone.to_bytes(), alone.offload),
+            (tcp.frame(), out[0].offload)
+        );
+        assert_eq!(
+            (&alone.header, alone.layers),
+            (&out[0].header, out[0].layers)
+        );
+        assert_eq!((gro.stats().received, gro.stats().walks), (1, 1));
     }
+}
+
+#[test]
+fn a_packet_alone_may_be_bad_too() {
+    let mut gro = engine();
+    let mut short = Packet::from_frame(fullsend_buf::Slice::copied_from(&[0x45; 10]));
+    assert!(!gro.receive_alone(&mut short));
+    assert_eq!(gro.stats().malformed, 1);
+    let mut frame = both()[0].frame();
+    *frame.last_mut().unwrap() ^= 1;
+    let mut wrong = Packet::from_frame(fullsend_buf::Slice::copied_from(&frame));
+    assert!(gro.receive_alone(&mut wrong));
+    assert_eq!(wrong.offload.checksum, Checksum::Unverified);
+    assert_eq!(gro.stats().bad_checksum, 1);
 }
 
 #[test]
