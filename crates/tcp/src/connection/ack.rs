@@ -115,9 +115,7 @@ impl Connection {
         self.check_app_limited();
         let prior_una = self.snd.una;
         let advanced = repr.ack.after(prior_una);
-        if self.snd.rtx.is_marked() {
-            self.look_for_copies(cx, repr);
-        }
+        let ambiguous = self.snd.rtx.is_marked() && self.look_for_copies(cx, repr);
         let outcome = if advanced {
             self.advance_una(cx, repr)
         } else {
@@ -130,12 +128,12 @@ impl Connection {
             SackOutcome::default()
         };
         // What drew a DSACK was outside of the window, so that its timestamp is not what is echoed.
-        let fresh = advanced && sack.dsack.is_none();
+        let fresh = advanced && sack.dsack.is_none() && !ambiguous;
         let echoed = self.echoed_rtt(cx, repr, fresh);
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
         if let Some(rtt) = rtt {
             self.take_rtt(cx, rtt);
-        } else if advanced && self.agreed.timestamps {
+        } else if advanced && self.agreed.timestamps && !ambiguous {
             // Text gets through, though this does not tell how fast.
             self.rtt.reset_backoff();
         }
@@ -219,16 +217,25 @@ impl Connection {
         }
     }
 
-    /// What the ACK's echo tells of which copy arrived (RFC 8985 6.2 step 2).
+    /// What the ACK's echo tells of which copy arrived (RFC 8985 6.2 step 2). True if it tells no
+    /// round trip: it is of an earlier copy of the head, but may have been drawn by the last one,
+    /// because the first answer was lost. A DSACK would tell; without SACK this is Karn's case.
     #[cold]
-    fn look_for_copies(&mut self, cx: &Cx<'_>, repr: &TcpRepr) {
+    fn look_for_copies(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
         let age = echo.map(|ts| self.ts.since_echo(cx.now, ts.ecr));
+        let echoed = age.map(|age| cx.now - age.saturating_sub(TICK));
+        let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         self.snd.rtx.sight(Sighting {
             now: cx.now,
-            min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
-            echoed: age.map(|age| cx.now - age.saturating_sub(TICK)),
+            min_rtt,
+            echoed,
         });
+        let last = self.snd.rtx.head_sent_at().zip(echoed);
+        // Clocks and timers are not exact.
+        let least = min_rtt.saturating_sub(min_rtt / 16);
+        let early = last.is_some_and(|(sent, echoed)| echoed < sent && cx.now >= sent + least);
+        early && !self.agreed.sack
     }
 
     /// What is SACKed was sent before the head was last: the timer counts from now. Were it later,
