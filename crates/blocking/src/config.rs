@@ -227,7 +227,7 @@ impl Config {
         }
         let iface = host.add_interface(IfaceConfig {
             link: caps.link,
-            mac: Mac(self.mac.unwrap_or_else(|| local_mac(seed))),
+            mac: self.mac.map_or_else(|| Mac::local(seed.0[3]), Mac),
             mtu,
             tso4: caps.tso4,
             tso6: caps.tso6,
@@ -338,14 +338,6 @@ fn parse_mac(text: &str) -> Result<[u8; 6], ConfigError> {
     };
     let want = "the address of one host, such as 02:00:00:00:00:01";
     parse().ok_or_else(|| wrong("mac", text, want))
-}
-
-/// A locally administered unicast address (IEEE 802c).
-fn local_mac(seed: Seed) -> [u8; 6] {
-    let [first, rest @ ..] = seed.0[3].to_be_bytes();
-    let mut mac = [(first & 0xfc) | 2, 0, 0, 0, 0, 0];
-    mac[1..].copy_from_slice(&rest[..5]);
-    mac
 }
 
 fn os_seed() -> io::Result<Seed> {

@@ -23,6 +23,14 @@ impl Mac {
     /// No address.
     pub const ZERO: Self = Self([0; 6]);
 
+    /// A locally administered unicast address (IEEE 802c), of the upper 48 of these random bits.
+    pub fn local(random: u64) -> Self {
+        let [first, rest @ ..] = random.to_be_bytes();
+        let mut mac = [(first & 0xfc) | 2, 0, 0, 0, 0, 0];
+        mac[1..].copy_from_slice(&rest[..5]);
+        Self(mac)
+    }
+
     /// For a group (broadcast included) rather than one station.
     #[inline]
     pub const fn is_multicast(self) -> bool {
@@ -183,6 +191,16 @@ mod tests {
 
     use super::{EthernetRepr, EthernetView, Mac};
     use crate::WireError;
+
+    #[test]
+    fn made_up_addresses_are_local_and_unicast() {
+        for n in 0..50 {
+            assert_eq!(
+                Mac::local(fullsend_units::Seed::from_u64(n).0[3]).0[0] & 3,
+                2
+            );
+        }
+    }
 
     proptest! {
         #[test]
