@@ -177,12 +177,9 @@ impl Gro {
     pub fn receive_alone(&mut self, packet: &mut Packet) -> bool {
         debug_assert!(self.packets.is_empty(), "others are held");
         self.stats.received += 1;
-        self.stats.walks += 1;
-        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
-            self.stats.malformed += 1;
+        let Some((walk, _)) = self.look_at(packet) else {
             return false;
         };
-        self.check(packet);
         packet.take_headers(&walk);
         true
     }
@@ -218,12 +215,9 @@ impl Gro {
         packet: &mut Packet,
         guess: Option<Absent>,
     ) -> bool {
-        self.stats.walks += 1;
-        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
-            self.stats.malformed += 1;
+        let Some((walk, trusted)) = self.look_at(packet) else {
             return false;
         };
-        let trusted = self.check(packet);
         if trusted && self.config.enabled && joins(packet, &walk) {
             return self.place(now, kept, packet, &walk, guess);
         }
@@ -233,6 +227,18 @@ impl Gro {
         }
         packet.take_headers(&walk);
         true
+    }
+
+    /// The one look at a packet: where its headers are, and whether its checksum may be trusted.
+    #[inline(always)]
+    fn look_at(&mut self, packet: &mut Packet) -> Option<(Walk, bool)> {
+        self.stats.walks += 1;
+        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
+            self.stats.malformed += 1;
+            return None;
+        };
+        let trusted = self.check(packet);
+        Some((walk, trusted))
     }
 
     /// Verifies the transport checksum if nobody has; false when it is wrong.
