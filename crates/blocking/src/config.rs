@@ -1,13 +1,12 @@
 //! How a stack is put together, as text: `KEY=VALUE` settings.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::IpAddr;
 
-use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder};
+use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder, os_seed};
 use fullsend_offload::Link;
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac, QdiscConfig};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceId, Mac, NetConfig, QdiscConfig, StackError};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
@@ -38,17 +37,11 @@ const MTU: u32 = 1500;
 pub struct Config {
     pub(crate) device: DeviceChoice,
     offload: OffloadSet,
-    addresses: Vec<Cidr>,
     kernel_addresses: Vec<Cidr>,
-    routes: Vec<Route>,
-    mtu: Option<u32>,
-    mac: Option<[u8; 6]>,
+    net: NetConfig,
     sysctl: Sysctl,
     seed: Option<Seed>,
     pool_bytes: usize,
-    gso: bool,
-    gro: bool,
-    qdisc: QdiscConfig,
 }
 
 /// What a stack runs over.
@@ -81,6 +74,12 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl From<StackError> for ConfigError {
+    fn from(error: StackError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl From<ConfigError> for io::Error {
     fn from(error: ConfigError) -> Self {
         Self::new(io::ErrorKind::InvalidInput, error)
@@ -92,17 +91,11 @@ impl Default for Config {
         Self {
             device: DeviceChoice::Hand(Link::Ip),
             offload: OffloadSet::ALL,
-            addresses: Vec::new(),
             kernel_addresses: Vec::new(),
-            routes: Vec::new(),
-            mtu: None,
-            mac: None,
+            net: NetConfig::default(),
             sysctl: Sysctl::default(),
             seed: None,
             pool_bytes: POOL_BYTES,
-            gso: true,
-            gro: true,
-            qdisc: QdiscConfig::NoQueue,
         }
     }
 }
@@ -146,21 +139,21 @@ impl Config {
             "tun" => self.device = DeviceChoice::Tun(value.into()),
             "tap" => self.device = DeviceChoice::Tap(value.into()),
             "link" => self.device = DeviceChoice::Hand(parse_link(value)?),
-            "address" => self.addresses.push(parse_cidr(value)?),
+            "address" => self.net.addresses.push(parse_cidr(value)?),
             "kernel_address" => self.kernel_addresses.push(parse_cidr(value)?),
-            "gateway" => self.routes.push(parse_gateway(value)?),
-            "route" => self.routes.push(parse_route(value)?),
-            "mtu" => self.mtu = Some(number(key, value)?),
-            "mac" => self.mac = Some(parse_mac(value)?),
+            "gateway" => self.net.routes.push(parse_gateway(value)?),
+            "route" => self.net.routes.push(parse_route(value)?),
+            "mtu" => self.net.mtu = Some(number(key, value)?),
+            "mac" => self.net.mac = Some(parse_mac(value)?),
             "offload" => {
                 let set = value.parse::<OffloadSet>();
                 self.offload = set.map_err(|e| ConfigError(format!("offload: {e}")))?;
             }
-            "gso" => self.gso = switch(key, value)?,
-            "gro" => self.gro = switch(key, value)?,
+            "gso" => self.net.gso = switch(key, value)?,
+            "gro" => self.net.gro = switch(key, value)?,
             "qdisc" => {
                 let qdisc = value.parse::<QdiscConfig>();
-                self.qdisc = qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?;
+                self.net.qdisc = qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?;
             }
             "seed" => self.seed = Some(Seed::from_u64(number(key, value)?)),
             "pool_bytes" => self.pool_bytes = number(key, value)?,
@@ -196,7 +189,7 @@ impl Config {
             DeviceChoice::Tap(name) => Tun::tap(name),
         };
         tun = tun.offload(self.offload);
-        if let Some(mtu) = self.mtu {
+        if let Some(mtu) = self.net.mtu {
             tun = tun.mtu(mtu);
         }
         for cidr in &self.kernel_addresses {
@@ -207,7 +200,7 @@ impl Config {
 
     /// The MTU where no device says it.
     pub(crate) fn mtu(&self) -> u32 {
-        self.mtu.unwrap_or(MTU)
+        self.net.mtu.unwrap_or(MTU)
     }
 
     /// Gives the host its interface, addresses and routes.
@@ -218,54 +211,8 @@ impl Config {
         caps: Caps,
         now: Instant,
     ) -> Result<IfaceId, ConfigError> {
-        let mtu = self.mtu.unwrap_or(caps.mtu);
-        let v6 = self.addresses.iter().any(|a| a.addr.is_ipv6());
-        let least = if v6 { 1280 } else { 68 };
-        if !(least..=65_535).contains(&mtu) {
-            let want = format!("{least} to 65535");
-            return Err(wrong("mtu", &mtu.to_string(), &want));
-        }
-        let iface = host.add_interface(IfaceConfig {
-            link: caps.link,
-            mac: self.mac.map_or_else(|| Mac::local(seed.0[3]), Mac),
-            mtu,
-            tso4: caps.tso4,
-            tso6: caps.tso6,
-            uso: caps.uso,
-            tx_checksum: caps.tx_checksum,
-            gso_max_size: caps.gso_max_size,
-            gso: self.gso,
-            gro: self.gro,
-            qdisc: self.qdisc,
-        });
-        for &cidr in &self.addresses {
-            add_address(host, now, iface, cidr)?;
-        }
-        for &route in &self.routes {
-            add_route(host, iface, route)?;
-        }
-        Ok(iface)
+        Ok(self.net.set_up(host, now, caps, seed.0[3])?)
     }
-}
-
-pub(crate) fn add_address(
-    host: &mut Host,
-    now: Instant,
-    iface: IfaceId,
-    cidr: Cidr,
-) -> Result<(), ConfigError> {
-    let added = host.add_address(now, iface, cidr);
-    added.map_err(|e| ConfigError(format!("address {}/{}: {e}", cidr.addr, cidr.prefix)))
-}
-
-pub(crate) fn add_route(
-    host: &mut Host,
-    iface: IfaceId,
-    (destination, gateway): Route,
-) -> Result<(), ConfigError> {
-    let added = host.add_route(destination, gateway, iface);
-    let Cidr { addr, prefix } = destination;
-    added.map_err(|e| ConfigError(format!("route {addr}/{prefix}: {e}")))
 }
 
 pub(crate) fn wrong(key: &str, value: &str, want: &str) -> ConfigError {
@@ -293,15 +240,8 @@ fn parse_link(value: &str) -> Result<Link, ConfigError> {
 }
 
 pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, ConfigError> {
-    let parse = || {
-        let (addr, prefix) = text.split_once('/')?;
-        let addr: IpAddr = addr.parse().ok()?;
-        let most = if addr.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.parse().ok().filter(|&p| p <= most)?;
-        Some(Cidr { addr, prefix })
-    };
-    let want = "one with a prefix length, such as 10.9.0.2/24 or fd09::2/64";
-    parse().ok_or_else(|| wrong("address", text, want))
+    text.parse()
+        .map_err(|e| ConfigError(format!("address: {e}")))
 }
 
 pub(crate) fn parse_route(text: &str) -> Result<Route, ConfigError> {
@@ -319,14 +259,10 @@ pub(crate) fn parse_gateway(text: &str) -> Result<Route, ConfigError> {
     let gateway: IpAddr = text
         .parse()
         .map_err(|_| wrong("gateway", text, "an address"))?;
-    let addr = match gateway {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    Ok((Cidr { addr, prefix: 0 }, Some(gateway)))
+    Ok((Cidr::all_like(gateway), Some(gateway)))
 }
 
-fn parse_mac(text: &str) -> Result<[u8; 6], ConfigError> {
+fn parse_mac(text: &str) -> Result<Mac, ConfigError> {
     let parse = || {
         let mut mac = [0; 6];
         let mut pieces = text.split(':');
@@ -334,21 +270,10 @@ fn parse_mac(text: &str) -> Result<[u8; 6], ConfigError> {
             *byte = u8::from_str_radix(pieces.next()?, 16).ok()?;
         }
         // A group's address cannot be a sender's.
-        (pieces.next().is_none() && mac[0] & 1 == 0).then_some(mac)
+        (pieces.next().is_none() && mac[0] & 1 == 0).then_some(Mac(mac))
     };
     let want = "the address of one host, such as 02:00:00:00:00:01";
     parse().ok_or_else(|| wrong("mac", text, want))
-}
-
-fn os_seed() -> io::Result<Seed> {
-    let mut bytes = [[0; 8]; 4];
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(bytes.as_flattened_mut()))
-        .map_err(|error| {
-            let text = format!("/dev/urandom cannot be read ({error}): give seed=NUMBER");
-            io::Error::new(error.kind(), text)
-        })?;
-    Ok(Seed(bytes.map(u64::from_ne_bytes)))
 }
 
 #[cfg(test)]
@@ -365,11 +290,11 @@ mod tests {
                     qdisc=tbf rate 100mbit burst 64kb";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.device, DeviceChoice::Tun("fs0".into()));
-        assert_eq!(config.addresses.len(), 2);
-        assert_eq!((config.mtu(), config.gso), (9000, false));
+        assert_eq!(config.net.addresses.len(), 2);
+        assert_eq!((config.mtu(), config.net.gso), (9000, false));
         assert_eq!(config.sysctl.tcp_wmem, [4096, 16_384, 65_536]);
         assert_eq!(config.sysctl.tcp_rmem, [4096, 5000, 6000]);
-        let (destination, gateway) = config.routes[0];
+        let (destination, gateway) = config.net.routes[0];
         assert_eq!(destination.prefix, 16);
         assert_eq!(gateway, Some([10, 0, 0, 9].into()));
     }

@@ -1,11 +1,10 @@
 //! What the lock guards: the calls with their host, the device, and who waits.
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 
-use fullsend_device::Device;
-use fullsend_offload::{Packet, TxToken};
+use fullsend_device::{Device, Outbox};
+use fullsend_offload::Packet;
 use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
@@ -14,8 +13,6 @@ use crate::wait::Waiting;
 
 /// Super-segments asked from the host at once.
 const TX_BATCH: usize = 8;
-/// Packets held for a device that is full before the host is asked for no more.
-const TX_HELD: usize = 64;
 /// Packets sent before somebody looks at what came in, where the device gives anything by itself:
 /// answers that nobody reads overflow its queue.
 const TX_BUDGET: usize = 256;
@@ -28,10 +25,7 @@ pub(crate) struct Shard {
     device: Box<dyn Device>,
     /// A thread of ours reads the device and runs the timers.
     driven: bool,
-    /// Left the host, not yet taken by the device; `tokens` goes with it.
-    tx: VecDeque<Packet>,
-    tokens: VecDeque<TxToken>,
-    out: Vec<Packet>,
+    outbox: Outbox,
     rx: Vec<Packet>,
     /// Packets sent since the device had nothing to receive.
     unanswered: usize,
@@ -55,9 +49,7 @@ impl Shard {
             iface,
             driven: device.fd().is_some(),
             device,
-            tx: VecDeque::new(),
-            tokens: VecDeque::new(),
-            out: Vec::new(),
+            outbox: Outbox::default(),
             rx: Vec::new(),
             unanswered: 0,
             blocked: false,
@@ -132,29 +124,27 @@ impl Shard {
     }
 
     fn send(&mut self, now: Instant) {
-        if self.tokens.len() > self.tx.len() {
+        if self.outbox.has_uncompleted() {
             self.complete(now);
         }
         self.more = false;
-        if !self.tx.is_empty() || self.wants_transmit() {
+        if !self.outbox.is_empty() || self.wants_transmit() {
             self.more = self.push(now);
         }
-        self.blocked = !self.tx.is_empty();
+        self.blocked = !self.outbox.is_empty();
     }
 
     /// True if the host may have more to give and the device would take it.
     fn push(&mut self, now: Instant) -> bool {
         let mut empty = false;
         while !self.driven || self.unanswered < TX_BUDGET {
-            // Back-pressure: a device that is full must not make the host give more.
-            if self.tx.len() < TX_HELD {
+            if self.outbox.has_room() {
                 let host = self.posix.host_mut();
-                host.transmit(now, self.iface, &mut self.out, TX_BATCH);
-                self.unanswered += self.out.len();
-                self.tokens.extend(self.out.iter().map(|p| p.tx));
-                self.queue_out();
+                self.unanswered += self
+                    .outbox
+                    .gather(|out| host.transmit(now, self.iface, out, TX_BATCH));
             }
-            if self.tx.is_empty() {
+            if self.outbox.is_empty() {
                 // What was given may have been for a neighbour who is asked for first: the question
                 // comes with the next round.
                 if mem::replace(&mut empty, true) || !self.wants_transmit() {
@@ -163,41 +153,20 @@ impl Shard {
                 continue;
             }
             empty = false;
-            if let Err(error) = self.device.transmit(&mut self.tx) {
-                // As from a card without a carrier: TCP sends again what matters.
-                let packets = self.tx.len();
-                tracing::warn!(%error, packets, "the device refuses packets; dropped");
-                self.tx.clear();
-            }
+            self.outbox.flush(&mut self.device);
             self.complete(now);
-            if !self.tx.is_empty() || !self.wants_transmit() {
+            if !self.outbox.is_empty() || !self.wants_transmit() {
                 return false;
             }
         }
         true
     }
 
-    /// Puts what the host gave behind what the device has not taken yet.
-    fn queue_out(&mut self) {
-        if self.tx.is_empty() {
-            // The containers change their kinds and keep their memory; no packet moves.
-            let packets = VecDeque::from(mem::take(&mut self.out));
-            self.out = Vec::from(mem::replace(&mut self.tx, packets));
-        } else {
-            self.tx.extend(self.out.drain(..));
-        }
-    }
-
-    /// Tells the host of each packet that the device has taken.
+    /// Tells the host of each packet that the device has finished with.
     fn complete(&mut self, now: Instant) {
-        let unfinished = self.tx.len() + self.device.in_flight();
-        while self.tokens.len() > unfinished {
-            let Some(token) = self.tokens.pop_front() else {
-                return;
-            };
-            if token.socket != 0 {
-                self.posix.host_mut().complete(now, token);
-            }
+        let in_flight = self.device.in_flight();
+        while let Some(token) = self.outbox.next_completed(in_flight) {
+            self.posix.host_mut().complete(now, token);
         }
     }
 }

@@ -208,9 +208,15 @@ impl Stack {
         let iface = shard.iface;
         let host = shard.posix.host_mut();
         match key {
-            "address" => config::add_address(host, now, iface, config::parse_cidr(value)?)?,
-            "route" => config::add_route(host, iface, config::parse_route(value)?)?,
-            "gateway" => config::add_route(host, iface, config::parse_gateway(value)?)?,
+            "address" => host.add_address(now, iface, config::parse_cidr(value)?)?,
+            "route" | "gateway" => {
+                let (destination, gateway) = if key == "route" {
+                    config::parse_route(value)?
+                } else {
+                    config::parse_gateway(value)?
+                };
+                host.add_route(destination, gateway, iface)?;
+            }
             _ => host
                 .set_sysctl(now, key, value)
                 .map_err(|e| config::ConfigError(e.to_string()))?,

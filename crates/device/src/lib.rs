@@ -5,7 +5,9 @@
 //! [`Device::transmit`], and gives the host what [`Device::receive`] brings.
 #![deny(unsafe_code)]
 
+mod entropy;
 mod offload_set;
+mod outbox;
 mod pair;
 mod pcap;
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
@@ -18,34 +20,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::Packet;
 
+pub use entropy::os_seed;
+pub use fullsend_offload::Caps;
 pub use offload_set::{OffloadSet, UnknownOffload};
+pub use outbox::Outbox;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, TapPoint, Tapped};
 pub use tun::{OpenError, Tun, TunBuilder, TunStats, other_address};
 
 /// Largest super-segment, IP header included, bytes: what IPv4's length field can say.
 const GSO_MAX_SIZE: u32 = 65_535;
-
-/// What a device takes and gives beyond plain frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caps {
-    /// What frames begin with.
-    pub link: Link,
-    /// Largest IP packet on the wire, bytes.
-    pub mtu: u32,
-    /// Takes TCP/IPv4 super-segments.
-    pub tso4: bool,
-    /// Takes TCP/IPv6 super-segments.
-    pub tso6: bool,
-    /// Takes UDP super-segments.
-    pub uso: bool,
-    /// Completes transport checksums.
-    pub tx_checksum: bool,
-    /// Largest super-segment, IP header included, bytes.
-    pub gso_max_size: u32,
-}
 
 /// Something that sends and receives packets in batches, without blocking.
 pub trait Device: Send {

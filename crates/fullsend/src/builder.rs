@@ -1,16 +1,15 @@
 //! How a stack is put together.
 
-use std::fs::File;
-use std::io::{self, Error, ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io::{self, Error, ErrorKind};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullsend_device::{Caps, Device, OffloadSet, Tun, TunBuilder};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac, QdiscConfig};
+use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed};
+use fullsend_stack::{Cidr, Host, HostConfig, Mac, NetConfig, ParseCidrError};
 use fullsend_tcp::Sysctl;
-use fullsend_units::{Instant, Nanos, Seed};
+use fullsend_units::{Nanos, Seed};
 
 use crate::clock::Clock;
 use crate::driver::Driver;
@@ -44,19 +43,13 @@ enum Choice {
 pub struct Builder {
     choice: Choice,
     offload: OffloadSet,
-    addresses: Vec<Cidr>,
     kernel_addresses: Vec<Cidr>,
-    routes: Vec<(Cidr, Option<IpAddr>)>,
-    mtu: Option<u32>,
-    mac: Option<[u8; 6]>,
+    net: NetConfig,
     sysctl: Sysctl,
     seed: Option<Seed>,
     link_name: String,
     control: Option<PathBuf>,
     pool_bytes: usize,
-    gso: bool,
-    gro: bool,
-    qdisc: QdiscConfig,
     busy_poll: Option<Nanos>,
     /// The first mistake.
     error: Option<Error>,
@@ -67,19 +60,13 @@ impl Builder {
         Self {
             choice: Choice::None,
             offload: OffloadSet::ALL,
-            addresses: Vec::new(),
             kernel_addresses: Vec::new(),
-            routes: Vec::new(),
-            mtu: None,
-            mac: None,
+            net: NetConfig::default(),
             sysctl: Sysctl::default(),
             seed: None,
             link_name: "link0".to_owned(),
             control: None,
             pool_bytes: POOL_BYTES,
-            gso: true,
-            gro: true,
-            qdisc: QdiscConfig::NoQueue,
             busy_poll: None,
             error: None,
         }
@@ -119,9 +106,9 @@ impl Builder {
     /// An address with its prefix length, as in `"10.9.0.2/24"` or `"fd09::2/64"`. Once for each.
     #[must_use]
     pub fn address(mut self, cidr: &str) -> Self {
-        match parse_cidr(cidr) {
-            Ok(cidr) => self.addresses.push(cidr),
-            Err(error) => self.fail(error),
+        match cidr.parse() {
+            Ok(cidr) => self.net.addresses.push(cidr),
+            Err(error) => self.fail(not_a_cidr(&error)),
         }
         self
     }
@@ -130,9 +117,9 @@ impl Builder {
     /// [`other_address`](crate::other_address) helps to choose. Without any, set it up with `ip`.
     #[must_use]
     pub fn kernel_address(mut self, cidr: &str) -> Self {
-        match parse_cidr(cidr) {
+        match cidr.parse() {
             Ok(cidr) => self.kernel_addresses.push(cidr),
-            Err(error) => self.fail(error),
+            Err(error) => self.fail(not_a_cidr(&error)),
         }
         self
     }
@@ -140,9 +127,9 @@ impl Builder {
     /// Sends what is for `destination` to `gateway`, or straight to the link without one.
     #[must_use]
     pub fn route(mut self, destination: &str, gateway: Option<IpAddr>) -> Self {
-        match parse_cidr(destination) {
-            Ok(cidr) => self.routes.push((cidr, gateway)),
-            Err(error) => self.fail(error),
+        match destination.parse() {
+            Ok(cidr) => self.net.routes.push((cidr, gateway)),
+            Err(error) => self.fail(not_a_cidr(&error)),
         }
         self
     }
@@ -151,21 +138,22 @@ impl Builder {
     #[must_use]
     pub fn gateway(mut self, gateway: impl Into<IpAddr>) -> Self {
         let gateway = gateway.into();
-        self.routes.push((any_of(gateway), Some(gateway)));
+        let destination = Cidr::all_like(gateway);
+        self.net.routes.push((destination, Some(gateway)));
         self
     }
 
     /// Largest IP packet, bytes; the device's own unless told otherwise.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
-        self.mtu = Some(mtu);
+        self.net.mtu = Some(mtu);
         self
     }
 
     /// Our hardware address on a TAP; made from the seed unless told otherwise.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
-        self.mac = Some(mac);
+        self.net.mac = Some(Mac(mac));
         self
     }
 
@@ -204,14 +192,14 @@ impl Builder {
     /// Builds super-segments (on) or single packets (off) in TCP.
     #[must_use]
     pub fn gso(mut self, on: bool) -> Self {
-        self.gso = on;
+        self.net.gso = on;
         self
     }
 
     /// Coalesces received packets (on) or not (off).
     #[must_use]
     pub fn gro(mut self, on: bool) -> Self {
-        self.gro = on;
+        self.net.gro = on;
         self
     }
 
@@ -220,7 +208,7 @@ impl Builder {
     #[must_use]
     pub fn qdisc(mut self, config: &str) -> Self {
         match config.parse() {
-            Ok(config) => self.qdisc = config,
+            Ok(config) => self.net.qdisc = config,
             Err(error) => self.fail(invalid(&format!("{error}"))),
         }
         self
@@ -273,7 +261,7 @@ impl Builder {
 
     fn open(&self, mut tun: TunBuilder, host: &Host) -> io::Result<Box<dyn Device>> {
         tun = tun.offload(self.offload).pool(host.pool().clone());
-        if let Some(mtu) = self.mtu {
+        if let Some(mtu) = self.net.mtu {
             tun = tun.mtu(mtu);
         }
         for cidr in &self.kernel_addresses {
@@ -302,7 +290,10 @@ impl Builder {
             pool_bytes: self.pool_bytes,
         });
         let device = open(&self, &host)?;
-        let iface = self.set_up(&mut host, seed, device.caps(), clock.now())?;
+        let iface = self
+            .net
+            .set_up(&mut host, clock.now(), device.caps(), seed.0[3])
+            .map_err(io_error)?;
         let engine = Arc::new(Engine::new(clock, kick, host, iface, device));
         engine.name_link(&self.link_name);
         if let Some(path) = &self.control {
@@ -312,101 +303,12 @@ impl Builder {
         runtime.spawn(Driver::new(engine, self.busy_poll)?);
         Ok(Stack::new(handle))
     }
-
-    /// Gives the host its interface, addresses and routes.
-    fn set_up(&self, host: &mut Host, seed: Seed, caps: Caps, now: Instant) -> io::Result<IfaceId> {
-        let mtu = self.mtu.unwrap_or(caps.mtu);
-        let least = if self.addresses.iter().any(|a| a.addr.is_ipv6()) {
-            1280
-        } else {
-            576
-        };
-        if !(least..=65_535).contains(&mtu) {
-            return Err(invalid(&format!(
-                "mtu {mtu} is out of range: choose {least} to 65535"
-            )));
-        }
-        let iface = host.add_interface(IfaceConfig {
-            link: caps.link,
-            mac: self.mac.map_or_else(|| Mac::local(seed.0[3]), Mac),
-            mtu,
-            tso4: caps.tso4,
-            tso6: caps.tso6,
-            uso: caps.uso,
-            tx_checksum: caps.tx_checksum,
-            gso_max_size: caps.gso_max_size,
-            gso: self.gso,
-            gro: self.gro,
-            qdisc: self.qdisc,
-        });
-        for &cidr in &self.addresses {
-            host.add_address(now, iface, cidr).map_err(io_error)?;
-        }
-        for &(destination, gateway) in &self.routes {
-            host.add_route(destination, gateway, iface)
-                .map_err(io_error)?;
-        }
-        Ok(iface)
-    }
 }
 
 fn invalid(text: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, text)
 }
 
-fn os_seed() -> io::Result<Seed> {
-    let mut bytes = [[0; 8]; 4];
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(bytes.as_flattened_mut()))
-        .map_err(|error| {
-            let text = format!("/dev/urandom cannot be read ({error}): give a seed with .seed(..)");
-            Error::new(error.kind(), text)
-        })?;
-    Ok(Seed(bytes.map(u64::from_ne_bytes)))
-}
-
-/// All addresses of the gateway's family.
-fn any_of(gateway: IpAddr) -> Cidr {
-    let addr = match gateway {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    Cidr { addr, prefix: 0 }
-}
-
-fn parse_cidr(text: &str) -> io::Result<Cidr> {
-    let parse = || {
-        let (addr, prefix) = text.split_once('/')?;
-        let addr: IpAddr = addr.parse().ok()?;
-        let most = if addr.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.parse().ok().filter(|&p| p <= most)?;
-        Some(Cidr { addr, prefix })
-    };
-    parse().ok_or_else(|| {
-        invalid(&format!(
-            "{text:?} is not an address with a prefix length, such as 10.9.0.2/24 or fd09::2/64"
-        ))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_cidr;
-
-    #[test]
-    fn addresses_with_prefix_and_nothing_else() {
-        assert_eq!(parse_cidr("10.0.0.1/24").unwrap().prefix, 24);
-        assert_eq!(parse_cidr("fd00::1/128").unwrap().prefix, 128);
-        for wrong in [
-            "10.0.0.1",
-            "10.0.0.1/33",
-            "fd00::1/129",
-            "x/1",
-            "10.0.0.1/-1",
-            "",
-        ] {
-            let text = parse_cidr(wrong).unwrap_err().to_string();
-            assert!(text.contains(&format!("{wrong:?}")), "{text}");
-        }
-    }
+fn not_a_cidr(error: &ParseCidrError) -> Error {
+    invalid(&error.to_string())
 }

@@ -5,7 +5,6 @@ mod inspect;
 mod tests;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ops::Deref;
@@ -15,8 +14,8 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use fullsend_device::{Device, Tapped};
-use fullsend_offload::{Packet, TxToken};
+use fullsend_device::{Device, Outbox, Tapped};
+use fullsend_offload::Packet;
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -26,8 +25,6 @@ use crate::control::Control;
 
 /// Super-segments asked from the host at once.
 const TX_BATCH: usize = 8;
-/// Packets held for a device that is full before the host is asked for no more.
-const TX_HELD: usize = 64;
 /// Packets sent, or a batch more, before somebody looks at what came in. Where software cuts
 /// super-segments into packets, each two bring an ACK, and while nobody reads them the kernel's
 /// queue overflows and drops them.
@@ -113,14 +110,11 @@ pub(crate) struct Shard {
     tap: Option<u64>,
     /// Recordings begun.
     taps: u64,
-    /// Left the host, not yet taken by the device; `tokens` goes with it.
-    tx: VecDeque<Packet>,
-    tokens: VecDeque<TxToken>,
+    outbox: Outbox,
     /// How often the host had begun to hold writes until a completion.
     throttled: u64,
     /// When `send` was called last.
     now: Instant,
-    out: Vec<Packet>,
     rx: Vec<Packet>,
     /// Packets sent since the device had nothing to receive.
     unanswered: usize,
@@ -170,11 +164,9 @@ impl Engine {
             device: Tapped::off(device),
             tap: None,
             taps: 0,
-            tx: VecDeque::new(),
-            tokens: VecDeque::new(),
+            outbox: Outbox::default(),
             throttled: 0,
             now: Instant::ZERO,
-            out: Vec::new(),
             rx: Vec::new(),
             unanswered: 0,
             blocked: false,
@@ -461,7 +453,7 @@ impl Shard {
     }
 
     fn is_flushed(&self) -> bool {
-        self.tx.is_empty() && self.host.tcp_unflushed() == 0
+        self.outbox.is_empty() && self.host.tcp_unflushed() == 0
     }
 
     fn receive(&mut self, now: Instant, max: usize) -> io::Result<usize> {
@@ -480,7 +472,7 @@ impl Shard {
 
     #[inline]
     fn has_to_send(&self) -> bool {
-        !self.tx.is_empty() || self.host.wants_transmit(self.iface)
+        !self.outbox.is_empty() || self.host.wants_transmit(self.iface)
     }
 
     /// Moves what the host lets go to the device, until one of them has enough.
@@ -488,12 +480,12 @@ impl Shard {
     fn send(&mut self, now: Instant) -> After {
         let mut after = After::default();
         self.now = now;
-        if self.tokens.len() > self.tx.len() {
+        if self.outbox.has_uncompleted() {
             self.complete(now);
         }
         if self.has_to_send() {
             after.more = self.push(now);
-            let blocked = !self.tx.is_empty();
+            let blocked = !self.outbox.is_empty();
             after.kick = after.more || (blocked && !self.blocked);
             self.blocked = blocked;
         }
@@ -514,51 +506,28 @@ impl Shard {
     /// True if the host may have more to give and the device would take it.
     fn push(&mut self, now: Instant) -> bool {
         while self.unanswered < TX_BUDGET {
-            // Back-pressure: a device that is full must not make the host give more.
-            if self.tx.len() < TX_HELD {
-                self.host.transmit(now, self.iface, &mut self.out, TX_BATCH);
-                self.unanswered += self.out.len();
-                self.tokens.extend(self.out.iter().map(|p| p.tx));
-                self.queue_out();
+            if self.outbox.has_room() {
+                self.unanswered += self
+                    .outbox
+                    .gather(|out| self.host.transmit(now, self.iface, out, TX_BATCH));
             }
-            if self.tx.is_empty() {
+            if self.outbox.is_empty() {
                 return false;
             }
-            if let Err(error) = self.device.transmit(&mut self.tx) {
-                // As from a card without a carrier: TCP sends again what matters.
-                let packets = self.tx.len();
-                tracing::warn!(%error, packets, "the device refuses packets; dropped");
-                self.tx.clear();
-            }
+            self.outbox.flush(&mut self.device);
             self.complete(now);
-            if !self.tx.is_empty() || !self.host.wants_transmit(self.iface) {
+            if !self.outbox.is_empty() || !self.host.wants_transmit(self.iface) {
                 return false;
             }
         }
         true
     }
 
-    /// Puts what the host gave behind what the device has not taken yet.
-    fn queue_out(&mut self) {
-        if self.tx.is_empty() {
-            // The containers change their kinds and keep their memory; no packet moves.
-            let packets = VecDeque::from(mem::take(&mut self.out));
-            self.out = Vec::from(mem::replace(&mut self.tx, packets));
-        } else {
-            self.tx.extend(self.out.drain(..));
-        }
-    }
-
-    /// Tells the host of each packet that the device has taken.
+    /// Tells the host of each packet that the device has finished with.
     fn complete(&mut self, now: Instant) {
-        let unfinished = self.tx.len() + self.device.in_flight();
-        while self.tokens.len() > unfinished {
-            let Some(token) = self.tokens.pop_front() else {
-                return;
-            };
-            if token.socket != 0 {
-                self.host.complete(now, token);
-            }
+        let in_flight = self.device.in_flight();
+        while let Some(token) = self.outbox.next_completed(in_flight) {
+            self.host.complete(now, token);
         }
     }
 }

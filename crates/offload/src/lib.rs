@@ -43,6 +43,7 @@
 extern crate alloc;
 
 mod bytes;
+mod caps;
 mod checksum;
 mod ecn;
 mod gro;
@@ -55,6 +56,7 @@ mod parse;
 mod testing;
 mod tunnel;
 
+pub use caps::Caps;
 pub use gro::{Gro, GroConfig, GroStats};
 pub use gso::segment;
 pub use header::HeaderBuf;

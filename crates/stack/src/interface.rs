@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use fullsend_offload::{
-    Checksum, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, TxToken, segment,
+    Caps, Checksum, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, TxToken, segment,
 };
 use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_tcp::DeviceCaps;
@@ -58,6 +58,23 @@ pub(crate) const LOOPBACK: u16 = u16::MAX;
 const OUT_LIMIT: usize = 1000;
 
 impl IfaceConfig {
+    /// All that a device can do, with super-segments both ways and no queue.
+    pub const fn over(caps: Caps, mac: Mac) -> Self {
+        Self {
+            link: caps.link,
+            mac,
+            mtu: caps.mtu,
+            tso4: caps.tso4,
+            tso6: caps.tso6,
+            uso: caps.uso,
+            tx_checksum: caps.tx_checksum,
+            gso_max_size: caps.gso_max_size,
+            gso: true,
+            gro: true,
+            qdisc: QdiscConfig::NoQueue,
+        }
+    }
+
     pub(crate) const fn loopback() -> Self {
         Self {
             link: Link::Ip,

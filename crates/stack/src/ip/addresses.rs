@@ -1,7 +1,11 @@
 //! Our addresses, and which of them a packet should come from.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 
 use crate::demux::Addr;
 
@@ -14,7 +18,51 @@ pub struct Cidr {
     pub prefix: u8,
 }
 
+/// Not an address with a prefix length; the text names the value and the mend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseCidrError(String);
+
+impl fmt::Display for ParseCidrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text) = self;
+        write!(
+            f,
+            "{text:?} is not an address with a prefix length, such as 10.9.0.2/24 or fd09::2/64"
+        )
+    }
+}
+
+impl core::error::Error for ParseCidrError {}
+
+impl FromStr for Cidr {
+    type Err = ParseCidrError;
+
+    fn from_str(text: &str) -> Result<Self, ParseCidrError> {
+        let parse = || {
+            let (addr, prefix) = text.split_once('/')?;
+            let (addr, prefix) = (addr.parse().ok()?, prefix.parse().ok()?);
+            Some(Self { addr, prefix }).filter(Self::is_valid)
+        };
+        parse().ok_or_else(|| ParseCidrError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.prefix)
+    }
+}
+
 impl Cidr {
+    /// All addresses of that one's family: the destination of a default route.
+    pub const fn all_like(addr: IpAddr) -> Self {
+        let addr = match addr {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        Self { addr, prefix: 0 }
+    }
+
     /// `ip` lies in this network.
     pub fn contains(&self, ip: IpAddr) -> bool {
         common_prefix(self.addr, ip).is_some_and(|bits| bits >= self.prefix)
@@ -104,14 +152,13 @@ impl Addresses {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+    use alloc::string::ToString;
+
     use super::{Addresses, Cidr};
 
     fn cidr(text: &str) -> Cidr {
-        let (addr, prefix) = text.split_once('/').unwrap();
-        Cidr {
-            addr: addr.parse().unwrap(),
-            prefix: prefix.parse().unwrap(),
-        }
+        text.parse().unwrap()
     }
 
     #[test]
@@ -121,7 +168,23 @@ mod tests {
         assert!(cidr("0.0.0.0/0").contains("1.2.3.4".parse().unwrap()));
         assert!(!cidr("0.0.0.0/0").contains("::1".parse().unwrap()));
         assert!(cidr("fd00::/64").contains("fd00::9".parse().unwrap()));
-        assert!(!cidr("10.0.0.0/33").is_valid() && cidr("::/128").is_valid());
+    }
+
+    #[test]
+    fn an_address_with_its_prefix_and_nothing_else() {
+        assert_eq!(cidr("10.0.0.1/24").prefix, 24);
+        assert_eq!(cidr("fd00::1/128").to_string(), "fd00::1/128");
+        for wrong in [
+            "10.0.0.1",
+            "10.0.0.1/33",
+            "fd00::1/129",
+            "x/1",
+            "10.0.0.1/-1",
+            "",
+        ] {
+            let error = wrong.parse::<Cidr>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
     }
 
     #[test]

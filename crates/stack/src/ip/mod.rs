@@ -21,7 +21,7 @@ use fullsend_offload::{Gro, GroConfig, Link, Packet, Tunnels};
 use fullsend_units::Instant;
 
 pub(crate) use addresses::Addresses;
-pub use addresses::Cidr;
+pub use addresses::{Cidr, ParseCidrError};
 pub(crate) use icmp::{Icmp, Problem};
 pub(crate) use input::IpMeta;
 pub(crate) use neighbour::Neighbours;
@@ -137,9 +137,6 @@ fn check_cidr(cidr: Cidr) -> Result<(), StackError> {
         return Ok(());
     }
     let most = if cidr.addr.is_ipv4() { 32 } else { 128 };
-    let text = format!(
-        "{}/{}: a prefix length is from 0 to {most}",
-        cidr.addr, cidr.prefix
-    );
+    let text = format!("{cidr}: a prefix length is from 0 to {most}");
     Err(StackError::Config(text))
 }

@@ -115,11 +115,7 @@ mod tests {
     }
 
     fn cidr(text: &str) -> Cidr {
-        let (addr, prefix) = text.split_once('/').unwrap();
-        Cidr {
-            addr: ip(addr),
-            prefix: prefix.parse().unwrap(),
-        }
+        text.parse().unwrap()
     }
 
     fn via(iface: u16, neighbour: &str) -> NextHop {

@@ -1,0 +1,21 @@
+//! The operating system's random numbers.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use fullsend_units::Seed;
+
+/// A seed that nobody can guess.
+///
+/// # Errors
+/// `/dev/urandom` cannot be read.
+pub fn os_seed() -> io::Result<Seed> {
+    let mut bytes = [[0; 8]; 4];
+    File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(bytes.as_flattened_mut()))
+        .map_err(|error| {
+            let text = format!("/dev/urandom cannot be read ({error}): choose a seed");
+            io::Error::new(error.kind(), text)
+        })?;
+    Ok(Seed(bytes.map(u64::from_ne_bytes)))
+}

@@ -1,0 +1,161 @@
+//! What left a host and its device has not finished with, and which of it is to be completed (TSQ).
+
+use std::collections::VecDeque;
+use std::mem;
+
+use fullsend_offload::{Packet, TxToken};
+
+use crate::Device;
+
+/// Packets held for a device that is full before the host should be asked for no more.
+const HELD: usize = 64;
+
+/// The packets between a host and its device, in order.
+///
+/// A driver [`gather`](Self::gather)s what the host gives while the outbox [`has_room`](Self::has_room),
+/// [`flush`](Self::flush)es it to the device, and completes each
+/// [`next_completed`](Self::next_completed) token at the host.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Not yet taken by the device.
+    packets: VecDeque<Packet>,
+    /// Of all that is in `packets` or in flight at the device.
+    tokens: VecDeque<TxToken>,
+    gathered: Vec<Packet>,
+}
+
+impl Outbox {
+    /// The device has taken everything.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Back-pressure: a device that is full must not make the host give more.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.packets.len() < HELD
+    }
+
+    /// The device may have finished packets that the host has not been told of.
+    #[inline]
+    pub fn has_uncompleted(&self) -> bool {
+        self.tokens.len() > self.packets.len()
+    }
+
+    /// Takes what `give` appends behind what the device has not taken yet; how many packets.
+    #[inline]
+    pub fn gather(&mut self, give: impl FnOnce(&mut Vec<Packet>)) -> usize {
+        give(&mut self.gathered);
+        let given = self.gathered.len();
+        self.tokens.extend(self.gathered.iter().map(|p| p.tx));
+        if self.packets.is_empty() {
+            // The containers change their kinds and keep their memory; no packet moves.
+            let packets = VecDeque::from(mem::take(&mut self.gathered));
+            self.gathered = Vec::from(mem::replace(&mut self.packets, packets));
+        } else {
+            self.packets.extend(self.gathered.drain(..));
+        }
+        given
+    }
+
+    /// Gives the device as much as it takes. Should it fail, everything is dropped, as by a card
+    /// without a carrier: TCP sends again what matters.
+    #[inline]
+    pub fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
+        if let Err(error) = device.transmit(&mut self.packets) {
+            let packets = self.packets.len();
+            tracing::warn!(%error, packets, "the device refuses packets; dropped");
+            self.packets.clear();
+        }
+    }
+
+    /// The next packet that the device has finished with and that a socket waits for, with
+    /// `in_flight` of those that it took still on their way.
+    #[inline]
+    pub fn next_completed(&mut self, in_flight: usize) -> Option<TxToken> {
+        let unfinished = self.packets.len() + in_flight;
+        while self.tokens.len() > unfinished {
+            let token = self.tokens.pop_front()?;
+            if token.socket != 0 {
+                return Some(token);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+
+    use fullsend_buf::Slice;
+    use fullsend_offload::Caps;
+
+    use super::*;
+
+    /// Takes so many packets a call, or fails.
+    struct Narrow(io::Result<usize>);
+
+    impl Device for Narrow {
+        fn caps(&self) -> Caps {
+            unreachable!("nobody asks")
+        }
+
+        fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+            match &self.0 {
+                Ok(n) => batch.drain(..*n.min(&batch.len())),
+                Err(error) => return Err(error.kind().into()),
+            };
+            Ok(())
+        }
+
+        fn receive(&mut self, _: &mut Vec<Packet>, _: usize) -> io::Result<usize> {
+            Ok(0)
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    fn packet(socket: u64) -> Packet {
+        let mut packet = Packet::from_frame(Slice::copied_from(&[0x45; 20]));
+        packet.tx.socket = socket;
+        packet
+    }
+
+    fn completed(outbox: &mut Outbox, in_flight: usize) -> Vec<u64> {
+        std::iter::from_fn(|| outbox.next_completed(in_flight))
+            .map(|token| token.socket)
+            .collect()
+    }
+
+    #[test]
+    fn sockets_hear_of_their_packets_in_order_and_once() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.gather(|out| out.extend([1, 0, 2].map(packet))), 3);
+        assert_eq!(completed(&mut outbox, 0), []);
+        outbox.flush(&mut Narrow(Ok(2)));
+        assert!(!outbox.is_empty() && outbox.has_uncompleted());
+        assert_eq!(completed(&mut outbox, 2), [], "on their way");
+        assert_eq!(outbox.gather(|out| out.push(packet(3))), 1, "behind 2");
+        assert_eq!(completed(&mut outbox, 0), [1]);
+        assert!(!outbox.has_uncompleted());
+        outbox.flush(&mut Narrow(Ok(9)));
+        assert!(outbox.is_empty());
+        assert_eq!(completed(&mut outbox, 0), [2, 3]);
+        assert_eq!(completed(&mut outbox, 0), []);
+    }
+
+    #[test]
+    fn what_a_broken_device_refuses_is_dropped_and_completed() {
+        let mut outbox = Outbox::default();
+        outbox.gather(|out| out.extend((0..64).map(|_| packet(5))));
+        assert!(!outbox.has_room());
+        outbox.flush(&mut Narrow(Err(io::ErrorKind::BrokenPipe.into())));
+        assert!(outbox.is_empty() && outbox.has_room());
+        assert_eq!(completed(&mut outbox, 0), [5; 64]);
+    }
+}
