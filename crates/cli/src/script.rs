@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fullsend_script::{Family, families, parse, run};
+use fullsend_script::{Family, Library, families, parse, run, run_through};
 
 /// What `fullsend script` takes.
 #[derive(Args)]
@@ -22,6 +22,17 @@ pub(crate) struct ScriptArgs {
     /// Run in one way only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a script allows.
     #[arg(long, value_name = "FAMILY", value_parser = family)]
     ip_version: Option<Family>,
+    /// Play through this library, as packetdrill does, not in this process (docs/packetdrill.md).
+    #[arg(long, value_name = "LIBRARY", alias = "so_filename")]
+    so: Option<PathBuf>,
+    /// Flags for that library.
+    #[arg(
+        long,
+        value_name = "KEY=VALUE,...",
+        alias = "so_flags",
+        requires = "so"
+    )]
+    so_flags: Option<String>,
 }
 
 fn family(text: &str) -> Result<Family, String> {
@@ -37,9 +48,12 @@ pub(crate) fn run_scripts(args: &ScriptArgs) -> Result<()> {
     for path in &args.files {
         collect(path, &mut files)?;
     }
+    let flags = args.so_flags.as_deref();
+    let library = args.so.as_deref().map(|path| Library::open(path, flags));
+    let library = library.transpose().map_err(anyhow::Error::msg)?;
     let mut failed = 0;
     for file in &files {
-        failed += usize::from(!one(file, args)?);
+        failed += usize::from(!one(file, args, library.as_ref())?);
     }
     if files.len() > 1 {
         println!("{} of {} scripts passed", files.len() - failed, files.len());
@@ -68,7 +82,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn one(path: &Path, args: &ScriptArgs) -> Result<bool> {
+fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool> {
     let name = path.display();
     let text = fs::read_to_string(path).with_context(|| name.to_string())?;
     let script = match parse(&text).and_then(|script| families(&script).map(|f| (script, f))) {
@@ -84,7 +98,11 @@ fn one(path: &Path, args: &ScriptArgs) -> Result<bool> {
     }
     let mut passed = true;
     for family in runs {
-        match run(&script, family) {
+        let result = match library {
+            Some(library) => run_through(library, &script, family),
+            None => run(&script, family),
+        };
+        match result {
             Ok(report) => {
                 println!("{name}: {} passed", family.name());
                 let skipped = report.skipped.iter();

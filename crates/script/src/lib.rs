@@ -4,12 +4,13 @@
 //! and which socket calls an application makes, each with its time. Sequence numbers are relative.
 //! It runs in virtual time, over IPv4, IPv6 and IPv4 under IPv6 sockets. The syntax is that of
 //! packetdrill, so that a script that runs here runs there too; `docs/scripts.md` describes it.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod code;
 mod constants;
 mod error;
 mod info;
+mod library;
 pub mod parse;
 mod run;
 pub mod script;
@@ -18,5 +19,6 @@ pub mod tcp_option;
 
 pub use code::check_code;
 pub use error::{Pos, ScriptError};
+pub use library::Library;
 pub use parse::parse;
-pub use run::{Failure, Family, Report, families, run};
+pub use run::{Failure, Family, Report, families, run, run_through};

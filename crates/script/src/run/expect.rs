@@ -5,7 +5,7 @@ use fullsend_wire::numbers::protocol;
 use super::flow::{flag_text, segment_text};
 use super::inject::{first_byte, pattern_bytes};
 use super::live::{Datagram, LiveSegment};
-use super::world::Sent;
+use super::target::Sent;
 use super::{LOOK_AHEAD, Runner, Window};
 use crate::error::{Pos, ScriptError};
 use crate::script::{Body, EcnSpec, IpSpec, Nanos, Packet, Seconds, Segment};
@@ -112,21 +112,21 @@ impl Runner<'_> {
     /// Puts back a packet that was taken too early.
     fn unsee(&mut self, seen: &Seen) {
         let bytes = seen.ip.emit();
-        self.world.sent.push_front(Sent { at: seen.at, bytes });
+        self.target.sent().push_front(Sent { at: seen.at, bytes });
     }
 
     /// The next packet of the flow under test, sent by `until`.
     fn next_seen(&mut self, until: Nanos) -> Result<Option<Seen>, ScriptError> {
         loop {
-            while let Some(sent) = self.world.sent.pop_front() {
+            while let Some(sent) = self.target.sent().pop_front() {
                 if let Some(seen) = self.about(&sent)? {
                     return Ok(Some(seen));
                 }
             }
-            if self.world.now() >= until {
+            if self.target.now() >= until {
                 return Ok(None);
             }
-            if self.world.step(until) {
+            if self.target.step_to_packet(until) {
                 self.retry()?;
             }
             self.give_up_pending()?;
@@ -178,7 +178,7 @@ impl Runner<'_> {
 
     /// Adds what was sent and not looked at to the trace.
     pub(super) fn note_unseen(&mut self) {
-        while let Some(sent) = self.world.sent.pop_front() {
+        while let Some(sent) = self.target.sent().pop_front() {
             let at = sent.at;
             if let Ok(Some(seen)) = self.about(&sent) {
                 self.log_at(

@@ -43,7 +43,7 @@ impl Runner<'_> {
         if datagram.payload.len() > usize::from(u16::MAX) - 20 {
             return Err(ScriptError::new(pos, "the packet is longer than IP allows"));
         }
-        self.world.receive(&datagram.emit());
+        self.target.receive(&datagram.emit());
         Ok(())
     }
 

@@ -6,7 +6,8 @@ mod expect;
 mod flow;
 mod inject;
 mod live;
-mod settings;
+pub(crate) mod settings;
+pub(crate) mod target;
 mod world;
 
 use std::collections::BTreeMap;
@@ -16,14 +17,15 @@ use calls::{Files, Progress, Step};
 use flow::Flow;
 use settings::Settings;
 pub use settings::{Family, families};
+use target::Target;
 use world::World;
 
 use crate::code::{self, Scope};
 use crate::constants::constant;
 use crate::error::{Pos, ScriptError};
 use crate::info::TcpInfo;
+use crate::library::{Drill, Library};
 use crate::script::{Action, Call, Event, Nanos, Script, Seconds, Time};
-use crate::shell::{self, Wish};
 
 /// What a run that succeeded has to tell.
 #[derive(Clone, Debug, Default)]
@@ -70,11 +72,35 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs `script` once.
+/// Runs `script` once, in virtual time.
 ///
 /// # Errors
 /// The first thing that was not as the script has it.
 pub fn run(script: &Script, family: Family) -> Result<Report, Box<Failure>> {
+    play(script, family, |settings| {
+        Ok(Box::new(World::new(settings)?))
+    })
+}
+
+/// Runs `script` once through `library`, as packetdrill does.
+///
+/// # Errors
+/// The first thing that was not as the script has it.
+pub fn run_through(
+    library: &Library,
+    script: &Script,
+    family: Family,
+) -> Result<Report, Box<Failure>> {
+    play(script, family, |settings| {
+        Ok(Box::new(Drill::new(library, settings)?))
+    })
+}
+
+fn play(
+    script: &Script,
+    family: Family,
+    target: impl FnOnce(&Settings) -> Result<Box<dyn Target>, String>,
+) -> Result<Report, Box<Failure>> {
     let fail = |error: ScriptError, line: String, report: Report| {
         Box::new(Failure {
             family: family.name(),
@@ -84,7 +110,7 @@ pub fn run(script: &Script, family: Family) -> Result<Report, Box<Failure>> {
             skipped: report.skipped,
         })
     };
-    let mut runner = Runner::new(script, family)
+    let mut runner = Runner::new(script, family, target)
         .map_err(|error| fail(error, String::new(), Report::default()))?;
     for event in &script.events {
         if let Err(error) = runner.event(event) {
@@ -109,7 +135,7 @@ struct Pending<'a> {
 
 pub(crate) struct Runner<'a> {
     settings: Settings,
-    world: World,
+    target: Box<dyn Target>,
     files: Files,
     flows: Vec<Flow>,
     /// The flow that packets are about.
@@ -149,14 +175,21 @@ struct Window {
     any: bool,
 }
 
+fn at_start(message: String) -> ScriptError {
+    ScriptError::new(Pos { line: 1, column: 1 }, message)
+}
+
 impl<'a> Runner<'a> {
-    fn new(script: &Script, family: Family) -> Result<Self, ScriptError> {
+    fn new(
+        script: &Script,
+        family: Family,
+        target: impl FnOnce(&Settings) -> Result<Box<dyn Target>, String>,
+    ) -> Result<Self, ScriptError> {
         let settings = Settings::new(script, family)?;
-        let world = World::new(&settings)
-            .map_err(|message| ScriptError::new(Pos { line: 1, column: 1 }, message))?;
+        let target = target(&settings).map_err(at_start)?;
         Ok(Self {
             settings,
-            world,
+            target,
             files: Files::default(),
             flows: Vec::new(),
             under_test: None,
@@ -185,7 +218,7 @@ impl<'a> Runner<'a> {
             action => {
                 self.advance(window.from)?;
                 let at = if window.any {
-                    self.world.now()
+                    self.target.now()
                 } else {
                     window.from
                 };
@@ -199,7 +232,7 @@ impl<'a> Runner<'a> {
 
     fn window(&self, event: &Event) -> Window {
         let (from, to, any) = match event.time {
-            Time::Any => (self.world.now(), self.world.now() + LOOK_AHEAD, true),
+            Time::Any => (self.target.now(), self.target.now() + LOOK_AHEAD, true),
             Time::At(at) => (at, at, false),
             Time::Between(from, to) => (from, to, false),
             Time::After(gap) => (self.last + gap, self.last + gap, false),
@@ -227,7 +260,9 @@ impl<'a> Runner<'a> {
                 self.start_call(event, call)
             }
             Action::Shell(command) => {
-                self.shell(command);
+                let skipped = self.target.command(command);
+                let skipped = skipped.map_err(|what| ScriptError::new(event.pos, what))?;
+                self.report.skipped.extend(skipped);
                 Ok(())
             }
             Action::Code(text, pos) => self.code(text, *pos),
@@ -236,42 +271,26 @@ impl<'a> Runner<'a> {
 
     /// Adds a line to the trace.
     fn log(&mut self, text: &str) {
-        let now = Seconds(self.world.now());
+        let now = Seconds(self.target.now());
         self.report.trace.push(format!("{now} {text}"));
     }
 
     /// Lets time pass up to `to`.
     fn advance(&mut self, to: Nanos) -> Result<(), ScriptError> {
-        while self.world.now() < to {
-            if self.world.step(to) {
+        while self.target.now() < to {
+            if self.target.step(to) {
                 self.retry()?;
             }
             self.give_up_pending()?;
         }
         // What is due at this very moment.
-        while self.world.step(to) {
+        while self.target.step(to) {
             self.retry()?;
-            if self.world.now() > to {
+            if self.target.now() > to {
                 break;
             }
         }
         Ok(())
-    }
-
-    fn shell(&mut self, command: &str) {
-        for wish in shell::wishes(command) {
-            match wish {
-                Wish::Nothing => {}
-                Wish::Sysctl(key, value) => {
-                    let now = self.world.instant();
-                    if let Err(error) = self.world.posix.host_mut().set_sysctl(now, &key, &value) {
-                        self.report.skipped.push(format!("{key}={value}: {error}"));
-                    }
-                }
-                Wish::Unknown(text) => self.report.skipped.push(text),
-            }
-        }
-        self.world.settle();
     }
 
     fn code(&mut self, text: &str, pos: Pos) -> Result<(), ScriptError> {
@@ -296,17 +315,15 @@ impl<'a> Runner<'a> {
                 "there is no socket to ask for TCP_INFO",
             ));
         };
-        let handle = self.files.handle(fd, pos)?;
+        let handle = self.files.fd(fd, pos)?;
         let mut bytes = vec![0; 280];
-        let now = self.world.instant();
         let (level, name) = (
             constant("SOL_TCP").unwrap_or(0) as i32,
             constant("TCP_INFO").unwrap_or(0) as i32,
         );
         let len = self
-            .world
-            .posix
-            .getsockopt(now, handle, level, name, &mut bytes)
+            .target
+            .getsockopt_of_code(handle, level, name, &mut bytes)
             .map_err(|errno| ScriptError::new(pos, format!("TCP_INFO: {errno}")))?;
         bytes.truncate(len);
         Ok(bytes)
@@ -316,11 +333,16 @@ impl<'a> Runner<'a> {
         // One call at a time, as one thread makes them.
         if let Some(pending) = &self.pending {
             let end = pending.end + self.settings.tolerance;
-            self.advance(end)?;
+            if self.target.wait_for_call() {
+                self.retry_now()?;
+            } else {
+                self.advance(end)?;
+            }
         }
-        let mut progress = Progress::new(self.world.now());
+        self.target.may_wait(call.end.is_some());
+        let mut progress = Progress::new(self.target.now());
         let step = self.attempt(event.pos, call, &mut progress)?;
-        self.world.settle();
+        self.target.settle();
         let end = match (call.end, event.time) {
             (None, _) => None,
             (Some(end), Time::After(_) | Time::AfterBetween(..)) => Some(self.last + end),
@@ -345,14 +367,14 @@ impl<'a> Runner<'a> {
 
     /// A call without an end in the script blocks all else, as it does in packetdrill.
     fn wait(&mut self) -> Result<(), ScriptError> {
-        let limit = self.world.now() + LOOK_AHEAD;
+        let limit = self.target.now() + LOOK_AHEAD;
         while let Some(pending) = &self.pending {
             let pos = pending.pos;
             let until = pending.progress.deadline.unwrap_or(limit);
-            self.world.step(until.min(limit));
+            self.target.step(until.min(limit));
             self.retry()?;
             self.give_up_pending()?;
-            if self.world.now() >= limit && self.pending.is_some() {
+            if self.target.now() >= limit && self.pending.is_some() {
                 let message = "the call blocks; give it the time at which it returns (t...end)";
                 return Err(ScriptError::new(pos, message));
             }
@@ -362,12 +384,11 @@ impl<'a> Runner<'a> {
 
     /// The stack has moved: perhaps the pending call can go on.
     fn retry(&mut self) -> Result<(), ScriptError> {
-        let mut ready = Vec::new();
-        self.world.posix.take_ready(&mut ready);
-        if ready.is_empty() {
-            return Ok(());
+        if self.target.take_ready() {
+            self.retry_now()
+        } else {
+            Ok(())
         }
-        self.retry_now()
     }
 
     fn retry_now(&mut self) -> Result<(), ScriptError> {
@@ -375,7 +396,7 @@ impl<'a> Runner<'a> {
             return Ok(());
         };
         let step = self.attempt(pending.pos, pending.call, &mut pending.progress)?;
-        self.world.settle();
+        self.target.settle();
         match step {
             Step::Blocks => {
                 self.pending = Some(pending);
@@ -396,7 +417,7 @@ impl<'a> Runner<'a> {
         let Some(pending) = &self.pending else {
             return Ok(());
         };
-        let now = self.world.now();
+        let now = self.target.now();
         if pending
             .progress
             .deadline
@@ -405,7 +426,7 @@ impl<'a> Runner<'a> {
             return self.retry_now();
         }
         let (pos, end) = (pending.pos, pending.end);
-        if now > end + self.settings.tolerance {
+        if now > end + self.settings.tolerance && !self.target.waits_itself() {
             let message = format!("{} has not returned by {}", pending.call.name, Seconds(end));
             return Err(ScriptError::new(pos, message));
         }
@@ -413,7 +434,7 @@ impl<'a> Runner<'a> {
     }
 
     fn check_end(&mut self, pos: Pos, end: Option<Nanos>) -> Result<(), ScriptError> {
-        let now = self.world.now();
+        let now = self.target.returned_at();
         let Some(end) = end else { return Ok(()) };
         let tolerance = self.settings.tolerance.max((end - self.last) / 8);
         if (now - end).abs() <= tolerance {
@@ -427,13 +448,17 @@ impl<'a> Runner<'a> {
     fn finish(&mut self) -> Result<(), ScriptError> {
         if let Some(pending) = &self.pending {
             let (pos, end) = (pending.pos, pending.end);
-            self.advance(end + self.settings.tolerance)?;
+            if self.target.wait_for_call() {
+                self.retry_now()?;
+            } else {
+                self.advance(end + self.settings.tolerance)?;
+            }
             if self.pending.is_some() {
                 let message = format!("the call has not returned by {}", Seconds(end));
                 return Err(ScriptError::new(pos, message));
             }
         }
         self.note_unseen();
-        Ok(())
+        self.target.finish().map_err(at_start)
     }
 }

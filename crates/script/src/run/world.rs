@@ -1,36 +1,34 @@
 //! The stack in virtual time, and the device it believes to have.
 
+mod sockets;
+
 use std::collections::VecDeque;
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Link, Packet, segment};
-use fullsend_posix::Posix;
+use fullsend_posix::{Handle, Posix};
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
 use super::settings::Settings;
+use super::target::{Sent, Target};
 use crate::script::Nanos;
+use crate::shell::{self, Wish};
 
 /// The host's clock when the script's stands at 0.
 const BASE: u64 = 1_000_000_000;
 /// Most packets that one moment may bring; more is a storm.
 const STORM: usize = 100_000;
 
-/// A packet that the stack sent.
-#[derive(Clone, Debug)]
-pub(crate) struct Sent {
-    pub(crate) at: Nanos,
-    /// From the IP header on.
-    pub(crate) bytes: Vec<u8>,
-}
-
 pub(crate) struct World {
-    pub(crate) posix: Posix,
+    posix: Posix,
+    /// What descriptors stand for.
+    handles: Vec<Handle>,
     iface: IfaceId,
     now: Nanos,
     /// What left, oldest first, not yet looked at.
-    pub(crate) sent: VecDeque<Sent>,
+    sent: VecDeque<Sent>,
     scratch: Vec<Packet>,
     /// Deliver super-segments whole.
     whole: bool,
@@ -67,6 +65,7 @@ impl World {
         host.add_route(everywhere, None, iface).map_err(config)?;
         Ok(Self {
             posix: Posix::new(host),
+            handles: Vec::new(),
             iface,
             now: 0,
             sent: VecDeque::new(),
@@ -75,39 +74,9 @@ impl World {
         })
     }
 
-    /// The script's clock.
-    pub(crate) fn now(&self) -> Nanos {
-        self.now
-    }
-
-    /// The script's time of a moment on the host's clock.
-    pub(crate) fn script_time(host: i64) -> Nanos {
-        host - BASE as i64
-    }
-
     /// The host's clock.
-    pub(crate) fn instant(&self) -> Instant {
+    fn instant(&self) -> Instant {
         Instant::from_nanos(BASE + self.now.max(0) as u64)
-    }
-
-    /// Something was done to the stack: take what it has to send.
-    pub(crate) fn settle(&mut self) {
-        let now = self.instant();
-        let before = self.sent.len();
-        loop {
-            self.posix
-                .host_mut()
-                .transmit(now, self.iface, &mut self.scratch, 64);
-            if self.scratch.is_empty() || self.sent.len() - before > STORM {
-                return;
-            }
-            let batch: Vec<Packet> = self.scratch.drain(..).collect();
-            for packet in batch {
-                let token = packet.tx;
-                self.keep(packet);
-                self.posix.host_mut().complete(now, token);
-            }
-        }
     }
 
     fn keep(&mut self, packet: Packet) {
@@ -127,14 +96,6 @@ impl World {
         }
     }
 
-    /// A packet arrives, from the IP header on.
-    pub(crate) fn receive(&mut self, bytes: &[u8]) {
-        let now = self.instant();
-        let mut frames = vec![Packet::from_frame(Slice::copied_from(bytes))];
-        self.posix.host_mut().receive(now, self.iface, &mut frames);
-        self.settle();
-    }
-
     /// When the stack has something to do by itself, in the script's time.
     fn next_deadline(&self) -> Option<Nanos> {
         let first = self.posix.host().poll_deadline()?;
@@ -143,10 +104,18 @@ impl World {
         }
         Some((first.as_nanos().saturating_sub(BASE) as Nanos).max(self.now))
     }
+}
 
-    /// Lets time pass up to the stack's next own event, but not beyond `end`; true if there was
-    /// such an event.
-    pub(crate) fn step(&mut self, end: Nanos) -> bool {
+impl Target for World {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn script_time(&self, stamp: i64) -> Nanos {
+        stamp - BASE as i64
+    }
+
+    fn step(&mut self, end: Nanos) -> bool {
         let next = self.next_deadline().filter(|next| *next <= end);
         let moved = next.is_none_or(|next| next > self.now);
         self.now = next.unwrap_or(end).max(self.now);
@@ -161,5 +130,53 @@ impl World {
             self.now += 1000;
         }
         true
+    }
+
+    fn settle(&mut self) {
+        let now = self.instant();
+        let before = self.sent.len();
+        loop {
+            self.posix
+                .host_mut()
+                .transmit(now, self.iface, &mut self.scratch, 64);
+            if self.scratch.is_empty() || self.sent.len() - before > STORM {
+                return;
+            }
+            let batch: Vec<Packet> = self.scratch.drain(..).collect();
+            for packet in batch {
+                let token = packet.tx;
+                self.keep(packet);
+                self.posix.host_mut().complete(now, token);
+            }
+        }
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        let now = self.instant();
+        let mut frames = vec![Packet::from_frame(Slice::copied_from(bytes))];
+        self.posix.host_mut().receive(now, self.iface, &mut frames);
+        self.settle();
+    }
+
+    fn sent(&mut self) -> &mut VecDeque<Sent> {
+        &mut self.sent
+    }
+
+    fn command(&mut self, command: &str) -> Result<Vec<String>, String> {
+        let mut skipped = Vec::new();
+        for wish in shell::wishes(command) {
+            match wish {
+                Wish::Nothing => {}
+                Wish::Sysctl(key, value) => {
+                    let now = self.instant();
+                    if let Err(error) = self.posix.host_mut().set_sysctl(now, &key, &value) {
+                        skipped.push(format!("{key}={value}: {error}"));
+                    }
+                }
+                Wish::Unknown(text) => skipped.push(text),
+            }
+        }
+        self.settle();
+        Ok(skipped)
     }
 }

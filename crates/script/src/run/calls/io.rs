@@ -1,11 +1,12 @@
 //! Sending and receiving.
 
 use fullsend_posix::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_OOB, MSG_PEEK, MSG_TRUNC};
-use fullsend_posix::{Errno, Handle, Received, SockAddr};
+use fullsend_posix::{Errno, SockAddr};
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
 use super::super::inject::pattern_bytes;
+use super::super::target::{Fd, Sending, Wait};
 use super::{Progress, Step, arg};
 use crate::error::Pos;
 use crate::script::{Call, Expr, ExprKind};
@@ -16,7 +17,7 @@ const MAX_LEN: usize = 1 << 28;
 /// What a sending or receiving call is about.
 struct Io<'c> {
     fd: i64,
-    handle: Handle,
+    handle: Fd,
     /// The lengths of its buffers.
     lens: Vec<usize>,
     /// The text it sends or expects, if the script has it.
@@ -130,12 +131,14 @@ impl Runner<'_> {
         };
         self.odd_data |= io.flags & MSG_OOB != 0;
         let parts = split(&data, &io.lens, progress.done);
-        let now = self.world.instant();
-        let posix = &mut self.world.posix;
-        let result = match call.name.as_str() {
-            "write" | "writev" => posix.write(now, io.handle, &parts),
-            _ => posix.sendmsg(now, io.handle, &parts, io.flags, io.dest, &control),
+        let sending = Sending {
+            name: &call.name,
+            parts: &parts,
+            flags: io.flags,
+            dest: io.dest,
+            control: &control,
         };
+        let result = self.target.send_call(io.handle, sending);
         Ok(self.sent(&io, total, result, progress))
     }
 
@@ -146,7 +149,7 @@ impl Runner<'_> {
         result: core::result::Result<usize, Errno>,
         progress: &mut Progress,
     ) -> Step {
-        let waits = self.waits(io.handle) && io.flags & MSG_DONTWAIT == 0;
+        let waits = self.target.waits(io.handle) && io.flags & MSG_DONTWAIT == 0;
         match result {
             Ok(len) => {
                 progress.done += len;
@@ -165,7 +168,7 @@ impl Runner<'_> {
     }
 
     fn wait_for_rest(&mut self, io: &Io<'_>, progress: &mut Progress) -> Step {
-        match self.wait_for(progress, io.handle, "SO_SNDTIMEO") {
+        match self.wait_for(progress, io.handle, Wait::Send) {
             Step::Returned(Err(_)) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
             step => step,
         }
@@ -184,20 +187,15 @@ impl Runner<'_> {
         let mut buffers: Vec<Vec<u8>> = io.lens.iter().map(|len| vec![0; *len]).collect();
         let mut parts: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         let mut control = vec![0; if io.header.is_some() { 1024 } else { 0 }];
-        let now = self.world.instant();
-        let posix = &mut self.world.posix;
-        let result = match call.name.as_str() {
-            "read" | "readv" => posix.read(now, io.handle, &mut parts).map(|len| Received {
-                len,
-                ..Received::default()
-            }),
-            _ => posix.recvmsg(now, io.handle, &mut parts, io.flags, &mut control),
-        };
-        let waits = self.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
+        let (flags, handle) = (io.flags, io.handle);
+        let result = self
+            .target
+            .receive_call(&call.name, handle, &mut parts, flags, &mut control);
+        let waits = self.target.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
         let received = match result {
             Ok(received) => received,
             Err(Errno::EAGAIN) if waits => {
-                return Ok(self.wait_for(progress, io.handle, "SO_RCVTIMEO"));
+                return Ok(self.wait_for(progress, io.handle, Wait::Receive));
             }
             Err(error) => return Ok(Step::Returned(Err(error))),
         };

@@ -2,7 +2,6 @@
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
-use super::super::world::World;
 use crate::script::{Expr, ExprKind, Field};
 
 /// Bytes of `struct cmsghdr`.
@@ -110,7 +109,7 @@ impl Runner<'_> {
         let (Some(seconds), Some(nanos)) = (word(0), word(8)) else {
             return wrong(data.pos, "the time stamp is too short");
         };
-        let at = World::script_time(seconds * 1_000_000_000 + nanos);
+        let at = self.target.script_time(seconds * 1_000_000_000 + nanos);
         if (at - want).abs() <= self.settings.tolerance {
             return Ok(());
         }

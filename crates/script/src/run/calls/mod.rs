@@ -1,4 +1,4 @@
-//! System calls: the script's over the posix layer.
+//! System calls: the script's, made on its target.
 
 mod io;
 mod message;
@@ -9,10 +9,11 @@ mod socket;
 
 use std::collections::BTreeMap;
 
-use fullsend_posix::{Errno, Handle};
+use fullsend_posix::Errno;
 
 use super::Runner;
 use super::args::{Result, wrong};
+use super::target::Fd;
 use crate::constants::{errno, errno_name};
 use crate::error::Pos;
 use crate::script::{Call, Expr, Nanos};
@@ -20,12 +21,12 @@ use crate::script::{Call, Expr, Nanos};
 /// The script's descriptors.
 #[derive(Default, Debug)]
 pub(crate) struct Files {
-    open: BTreeMap<i64, Handle>,
+    open: BTreeMap<i64, Fd>,
     last: Option<i64>,
 }
 
 impl Files {
-    pub(crate) fn handle(&self, fd: i64, pos: Pos) -> Result<Handle> {
+    pub(crate) fn fd(&self, fd: i64, pos: Pos) -> Result<Fd> {
         match self.open.get(&fd) {
             Some(handle) => Ok(*handle),
             None => wrong(pos, format!("descriptor {fd} is not open")),
@@ -120,25 +121,20 @@ impl Runner<'_> {
     }
 
     /// The handle that an argument names.
-    fn fd(&self, pos: Pos, call: &Call, index: usize) -> Result<(i64, Handle)> {
+    fn fd(&self, pos: Pos, call: &Call, index: usize) -> Result<(i64, Fd)> {
         let expr = arg(pos, call, index)?;
         let fd = self.int(expr)?;
-        Ok((fd, self.files.handle(fd, expr.pos)?))
+        Ok((fd, self.files.fd(fd, expr.pos)?))
     }
 
     /// A new descriptor gets the name that the script has for it.
-    fn name(&mut self, call: &Call, handle: Handle, is_socket: bool) -> Result<i64> {
+    fn name(&mut self, call: &Call, handle: Fd, is_socket: bool) -> Result<i64> {
         let fd = self.int(&call.result)?;
         self.files.open.insert(fd, handle);
         if is_socket {
             self.files.last = Some(fd);
         }
         Ok(fd)
-    }
-
-    /// The socket would rather wait than say EAGAIN.
-    fn waits(&self, handle: Handle) -> bool {
-        !self.world.posix.is_nonblocking(handle).unwrap_or(true)
     }
 
     /// What a call gave, against what the script has.

@@ -15,11 +15,7 @@ impl Runner<'_> {
         if let Some(len) = call.args.get(4).filter(|len| !len.is_any()) {
             value.resize(self.number(len)?, 0);
         }
-        let now = self.world.instant();
-        let done = self
-            .world
-            .posix
-            .setsockopt(now, handle, level, name, &value);
+        let done = self.target.setsockopt(handle, level, name, &value);
         Ok(done.into())
     }
 
@@ -35,11 +31,7 @@ impl Runner<'_> {
             self.number(len_arg)?
         };
         let mut got = vec![0; len.min(4096)];
-        let now = self.world.instant();
-        let done = self
-            .world
-            .posix
-            .getsockopt(now, handle, level, name, &mut got);
+        let done = self.target.getsockopt(handle, level, name, &mut got);
         let done = match done {
             Ok(len) => len,
             Err(error) => return Ok(Step::Returned(Err(error))),
@@ -101,7 +93,7 @@ impl Runner<'_> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let request = self.int(arg(pos, call, 1)?)? as u32;
         let expected = call.args.get(2);
-        let got = match self.world.posix.ioctl(handle, request, 0) {
+        let got = match self.target.ioctl(handle, request) {
             Ok(got) => got,
             Err(error) => return Ok(Step::Returned(Err(error))),
         };

@@ -1,9 +1,10 @@
 //! Pipes, and splices between them and sockets.
 
-use fullsend_posix::{Errno, Handle};
+use fullsend_posix::Errno;
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
+use super::super::target::{Fd, Wait};
 use super::{Progress, Step, arg};
 use crate::constants::constant;
 use crate::error::Pos;
@@ -17,7 +18,7 @@ impl Runner<'_> {
             return wrong(pos, "expected two descriptors, as in pipe([5, 6])");
         };
         let names = [self.int(reader)?, self.int(writer)?];
-        match self.world.posix.pipe(false) {
+        match self.target.pipe() {
             Ok((reader, writer)) => {
                 self.files.open.insert(names[0], reader);
                 self.files.open.insert(names[1], writer);
@@ -37,23 +38,24 @@ impl Runner<'_> {
         let (to_fd, to) = self.fd(pos, call, 2)?;
         let len: usize = self.number(arg(pos, call, 4)?)?;
         let flags = self.flags(arg(pos, call, 5)?)? as u32;
-        let now = self.world.instant();
-        match self.world.posix.splice(now, from, to, len, flags) {
+        match self.target.splice(from, to, len, flags) {
             Ok(len) => {
                 self.streams.entry(from_fd).or_default().read += len as u64;
                 self.streams.entry(to_fd).or_default().written += len as u64;
                 Ok(Step::Returned(Ok(len as i64)))
             }
-            Err(Errno::EAGAIN) if !is_nonblocking(flags) && self.waits(from) && self.waits(to) => {
+            Err(Errno::EAGAIN)
+                if !is_nonblocking(flags) && self.target.waits(from) && self.target.waits(to) =>
+            {
                 Ok(self.wait_for_either(progress, from, to))
             }
             Err(error) => Ok(Step::Returned(Err(error))),
         }
     }
 
-    fn wait_for_either(&mut self, progress: &mut Progress, from: Handle, to: Handle) -> Step {
-        let _ = self.world.posix.poll_events(to);
-        self.wait_for(progress, from, "SO_RCVTIMEO")
+    fn wait_for_either(&mut self, progress: &mut Progress, from: Fd, to: Fd) -> Step {
+        self.target.watch(to);
+        self.wait_for(progress, from, Wait::Receive)
     }
 }
 

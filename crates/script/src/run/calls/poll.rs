@@ -1,10 +1,10 @@
 //! `poll` and epoll sets.
 
-use fullsend_posix::EpollEvent;
-use fullsend_posix::abi::{EPOLLERR, EPOLLHUP};
+use fullsend_posix::{EpollEvent, Errno};
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
+use super::super::target::PollLine;
 use super::{Progress, Step, arg};
 use crate::error::Pos;
 use crate::script::{Call, Expr, ExprKind, Nanos};
@@ -13,50 +13,54 @@ impl Runner<'_> {
     pub(super) fn poll(&mut self, pos: Pos, call: &Call, progress: &mut Progress) -> Result<Step> {
         let entries = arg(pos, call, 0)?;
         let timeout: i64 = self.int(arg(pos, call, 2)?)?;
-        let mut ready = 0;
-        let mut differs = None;
+        let mut lines = Vec::new();
         for entry in entries.items()? {
-            let number = |name: &str| -> Result<Option<i64>> {
-                match entry.field(name)? {
-                    Some(field) => Ok(Some(self.int(&field.value)?)),
-                    None => Ok(None),
-                }
-            };
-            let (fd, events) = (number("fd")?.unwrap_or(-1), number("events")?.unwrap_or(0));
-            let want = number("revents")?;
-            let handle = self.files.handle(fd, entry.pos)?;
-            let got = self.world.posix.poll_events(handle).unwrap_or(EPOLLERR);
-            let got = i64::from(got) & (events | i64::from(EPOLLERR | EPOLLHUP)) & 0xffff;
-            ready += i64::from(got != 0);
-            if want.is_some_and(|want| want != got) {
-                let want = want.unwrap_or(0);
-                differs = Some((
-                    entry.pos,
-                    format!("revents are {got:#x}, expected {want:#x}"),
-                ));
-            }
+            let number = |name: &str| self.part_number(entry, name);
+            let fd = number("fd")?.unwrap_or(-1);
+            lines.push(PollLine {
+                fd: self.files.fd(fd, entry.pos)?,
+                events: number("events")?.unwrap_or(0) as u16,
+                revents: 0,
+            });
         }
+        let ready = match self.target.poll(&mut lines, timeout as i32) {
+            Ok(ready) => ready,
+            Err(Errno::EAGAIN) => return Ok(Step::Blocks),
+            Err(error) => return Ok(Step::Returned(Err(error))),
+        };
         if ready == 0 && self.may_wait(progress, timeout) {
             return Ok(Step::Blocks);
         }
-        match differs {
-            Some((pos, message)) => wrong(pos, message),
-            None => Ok(Step::Returned(Ok(ready))),
+        for (entry, line) in entries.items()?.iter().zip(lines) {
+            let (got, want) = (i64::from(line.revents), self.part_number(entry, "revents")?);
+            if let Some(want) = want.filter(|want| *want != got) {
+                let message = format!("revents are {got:#x}, expected {want:#x}");
+                return wrong(entry.pos, message);
+            }
         }
+        Ok(Step::Returned(Ok(ready as i64)))
+    }
+
+    fn part_number(&self, structure: &Expr, name: &str) -> Result<Option<i64>> {
+        let field = structure.field(name)?;
+        field.map(|field| self.int(&field.value)).transpose()
     }
 
     /// A wait of `timeout` milliseconds is not over.
     pub(super) fn may_wait(&self, progress: &mut Progress, timeout: i64) -> bool {
+        if self.target.waits_itself() {
+            return false;
+        }
         if timeout > 0 {
             let gap: Nanos = timeout.saturating_mul(1_000_000);
             progress.deadline = Some(progress.start.saturating_add(gap));
         }
-        let over = |deadline| self.world.now() >= deadline;
+        let over = |deadline| self.target.now() >= deadline;
         timeout < 0 || timeout > 0 && !progress.deadline.is_some_and(over)
     }
 
     pub(super) fn epoll_create(&mut self, call: &Call) -> Result<Step> {
-        match self.world.posix.epoll_create() {
+        match self.target.epoll_create() {
             Ok(handle) => Ok(Step::Returned(Ok(self.name(call, handle, false)?))),
             Err(error) => Ok(Step::Returned(Err(error))),
         }
@@ -74,11 +78,8 @@ impl Runner<'_> {
             Some(expr) => self.epoll_event(expr)?,
             None => EpollEvent::default(),
         };
-        Ok(self
-            .world
-            .posix
-            .epoll_ctl(set, operation, handle, event)
-            .into())
+        let done = self.target.epoll_ctl(set, operation, handle, event);
+        Ok(done.into())
     }
 
     /// `{events=EPOLLIN, fd=4}`; the number may be called fd, ptr, u32 or u64.
@@ -105,9 +106,9 @@ impl Runner<'_> {
         let most: usize = self.number(arg(pos, call, 2)?)?;
         let timeout = self.int(arg(pos, call, 3)?)?;
         let mut events = vec![EpollEvent::default(); most.min(1024)];
-        let now = self.world.instant();
-        let found = match self.world.posix.epoll_wait(now, set, &mut events) {
+        let found = match self.target.epoll_wait(set, &mut events, timeout as i32) {
             Ok(found) => found,
+            Err(Errno::EAGAIN) => return Ok(Step::Blocks),
             Err(error) => return Ok(Step::Returned(Err(error))),
         };
         if found == 0 && self.may_wait(progress, timeout) {

@@ -1,11 +1,11 @@
 //! Making, connecting and closing sockets.
 
-use fullsend_posix::abi::EPOLLERR;
 use fullsend_posix::{Errno, SockAddr};
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
 use super::super::flow::Flow;
+use super::super::target::{Fd, Wait};
 use super::{Progress, Step, arg};
 use crate::constants::constant;
 use crate::error::Pos;
@@ -24,7 +24,7 @@ impl Runner<'_> {
         };
         let kind = self.flags(arg(pos, call, 1)?)?;
         let protocol = self.number(arg(pos, call, 2)?)?;
-        match self.world.posix.socket(domain, kind, protocol) {
+        match self.target.socket(domain, kind, protocol) {
             Ok(handle) => Ok(Step::Returned(Ok(self.name(call, handle, true)?))),
             Err(error) => Ok(Step::Returned(Err(error))),
         }
@@ -33,19 +33,15 @@ impl Runner<'_> {
     pub(super) fn bind(&mut self, pos: Pos, call: &Call) -> Result<Step> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let addr = self.address(arg(pos, call, 1)?, self.local_addr())?;
-        let now = self.world.instant();
-        Ok(self.world.posix.bind(now, handle, addr).into())
+        Ok(self.target.bind(handle, addr).into())
     }
 
     pub(super) fn listen(&mut self, pos: Pos, call: &Call) -> Result<Step> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let backlog = self.flags(arg(pos, call, 1)?)?;
-        let now = self.world.instant();
-        let done = self.world.posix.listen(now, handle, backlog);
+        let done = self.target.listen(handle, backlog);
         if done.is_ok() {
-            let addr = self.world.posix.getsockname(handle).ok();
-            let port = addr.and_then(SockAddr::canonical).map(|addr| addr.port());
-            self.listening = port;
+            self.listening = self.target.port(handle);
             // The next SYN is for this one.
             if self
                 .under_test
@@ -68,8 +64,7 @@ impl Runner<'_> {
             Some(flags) => self.flags(flags)?,
             None => 0,
         };
-        let now = self.world.instant();
-        match self.world.posix.accept4(now, listener, flags) {
+        match self.target.accept4(listener, flags) {
             Ok((handle, peer)) => {
                 let fd = self.name(call, handle, true)?;
                 let port = peer.canonical().map(|addr| addr.port());
@@ -83,8 +78,8 @@ impl Runner<'_> {
                 self.streams.remove(&fd);
                 Ok(Step::Returned(Ok(fd)))
             }
-            Err(Errno::EAGAIN) if self.waits(listener) => {
-                Ok(self.wait_for(progress, listener, "SO_RCVTIMEO"))
+            Err(Errno::EAGAIN) if self.target.waits(listener) => {
+                Ok(self.wait_for(progress, listener, Wait::Receive))
             }
             Err(error) => Ok(Step::Returned(Err(error))),
         }
@@ -99,10 +94,9 @@ impl Runner<'_> {
         let (fd, handle) = self.fd(pos, call, 0)?;
         let addr = self.address(arg(pos, call, 1)?, self.remote_addr())?;
         self.connecting(fd, addr);
-        let now = self.world.instant();
-        match self.world.posix.connect(now, handle, addr) {
-            Err(Errno::EINPROGRESS | Errno::EALREADY) if self.waits(handle) => {
-                Ok(self.wait_for(progress, handle, "SO_SNDTIMEO"))
+        match self.target.connect(handle, addr) {
+            Err(Errno::EINPROGRESS | Errno::EALREADY) if self.target.waits(handle) => {
+                Ok(self.wait_for(progress, handle, Wait::Send))
             }
             result => Ok(result.into()),
         }
@@ -137,8 +131,7 @@ impl Runner<'_> {
         _progress: &mut Progress,
     ) -> Result<Step> {
         let (fd, handle) = self.fd(pos, call, 0)?;
-        let now = self.world.instant();
-        let done = self.world.posix.close(now, handle);
+        let done = self.target.close(handle);
         self.files.open.remove(&fd);
         self.streams.remove(&fd);
         for flow in self.flows.iter_mut().filter(|flow| flow.fd == Some(fd)) {
@@ -151,8 +144,7 @@ impl Runner<'_> {
     pub(super) fn shutdown(&mut self, pos: Pos, call: &Call) -> Result<Step> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let how = self.flags(arg(pos, call, 1)?)?;
-        let now = self.world.instant();
-        Ok(self.world.posix.shutdown(now, handle, how).into())
+        Ok(self.target.shutdown(handle, how).into())
     }
 
     pub(super) fn fcntl(&mut self, pos: Pos, call: &Call) -> Result<Step> {
@@ -160,52 +152,28 @@ impl Runner<'_> {
         let command = arg(pos, call, 1)?;
         let number = self.int(command)?;
         if Some(number) == constant("F_GETFL") {
-            let nonblocking = self.world.posix.is_nonblocking(handle);
+            let nonblocking = self.target.is_nonblocking(handle);
             let flags = nonblocking.map(|on| O_RDWR | if on { O_NONBLOCK } else { 0 });
             return Ok(Step::Returned(flags));
         }
         if Some(number) == constant("F_SETFL") {
             let on = self.int(arg(pos, call, 2)?)? & O_NONBLOCK != 0;
-            return Ok(self.world.posix.set_nonblocking(handle, on).into());
+            return Ok(self.target.set_nonblocking(handle, on).into());
         }
         wrong(command.pos, "fcntl knows F_GETFL and F_SETFL")
     }
 
     /// A call on `handle` waits, up to its time-out.
-    pub(super) fn wait_for(
-        &mut self,
-        progress: &mut Progress,
-        handle: fullsend_posix::Handle,
-        option: &str,
-    ) -> Step {
+    pub(super) fn wait_for(&mut self, progress: &mut Progress, handle: Fd, wait: Wait) -> Step {
         if progress.deadline.is_none() {
-            progress.deadline = self.timeout(handle, option).map(|gap| progress.start + gap);
+            let span = self.target.time_out(handle, wait);
+            progress.deadline = span.map(|span| progress.start + span);
         }
-        // It is woken by what it waits for.
-        let _ = self.world.posix.poll_events(handle).unwrap_or(EPOLLERR);
-        if progress
-            .deadline
-            .is_some_and(|deadline| self.world.now() >= deadline)
-        {
+        self.target.watch(handle);
+        let now = self.target.now();
+        if progress.deadline.is_some_and(|deadline| now >= deadline) {
             return Step::Returned(Err(Errno::EAGAIN));
         }
         Step::Blocks
-    }
-
-    /// `SO_RCVTIMEO` or `SO_SNDTIMEO`, if it is set.
-    fn timeout(&mut self, handle: fullsend_posix::Handle, option: &str) -> Option<i64> {
-        let mut bytes = [0; 16];
-        let (level, name) = (constant("SOL_SOCKET")?, constant(option)?);
-        let now = self.world.instant();
-        let len = self
-            .world
-            .posix
-            .getsockopt(now, handle, level as i32, name as i32, &mut bytes)
-            .ok()?;
-        let word = |at: usize| -> Option<i64> {
-            Some(i64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-        };
-        let nanos = word(0)? * 1_000_000_000 + word(8)? * 1000;
-        (len == 16 && nanos > 0).then_some(nanos)
     }
 }

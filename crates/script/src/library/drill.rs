@@ -1,0 +1,247 @@
+//! One run of a library: its clock, its packets, the script's commands.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::table::Table;
+use super::thread::CallThread;
+use super::{Done, Job, Library};
+use crate::run::settings::Settings;
+use crate::run::target::{Fd, Sent, Target};
+use crate::script::Nanos;
+use crate::shell::{self, Wish};
+use fullsend_posix::Errno;
+
+/// packetdrill sleeps until so long before an event and looks at the clock from there on, us.
+const EARLY_US: i64 = 20;
+/// Its buffer for a packet.
+const ROOM: usize = 65_536;
+
+/// A run.
+pub(crate) struct Drill {
+    pub(super) table: Table,
+    pub(super) thread: CallThread,
+    /// The next call may wait.
+    pub(super) may_wait: bool,
+    /// Descriptors that are open, and where those are bound that are.
+    pub(super) open: BTreeSet<i32>,
+    pub(super) ports: BTreeMap<i32, u16>,
+    /// What `MSG_ZEROCOPY` lent.
+    pub(super) lent: Vec<Vec<Vec<u8>>>,
+    /// The library's clock when the script's stands at 0, us.
+    start_us: i64,
+    now_us: i64,
+    returned_us: i64,
+    sent: VecDeque<Sent>,
+    /// Our own, where the library was told of it; else the shell runs the commands.
+    settings: Option<PathBuf>,
+}
+
+impl Drill {
+    pub(crate) fn new(library: &Library, settings: &Settings) -> Result<Self, String> {
+        let given = library.flags.as_deref().unwrap_or("");
+        let whole = given.split(',').any(|flag| flag.starts_with("local="));
+        let file = (!whole).then(settings_file);
+        let flags = match &file {
+            None => given.to_owned(),
+            Some(file) => {
+                let net = settings.local_net();
+                let mut flags = format!(
+                    "local={},prefix={},remote={},mtu={},settings={}",
+                    net.addr,
+                    net.prefix,
+                    settings.remote,
+                    settings.mtu,
+                    file.display()
+                );
+                if !given.is_empty() {
+                    flags = format!("{flags},{given}");
+                }
+                flags
+            }
+        };
+        let table = library.begin(&flags)?;
+        let start_us = table.now_us();
+        Ok(Self {
+            table,
+            thread: CallThread::new(table)?,
+            may_wait: false,
+            open: BTreeSet::new(),
+            ports: BTreeMap::new(),
+            lent: Vec::new(),
+            start_us,
+            now_us: start_us,
+            returned_us: start_us,
+            sent: VecDeque::new(),
+            settings: file,
+        })
+    }
+
+    fn look_at_clock(&mut self) {
+        self.now_us = self.table.now_us();
+    }
+
+    fn script_nanos(&self, us: i64) -> Nanos {
+        (us - self.start_us) * 1000
+    }
+
+    /// Makes a call, or takes the result of the one that waits: `pending` while it does.
+    pub(super) fn call(
+        &mut self,
+        pending: Errno,
+        job: impl FnOnce(&Table) -> Done + Send + 'static,
+    ) -> Result<Done, Errno> {
+        let done = if self.thread.is_busy() {
+            self.thread.take()
+        } else if self.may_wait {
+            let job: Job = Box::new(job);
+            self.thread.begin(job)
+        } else {
+            let mut done = job(&self.table);
+            done.at_us = self.table.now_us();
+            Some(done)
+        };
+        self.look_at_clock();
+        let done = done.ok_or(pending)?;
+        self.returned_us = done.at_us;
+        done.result()
+    }
+
+    /// Appends to the library's settings file.
+    fn set(&self, file: &PathBuf, key: &str, value: &str) -> std::io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)?;
+        writeln!(file, "{key}={value}")
+    }
+}
+
+/// A name that no other run has.
+fn settings_file() -> PathBuf {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let (id, run) = (process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    std::env::temp_dir().join(format!("fullsend-script-{id}-{run}"))
+}
+
+/// As packetdrill does; a command that fails ends the script.
+fn run_by_shell(command: &str) -> Result<(), String> {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command);
+    shell.env("PACKETDRILL_PID", process::id().to_string());
+    let status = shell.status().map_err(|error| format!("sh: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("the command failed, {status}: {command}"))
+}
+
+impl Target for Drill {
+    fn now(&self) -> Nanos {
+        self.script_nanos(self.now_us)
+    }
+
+    fn script_time(&self, stamp: i64) -> Nanos {
+        stamp - self.start_us * 1000
+    }
+
+    fn returned_at(&self) -> Nanos {
+        self.script_nanos(self.returned_us)
+    }
+
+    fn step(&mut self, end: Nanos) -> bool {
+        let end_us = self.start_us + end / 1000;
+        let wait = end_us - EARLY_US - self.now_us;
+        if let Ok(wait @ 1..) = u32::try_from(wait) {
+            // SAFETY: a number.
+            unsafe { (self.table.usleep)(self.table.ud, wait) };
+        }
+        self.look_at_clock();
+        while self.now_us < end_us {
+            self.look_at_clock();
+        }
+        self.thread.is_done()
+    }
+
+    fn step_to_packet(&mut self, end: Nanos) -> bool {
+        let mut buffer = vec![0; ROOM];
+        let (mut count, mut at_us) = (buffer.len(), 0);
+        let start = buffer.as_mut_ptr().cast();
+        // SAFETY: a buffer of so many bytes, and places for two numbers.
+        let got = unsafe {
+            (self.table.netdev_receive)(self.table.ud, start, &raw mut count, &raw mut at_us)
+        };
+        self.look_at_clock();
+        if got != 0 || count == 0 {
+            // It has told why: there is none.
+            return self.step(end);
+        }
+        buffer.truncate(count);
+        let at = self.script_nanos(at_us);
+        self.sent.push_back(Sent { at, bytes: buffer });
+        self.thread.is_done()
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        // SAFETY: so many bytes.
+        unsafe { (self.table.netdev_send)(self.table.ud, bytes.as_ptr().cast(), bytes.len()) };
+        self.look_at_clock();
+    }
+
+    fn sent(&mut self) -> &mut VecDeque<Sent> {
+        &mut self.sent
+    }
+
+    fn command(&mut self, command: &str) -> Result<Vec<String>, String> {
+        let Some(file) = &self.settings else {
+            return run_by_shell(command).map(|()| Vec::new());
+        };
+        let mut skipped = Vec::new();
+        for wish in shell::wishes(command) {
+            match wish {
+                Wish::Nothing => {}
+                Wish::Sysctl(key, value) => self
+                    .set(file, &key, &value)
+                    .map_err(|error| format!("{}: {error}", file.display()))?,
+                Wish::Unknown(text) => skipped.push(text),
+            }
+        }
+        Ok(skipped)
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        for fd in std::mem::take(&mut self.open) {
+            // SAFETY: a descriptor that the library gave, and the script left open. packetdrill
+            // goes past the interface here too.
+            if unsafe { libc::close(fd) } != 0 {
+                let error = std::io::Error::last_os_error();
+                return Err(format!("close({fd}) at the end: {error}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Drill {
+    fn drop(&mut self) {
+        // SAFETY: the last call of this run. A call that still waits fails by it.
+        unsafe { (self.table.free)(self.table.ud) };
+        if let Some(file) = &self.settings {
+            // It is there only if a command set something.
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+impl Drill {
+    /// A descriptor from the library.
+    pub(super) fn opened(&mut self, done: &Done) -> Fd {
+        let fd = done.value as i32;
+        self.open.insert(fd);
+        Fd(fd)
+    }
+}

@@ -1,0 +1,63 @@
+//! What C's calls take, over memory of ours.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use fullsend_posix::SockAddr;
+use libc::{iovec, msghdr, sockaddr, socklen_t};
+
+/// `struct sockaddr` of an address, and how long it is.
+pub(super) struct Name {
+    bytes: [u8; 28],
+    len: socklen_t,
+}
+
+impl Name {
+    pub(super) fn new(addr: SockAddr) -> Self {
+        let (bytes, len) = addr.to_bytes();
+        Self {
+            bytes,
+            // "No address" is a family, which is nought, and room as in any.
+            len: if len == 0 { 16 } else { len as socklen_t },
+        }
+    }
+
+    pub(super) fn get(&self) -> (*const sockaddr, socklen_t) {
+        (self.bytes.as_ptr().cast(), self.len)
+    }
+}
+
+/// Where an address that is not there would be.
+pub(super) fn name_or_null(name: Option<&Name>) -> (*const sockaddr, socklen_t) {
+    name.map_or((ptr::null(), 0), Name::get)
+}
+
+/// `struct iovec` of each part.
+pub(super) fn iovecs(parts: &mut [Vec<u8>]) -> Vec<iovec> {
+    let piece = |part: &mut Vec<u8>| iovec {
+        iov_base: part.as_mut_ptr().cast(),
+        iov_len: part.len(),
+    };
+    parts.iter_mut().map(piece).collect()
+}
+
+/// `struct msghdr` over them.
+pub(super) fn message(
+    name: (*const sockaddr, socklen_t),
+    pieces: &mut [iovec],
+    control: &mut [u8],
+) -> msghdr {
+    // SAFETY: all of it may be zero.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = name.0.cast_mut().cast::<c_void>();
+    message.msg_namelen = name.1;
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len();
+    message.msg_control = if control.is_empty() {
+        ptr::null_mut()
+    } else {
+        control.as_mut_ptr().cast()
+    };
+    message.msg_controllen = control.len();
+    message
+}
