@@ -188,6 +188,11 @@ impl Stack {
         self.shared.lock().0.waiting.has_woken()
     }
 
+    /// A thread sleeps in a call.
+    pub fn has_sleepers(&self) -> bool {
+        self.shared.lock().0.waiting.has_sleepers()
+    }
+
     /// Sets the clock, if it is a [manual](Clock::manual) one and that is later than what it shows.
     pub fn advance_to(&self, at: Instant) {
         self.shared.clock.advance_to(at);

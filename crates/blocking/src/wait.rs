@@ -66,6 +66,11 @@ impl Waiting {
         self.by_handle.values().flatten().any(woken) || self.timed.iter().any(|(_, s)| woken(s))
     }
 
+    /// Somebody sleeps.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        !self.by_handle.is_empty() || !self.timed.is_empty()
+    }
+
     /// When the first of them gives up.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timed.iter().map(|(at, _)| *at).min()

@@ -1,7 +1,6 @@
 //! The socket calls as packetdrill makes them.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
-use std::sync::Arc;
 
 use fullsend_blocking::c::{self, returned};
 use fullsend_blocking::{Errno, Handle, Stack};
@@ -13,20 +12,20 @@ use libc::{
 use crate::files::kernel_close;
 use crate::instance::{Instance, current, end};
 
-/// The run's stack, with what the script's commands changed since the last call.
-fn entered() -> Result<Arc<Instance>, Errno> {
-    let instance = current()?;
-    instance.refresh();
-    Ok(instance)
+/// One call on the run's stack, with what the script's commands changed since the last.
+fn made<R: c::Returned>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::C {
+    returned(|| {
+        let instance = current()?;
+        instance.refresh();
+        let result = call(&instance);
+        instance.returns();
+        result
+    })
 }
 
 /// One call on a descriptor of ours.
 fn on<R: c::Returned>(fd: c_int, call: impl FnOnce(&Stack, Handle) -> Result<R, Errno>) -> R::C {
-    returned(|| {
-        let instance = entered()?;
-        let handle = instance.handle(fd)?;
-        call(&instance.stack, handle)
-    })
+    made(|instance| call(&instance.stack, instance.handle(fd)?))
 }
 
 pub(crate) extern "C" fn free(_: *mut c_void) {
@@ -42,10 +41,7 @@ pub(crate) extern "C" fn socket(
     kind: c_int,
     protocol: c_int,
 ) -> c_int {
-    returned(|| {
-        let instance = entered()?;
-        instance.add(instance.stack.socket(domain, kind, protocol)?)
-    })
+    made(|instance| instance.add(instance.stack.socket(domain, kind, protocol)?))
 }
 
 pub(crate) unsafe extern "C" fn bind(
@@ -61,10 +57,7 @@ pub(crate) unsafe extern "C" fn bind(
 }
 
 pub(crate) extern "C" fn listen(_: *mut c_void, fd: c_int, backlog: c_int) -> c_int {
-    returned(|| {
-        let instance = entered()?;
-        instance.stack.listen(instance.handle(fd)?, backlog)
-    })
+    made(|instance| instance.stack.listen(instance.handle(fd)?, backlog))
 }
 
 pub(crate) unsafe extern "C" fn accept(
@@ -73,8 +66,7 @@ pub(crate) unsafe extern "C" fn accept(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    returned(|| {
-        let instance = entered()?;
+    made(|instance| {
         let handle = instance.handle(fd)?;
         // SAFETY: packetdrill gives what `accept(2)` takes.
         let new = unsafe { c::accept4(&instance.stack, handle, addr, len, 0) }?;
@@ -88,8 +80,7 @@ pub(crate) unsafe extern "C" fn connect(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    returned(|| {
-        let instance = entered()?;
+    made(|instance| {
         let handle = instance.handle(fd)?;
         // SAFETY: packetdrill gives what `connect(2)` takes.
         unsafe { c::connect(&instance.stack, handle, addr, len) }
@@ -261,7 +252,7 @@ pub(crate) unsafe extern "C" fn ioctl(
 }
 
 pub(crate) extern "C" fn close(_: *mut c_void, fd: c_int) -> c_int {
-    returned(|| close_ours(fd))
+    made(|_| close_ours(fd))
 }
 
 /// Closes a descriptor if it is ours; else EBADF.
@@ -311,8 +302,7 @@ pub(crate) unsafe extern "C" fn poll(
     n: nfds_t,
     timeout_ms: c_int,
 ) -> c_int {
-    returned(|| {
-        let instance = entered()?;
+    made(|instance| {
         let handle_of = |fd| instance.handle(fd).ok();
         // SAFETY: packetdrill gives what `poll(2)` takes.
         unsafe { c::poll(&instance.stack, handle_of, files, n, timeout_ms) }
@@ -334,6 +324,7 @@ pub(crate) unsafe extern "C" fn gettimeofday(
 ) -> c_int {
     returned(|| {
         let instance = current()?;
+        instance.looks();
         instance.sleep(Nanos::from_micros(1));
         let micros = Instance::micros(instance.now());
         let value = timeval {
@@ -348,11 +339,10 @@ pub(crate) unsafe extern "C" fn gettimeofday(
 }
 
 pub(crate) extern "C" fn epoll_create(_: *mut c_void, size: c_int) -> c_int {
-    returned(|| {
+    made(|instance| {
         if size <= 0 {
             return Err(Errno::EINVAL);
         }
-        let instance = entered()?;
         instance.add(instance.stack.epoll_create()?)
     })
 }
@@ -364,8 +354,7 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    returned(|| {
-        let instance = entered()?;
+    made(|instance| {
         let (set, handle) = (instance.handle(epfd)?, instance.handle(fd)?);
         // SAFETY: packetdrill gives what `epoll_ctl(2)` takes.
         unsafe { c::epoll_ctl(&instance.stack, set, operation, handle, event) }
@@ -386,11 +375,10 @@ pub(crate) unsafe extern "C" fn epoll_wait(
 }
 
 pub(crate) unsafe extern "C" fn pipe(_: *mut c_void, fds: *mut c_int) -> c_int {
-    returned(|| {
+    made(|instance| {
         if fds.is_null() {
             return Err(Errno::EFAULT);
         }
-        let instance = entered()?;
         let [reader, writer] = c::pipe2(&instance.stack, 0)?;
         let ends = [instance.add(reader)?, instance.add(writer)?];
         // SAFETY: not null, and packetdrill gives room for two.
@@ -417,8 +405,7 @@ pub(crate) unsafe extern "C" fn splice(
     len: usize,
     flags: c_uint,
 ) -> isize {
-    returned(|| {
-        let instance = entered()?;
+    made(|instance| {
         // SAFETY: packetdrill gives null or an offset.
         if unsafe { has_offset(from_offset) || has_offset(to_offset) } {
             return Err(Errno::ESPIPE);

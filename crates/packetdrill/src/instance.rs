@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long};
 use std::io;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fullsend_blocking::{Clock, ConfigError, Errno, Hand, Handle, Outbox, Stack};
@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::files::Files;
 use crate::flags::Flags;
+use crate::idle;
 use crate::settings::Settings;
 
 /// What the clock shows at the start, us since the epoch. Any time would do; the same one makes
@@ -21,6 +22,8 @@ const EPOCH_MICROS: u64 = 1_000_000_000_000_000;
 const TURNS_AT_ONCE: usize = 1000;
 /// How long a thread that was woken may take until it has done what it was woken for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one whose call has returned may take until it looks at the clock.
+const LOOK_PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Instance {
     pub(crate) stack: Stack,
@@ -28,6 +31,11 @@ pub(crate) struct Instance {
     pub(crate) files: Files,
     settings: Mutex<Settings>,
     clock: Clock,
+    /// The thread that began the run, and lets time pass.
+    main: ThreadId,
+    /// Another thread's call has returned. packetdrill asks at once when that was, and so long time
+    /// stands still.
+    returned: Mutex<Option<ThreadId>>,
 }
 
 /// The run's.
@@ -49,6 +57,9 @@ pub(crate) fn end() {
 /// Begins it.
 pub(crate) fn begin(flags: &str) -> io::Result<()> {
     let instance = Arc::new(Instance::new(Flags::parse(flags)?)?);
+    // SAFETY: a system call without arguments.
+    let main = unsafe { libc::gettid() };
+    idle::watch(&instance, main)?;
     *CURRENT.write() = Some(instance);
     Ok(())
 }
@@ -76,6 +87,8 @@ impl Instance {
             files: Files::default(),
             settings: Mutex::new(settings),
             clock,
+            main: thread::current().id(),
+            returned: Mutex::new(None),
         };
         instance.refresh();
         Ok(instance)
@@ -103,12 +116,41 @@ impl Instance {
         (EPOCH_MICROS + at.as_micros()) as c_long
     }
 
-    /// Waits until every thread that was woken has done what it was woken for: time must not pass
-    /// before.
+    /// A call on this thread is about to return.
+    pub(crate) fn returns(&self) {
+        let this = thread::current().id();
+        if this != self.main {
+            *self.returned.lock() = Some(this);
+        }
+    }
+
+    /// This thread looks at the clock.
+    pub(crate) fn looks(&self) {
+        let mut returned = self.returned.lock();
+        if *returned == Some(thread::current().id()) {
+            *returned = None;
+        }
+    }
+
+    /// A thread was woken and has not done what it was woken for, or not looked at the clock.
+    pub(crate) fn is_restless(&self) -> bool {
+        self.stack.has_woken() || self.has_to_look()
+    }
+
+    fn has_to_look(&self) -> bool {
+        let this = thread::current().id();
+        self.returned.lock().is_some_and(|thread| thread != this)
+    }
+
+    /// Waits until nobody is restless: time must not pass before.
     fn rest(&self) {
         let mut waited = Duration::ZERO;
         let step = Duration::from_micros(50);
-        while self.stack.has_woken() && waited < PATIENCE {
+        while self.is_restless() && waited < PATIENCE {
+            if waited > LOOK_PATIENCE {
+                // Whoever it is has no interest in the time.
+                *self.returned.lock() = None;
+            }
             thread::sleep(step);
             waited += step;
         }

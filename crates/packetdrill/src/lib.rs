@@ -10,6 +10,7 @@ mod calls;
 mod checksum;
 mod files;
 mod flags;
+mod idle;
 mod instance;
 mod interface;
 #[cfg(not(test))]
