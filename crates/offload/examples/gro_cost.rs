@@ -7,8 +7,10 @@
 //! ```
 //!
 //! Arguments: shape (`v4`, `v6`, `v6+ext`, `v6-in-v6`, `v4-in-v4`, `vxlan`), number of interleaved
-//! flows, whether transport checksums are known good (`valid`) or verified (`verify`), and packets
-//! of one device poll (44 of each flow unless given). The instructions collected, divided by the packets printed, are those of one packet, flush included.
+//! flows, whether transport checksums are known good (`valid`), verified (`verify`), or known good
+//! of packets that were pushed, as requests and responses are (`pushed`), and packets of one device
+//! poll (44 of each flow unless given). The instructions collected, divided by the packets printed,
+//! are those of one packet, flush included.
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
@@ -33,7 +35,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let name = args.next().unwrap_or_else(|| "v4".into());
     let flows: u16 = args.next().map_or(1, |n| n.parse().expect("flows"));
-    let verify = args.next().is_some_and(|word| word == "verify");
+    let what = args.next().unwrap_or_default();
     let poll: Option<usize> = args.next().map(|n| n.parse().expect("packets"));
     let shape = Shape::ALL.iter().find(|(n, _)| *n == name);
     let (_, shape) = shape.unwrap_or_else(|| panic!("no shape {name}"));
@@ -43,13 +45,17 @@ fn main() {
         max_size: 65_536,
         tunnels: Tunnels::STANDARD,
     });
-    let checksum = if verify {
+    let checksum = if what == "verify" {
         Checksum::Unverified
     } else {
         Checksum::Valid
     };
     let packet = |flow: u16, index: usize| {
-        let frame = shape.frame(flow, index, MSS);
+        let frame = if what == "pushed" {
+            shape.pushed(flow, index, MSS)
+        } else {
+            shape.frame(flow, index, MSS)
+        };
         let mut packet = Packet::from_frame(Slice::copied_from(&frame));
         packet.offload.checksum = checksum;
         packet

@@ -140,7 +140,9 @@ impl Gro {
 
     /// End of the device poll: everything is appended to `out`.
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
-        self.table.complete_all(&mut self.packets);
+        if !self.table.is_empty() {
+            self.table.complete_all(&mut self.packets);
+        }
         if out.is_empty() {
             core::mem::swap(&mut self.packets, out);
         } else {
@@ -219,9 +221,11 @@ impl Gro {
             return false;
         };
         if trusted && self.config.enabled && joins(packet, &walk) {
-            return self.place(now, kept, packet, &walk, guess);
-        }
-        if walk.opaque && self.config.tunnels != Tunnels::NONE {
+            if !(self.table.is_empty() && step::is_last(packet, &walk)) {
+                return self.place(now, kept, packet, &walk, guess);
+            }
+            // There is nothing to join, and nothing will join it.
+        } else if walk.opaque && self.config.tunnels != Tunnels::NONE {
             // It may be of any flow in a tunnel, and must not be overtaken.
             self.table.complete_tunnelled(kept);
         }

@@ -27,12 +27,22 @@ impl Shape {
 
     /// Segment `index` of a flow, `len` bytes of payload.
     pub(crate) fn frame(self, flow: u16, index: usize, len: usize) -> Vec<u8> {
+        self.frame_with(ACK, flow, index, len)
+    }
+
+    /// The same, pushed.
+    #[allow(dead_code, reason = "not every bench has them")]
+    pub(crate) fn pushed(self, flow: u16, index: usize, len: usize) -> Vec<u8> {
+        self.frame_with(ACK | PSH, flow, index, len)
+    }
+
+    fn frame_with(self, flags: u8, flow: u16, index: usize, len: usize) -> Vec<u8> {
         let id = index as u16;
         let v6 = matches!(self, Self::V6 | Self::V6Ext | Self::V6InV6);
         let seq = u32::from(flow)
             .wrapping_mul(0x9e37_79b1)
             .wrapping_add((index * len) as u32);
-        let tcp = tcp(flow, seq, len, v6);
+        let tcp = tcp(flags, flow, seq, len, v6);
         match self {
             Self::V4 => ipv4(6, id, tcp),
             Self::V6 => ipv6(6, tcp),
@@ -44,6 +54,9 @@ impl Shape {
     }
 }
 
+const ACK: u8 = 0x10;
+const PSH: u8 = 0x08;
+
 const V4: [u8; 8] = [10, 0, 0, 1, 10, 0, 0, 2];
 
 fn v6_addresses() -> [u8; 32] {
@@ -52,11 +65,11 @@ fn v6_addresses() -> [u8; 32] {
     both
 }
 
-fn tcp(port: u16, seq: u32, len: usize, v6: bool) -> Vec<u8> {
+fn tcp(flags: u8, port: u16, seq: u32, len: usize, v6: bool) -> Vec<u8> {
     let mut out = port.to_be_bytes().to_vec();
     out.extend([0, 80]);
     out.extend(seq.to_be_bytes());
-    out.extend([0, 0, 0, 7, 0x80, 0x10, 1, 0, 0, 0, 0, 0]);
+    out.extend([0, 0, 0, 7, 0x80, flags, 1, 0, 0, 0, 0, 0]);
     out.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
     out.resize(32 + len, 0x5a);
     let addresses = if v6 { sum(&v6_addresses()) } else { sum(&V4) };

@@ -5,12 +5,24 @@ use fullsend_wire::tcp::TcpFlags;
 
 use super::ids::{Ids, LayerIds};
 use crate::bytes::{be16, be32};
+use crate::parse::Walk;
 use crate::{Checksum, Encap, Layers, Packet};
 
 /// Flags of a segment that nothing may follow in a super-segment.
 const LAST: TcpFlags = TcpFlags(
     TcpFlags::URG.0 | TcpFlags::PSH.0 | TcpFlags::RST.0 | TcpFlags::SYN.0 | TcpFlags::FIN.0,
 );
+
+/// A TCP packet that nothing may follow in a super-segment, as its flags say or for want of
+/// payload.
+#[inline]
+pub(super) fn is_last(packet: &Packet, walk: &Walk) -> bool {
+    walk.layers.protocol == protocol::TCP && {
+        let at = usize::from(walk.layers.transport) + 12;
+        let flags = TcpFlags(be16(packet.front(), at));
+        flags.intersects(LAST) || packet.len() == walk.header_len
+    }
+}
 
 /// What a packet brings.
 #[derive(Debug)]
