@@ -71,31 +71,43 @@ impl Chain {
     /// If `other` has fewer than `skip`.
     #[inline]
     pub fn append_behind(&mut self, other: &mut Self, skip: usize) {
-        let [next] = &mut *other.slices else {
-            other.advance(skip);
-            return self.append(core::mem::take(other));
+        if other.slices.len() != 1 {
+            return self.append_pieces(other, skip);
+        }
+        let Some(mut next) = other.slices.pop() else {
+            return;
         };
         next.advance(skip);
         if next.is_empty() {
             return;
         }
         self.len += next.len();
-        match self.slices.last_mut() {
-            // No reference changes hands where it joins.
-            Some(last) if last.is_before(next) => last.len += next.len,
-            _ => {
-                if self.slices.len() == self.slices.capacity() {
-                    self.grow();
-                }
-                self.slices.extend(other.slices.pop());
-            }
+        if let Some(last) = self.slices.last_mut()
+            && last.is_before(&next)
+        {
+            last.len += next.len;
+            return;
         }
+        if self.slices.len() == self.slices.capacity() {
+            self.grow();
+        }
+        self.slices.push(next);
+    }
+
+    #[cold]
+    fn append_pieces(&mut self, other: &mut Self, skip: usize) {
+        other.advance(skip);
+        self.append(core::mem::take(other));
     }
 
     /// A chain that is put together packet by packet will be long.
     #[cold]
     fn grow(&mut self) {
-        self.slices.reserve_exact(self.slices.len().max(14));
+        let more = match self.slices.len() {
+            len @ ..16 => 16 - len,
+            len => len.max(32),
+        };
+        self.slices.reserve_exact(more);
     }
 
     /// Drops the first `n` bytes.

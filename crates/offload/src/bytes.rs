@@ -17,6 +17,12 @@ pub(crate) fn ne32(bytes: &[u8], at: usize) -> u32 {
 }
 
 #[inline(always)]
+pub(crate) fn ne64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    let (low, high) = (ne32(bytes, at), ne32(bytes, at + 4));
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[inline(always)]
 pub(crate) fn put16(out: &mut [u8], at: usize, value: u16) {
     out[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }

@@ -25,9 +25,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use flow::Flow;
+use flow::{Flow, Keys};
 use follow::{Absent, Layout, kind};
-use held::Held;
 use ids::{Ids, LayerIds, NoId, OneId};
 use predict::Shape;
 use step::Step;
@@ -96,6 +95,7 @@ pub struct Gro {
     stats: GroStats,
     /// Which of the packets are held.
     table: Table,
+    keys: Keys,
     /// Of the packet parsed last, by kind.
     layouts: [Layout; 2],
     /// What came since the last flush. Packets are parsed, held and completed where they lie.
@@ -105,8 +105,15 @@ pub struct Gro {
 }
 
 impl Gro {
-    /// An engine that holds nothing yet.
+    /// An engine that holds nothing yet, for packets of whoever is trusted: whoever knows how flows
+    /// are told apart can choose some that crowd each other out.
     pub fn new(config: GroConfig) -> Self {
+        Self::with_seed(config, 0)
+    }
+
+    /// The same for packets of strangers, who do not know `seed`: best a number drawn at random for
+    /// each engine.
+    pub fn with_seed(config: GroConfig, seed: u64) -> Self {
         Self {
             config: GroConfig {
                 max_size: config.max_size.min(MAX_SIZE),
@@ -114,6 +121,7 @@ impl Gro {
             },
             stats: GroStats::default(),
             table: Table::default(),
+            keys: Keys::new(seed),
             layouts: [Layout::default(); 2],
             packets: Vec::new(),
             spare: Vec::new(),
@@ -288,7 +296,7 @@ impl Gro {
                 let step = Step::tcp(header, transport, packet, NoId, flush);
                 self.join_or_hold(now, &found, &step, kept, packet, walk)
             }
-            Shape::Tcp | Shape::Udp => {
+            Shape::Tcp | Shape::Udp | Shape::Unread => {
                 let step = Step::<LayerIds>::any(header, &layers, packet, flush);
                 self.join_or_hold(now, &found, &step, kept, packet, walk)
             }
@@ -310,7 +318,7 @@ impl Gro {
             return Found { hash, held: None };
         }
         self.layouts[kind(header, self.config.link)] = layout;
-        let hash = layout.hash(header).unwrap_or(0);
+        let hash = layout.hash(header, &self.keys).unwrap_or(flow::SOME);
         let mut found = Found { hash, held: None };
         if self.table.is_empty() {
             return found;
@@ -337,17 +345,16 @@ impl Gro {
         walk: &Walk,
     ) -> bool {
         if let Some((at, is_like)) = found.held {
-            let accepted = self.table.held(at).accepts(step);
-            if let Some(fixed) = accepted.filter(|_| is_like) {
-                self.join(at, step, fixed, kept, packet);
+            let held = self.table.read(at, kept, self.config.max_size);
+            if let Some(joining) = held.accepts(step).filter(|_| is_like) {
+                self.join(at, joining, kept, packet);
                 return false;
             }
             self.table.complete(at, kept);
         }
         packet.take_headers(walk);
         if step.may_be_held() {
-            let held = Held::new(packet, kept.len(), step, now, self.config.max_size);
-            self.table.insert(found.hash, held, kept);
+            self.table.insert(found.hash, kept.len(), now, kept);
         }
         true
     }

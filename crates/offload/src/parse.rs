@@ -23,7 +23,7 @@ const AUTH: u8 = 51;
 const MAX_EXTENSIONS: usize = 8;
 
 /// What the walk over a frame's headers found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Walk {
     pub(crate) layers: Layers,
     /// Where the payload begins.
@@ -84,6 +84,38 @@ fn walk(
         look_inside(bytes, total, tunnels, oversize, &mut walk)?;
     }
     Ok(walk)
+}
+
+/// The same walk over what most packets begin with, TCP over IP without options, extension headers
+/// or VLAN tags. `None` says nothing of the packet.
+#[inline(always)]
+fn plain(bytes: &[u8], total: usize, link: Link) -> Option<Walk> {
+    let (network, ethertype) = match link {
+        Link::Ip => (0, if bytes.first()? >> 4 == 4 { IPV4 } else { IPV6 }),
+        Link::Ethernet => (14, be16(bytes.first_chunk::<14>()?, 12)),
+    };
+    let ip: &[u8; 40] = bytes.get(network..)?.first_chunk()?;
+    let (ip_len, protocol, len, usual) = match ethertype {
+        IPV4 => {
+            let fragment = be16(ip, 6) & 0x3fff != 0;
+            let whole = !fragment && sum(&ip[..20]).is_valid();
+            (20, ip[9], usize::from(be16(ip, 2)), ip[0] == 0x45 && whole)
+        }
+        IPV6 => (40, ip[6], usize::from(be16(ip, 4)) + 40, ip[0] >> 4 == 6),
+        _ => return None,
+    };
+    let transport = network + ip_len;
+    let tcp: &[u8; 20] = bytes.get(transport..)?.first_chunk()?;
+    let header_len = transport + usize::from(tcp[12] >> 4) * 4;
+    let all = usual && protocol == TCP && network + len == total;
+    if !all || tcp[12] < 0x50 || header_len > bytes.len() {
+        return None;
+    }
+    let mut walk = Walk::at(network, ethertype, total);
+    walk.layers.transport = transport as u16;
+    walk.layers.protocol = TCP;
+    walk.header_len = header_len;
+    Some(walk)
 }
 
 impl Walk {
@@ -388,6 +420,16 @@ impl Packet {
     pub(crate) fn walk(&mut self, link: Link, tunnels: &Tunnels) -> Result<Walk, ParseError> {
         let total = self.len();
         let oversize = self.offload.gso_size != 0 && total > usize::from(u16::MAX);
+        if let Some(walk) = plain(self.front(), total, link)
+            && (self.header.is_empty() || self.header.len() == walk.header_len)
+        {
+            debug_assert_eq!(
+                Ok(walk),
+                self::walk(self.front(), total, link, tunnels, oversize)
+            );
+            self.layers = walk.layers;
+            return Ok(walk);
+        }
         let found = walk(self.front(), total, link, tunnels, oversize);
         let walk = match found {
             Ok(walk) if self.header.is_empty() || self.header.len() == walk.header_len => walk,

@@ -127,7 +127,7 @@ impl Host {
                 loopback: IfaceConfig::loopback().caps(),
             },
             ifaces: Vec::new(),
-            loopback: Interface::new(IfaceConfig::loopback()),
+            loopback: Interface::new(IfaceConfig::loopback(), 0),
             ip,
             tcp,
             udp: Udp::new(),
@@ -174,7 +174,8 @@ impl Host {
     pub fn add_interface(&mut self, config: IfaceConfig) -> IfaceId {
         let id = IfaceId(self.ifaces.len() as u16);
         self.env.caps.push(config.caps());
-        self.ifaces.push(Interface::new(config));
+        let SipKey(seed, _) = self.tcp.derive_key(4 + u64::from(id.0));
+        self.ifaces.push(Interface::new(config, seed));
         id
     }
 

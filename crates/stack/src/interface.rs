@@ -170,7 +170,8 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    pub(crate) fn new(config: IfaceConfig) -> Self {
+    /// `seed` keys the hash by which GRO tells flows apart.
+    pub(crate) fn new(config: IfaceConfig, seed: u64) -> Self {
         let gro = GroConfig {
             link: config.link,
             enabled: config.gro,
@@ -178,7 +179,7 @@ impl Interface {
             tunnels: Tunnels::NONE,
         };
         Self {
-            gro: Gro::new(gro),
+            gro: Gro::with_seed(gro, seed),
             stats: LinkStats::default(),
             neighbours: match config.link {
                 Link::Ip => None,

@@ -3,45 +3,61 @@
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::bytes::{be16, be32, ne32};
+use crate::bytes::{be16, be32, ne64};
 use crate::{Encap, Layers};
 
 /// IPv6's version and flow label; the traffic class lies between them.
 const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
 
-/// A number that is equal for equal addresses and ports; `None` where these headers are not. Not
-/// keyed: what strangers can do with collisions is bounded by what a bucket holds.
-#[inline]
-pub(super) fn hash(header: &[u8], network: usize, transport: usize) -> Option<u32> {
-    const KEYS: [u64; 4] = [
-        0x9e37_79b9_7f4a_7c15,
-        0xc2b2_ae3d_27d4_eb4f,
-        0x1656_67b1_9e37_79f9,
-        0x27d4_eb2f_1656_67c5,
-    ];
-    let ports = KEYS[0] ^ u64::from(u32::from_ne_bytes(*header.get(transport..)?.first_chunk()?));
+/// What an engine's hash is keyed with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys([u64; 4]);
+
+impl Keys {
+    /// Four numbers without a pattern, of one.
+    pub(super) const fn new(seed: u64) -> Self {
+        const ODD: [u64; 4] = [
+            0x9e37_79b9_7f4a_7c15,
+            0xc2b2_ae3d_27d4_eb4f,
+            0x1656_67b1_9e37_79f9,
+            0x27d4_eb2f_1656_67c5,
+        ];
+        let mut keys = ODD;
+        let mut at = 0;
+        while at < keys.len() {
+            keys[at] ^= fold(seed ^ ODD[at], ODD[(at + 1) % 4]);
+            at += 1;
+        }
+        Self(keys)
+    }
+}
+
+/// A bit of every hash, so that none is 0.
+pub(super) const SOME: u32 = 1 << 31;
+
+/// A number that is equal for equal addresses and ports; `None` where these headers are not. Who
+/// does not know the keys cannot choose flows that collide.
+#[inline(always)]
+pub(super) fn hash(header: &[u8], network: usize, transport: usize, keys: &Keys) -> Option<u32> {
+    let Keys(keys) = keys;
+    let ports = u32::from_ne_bytes(*header.get(transport..)?.first_chunk()?);
+    let ports = keys[0] ^ u64::from(ports);
     let ip = header.get(network..)?;
     let mix = match (ip.first_chunk::<40>(), ip.first_chunk::<20>()) {
         (Some(ip), _) if ip[0] >> 4 == 6 => {
-            let far = fold(ne64(ip, 8) ^ KEYS[1], ne64(ip, 16) ^ ports);
-            far ^ fold(ne64(ip, 24) ^ KEYS[2], ne64(ip, 32) ^ KEYS[3])
+            let far = fold(ne64(ip, 8) ^ keys[1], ne64(ip, 16) ^ ports);
+            far ^ fold(ne64(ip, 24) ^ keys[2], ne64(ip, 32) ^ keys[3])
         }
-        (_, Some(ip)) => fold(ne64(ip, 12) ^ KEYS[1], ports),
+        (_, Some(ip)) => fold(ne64(ip, 12) ^ keys[1], ports),
         _ => return None,
     };
-    Some((mix.wrapping_mul(KEYS[0]) >> 32) as u32)
-}
-
-#[inline(always)]
-fn ne64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    let (low, high) = (ne32(bytes, at), ne32(bytes, at + 4));
-    u64::from(low) | u64::from(high) << 32
+    Some(mix as u32 | SOME)
 }
 
 /// Both halves of a product: each bit of one factor moves many of the result.
 #[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
 }
 

@@ -2,8 +2,8 @@
 //!
 //! It decides nothing that the long way would decide otherwise.
 
-use super::flow;
-use super::held::Held;
+use super::flow::{self, Keys};
+use super::held::{Held, Joining};
 use super::ids::{Ids, LayerIds, NoId, OneId};
 use super::predict::{Plain, Shape, continues_any};
 use super::step::Step;
@@ -36,8 +36,8 @@ impl Layout {
     }
 
     #[inline]
-    pub(super) fn hash(self, front: &[u8]) -> Option<u32> {
-        flow::hash(front, self.network.into(), self.transport.into())
+    pub(super) fn hash(self, front: &[u8], keys: &Keys) -> Option<u32> {
+        flow::hash(front, self.network.into(), self.transport.into(), keys)
     }
 }
 
@@ -71,125 +71,51 @@ impl Gro {
             return Err(None);
         }
         let front = packet.front();
-        let recent = self.table.recent();
-        let recent = recent.filter(|&at| self.table.held(at).may_precede(front));
-        let mut at = match recent {
-            Some(at) => at,
-            None => self.guess(front)?,
+        let at = self.guess(front)?;
+        let held = self.table.read(at, kept, self.config.max_size);
+        let joining = match held.control.shape {
+            Shape::V4 => held.followed_by::<20, _>(kept, packet, front, OneId::new),
+            Shape::V6 | Shape::V6Ext => held.followed_by::<40, _>(kept, packet, front, |_| NoId),
+            Shape::Tcp | Shape::Udp | Shape::Unread => return self.follow_any(at, kept, packet),
         };
-        while !self.follow_at(at, kept, packet) {
-            // Two flows may have come to one sequence number.
-            let guess = self.guess(packet.front())?;
-            if guess == at {
-                return Err(None);
-            }
-            at = guess;
-        }
+        self.join(at, joining.ok_or(None)?, kept, packet);
         Ok(())
-    }
-
-    #[inline(always)]
-    fn follow_at(&mut self, at: At, kept: &mut [Packet], packet: &mut Packet) -> bool {
-        match self.table.held(at).control.shape {
-            Shape::V4 => self.follow_tcp::<20, _>(at, kept, packet, OneId::new),
-            Shape::V6 | Shape::V6Ext => self.follow_tcp::<40, _>(at, kept, packet, |_| NoId),
-            Shape::Tcp | Shape::Udp => self.follow_any(at, kept, packet),
-        }
-    }
-
-    /// What is held of a packet's flow, if its headers lie as those of the last that was parsed.
-    #[inline]
-    fn guess(&mut self, front: &[u8]) -> Result<At, Option<Absent>> {
-        let layout = self.layouts[kind(front, self.config.link)];
-        let hash = layout.hash(front).ok_or(None)?;
-        let found = self.table.find(hash, |_| Some(()));
-        Ok(found.ok_or(Some(Absent { hash, layout }))?.0)
-    }
-
-    /// TCP without a tunnel, behind `IP` bytes of IP header and maybe extension headers.
-    #[inline(always)]
-    fn follow_tcp<const IP: usize, I: Ids>(
-        &mut self,
-        at: At,
-        kept: &mut [Packet],
-        packet: &mut Packet,
-        ids: impl FnOnce(&[u8; IP]) -> I,
-    ) -> bool {
-        let held = self.table.held(at);
-        let (network, transport) = (held.control.network[0], held.control.transport);
-        let network = usize::from(network);
-        let Some((link, header)) = held
-            .header_of(packet)
-            .and_then(|header| header.split_at_checked(network))
-        else {
-            return false;
-        };
-        let extensions = usize::from(transport) - network - IP;
-        let Some(plain) = Plain::<IP>::new(header, extensions) else {
-            return false;
-        };
-        let total = packet.len();
-        if !plain.continues(&held.head, total - network)
-            || network != 0 && link != &kept[held.place()].header[..network]
-        {
-            return false;
-        }
-        let len = (total - network - header.len()) as u32;
-        let checksum = packet.offload.checksum;
-        let step = Step::segment(plain.tcp, len, ids(plain.ip), checksum);
-        let Some(fixed) = held.accepts(&step) else {
-            return false;
-        };
-        let good = checksum != Checksum::Unverified
-            || is_right(
-                packet.front(),
-                packet.rest(),
-                &kept[held.place()].layers,
-                IP == 40,
-            );
-        if good {
-            self.join(at, &step, fixed, kept, packet);
-        }
-        good
     }
 
     /// Tunnels and UDP.
     #[inline(never)]
-    fn follow_any(&mut self, at: At, kept: &mut [Packet], packet: &mut Packet) -> bool {
-        let held = self.table.held(at);
-        let head = &kept[held.place()];
-        let layers = &head.layers;
-        let Some(header) = held.header_of(packet) else {
-            return false;
-        };
-        if !continues_any(header, packet.len(), &head.header, layers) {
-            return false;
-        }
-        let step = Step::<LayerIds>::any(header, layers, packet, false);
-        let Some(fixed) = held.accepts(&step) else {
-            return false;
-        };
-        let good = is_trusted(packet, layers)
-            || verify(packet.front(), packet.rest(), layers) == Verdict::Good;
-        if good {
-            self.join(at, &step, fixed, kept, packet);
-        }
-        good
+    fn follow_any(
+        &mut self,
+        at: At,
+        kept: &mut [Packet],
+        packet: &mut Packet,
+    ) -> Result<(), Option<Absent>> {
+        let joining = self.table.held(at).followed_by_any(kept, packet);
+        self.join(at, joining.ok_or(None)?, kept, packet);
+        Ok(())
+    }
+
+    /// What is held of a packet's flow, if its headers lie as those of the last that was parsed.
+    #[inline(always)]
+    fn guess(&mut self, front: &[u8]) -> Result<At, Option<Absent>> {
+        let layout = self.layouts[kind(front, self.config.link)];
+        let hash = layout.hash(front, &self.keys).ok_or(None)?;
+        let found = self.table.find(hash, |_| Some(()));
+        Ok(found.ok_or(Some(Absent { hash, layout }))?.0)
     }
 
     /// Joins a packet to the one held.
     #[inline(always)]
-    pub(super) fn join<I: Ids>(
+    pub(super) fn join(
         &mut self,
         at: At,
-        step: &Step<I>,
-        fixed_id: [bool; 2],
+        joining: Joining,
         kept: &mut [Packet],
         packet: &mut Packet,
     ) {
         self.stats.merged += 1;
         let held = self.table.held_mut(at);
-        let ends = held.join(step, fixed_id, &mut kept[held.place()], packet);
+        let ends = held.join(joining, &mut kept[held.place()], packet);
         if ends {
             self.table.complete(at, kept);
         }
@@ -197,16 +123,56 @@ impl Gro {
 }
 
 impl Held {
+    /// What joins if the packet, which begins with `front`, plainly follows this one: TCP without a
+    /// tunnel, behind `IP` bytes of IP header and maybe extension headers.
+    #[inline(always)]
+    fn followed_by<const IP: usize, I: Ids>(
+        &self,
+        kept: &[Packet],
+        packet: &Packet,
+        front: &[u8],
+        ids: impl FnOnce(&[u8; IP]) -> I,
+    ) -> Option<Joining> {
+        let header = self.header_of(packet, front)?;
+        let plain = Plain::<IP>::new(header, &self.control)?;
+        let (total, network) = (packet.len(), usize::from(self.control.network[0]));
+        if !plain.continues(&self.head, total - network)
+            || network != 0 && header[..network] != kept[self.place()].header[..network]
+        {
+            return None;
+        }
+        let len = (total - header.len()) as u32;
+        let checksum = packet.offload.checksum;
+        let step = Step::segment(plain.tcp, len, ids(plain.ip), checksum);
+        let joining = self.accepts(&step)?;
+        let good = checksum != Checksum::Unverified
+            || is_right(front, packet.rest(), &kept[self.place()].layers, IP == 40);
+        good.then_some(joining)
+    }
+
+    /// The same of tunnels and UDP.
+    fn followed_by_any(&self, kept: &[Packet], packet: &Packet) -> Option<Joining> {
+        let front = packet.front();
+        let head = &kept[self.place()];
+        let layers = &head.layers;
+        let header = self.header_of(packet, front)?;
+        if !continues_any(header, packet.len(), &head.header, layers) {
+            return None;
+        }
+        let step = Step::<LayerIds>::any(header, layers, packet, false);
+        let joining = self.accepts(&step)?;
+        let good =
+            is_trusted(packet, layers) || verify(front, packet.rest(), layers) == Verdict::Good;
+        good.then_some(joining)
+    }
+
     /// The bytes of a packet that are its headers if they are as long as this one's.
     #[inline(always)]
-    fn header_of<'a>(&self, packet: &'a Packet) -> Option<&'a [u8]> {
+    fn header_of<'a>(&self, packet: &Packet, front: &'a [u8]) -> Option<&'a [u8]> {
         let len = usize::from(self.control.header_len);
-        let apart = packet.header.len();
-        let front = packet.front();
-        if apart == 0 || apart == len {
-            front.get(..len)
-        } else {
-            None
+        if !packet.header.is_empty() && front.len() != len {
+            return None;
         }
+        front.get(..len)
     }
 }

@@ -4,8 +4,8 @@ use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
 
-use super::ids::Ids;
-use super::predict::{HEAD, Shape};
+use super::ids::{Ids, LayerIds};
+use super::predict::{Head, Shape};
 use super::step::Step;
 use super::super_segment;
 use crate::bytes::{be16, put16};
@@ -17,8 +17,9 @@ const MAX_IP: u32 = 65_536;
 /// Datagrams that a device cuts a super-segment into at most (`UDP_MAX_SEGMENTS`).
 const MAX_DATAGRAMS: u32 = 64;
 
-/// The record per held packet.
-#[derive(Debug)]
+/// The record per held packet. While the packet is alone, only the age, the place and `shape` are
+/// meaningful: most of what is held where many flows are busy never meets a second packet.
+#[derive(Debug, Default)]
 pub(super) struct Control {
     since: Instant,
     next: u32,
@@ -44,40 +45,50 @@ pub(super) struct Control {
 
 const _: () = assert!(size_of::<Control>() <= 40);
 
+/// What a packet adds to the one held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joining {
+    fixed_id: [bool; 2],
+    next: u32,
+    len: u32,
+    count: u16,
+    /// FIN and PSH.
+    last: u16,
+    /// Nothing more may join.
+    ends: bool,
+}
+
 /// A packet that waits for its successor. With the first bytes of the packet's headers, so that it
 /// takes no look at the packet to find what does not follow it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Held {
     pub(super) control: Control,
-    pub(super) head: [u8; HEAD],
+    pub(super) head: Head,
 }
 
 // Two cache lines.
 const _: () = assert!(size_of::<Held>() == 128);
 
 impl Held {
-    /// The record of `packet`, which lies at `place`.
-    #[inline(always)]
-    pub(super) fn new<I: Ids>(
-        packet: &Packet,
-        place: usize,
-        step: &Step<I>,
-        now: Instant,
-        max_size: u32,
-    ) -> Self {
+    /// From now on the record of the packet at `place`, into which it does not look yet.
+    #[inline]
+    pub(super) fn hold(&mut self, place: usize, now: Instant) {
+        self.control.since = now;
+        self.control.place = place as u32;
+        self.control.merged = false;
+        self.control.shape = Shape::Unread;
+    }
+
+    /// Records what a second packet is compared with.
+    #[inline(never)]
+    pub(super) fn read(&mut self, packet: &Packet, max_size: u32) {
         let (layers, header) = (&packet.layers, packet.header.as_slice());
-        let mut head = [0; HEAD];
+        let step = Step::<LayerIds>::any(header, layers, packet, false);
         let shape = Shape::of(layers, header.len());
-        if matches!(shape, Shape::V4 | Shape::V6 | Shape::V6Ext) {
-            let kept = &header[usize::from(layers.network[0])..];
-            head[..kept.len()].copy_from_slice(kept);
-        }
-        let control = Control {
-            since: now,
+        self.control = Control {
             next: step.next,
-            room: room(packet, step, max_size),
-            place: place as u32,
+            room: room(packet, &step, max_size),
             size: step.size,
             count: step.count,
             ip_id: step.ids.both(),
@@ -87,27 +98,16 @@ impl Held {
             fixed_id: step.fixed_id.unwrap_or_default(),
             merged: false,
             shape,
+            ..self.control
         };
-        Self { control, head }
+        if matches!(shape, Shape::V4 | Shape::V6 | Shape::V6Ext) {
+            self.head = Head::of(header, layers);
+        }
     }
 
     #[inline]
     pub(super) fn since(&self) -> Instant {
         self.control.since
-    }
-
-    /// A packet with this front may continue this one: its sequence number, or its ports, are the
-    /// next.
-    #[inline(always)]
-    pub(super) fn may_precede(&self, front: &[u8]) -> bool {
-        let ahead = if self.control.shape == Shape::Udp {
-            0
-        } else {
-            4
-        };
-        let at = usize::from(self.control.transport) + ahead;
-        let next = front.get(at..).and_then(|rest| rest.first_chunk());
-        next.is_some_and(|next| u32::from_be_bytes(*next) == self.control.next)
     }
 
     #[inline]
@@ -120,9 +120,9 @@ impl Held {
         self.control.place = place as u32;
     }
 
-    /// The packet continues this one in number and size: which IDs stay the same.
+    /// What joins if the packet continues this one in number and size.
     #[inline(always)]
-    pub(super) fn accepts<I: Ids>(&self, step: &Step<I>) -> Option<[bool; 2]> {
+    pub(super) fn accepts<I: Ids>(&self, step: &Step<I>) -> Option<Joining> {
         let control = &self.control;
         let size_fits = if step.is_gso() {
             step.size == control.size
@@ -134,50 +134,56 @@ impl Held {
             && size_fits
             && step.len <= control.room
             && !step.flush;
-        if fits {
-            step.ids.follow(control, step.fixed_id)
-        } else {
-            None
+        if !fits {
+            return None;
         }
+        let is_short = !step.is_gso() && step.size < control.size;
+        Some(Joining {
+            fixed_id: step.ids.follow(control, step.fixed_id)?,
+            next: step.next,
+            len: step.len,
+            count: step.count,
+            last: step.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0),
+            ends: is_short || step.flush_now(),
+        })
     }
 
     /// Takes the payload of `next` into `packet`, which is the one held; true if nothing more may
     /// join it.
     #[inline(always)]
-    pub(super) fn join<I: Ids>(
+    pub(super) fn join(
         &mut self,
-        step: &Step<I>,
-        fixed_id: [bool; 2],
+        joining: Joining,
         packet: &mut Packet,
         next: &mut Packet,
     ) -> bool {
         let control = &mut self.control;
-        control.fixed_id = fixed_id;
+        debug_assert!(control.shape != Shape::Unread);
+        control.fixed_id = joining.fixed_id;
         control.merged = true;
-        control.count += step.count;
-        control.room -= step.len;
-        control.next = step.next;
+        control.count += joining.count;
+        control.room -= joining.len;
+        control.next = joining.next;
         let skip = if next.header.is_empty() {
             usize::from(control.header_len)
         } else {
             0
         };
         packet.payload.append_behind(&mut next.payload, skip);
-        let last = step.flags.0 & (TcpFlags::FIN.0 | TcpFlags::PSH.0);
-        if last != 0 {
+        if joining.last != 0 {
             let at = usize::from(control.transport) + 12;
-            let word = be16(&packet.header, at) | last;
+            let word = be16(&packet.header, at) | joining.last;
             put16(&mut packet.header, at, word);
         }
-        let is_short = !step.is_gso() && step.size < control.size;
-        is_short || step.flush_now()
+        joining.ends
     }
 
-    /// Makes the packet, which is the one held, what it goes on as: unchanged, or a super-segment.
+    /// Makes the packet what it goes on as: unchanged, or a super-segment.
     #[inline]
-    pub(super) fn complete(&self, packet: &mut Packet) {
+    pub(super) fn complete(&mut self, packets: &mut [Packet]) {
         if self.control.merged {
-            super_segment::describe(&self.control, packet);
+            super_segment::describe(&self.control, &mut packets[self.place()]);
+            self.control.merged = false;
         }
     }
 }

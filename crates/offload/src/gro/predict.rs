@@ -7,7 +7,8 @@
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::bytes::{be16, ne32};
+use super::held::Control;
+use crate::bytes::{be16, ne32, ne64};
 use crate::{Encap, Layers};
 
 /// What stands in front of a held packet's payload; the usual shapes have ways of their own.
@@ -19,11 +20,13 @@ pub(super) enum Shape {
     V6,
     /// TCP over IPv6 with extension headers.
     V6Ext,
-    /// TCP in a tunnel, or behind longer headers than the record keeps.
-    #[default]
+    /// TCP in a tunnel, or with longer headers than the record keeps.
     Tcp,
     /// UDP, tunnelled or not.
     Udp,
+    /// Not known before a second packet asks.
+    #[default]
+    Unread,
 }
 
 impl Shape {
@@ -32,20 +35,69 @@ impl Shape {
         if layers.protocol != protocol::TCP {
             return Self::Udp;
         }
-        let network = usize::from(layers.network[0]);
-        let plain = layers.encap == Encap::None && header_len - network <= HEAD;
-        match (plain, layers.ethertype) {
-            (true, ethertype::IPV4) => Self::V4,
-            (true, ethertype::IPV6) if layers.transport - layers.network[0] == 40 => Self::V6,
-            (true, ethertype::IPV6) => Self::V6Ext,
-            _ => Self::Tcp,
+        let v6 = layers.ethertype == ethertype::IPV6;
+        let least = usize::from(layers.network[0]) + if v6 { 60 } else { 40 };
+        if layers.encap != Encap::None || header_len > least + REST {
+            return Self::Tcp;
+        }
+        match (v6, layers.transport - layers.network[0]) {
+            (false, _) => Self::V4,
+            (true, 40) => Self::V6,
+            (true, _) => Self::V6Ext,
         }
     }
 }
 
-/// Bytes of a held packet's headers, from the network header on, that are kept in its record: IPv6
-/// with 16 bytes of extension headers, TCP with timestamps.
-pub(super) const HEAD: usize = 88;
+/// Bytes of TCP options and extension headers that are kept in a held packet's record: timestamps,
+/// and 16 bytes of extension headers.
+const REST: usize = 28;
+
+/// Where `Head::ip` has that sum.
+const SUM: usize = 20;
+
+/// A held packet's headers, from the network header on. IPv4's take the first half of `ip`, and
+/// behind it stands the sum of the fields that vary.
+#[derive(Debug)]
+pub(super) struct Head {
+    ip: [u8; 40],
+    tcp: [u8; 20],
+    /// TCP options, and behind them IPv6 extension headers.
+    rest: [u8; REST],
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self {
+            ip: [0; 40],
+            tcp: [0; 20],
+            rest: [0; REST],
+        }
+    }
+}
+
+impl Head {
+    /// Of headers that are of a shape of their own.
+    pub(super) fn of(header: &[u8], layers: &Layers) -> Self {
+        let ip_len = if layers.ethertype == ethertype::IPV6 {
+            40
+        } else {
+            20
+        };
+        let (below, tcp) = header.split_at(usize::from(layers.transport));
+        let (ip, extensions) = below[usize::from(layers.network[0])..].split_at(ip_len);
+        let (tcp, options) = tcp.split_at(20);
+        let mut head = Self::default();
+        head.ip[..ip_len].copy_from_slice(ip);
+        if let Some(ip) = ip.as_array::<20>() {
+            head.ip[SUM..SUM + 2].copy_from_slice(&sum_of_varying(ip).to_ne_bytes());
+        }
+        head.tcp.copy_from_slice(tcp);
+        let (first, then) = head.rest.split_at_mut(options.len());
+        first.copy_from_slice(options);
+        then[..extensions.len()].copy_from_slice(extensions);
+        head
+    }
+}
 
 /// The headers of a TCP packet without a tunnel, from the network header on.
 pub(super) struct Plain<'a, const IP: usize> {
@@ -56,11 +108,14 @@ pub(super) struct Plain<'a, const IP: usize> {
 }
 
 impl<'a, const IP: usize> Plain<'a, IP> {
+    /// What stands in `header` where the packet held has its headers.
     #[inline(always)]
-    pub(super) fn new(header: &'a [u8], extensions: usize) -> Option<Self> {
-        let (ip, rest) = header.split_first_chunk()?;
-        let (extensions, rest) = rest.split_at_checked(extensions)?;
-        let (tcp, options) = rest.split_first_chunk()?;
+    pub(super) fn new(header: &'a [u8], held: &Control) -> Option<Self> {
+        let network = usize::from(held.network[0]);
+        let transport = usize::from(held.transport);
+        let (below, upper) = header.split_at_checked(transport)?;
+        let (tcp, options) = upper.split_first_chunk()?;
+        let (ip, extensions) = below.get(network..)?.split_first_chunk()?;
         Some(Self {
             ip,
             extensions,
@@ -72,23 +127,31 @@ impl<'a, const IP: usize> Plain<'a, IP> {
     /// These headers of a packet of `len` bytes from there on are those of the one held, but for
     /// the fields that count on from packet to packet; and they agree with the length.
     #[inline(always)]
-    pub(super) fn continues(&self, held: &'a [u8; HEAD], len: usize) -> bool {
-        let more = self.extensions.len();
-        let Some(heads) = Self::new(held, more) else {
-            return false;
-        };
-        let Some(heads_options) = heads.options.get(..self.options.len()) else {
-            return false;
-        };
+    pub(super) fn continues(&self, held: &Head, len: usize) -> bool {
         let is_ip = if IP == 40 {
-            ipv6(self.ip, heads.ip, len)
+            ipv6(self.ip, &held.ip, len)
         } else {
-            ipv4(self.ip, heads.ip, len)
+            let sum = u16::from_ne_bytes([held.ip[SUM], held.ip[SUM + 1]]);
+            ipv4(self.ip, &held.ip[..20], len, |_| sum)
         };
-        tcp(self.tcp, heads.tcp)
-            && is_ip
-            && (more == 0 || words(self.extensions, heads.extensions))
-            && options(self.options, heads_options)
+        is_ip && tcp(self.tcp, &held.tcp) && self.has_rest(&held.rest)
+    }
+
+    #[inline(always)]
+    fn has_rest(&self, rest: &[u8; REST]) -> bool {
+        let (mine, extensions) = (self.options, self.extensions);
+        // Mostly timestamps.
+        let same_options = match mine.as_array::<12>() {
+            Some(mine) => rest.first_chunk() == Some(mine),
+            None => rest
+                .get(..mine.len())
+                .is_some_and(|heads| words(mine, heads)),
+        };
+        same_options
+            && (extensions.is_empty()
+                || rest
+                    .get(mine.len()..mine.len() + extensions.len())
+                    .is_some_and(|heads| words(extensions, heads)))
     }
 }
 
@@ -115,7 +178,7 @@ pub(super) fn continues_any(front: &[u8], total: usize, head: &[u8], layers: &La
         if v6 {
             ipv6(mine, heads, total - start) && words(&mine[40..], &heads[40..])
         } else {
-            ipv4(mine, heads, total - start)
+            ipv4(mine, heads, total - start, sum_of_varying)
         }
     };
     is_network(at(layers.network[0]), outer_end, v6)
@@ -151,22 +214,11 @@ fn tunnel(front: &[u8], head: &[u8], layers: &Layers, total: usize) -> bool {
 /// Ports, ACK, offset, flags, window and urgent pointer.
 #[inline(always)]
 fn tcp(mine: &[u8; 20], heads: &[u8; 20]) -> bool {
-    const FLAGS: u32 = !(((TcpFlags::FIN.0 | TcpFlags::PSH.0) as u32) << 16).to_be();
+    const FLAGS: u8 = !(TcpFlags::FIN.0 | TcpFlags::PSH.0) as u8;
+    const MASK: u64 = u64::from_ne_bytes([255, 255, 255, 255, 255, FLAGS, 255, 255]);
     const URGENT: u32 = 0xffff_u32.to_be();
-    differs(mine, heads, 0)
-        | differs(mine, heads, 8)
-        | (differs(mine, heads, 12) & FLAGS)
-        | (differs(mine, heads, 16) & URGENT)
-        == 0
-}
-
-/// TCP options: mostly timestamps, and as long as each other.
-#[inline(always)]
-fn options(mine: &[u8], heads: &[u8]) -> bool {
-    match (mine.as_array::<12>(), heads.as_array::<12>()) {
-        (Some(mine), Some(heads)) => mine == heads,
-        _ => words(mine, heads),
-    }
+    differs(mine, heads, 0) == 0
+        && (differs64(mine, heads, 8) & MASK) | u64::from(differs(mine, heads, 16) & URGENT) == 0
 }
 
 /// TCP options and extension headers: both are whole words, and as long as each other.
@@ -184,31 +236,41 @@ fn differs<const N: usize>(mine: &[u8; N], heads: &[u8; N], at: usize) -> u32 {
     ne32(mine, at) ^ ne32(heads, at)
 }
 
+#[inline(always)]
+fn differs64<const N: usize>(mine: &[u8; N], heads: &[u8; N], at: usize) -> u64 {
+    ne64(mine, at) ^ ne64(heads, at)
+}
+
 /// Equal but for length, ID and checksum; the length is right, and so is the checksum, as it is in
 /// the other.
 #[inline(always)]
-fn ipv4(mine: &[u8], heads: &[u8], len: usize) -> bool {
-    const HIGH: u32 = 0xffff_0000_u32.to_be();
-    const LOW: u32 = 0xffff_u32.to_be();
+fn ipv4(
+    mine: &[u8],
+    heads: &[u8],
+    len: usize,
+    sum_of_heads: impl FnOnce(&[u8; 20]) -> u16,
+) -> bool {
+    const FIRST: u64 = u64::from_ne_bytes([255, 255, 0, 0, 0, 0, 255, 255]);
+    const SECOND: u64 = u64::from_ne_bytes([255, 255, 0, 0, 255, 255, 255, 255]);
     let (Some(mine), Some(heads)) = (mine.first_chunk::<20>(), heads.first_chunk::<20>()) else {
         return false;
     };
-    let first = differs(mine, heads, 0) & HIGH;
-    let fragment = differs(mine, heads, 4) & LOW;
-    let ttl_protocol = differs(mine, heads, 8) & HIGH;
-    (first | fragment | ttl_protocol) == 0
-        && mine.last_chunk::<8>() == heads.last_chunk::<8>()
+    (differs64(mine, heads, 0) & FIRST)
+        | (differs64(mine, heads, 8) & SECOND)
+        | u64::from(differs(mine, heads, 16))
+        == 0
         && usize::from(be16(mine, 2)) == len
-        && sum_of_varying(mine) == sum_of_varying(heads)
+        && sum_of_varying(mine) == sum_of_heads(heads)
 }
 
-/// RFC 1624: where all else is equal, length, ID and checksum add up to the same. Of the sum's two
-/// zeros neither comes up.
+/// RFC 1624: where all else is equal, length, ID and checksum add up to the same, in
+/// whichever order of bytes. Of the sum's two zeros neither comes up.
 #[inline(always)]
-fn sum_of_varying(ip: &[u8; 20]) -> u32 {
-    let sum = u32::from(be16(ip, 2)) + u32::from(be16(ip, 4)) + u32::from(be16(ip, 10));
+fn sum_of_varying(ip: &[u8; 20]) -> u16 {
+    let word = |at: usize| u32::from(u16::from_ne_bytes([ip[at], ip[at + 1]]));
+    let sum = word(2) + word(4) + word(10);
     let folded = (sum & 0xffff) + (sum >> 16);
-    (folded & 0xffff) + (folded >> 16)
+    (folded + (folded >> 16)) as u16
 }
 
 /// Equal but for the length, which is right.

@@ -5,10 +5,12 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::array;
 
 use fullsend_units::Instant;
 
 use super::held::Held;
+use super::predict::Shape;
 use crate::{Encap, Packet};
 
 /// Packets that a bucket holds.
@@ -18,12 +20,14 @@ const MIN_BUCKETS: usize = 8;
 /// Buckets at most: of 1,000 flows in turn, hardly ever more than eight meet in one.
 const MAX_BUCKETS: usize = 512;
 
-/// What is held, oldest first. Only the first `len` are meaningful.
+/// What is held, oldest first: the first `len`, in the poll in which it was written. The hashes
+/// behind them are 0, which is no flow's.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
     hashes: [u32; DEPTH],
     records: [u16; DEPTH],
+    poll: u32,
     len: u8,
 }
 
@@ -41,26 +45,21 @@ pub(super) struct At {
 pub(super) struct Table {
     /// A power of two of them; none before the first packet is held.
     buckets: Vec<Bucket>,
-    /// A bit for each bucket that holds something.
-    used: [u64; MAX_BUCKETS / 64],
+    /// The number of this device poll: buckets of others are empty.
+    poll: u32,
+    /// They stay for the polls to come.
     records: Vec<Held>,
+    /// Records in use, those that are free included.
+    taken: usize,
     /// Records in the middle that are free.
     free: Vec<u16>,
-    /// The one touched last.
-    recent: Option<At>,
 }
 
 impl Table {
     /// Nothing is held.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.records.len() == self.free.len()
-    }
-
-    /// The packet that was found or inserted last, if it is still held.
-    #[inline]
-    pub(super) fn recent(&self) -> Option<At> {
-        self.recent
+        self.taken == self.free.len()
     }
 
     #[inline]
@@ -78,72 +77,70 @@ impl Table {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// The latest held with this hash of which `what` knows something.
-    #[inline]
-    pub(super) fn find<T>(
-        &mut self,
-        hash: u32,
-        what: impl Fn(&Held) -> Option<T>,
-    ) -> Option<(At, T)> {
-        let bucket = self.buckets.get(self.bucket(hash))?;
-        // Of all eight, without a branch for each.
-        let mut same = 0u32;
-        for (position, other) in bucket.hashes.iter().enumerate() {
-            same |= u32::from(*other == hash) << position;
+    /// The record, with all that a second packet is compared with.
+    #[inline(always)]
+    pub(super) fn read(&mut self, at: At, packets: &[Packet], max_size: u32) -> &Held {
+        let held = &mut self.records[usize::from(at.record)];
+        if held.control.shape == Shape::Unread {
+            held.read(&packets[held.place()], max_size);
         }
-        same &= (1 << bucket.len) - 1;
+        held
+    }
+
+    /// The latest held with this hash of which `what` knows something.
+    #[inline(always)]
+    pub(super) fn find<T>(&self, hash: u32, what: impl Fn(&Held) -> Option<T>) -> Option<(At, T)> {
+        let bucket = self.buckets.get(self.bucket(hash))?;
+        if bucket.poll != self.poll {
+            return None;
+        }
+        // Of all eight, without a branch for each: a byte that says 1 where it is the same.
+        let same: [u8; DEPTH] = array::from_fn(|at| u8::from(bucket.hashes[at] == hash));
+        let mut same = u64::from_le_bytes(same);
         while same != 0 {
-            let position = same.ilog2();
-            let record = bucket.records[position as usize % DEPTH];
+            let bit = same.ilog2();
+            let record = bucket.records[bit as usize / 8];
             if let Some(found) = what(&self.records[usize::from(record)]) {
-                let at = At { hash, record };
-                self.recent = Some(at);
-                return Some((at, found));
+                return Some((At { hash, record }, found));
             }
-            same ^= 1 << position;
+            same ^= 1 << bit;
         }
         None
     }
 
     /// What is held, in the order of the packets' places.
     pub(super) fn in_order(&self) -> Vec<(usize, At)> {
-        let all = self.buckets.iter().flat_map(Bucket::held);
+        let all = self.buckets.iter().flat_map(|b| b.held(self.poll));
         let at = all.map(|(hash, record)| At { hash, record });
         let mut places: Vec<_> = at.map(|at| (self.held(at).place(), at)).collect();
         places.sort_unstable_by_key(|(place, _)| *place);
         places
     }
 
-    /// Holds a packet of this hash; a full bucket completes its oldest.
+    /// Holds the packet of this hash that lies at `place`; a full bucket completes its oldest.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u32, held: Held, packets: &mut [Packet]) {
-        let full = |bucket: Option<&Bucket>| bucket.is_none_or(|b| usize::from(b.len) == DEPTH);
-        if full(self.buckets.get(self.bucket(hash))) {
+    pub(super) fn insert(&mut self, hash: u32, place: usize, now: Instant, packets: &mut [Packet]) {
+        let full = |b: &Bucket| b.poll == self.poll && usize::from(b.len) == DEPTH;
+        if self.buckets.get(self.bucket(hash)).is_none_or(full) {
             self.make_room(hash, packets);
         }
-        let record = self.store(held);
+        let record = self.free.pop().unwrap_or_else(|| {
+            if self.taken == self.records.len() {
+                self.records.push(Held::default());
+            }
+            self.taken += 1;
+            (self.taken - 1) as u16
+        });
+        self.records[usize::from(record)].hold(place, now);
         let number = self.bucket(hash);
-        let bucket = &mut self.buckets[number];
-        bucket.push(hash, record);
-        self.used[number / 64] |= 1 << (number % 64);
-        self.recent = Some(At { hash, record });
-    }
-
-    #[inline]
-    fn store(&mut self, held: Held) -> u16 {
-        if let Some(record) = self.free.pop() {
-            self.records[usize::from(record)] = held;
-            return record;
-        }
-        self.records.push(held);
-        (self.records.len() - 1) as u16
+        self.buckets[number].push(hash, record, self.poll);
     }
 
     /// More buckets where a quarter of all places are taken, else the oldest of this one goes.
     #[cold]
     fn make_room(&mut self, hash: u32, packets: &mut [Packet]) {
         let count = self.buckets.len();
-        let held = self.records.len() - self.free.len();
+        let held = self.taken - self.free.len();
         if count == 0 {
             self.buckets = vec![Bucket::default(); MIN_BUCKETS];
         } else if count < MAX_BUCKETS && held >= count * DEPTH / 4 {
@@ -162,47 +159,35 @@ impl Table {
     /// Spreads what is held over more buckets. What was in one bucket stays in its order.
     fn spread(&mut self, buckets: usize) {
         let old = core::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets]);
-        self.used = Default::default();
         for bucket in old {
-            for (hash, record) in bucket.held() {
+            for (hash, record) in bucket.held(self.poll) {
                 let number = self.bucket(hash);
-                self.buckets[number].push(hash, record);
-                self.used[number / 64] |= 1 << (number % 64);
+                self.buckets[number].push(hash, record, self.poll);
             }
         }
     }
 
     /// Completes a packet: it is held no longer.
     pub(super) fn complete(&mut self, at: At, packets: &mut [Packet]) {
-        let held = self.held(at);
-        held.complete(&mut packets[held.place()]);
-        self.recent = None;
         let number = self.bucket(at.hash);
-        let bucket = &mut self.buckets[number];
-        bucket.remove(at.record);
-        if bucket.len == 0 {
-            self.used[number / 64] &= !(1 << (number % 64));
-        }
+        self.held_mut(at).complete(packets);
+        self.buckets[number].remove(at.record);
         self.free.push(at.record);
     }
 
     /// Completes all.
     pub(super) fn complete_all(&mut self, packets: &mut [Packet]) {
-        for word in 0..self.used.len() {
-            let mut left = core::mem::take(&mut self.used[word]);
-            while left != 0 {
-                let bucket = &mut self.buckets[word * 64 + left.trailing_zeros() as usize];
-                for (_, record) in bucket.held() {
-                    let held = &self.records[usize::from(record)];
-                    held.complete(&mut packets[held.place()]);
-                }
-                bucket.len = 0;
-                left &= left - 1;
-            }
+        for held in &mut self.records[..self.taken] {
+            held.complete(packets);
         }
-        self.records.clear();
+        self.taken = 0;
         self.free.clear();
-        self.recent = None;
+        self.poll = self.poll.wrapping_add(1);
+        if self.poll == 0 {
+            // What was written so long ago must not come back.
+            self.buckets.fill(Bucket::default());
+            self.poll = 1;
+        }
     }
 
     /// Completes all that is tunnelled.
@@ -219,7 +204,7 @@ impl Table {
     fn complete_if(&mut self, packets: &mut [Packet], goes: impl Fn(&Held, &Packet) -> bool) {
         for number in 0..self.buckets.len() {
             let bucket = self.buckets[number];
-            for (hash, record) in bucket.held() {
+            for (hash, record) in bucket.held(self.poll) {
                 let at = At { hash, record };
                 let held = self.held(at);
                 if goes(held, &packets[held.place()]) {
@@ -233,13 +218,20 @@ impl Table {
 impl Bucket {
     /// Hashes and records of what is held, oldest first.
     #[inline]
-    fn held(&self) -> impl Iterator<Item = (u32, u16)> + use<> {
+    fn held(&self, poll: u32) -> impl Iterator<Item = (u32, u16)> + use<> {
+        let len = if self.poll == poll { self.len } else { 0 };
         let both = self.hashes.into_iter().zip(self.records);
-        both.take(usize::from(self.len))
+        both.take(usize::from(len))
     }
 
     #[inline]
-    fn push(&mut self, hash: u32, record: u16) {
+    fn push(&mut self, hash: u32, record: u16, poll: u32) {
+        if self.poll != poll {
+            *self = Self {
+                poll,
+                ..Self::default()
+            };
+        }
         let at = usize::from(self.len) % DEPTH;
         self.hashes[at] = hash;
         self.records[at] = record;
@@ -252,6 +244,7 @@ impl Bucket {
         if let Some(position) = position {
             self.hashes.copy_within(position + 1..len, position);
             self.records.copy_within(position + 1..len, position);
+            self.hashes[len - 1] = 0;
             self.len -= 1;
         }
     }

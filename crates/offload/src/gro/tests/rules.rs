@@ -422,7 +422,9 @@ fn a_full_bucket_completes_its_oldest() {
             }
             .packet();
             packet.parse_through(Link::Ip, &TUNNELS).unwrap();
-            Layout::of(&packet.layers).hash(&packet.header).unwrap()
+            Layout::of(&packet.layers)
+                .hash(&packet.header, &engine().keys)
+                .unwrap()
         };
         let same = (1..).filter(|&port| hash(port) % 8 == hash(1) % 8);
         let ports: Vec<u16> = same.take(9).collect();
