@@ -69,6 +69,8 @@ pub struct LostUnit {
     pub app_limited: bool,
     /// Segments delivered over the connection's life as the loss was found; wraps.
     pub delivered_segs: u32,
+    /// The same, as they were sent.
+    pub prior_delivered_segs: u32,
 }
 
 /// What an algorithm tells of itself, in the words of `ss -i`.

@@ -342,6 +342,20 @@ impl Connection {
         false
     }
 
+    /// The window grows by what waits behind holes.
+    fn make_room_beside_hole(&mut self, cx: &Cx<'_>) {
+        let queue = &self.rcv.queue;
+        if let Some(end) = queue.last_beyond()
+            && cx.sysctl.tcp_moderate_rcvbuf
+            && !cx.mem.is_under_pressure()
+        {
+            let most = cx.sysctl.tcp_rmem[2];
+            self.rcv
+                .window
+                .on_out_of_order((queue.rcv_nxt(), end), most);
+        }
+    }
+
     /// What waits behind holes, in ever so small pieces, takes no more memory than whole segments
     /// would: the furthest is thrown away (RFC 2018 8 lets us), and sent again.
     fn bound_out_of_order(&mut self, cx: &mut Cx<'_>) {
@@ -377,6 +391,7 @@ impl Connection {
                 let count = &mut self.extras_mut().rcv_ooopack;
                 *count = count.wrapping_add(segs);
                 self.rcv.ack.quick();
+                self.make_room_beside_hole(cx);
                 self.bound_out_of_order(cx);
             }
             Arrival::Duplicate => {

@@ -319,6 +319,20 @@ impl RecvWindow {
         self.rcvbuf = self.rcvbuf.max(rcvbuf);
     }
 
+    /// Text waits behind a hole, up to `end`. The reader gets nothing until the hole is closed, and
+    /// the rounds of [`on_read`](Self::on_read) tell nothing meanwhile: there is room for twice what
+    /// waits, beside what is read in two round trips, or the sender would stop for each loss.
+    #[cold]
+    pub(crate) fn on_out_of_order(&mut self, (rcv_nxt, end): (SeqNum, SeqNum), most: u32) {
+        if self.tuning != Tuning::Auto {
+            return;
+        }
+        let waiting = end.distance(rcv_nxt).max(0) as u32;
+        let wanted = 2 * (u64::from(self.read_per_rtt) + u64::from(waiting));
+        let rcvbuf = (2 * wanted).min(most.into()) as u32;
+        self.rcvbuf = self.rcvbuf.max(rcvbuf);
+    }
+
     /// `SO_RCVBUF`: this many bytes of memory, and no more tuning.
     pub(crate) fn lock(&mut self, rcvbuf: u32) {
         self.rcvbuf = rcvbuf;

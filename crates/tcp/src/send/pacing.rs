@@ -131,6 +131,12 @@ impl Connection {
         next.map_or(Nanos::ZERO, |next| next.since(now))
     }
 
+    /// When a unit that is handed out now leaves: behind fq, not before those that went before it.
+    pub(super) fn departs_at(&self, cx: &Cx<'_>) -> Instant {
+        let next = self.snd.pacing.as_ref().filter(|_| cx.device.fq);
+        next.map_or(cx.now, |pacing| cx.now.max(pacing.next))
+    }
+
     /// A unit with `len` bytes of text in `segs` segments leaves: its time of departure for who
     /// keeps it (zero: at once).
     #[inline]

@@ -79,15 +79,16 @@ impl Connection {
     /// The last segment, unless the host has not let go of it yet.
     fn repeat_tail(&mut self, cx: &mut Cx<'_>) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
+        let sent_at = self.departs_at(cx);
         let Some(flow) = &mut self.snd.flow else {
-            return self.snd.rtx.probe_tail(cx.now, 0);
+            return self.snd.rtx.probe_tail(sent_at, 0);
         };
         let last = self.snd.rtx.tail_number();
         if !is_empty && last.is_some_and(|number| flow.is_in_host(number)) {
             cx.mib.spurious_rtx_host_queues += 1;
             return None;
         }
-        let again = self.snd.rtx.probe_tail(cx.now, flow.next_number())?;
+        let again = self.snd.rtx.probe_tail(sent_at, flow.next_number())?;
         if again.truesize > 0 {
             flow.on_handed_out();
         }
@@ -97,13 +98,18 @@ impl Connection {
     /// The next lost range, with a number of its own.
     fn take_lost(&mut self, cx: &Cx<'_>, limit: u32) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
+        // RACK and the rate samples count from there.
+        let sent_at = self.departs_at(cx);
         let Some(flow) = &mut self.snd.flow else {
             // No text yet: nothing to ask the host for.
-            return self.snd.rtx.next_retransmit(cx.now, limit, 0, |_| false);
+            return self.snd.rtx.next_retransmit(sent_at, limit, 0, |_| false);
         };
         let in_host = |number| !is_empty && flow.is_in_host(number);
         let number = flow.next_number();
-        let again = self.snd.rtx.next_retransmit(cx.now, limit, number, in_host);
+        let again = self
+            .snd
+            .rtx
+            .next_retransmit(sent_at, limit, number, in_host);
         if again.as_ref().is_some_and(|again| again.truesize > 0) {
             flow.on_handed_out();
         }

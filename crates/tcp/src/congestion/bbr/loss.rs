@@ -65,6 +65,8 @@ pub(super) struct LossRound {
     /// Separate holes found in this round.
     pub(super) ranges: u32,
     last_end: SeqNum,
+    /// Segments delivered as Startup and Drain ended, until the first probe.
+    startup_end: Option<u32>,
 }
 
 impl LossRound {
@@ -77,7 +79,25 @@ impl LossRound {
             lost_segs: 0,
             ranges: 0,
             last_end: SeqNum::new(0),
+            startup_end: None,
         }
+    }
+
+    /// Startup ends, or Drain behind it. What they put into the queue too much was looked for: the
+    /// loss of it shows in the round trips that follow, and would slow them until the next probe.
+    pub(super) const fn on_startup_end(&mut self, delivered: u32) {
+        self.startup_end = Some(delivered);
+    }
+
+    /// A probe begins.
+    pub(super) const fn forget_startup(&mut self) {
+        self.startup_end = None;
+    }
+
+    /// The loss is of what Startup sent, and Startup is over.
+    fn is_of_startup(&self, lost: &LostUnit) -> bool {
+        let end = self.startup_end;
+        end.is_some_and(|end| !reached(lost.prior_delivered_segs, end))
     }
 
     fn note(&mut self, lost: &LostUnit) {
@@ -205,6 +225,9 @@ impl Bbr {
     /// `HandleLostPacket`.
     pub(super) fn handle_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
         self.delivered = lost.delivered_segs;
+        if self.loss.is_of_startup(lost) {
+            return;
+        }
         if !self.loss.in_round {
             self.save_state_upon_loss(window);
         }
@@ -299,6 +322,7 @@ mod tests {
             in_flight_segs,
             app_limited: false,
             delivered_segs: 0,
+            prior_delivered_segs: 0,
         }
     }
 

@@ -107,6 +107,7 @@ impl Bbr {
 
     pub(super) fn start_refill(&mut self) {
         self.short_term.reset();
+        self.loss.forget_startup();
         let probe = &mut self.probe_bw;
         probe.up_rounds = 0;
         probe.acked = 0;

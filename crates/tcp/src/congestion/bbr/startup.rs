@@ -59,6 +59,7 @@ impl Bbr {
         self.check_startup_high_loss(ack);
         if self.state == State::Startup && self.full.reached {
             self.state = State::Drain;
+            self.loss.on_startup_end(self.delivered);
             self.drain_start_round = self.rounds.count;
         }
     }
@@ -91,6 +92,7 @@ impl Bbr {
         let drained = ack.sample.in_flight_segs <= self.inflight(self.bw, 1.0);
         let rounds = self.rounds.count.wrapping_sub(self.drain_start_round);
         if drained || rounds > DRAIN_ROUNDS {
+            self.loss.on_startup_end(self.delivered);
             self.start_down(ack.sample.now);
         }
     }

@@ -114,6 +114,11 @@ impl Drive {
 
     /// `segs` segments are found lost, of which `lost` were lost since their sending.
     fn lose(&mut self, segs: u32, lost: u32) {
+        self.lose_sent_at(self.delivered, segs, lost);
+    }
+
+    /// The same, sent when so many had been delivered.
+    fn lose_sent_at(&mut self, prior_delivered_segs: u32, segs: u32, lost: u32) {
         let unit = LostUnit {
             seq: SeqNum::new(self.delivered * 1448),
             end: SeqNum::new((self.delivered + segs) * 1448),
@@ -122,6 +127,7 @@ impl Drive {
             in_flight_segs: self.window.cwnd,
             app_limited: self.app_limited,
             delivered_segs: self.delivered,
+            prior_delivered_segs,
         };
         self.bbr.on_lost(&self.window, &unit, self.now);
     }
@@ -188,6 +194,22 @@ fn loss_in_a_probe_sets_the_long_term_bound_and_ends_the_probe() {
         "{bound} {:?}",
         drive.window
     );
+}
+
+/// Its queue overflowed as Drain began; that is found when the flow cruises already.
+#[test]
+fn what_startup_lost_does_not_slow_what_follows() {
+    for (late, slowed) in [(false, false), (true, true)] {
+        let mut drive = Drive::new();
+        drive.until(State::Cruise);
+        let sent_at = if late { drive.delivered } else { 1 };
+        drive.lose_sent_at(sent_at, 40, 40);
+        for _ in 0..20 {
+            drive.ack();
+        }
+        assert_eq!(drive.bbr.state, State::Cruise);
+        assert_eq!(drive.bbr.short_term.bw.is_finite(), slowed, "{late}");
+    }
 }
 
 #[test]

@@ -141,6 +141,7 @@ impl Delivery {
             in_flight_segs: stamp.in_flight.saturating_sub(behind),
             app_limited: stamp.app_limited,
             delivered_segs: self.delivered,
+            prior_delivered_segs: stamp.delivered,
         });
     }
 

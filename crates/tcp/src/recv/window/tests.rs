@@ -136,6 +136,32 @@ fn the_buffer_grows_ahead_of_slow_start() {
     assert_eq!(locked.rcvbuf(), 100_000);
 }
 
+/// A sender in slow start whose third flight has lost its first segment.
+#[test]
+fn a_hole_does_not_stop_growth() {
+    let mut window = established(true);
+    window.on_rtt(Nanos::from_millis(100));
+    window.on_data(at(100), seq(28_960), mss());
+    window.on_read(at(100), (28_960, 0), mss(), RMEM, true);
+    window.advertise(seq(28_960), 0, mss(), Squeeze::No);
+    let before = window.current(seq(28_960)).0;
+    let end = seq(28_960) + before;
+    window.on_out_of_order((seq(28_960), end), RMEM[2]);
+    window.advertise(seq(28_960), 0, mss(), Squeeze::No);
+    let after = window.current(seq(28_960)).0;
+    assert!(
+        after >= before + 2 * 28_960 - 1448,
+        "{after} after {before}"
+    );
+    // No more than the host allows, and nothing where the user decides.
+    window.on_out_of_order((seq(0), seq(1 << 30)), RMEM[2]);
+    assert_eq!(window.rcvbuf(), RMEM[2]);
+    let mut locked = established(true);
+    locked.lock(100_000);
+    locked.on_out_of_order((seq(0), seq(1 << 20)), RMEM[2]);
+    assert_eq!(locked.rcvbuf(), 100_000);
+}
+
 #[test]
 fn small_transactions_grow_no_buffer_however_small_the_first() {
     let mut window = established(true);
