@@ -33,7 +33,12 @@ fn line(text: &str) -> Vec<Wish> {
         "set_sysctls.py" => pairs(args.iter(), text),
         "sleep" | "true" | "echo" | "modprobe" | "nstat" | "ethtool" => vec![Wish::Nothing],
         "tc" if args.first().is_some_and(|a| a == "qdisc") => vec![Wish::Nothing],
-        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Nothing],
+        "ip" if args
+            .first()
+            .is_some_and(|a| a == "tcp_metrics" || a == "link") =>
+        {
+            vec![Wish::Nothing]
+        }
         name if name.starts_with("sysctl_restore") => vec![Wish::Nothing],
         _ => vec![Wish::Unknown(text.to_owned())],
     }

@@ -105,7 +105,7 @@ impl Settings {
                 [192, 0, 2, 1].into()
             },
             // The MSS is then the same in both.
-            mtu: if v6 { 1520 } else { 1500 },
+            mtu: mtu_of(script).unwrap_or(if v6 { 1520 } else { 1500 }),
             tolerance: 4_000_000,
             ts_tick: 0,
             bind_port: 8080,
@@ -192,6 +192,14 @@ fn qdisc_of(script: &Script) -> QdiscConfig {
     } else {
         QdiscConfig::NoQueue
     }
+}
+
+/// `ip link set dev tun0 mtu N`.
+fn mtu_of(script: &Script) -> Option<u32> {
+    let set = commands(script).filter(|line| line.starts_with("ip link set"));
+    let mut words = set.flat_map(str::split_whitespace);
+    words.find(|word| *word == "mtu")?;
+    words.next()?.parse().ok()
 }
 
 /// `ethtool -K` turns segmentation off.

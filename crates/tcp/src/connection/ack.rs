@@ -38,15 +38,17 @@ impl Connection {
     pub(crate) fn process_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, has_text: bool) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt) {
-            // RFC 9293: acknowledges what was never sent. Without text it injects nothing (RFC 5961
-            // 5), and Linux, too, is silent.
-            return has_text && self.challenge_ack_field(cx);
+            // RFC 9293 3.10.7.4: acknowledges what was never sent.
+            return self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una) {
             // RFC 5961 5.2: older than the largest window, or than all that was ever sent, explains.
             let most = u64::from(self.snd.max_wnd).min(self.stats.bytes_acked + 1) as u32;
             if ack.before(self.snd.una - most) {
                 return self.challenge_ack_field(cx);
+            }
+            if !repr.options.sack.as_slice().is_empty() {
+                self.hear_overtaken_ack(cx, repr);
             }
             return true;
         }
@@ -76,6 +78,13 @@ impl Connection {
         }
         self.out.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
         true
+    }
+
+    /// An ACK that was overtaken may still tell of text that arrived out of order (RFC 2018).
+    #[cold]
+    fn hear_overtaken_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
+        self.update_scoreboard(cx, repr, false);
+        self.out.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
     }
 
     fn challenge_ack_field(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -123,7 +132,7 @@ impl Connection {
         };
         let blocks = repr.options.sack.as_slice();
         let sack = if self.agreed.sack && !blocks.is_empty() {
-            self.snd.rtx.sack(cx.now, self.snd.una, blocks)
+            self.snd.rtx.sack(cx.now, repr.ack, blocks)
         } else {
             SackOutcome::default()
         };

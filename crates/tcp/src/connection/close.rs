@@ -112,11 +112,17 @@ impl Connection {
 
     /// The peer's FIN is next in order (RFC 9293 3.10.7.4, eighth).
     pub(crate) fn take_fin(&mut self, cx: &mut Cx<'_>) {
+        self.wake_reader();
+        if self.state == State::Established {
+            let rcv_nxt = self.rcv.queue.rcv_nxt();
+            self.rcv.ack.on_end(cx.now, rcv_nxt);
+            self.out.any |= self.rcv.ack.is_due();
+            self.transition(State::CloseWait);
+            return;
+        }
         self.rcv.ack.now();
         self.out.any = true;
-        self.wake_reader();
         match self.state {
-            State::Established => self.transition(State::CloseWait),
             State::FinWait1 => self.transition(State::Closing),
             State::FinWait2 => self.begin_time_wait(cx),
             _ => {}

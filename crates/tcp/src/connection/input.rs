@@ -285,7 +285,7 @@ impl Connection {
         if self.user.orphan && end.after(self.rcv.queue.rcv_nxt()) {
             // RFC 2525 2.17: nobody will read it, and the peer should know.
             cx.mib.abort_on_data += 1;
-            self.out.reset = Some(Reset::Abort);
+            self.out.reset = Some(Reset::At(segment.repr.ack));
             self.out.any = true;
             self.transition(State::Closed);
             self.finish();

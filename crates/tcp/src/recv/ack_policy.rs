@@ -68,6 +68,19 @@ impl AckPolicy {
         }
     }
 
+    /// The peer's text ends, up to `rcv_nxt`, FIN included: our own end will often follow at once,
+    /// and can carry the acknowledgement. Not of a peer that sent nothing: as on Linux, nobody
+    /// waits then.
+    pub(crate) fn on_end(&mut self, now: Instant, rcv_nxt: SeqNum) {
+        let owed = rcv_nxt.since(self.acked);
+        if self.last_data == Instant::ZERO || owed > u32::from(self.rcv_mss) {
+            self.now();
+        } else {
+            self.interactive = true;
+            self.delay(now + DELAY);
+        }
+    }
+
     fn delay(&mut self, until: Instant) {
         self.at = self.at.min(until);
     }

@@ -157,6 +157,10 @@ impl RtxQueue {
             let sent_at = self.units[i].sent_at;
             span = Some((self.units[self.index_after(seq)].sent_at, sent_at));
             board.rack.note_original(sent_at, last + 1);
+            let last_copy = board.copies.range(..to).next_back();
+            if last_copy.is_some_and(|(&start, _)| start < last) {
+                board.rack.note_acked_last(sent_at);
+            }
             if let Some(delivery) = &mut self.delivery {
                 delivery.on_arrived(i, sent_at, board.seq(last) + 1);
             }

@@ -35,6 +35,9 @@ pub(super) struct Rack {
     newest: Option<(Instant, Pos)>,
     /// The newest one's time was not yet taken.
     fresh: bool,
+    /// When the last segment in the stream was sent of what was just acknowledged, if that was in
+    /// its first flight.
+    acked_last: Option<Instant>,
     rtt: Nanos,
     sighting: Option<Sighting>,
     /// Nothing before it is still in its first flight.
@@ -46,6 +49,7 @@ impl Rack {
         Self {
             newest: None,
             fresh: false,
+            acked_last: None,
             rtt: Nanos::ZERO,
             sighting: None,
             edge,
@@ -58,6 +62,12 @@ impl Rack {
             self.newest = Some((sent_at, end));
             self.fresh = true;
         }
+    }
+
+    /// RFC 8985 6.2 step 2 goes through the segments in order, and each that arrived sets
+    /// `RACK.rtt`: an original behind a copy is what tells how long the path takes.
+    pub(super) fn note_acked_last(&mut self, sent_at: Instant) {
+        self.acked_last = Some(sent_at);
     }
 
     /// Segments begin elsewhere now: of the one that it ends within not all has arrived.
@@ -130,9 +140,10 @@ impl RtxQueue {
             return out;
         };
         let rack = &mut board.rack;
-        if rack.fresh {
-            rack.fresh = false;
-            rack.rtt = rack.newest.map_or(rack.rtt, |(at, _)| now.since(at));
+        let newest = rack.newest.filter(|_| rack.fresh).map(|(at, _)| at);
+        rack.fresh = false;
+        if let Some(at) = rack.acked_last.take().or(newest) {
+            rack.rtt = now.since(at);
         }
         if let Some(newest) = rack.newest {
             let span = rack.rtt + reo_wnd;

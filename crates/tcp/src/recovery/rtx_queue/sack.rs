@@ -43,17 +43,13 @@ struct News {
 }
 
 impl RtxQueue {
-    /// Takes in the SACK blocks of an ACK whose cumulative part has already gone through
-    /// [`ack`](Self::ack). Blocks outside what is outstanding are ignored.
+    /// Takes in the SACK blocks of an ACK of `ack`, which has already gone through
+    /// [`ack`](Self::ack) unless others overtook it. Blocks outside what is outstanding are ignored.
     #[cold]
-    pub(crate) fn sack(
-        &mut self,
-        now: Instant,
-        snd_una: SeqNum,
-        blocks: &[SackBlock],
-    ) -> SackOutcome {
+    pub(crate) fn sack(&mut self, now: Instant, ack: SeqNum, blocks: &[SackBlock]) -> SackOutcome {
+        let snd_una = self.una.latest(ack);
         let mut out = SackOutcome {
-            dsack: dsack_of(snd_una, blocks),
+            dsack: dsack_of(ack, blocks),
             ..SackOutcome::default()
         };
         let rest = usize::from(out.dsack.is_some());
