@@ -1,11 +1,11 @@
-//! `struct tcp_info` as Linux 6.18 lays it out.
+//! `struct tcp_info` as Linux 7 lays it out.
 
 use fullsend_tcp::TcpInfo;
 
 /// Bytes of the struct.
 pub(crate) const LEN: usize = 280;
 
-/// Where a field stands, and its bytes. Two are halves of one byte.
+/// Where a field stands, and its bytes. Some are parts of one byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     At(usize, usize),

@@ -31,6 +31,9 @@ impl TcpInfo<'_> {
             "rcv_wscale" => (6, 4, 0xf),
             "delivery_rate_app_limited" => (7, 0, 1),
             "fastopen_client_fail" => (7, 1, 3),
+            "ecn_mode" => (276, 0, 3),
+            "accecn_opt_seen" => (276, 2, 3),
+            "accecn_fail_mode" => (276, 4, 0xf),
             _ => return None,
         };
         Some(i128::from(self.0.get(byte)? >> shift & mask))
@@ -103,6 +106,4 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("received_e1_bytes", 264, 4),
     ("received_e0_bytes", 268, 4),
     ("received_ce_bytes", 272, 4),
-    ("accecn_fail_mode", 276, 2),
-    ("accecn_opt_seen", 278, 2),
 ];

@@ -3,7 +3,7 @@
 use fullsend_units::{Instant, Nanos};
 
 use crate::recovery::{Delivery, Phase};
-use crate::{Connection, Cx, SendLimit};
+use crate::{Connection, Cx, SendLimit, State};
 
 /// Declares the struct, and a way to list its fields.
 macro_rules! tcp_info {
@@ -97,6 +97,22 @@ tcp_info! {
         pub tcpi_total_rto_recoveries: u16,
         /// Milliseconds.
         pub tcpi_total_rto_time: u32,
+        /// Packets that came marked (CE), of Accurate ECN's connections; so are those below.
+        pub tcpi_received_ce: u32,
+        /// Bytes of ours that arrived as ECT(1), ECT(0), CE by the peer's option.
+        pub tcpi_delivered_e1_bytes: u32,
+        pub tcpi_delivered_e0_bytes: u32,
+        pub tcpi_delivered_ce_bytes: u32,
+        /// Bytes that came as such.
+        pub tcpi_received_e1_bytes: u32,
+        pub tcpi_received_e0_bytes: u32,
+        pub tcpi_received_ce_bytes: u32,
+        /// 0 none, 1 of RFC 3168, 2 accurate, 3 asked for.
+        pub tcpi_ecn_mode: u8,
+        /// The peer's option: 0 not seen, 1 empty, 2 with counters, 3 zeroed.
+        pub tcpi_accecn_opt_seen: u8,
+        /// Bits: 1 the flags may not be understood, 2 are mangled; 4 the option is lost, 8 mangled.
+        pub tcpi_accecn_fail_mode: u8,
     }
 }
 
@@ -124,7 +140,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         .map_or((0, Nanos::ZERO, false), Delivery::told_rate);
     let (reord_seen, dsack_dups) = c.reordering_seen();
     let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss.bytes()) * 1_000_000_000;
-    TcpInfo {
+    let mut info = TcpInfo {
         tcpi_state: c.state.number(),
         tcpi_ca_state: match c.recovery.phase() {
             Phase::Open => 0,
@@ -184,7 +200,6 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_delivery_rate: (rate_bytes / u128::from(rate_interval.as_nanos().max(1))) as u64,
         tcpi_delivery_rate_app_limited: app_limited,
         tcpi_delivered: stats.delivered,
-        tcpi_delivered_ce: c.ecn.as_ref().map_or(0, |e| e.delivered_ce()),
         tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
         tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
@@ -202,5 +217,10 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_total_rto_recoveries: rto_recoveries,
         tcpi_total_rto_time: rto_time,
         tcpi_fastopen_client_fail: c.fastopen().map_or(0, |f| f.fail as u8),
+        ..TcpInfo::default()
+    };
+    if let Some(ecn) = &c.ecn {
+        ecn.report(&mut info, c.state == State::SynSent);
     }
+    info
 }

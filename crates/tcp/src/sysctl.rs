@@ -79,6 +79,11 @@ sysctls! {
     "net.ipv4." tcp_ecn: u32 = 2, 0..=5;
     /// A SYN that is sent again asks for ECN no longer (RFC 3168 6.1.1.1).
     "net.ipv4." tcp_ecn_fallback: bool = true, ();
+    /// Accurate ECN's option: 0 never, 1 when it tells something new or was not sent for long, 2
+    /// with each segment that has room, 3 also where it seems to be lost on the way.
+    "net.ipv4." tcp_ecn_option: u32 = 2, 0..=3;
+    /// How often a round trip the option goes at least while `tcp_ecn_option` is 1.
+    "net.ipv4." tcp_ecn_option_beacon: u32 = 3, 0..=63;
     /// Congestion control of new connections.
     "net.ipv4." tcp_congestion_control: &'static str = "cubic", congestion::AVAILABLE;
     /// The congestion controls that there are; read only.

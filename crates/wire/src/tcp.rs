@@ -1,9 +1,13 @@
 //! TCP header and options (RFC 9293 3.1, RFC 7323, RFC 2018).
 
+mod acc_ecn;
+
 use fullsend_units::{SeqNum, WireWindow};
 
 use crate::WireError;
 use crate::read::{be16, be32, put16, put32};
+
+pub use acc_ecn::{AccEcn, AccEcnOrder};
 
 /// The flag bits of a TCP header, AE (bit 8) included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -92,6 +96,15 @@ impl SackBlocks {
         true
     }
 
+    /// Keeps the first `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.blocks
+            .iter_mut()
+            .skip(len)
+            .for_each(|block| *block = SackBlock::default());
+        self.len = self.len.min(len.min(4) as u8);
+    }
+
     /// The blocks.
     #[inline]
     pub fn as_slice(&self) -> &[SackBlock] {
@@ -155,6 +168,8 @@ pub struct TcpOptions {
     pub sack: SackBlocks,
     /// Fast Open (RFC 7413 4.1.1), on SYN only.
     pub fastopen: Option<FastopenCookie>,
+    /// Accurate ECN's byte counters (RFC 9768 3.2.3).
+    pub acc_ecn: Option<AccEcn>,
 }
 
 /// A TCP header's meaning.
@@ -178,7 +193,7 @@ pub struct TcpRepr {
     pub options: TcpOptions,
 }
 
-/// Option kinds (RFC 9293 3.1, RFC 7323, RFC 2018).
+/// Option kinds (RFC 9293 3.1, RFC 7323, RFC 2018, RFC 7413, RFC 9768).
 mod kind {
     pub(super) const END: u8 = 0;
     pub(super) const NOP: u8 = 1;
@@ -188,6 +203,8 @@ mod kind {
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
     pub(super) const FASTOPEN: u8 = 34;
+    pub(super) const ACC_ECN0: u8 = 172;
+    pub(super) const ACC_ECN1: u8 = 174;
 }
 
 /// Bytes of a header without options.
@@ -249,7 +266,8 @@ impl TcpRepr {
     }
 
     /// Writes the header at the start of `out`, with the checksum field zero; how long it is.
-    /// SACK blocks that do not fit in 40 bytes of options are left out, the last first.
+    /// SACK blocks that do not fit in 40 bytes of options are left out, the last first, and so are
+    /// counters of Accurate ECN that do not fit even without them.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let header_len = self.header_len();
@@ -330,6 +348,12 @@ impl TcpOptions {
                     });
                 }
             }
+            (kind::ACC_ECN0, value) => {
+                self.acc_ecn = Some(AccEcn::parse(AccEcnOrder::Ect0First, value));
+            }
+            (kind::ACC_ECN1, value) => {
+                self.acc_ecn = Some(AccEcn::parse(AccEcnOrder::Ect1First, value));
+            }
             _ => {}
         }
     }
@@ -337,7 +361,11 @@ impl TcpOptions {
     /// Bytes they take in a header: a multiple of 4, at most [`MAX_LEN`](Self::MAX_LEN).
     #[inline]
     pub fn len(&self) -> usize {
-        self.len_without_sack() + self.sack_len()
+        if self.acc_ecn.is_some() {
+            return self.len_with_acc_ecn();
+        }
+        let rest = self.len_of_rest();
+        rest + sack_len(self.sack_fitting(rest))
     }
 
     /// There are none.
@@ -346,8 +374,26 @@ impl TcpOptions {
         self.len() == 0
     }
 
+    /// Nothing is left out.
+    pub fn fits(&self) -> bool {
+        let Some(option) = &self.acc_ecn else {
+            let blocks = self.sack.as_slice();
+            return self.sack_fitting(self.len_of_rest()).len() == blocks.len();
+        };
+        let sack = sack_len(self.sack.as_slice());
+        let option = option.padded_len(sack > 0 && self.sack_is_next());
+        self.len_of_rest() + option + sack <= Self::MAX_LEN
+    }
+
+    #[cold]
+    fn len_with_acc_ecn(&self) -> usize {
+        let (_, padded, blocks) = self.acc_ecn_fitting();
+        self.len_of_rest() + padded + sack_len(blocks)
+    }
+
+    /// Without SACK blocks and Accurate ECN's counters.
     #[inline]
-    fn len_without_sack(&self) -> usize {
+    fn len_of_rest(&self) -> usize {
         let aligned = |there: bool, len: usize| if there { len } else { 0 };
         aligned(self.timestamps.is_some(), 12)
             + aligned(self.mss.is_some(), 4)
@@ -357,23 +403,36 @@ impl TcpOptions {
             + self.fastopen.as_ref().map_or(0, FastopenCookie::option_len)
     }
 
-    /// The SACK blocks that fit.
+    /// The SACK blocks that fit behind `before` bytes.
     #[inline]
-    fn sack_fitting(&self) -> &[SackBlock] {
+    fn sack_fitting(&self, before: usize) -> &[SackBlock] {
         let blocks = self.sack.as_slice();
         if blocks.is_empty() {
             return blocks;
         }
-        let room = (Self::MAX_LEN - self.len_without_sack()).saturating_sub(4) / 8;
+        let room = Self::MAX_LEN.saturating_sub(before + 4) / 8;
         &blocks[..blocks.len().min(room)]
     }
 
-    #[inline]
-    fn sack_len(&self) -> usize {
-        match self.sack_fitting() {
-            [] => 0,
-            blocks => 4 + 8 * blocks.len(),
-        }
+    /// SACK blocks would come right behind Accurate ECN's counters.
+    fn sack_is_next(&self) -> bool {
+        let sack_permitted = self.sack_permitted && self.timestamps.is_none();
+        self.window_scale.is_none() && self.fastopen.is_none() && !sack_permitted
+    }
+
+    /// The counters that fit, the bytes they take, and the SACK blocks that fit beside them.
+    fn acc_ecn_fitting(&self) -> (Option<AccEcn>, usize, &[SackBlock]) {
+        let rest = self.len_of_rest();
+        let option = self
+            .acc_ecn
+            .and_then(|option| option.fitting(Self::MAX_LEN - rest));
+        let padded = |next: bool| option.map_or(0, |option| option.padded_len(next));
+        let blocks = self.sack_fitting(rest + padded(self.sack_is_next()));
+        (
+            option,
+            padded(!blocks.is_empty() && self.sack_is_next()),
+            blocks,
+        )
     }
 
     /// Fills `out`, which is as long as [`len`](Self::len) says.
@@ -393,7 +452,13 @@ impl TcpOptions {
             }
             put32(option, 4, timestamps.val);
             put32(option, 8, timestamps.ecr);
-        } else if self.sack_permitted {
+        }
+        let (blocks, nops) = if self.acc_ecn.is_some() {
+            self.emit_acc_ecn(&mut out)
+        } else {
+            (self.sack_fitting(self.len_of_rest()), 2)
+        };
+        if self.sack_permitted && self.timestamps.is_none() {
             *out.next() = [kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2];
         }
         if let Some(shift) = self.window_scale {
@@ -407,16 +472,48 @@ impl TcpOptions {
             option[len..].fill(kind::NOP);
             out = Rest(rest);
         }
-        let blocks = self.sack_fitting();
         if !blocks.is_empty() {
-            let len = 2 + 8 * blocks.len() as u8;
-            *out.next() = [kind::NOP, kind::NOP, kind::SACK, len];
+            for _ in 0..nops {
+                *out.next() = [kind::NOP];
+            }
+            *out.next() = [kind::SACK, 2 + 8 * blocks.len() as u8];
             for block in blocks {
                 let option = out.next::<8>();
                 put32(option, 0, block.left.raw());
                 put32(option, 4, block.right.raw());
             }
         }
+    }
+
+    /// Writes Accurate ECN's counters; the SACK blocks that fit beside them, and the NOPs that
+    /// these need.
+    #[cold]
+    fn emit_acc_ecn<'a>(&'a self, out: &mut Rest<'_>) -> (&'a [SackBlock], usize) {
+        let (option, padded, blocks) = self.acc_ecn_fitting();
+        let Some(option) = option else {
+            return (blocks, 2);
+        };
+        let kind = match option.order() {
+            AccEcnOrder::Ect0First => kind::ACC_ECN0,
+            AccEcnOrder::Ect1First => kind::ACC_ECN1,
+        };
+        *out.next() = [kind, option.len() as u8];
+        for field in option.value().as_chunks::<3>().0 {
+            *out.next() = *field;
+        }
+        for _ in option.len()..padded {
+            *out.next() = [kind::NOP];
+        }
+        (blocks, 2 - option.len().saturating_sub(padded))
+    }
+}
+
+/// Bytes that these blocks take, NOPs before them included.
+#[inline]
+fn sack_len(blocks: &[SackBlock]) -> usize {
+    match blocks {
+        [] => 0,
+        blocks => 4 + 8 * blocks.len(),
     }
 }
 

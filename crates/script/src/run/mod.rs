@@ -207,13 +207,10 @@ impl<'a> Runner<'a> {
     fn event(&mut self, event: &'a Event) -> Result<(), ScriptError> {
         let window = self.window(event);
         let started = match &event.action {
+            // As packetdrill has it, what follows counts from when the packet was there.
             Action::Expect(packet) => {
-                let at = self.expect(event.pos, packet, window)?;
-                if window.any || window.from != window.to {
-                    at
-                } else {
-                    window.from
-                }
+                let before = self.world.now();
+                self.expect(event.pos, packet, window)?.max(before)
             }
             action => {
                 self.advance(window.from)?;

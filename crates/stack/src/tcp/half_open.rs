@@ -13,13 +13,11 @@ use super::ListenerId;
 use super::cookie::{Carried, VALID};
 use super::fastopen::Opening;
 use super::listen::Listener;
-use super::request::{Fault, Request, SynSummary, Verdict};
+use super::request::{ECN, Fault, Request, SynSummary, Verdict};
 use super::socket::{Entry, Owner, Socket};
 use crate::Host;
 use crate::demux::{FlowKey, Target};
 use crate::ip::Path;
-
-const ECN: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR).union(TcpFlags::AE);
 
 /// The SYN-ACK that answers a SYN, and its way.
 struct SynAck {
@@ -180,6 +178,8 @@ impl Host {
             at: now,
             ambiguous: true,
             window_scale: fullsend_tcp::offered_scale(&self.env.sysctl),
+            repeats: 0,
+            ecn_withdrawn: false,
         };
         let Ok(mut socket) = self.embryo(
             now,

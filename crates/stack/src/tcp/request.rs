@@ -12,6 +12,9 @@ use crate::demux::FlowKey;
 const FIRST_TIMEOUT: Nanos = Nanos::from_secs(1);
 const MAX_TIMEOUT: Nanos = Nanos::from_secs(120);
 
+/// The flags that ask for ECN.
+pub(super) const ECN: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR).union(TcpFlags::AE);
+
 /// A SYN without what nobody needs of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SynSummary {
@@ -89,6 +92,10 @@ pub(crate) struct Request {
     window_scale: u8,
     pub(super) timeouts: u8,
     sent_again: bool,
+    /// SYN-ACKs but the first.
+    repeats: u8,
+    /// The SYN came again without its ECN flags.
+    ecn_withdrawn: bool,
     /// The handshake's last ACK has come, but nobody made room in the accept queue.
     pub(super) acked: bool,
 }
@@ -147,6 +154,8 @@ impl Request {
             window_scale: sent.options.window_scale.unwrap_or(0),
             timeouts: 0,
             sent_again: false,
+            repeats: 0,
+            ecn_withdrawn: false,
             acked: false,
         }
     }
@@ -157,6 +166,8 @@ impl Request {
             at: self.last_sent,
             ambiguous: self.sent_again,
             window_scale: self.window_scale,
+            repeats: self.repeats,
+            ecn_withdrawn: self.ecn_withdrawn,
         }
     }
 
@@ -170,6 +181,7 @@ impl Request {
     /// The SYN-ACK was sent again; `by_timer`: because nobody answered.
     pub(super) fn on_repeat(&mut self, now: Instant, by_timer: bool) {
         self.timeouts = self.timeouts.saturating_add(u8::from(by_timer));
+        self.repeats = self.repeats.saturating_add(1);
         self.last_sent = now;
         self.sent_again = true;
         self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(MAX_TIMEOUT);
@@ -195,6 +207,11 @@ impl Request {
         let is = |flag| flags.contains(flag);
         let plain_syn = is(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK.union(TcpFlags::RST));
         if plain_syn && repr.seq == self.syn.seq && fault != Fault::Stale {
+            // RFC 9768 3.1.5: the last one is answered.
+            if self.syn.flags.contains(TcpFlags::AE) {
+                self.syn.ecn = segment.ecn;
+            }
+            self.ecn_withdrawn |= !flags.intersects(ECN);
             return (Verdict::Repeat, Fault::None);
         }
         if is(TcpFlags::RST) {

@@ -18,6 +18,10 @@ pub struct SynAckSent {
     pub ambiguous: bool,
     /// The window scale it offered.
     pub window_scale: u8,
+    /// How often it had been sent before.
+    pub repeats: u8,
+    /// The SYN has come again without its ECN flags.
+    pub ecn_withdrawn: bool,
 }
 
 /// The window scale that our SYNs and SYN-ACKs offer now.
@@ -52,6 +56,10 @@ impl Connection {
         if self.agreed.window_scale {
             let scale = WindowScale::clamped(sent.window_scale);
             self.rcv.window.set_scale(scale);
+        }
+        self.stats.total_retrans = sent.repeats.into();
+        if let Some(ecn) = self.ecn.as_mut().filter(|_| sent.ecn_withdrawn) {
+            ecn.hear_bare_syn();
         }
         self.arm_rto(cx);
     }

@@ -157,7 +157,9 @@ impl Connection {
             Some(ecn) => flags.union(ecn.syn_flags(cx.sysctl, syn_ack, earlier)),
             None => flags,
         };
+        let ecn = self.ecn.as_ref().filter(|_| syn_ack);
         let options = TcpOptions {
+            acc_ecn: ecn.and_then(|ecn| ecn.syn_ack_option(cx.sysctl, earlier)),
             mss: Some(self.adv_mss.get()),
             window_scale: self
                 .agreed
@@ -245,7 +247,8 @@ impl Connection {
         if !flags.contains(TcpFlags::SYN) {
             return;
         }
-        self.ecn.take_if(|ecn| !ecn.hear_answer(repr, segment.ecn));
+        self.ecn
+            .take_if(|ecn| !ecn.hear_answer(cx.sysctl, repr, segment.ecn));
         self.agree(cx, repr);
         if acks {
             self.rcv.ack.now();

@@ -82,7 +82,8 @@ impl Connection {
 
     /// Options of every segment.
     pub(super) fn option_bytes(&self) -> u32 {
-        if self.agreed.timestamps { TS_OPTION } else { 0 }
+        let timestamps = if self.agreed.timestamps { TS_OPTION } else { 0 };
+        timestamps + self.ecn.as_ref().map_or(0, |ecn| ecn.option_bytes())
     }
 
     /// Text bytes of a packet of this size.

@@ -52,16 +52,12 @@ impl Connection {
         if !repr.flags.contains(TcpFlags::ACK) {
             return;
         }
-        if self.state == State::SynReceived {
-            if !self.finish_handshake(cx, repr) {
-                return;
-            }
-            if let Some(ecn) = &mut self.ecn {
-                ecn.hear_last(repr, segment.payload.is_empty());
-            }
+        let last = self.state == State::SynReceived;
+        if last && !self.finish_handshake(cx, repr) {
+            return;
         }
         if self.ecn.is_some() {
-            self.take_ecn(segment);
+            self.take_ecn(cx, segment, last);
         }
         self.timers.heard_at = cx.now;
         let has_text = !segment.payload.is_empty();
@@ -128,6 +124,9 @@ impl Connection {
         }
         if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt {
             // The peer's SYN once more: our SYN-ACK was lost.
+            if let Some(ecn) = &mut self.ecn {
+                ecn.hear_syn_again(repr.flags, segment.ecn);
+            }
             self.out.syn = true;
             self.out.any = true;
             return false;
@@ -136,6 +135,9 @@ impl Connection {
         // ends this connection.
         cx.mib.syn_challenge += 1;
         self.complain(cx, segment, Complaint::Challenge);
+        if self.ecn.is_some() {
+            self.reflect_syn_again(segment);
+        }
         false
     }
 
@@ -165,6 +167,12 @@ impl Connection {
         }
         let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < 0;
         older && seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
+    }
+
+    /// It carries a later timestamp than those before.
+    pub(crate) fn is_later(&self, repr: &TcpRepr) -> bool {
+        let ts = repr.options.timestamps.filter(|_| self.agreed.timestamps);
+        ts.is_some_and(|ts| (ts.val.wrapping_sub(self.ts.recent) as i32) > 0)
     }
 
     /// RFC 7323 4.3 (2).
@@ -257,6 +265,9 @@ impl Connection {
         let right = left + segment.payload.len() as u32;
         if !left.before(rcv_nxt) {
             return;
+        }
+        if self.ecn.is_some() {
+            self.take_ecn_of_old(segment);
         }
         cx.mib.delayed_ack_lost += 1;
         self.rcv.ack.quick();

@@ -1,10 +1,10 @@
 //! Accurate ECN (RFC 9768): the flags AE, CWR and ECE count marked packets, so that the sender
 //! learns of each.
-//!
-//! The option with byte counters is neither sent nor read: RFC 9768 3.2.3 leaves both open.
 
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::tcp::TcpFlags;
+
+use super::bytes::Bytes;
 
 /// The ACE field.
 pub(super) const ACE: TcpFlags = TcpFlags::AE.union(TcpFlags::CWR).union(TcpFlags::ECE);
@@ -15,6 +15,18 @@ const FIRST_COUNT: u32 = 5;
 const MANY: u32 = 4;
 /// The field counts modulo this.
 const CYCLE: u32 = 8;
+
+/// What is wrong with the path, as bits of `tcpi_accecn_fail_mode`.
+pub(super) mod fail {
+    /// The peer may not know what our flags count.
+    pub(in crate::ecn) const ACE_SEND: u8 = 1;
+    /// Something changes the flags, or the IP field, on their way to us.
+    pub(in crate::ecn) const ACE_RECV: u8 = 2;
+    /// Segments with our option are lost.
+    pub(in crate::ecn) const OPTION_SEND: u8 = 4;
+    /// The peer's option is not what it sent.
+    pub(in crate::ecn) const OPTION_RECV: u8 = 8;
+}
 
 /// The ACE field as a number.
 pub(super) const fn ace(flags: TcpFlags) -> u32 {
@@ -37,57 +49,88 @@ pub(super) const fn reflection(field: EcnField) -> TcpFlags {
 }
 
 /// What we count, and what we tell.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Accurate {
     /// Packets that came with CE; wraps.
     pub(super) received_ce: u32,
     /// Of those, not told yet.
     untold: u32,
-    /// Text last came with CE.
-    was_ce: bool,
+    /// How text came last.
+    last_field: EcnField,
     /// With which ECN field the peer's SYN or SYN-ACK came, while that is to be told.
     pub(super) handshake: Option<EcnField>,
     /// Segments that an acknowledgement usually is for, in 64ths; 0 before the first.
     usual_delivered: u32,
-    /// The path mangles the flags or the field: nothing of ours is ECN-capable, and what the peer
-    /// tells is not heard. What we tell goes on.
-    muted: bool,
+    /// Bits of [`fail`].
+    pub(super) fails: u8,
+    /// The peer's count has been heard once.
+    heard: bool,
+    /// The segment at hand tells no count: it ends the handshake.
+    pub(super) reflects: bool,
+    /// The segment at hand has a later timestamp than those before.
+    pub(super) later: bool,
+    pub(super) bytes: Bytes,
+}
+
+impl Default for Accurate {
+    fn default() -> Self {
+        Self {
+            received_ce: 0,
+            untold: 0,
+            // As nearly all text comes.
+            last_field: EcnField::Ect0,
+            handshake: None,
+            usual_delivered: 0,
+            fails: 0,
+            heard: false,
+            reflects: false,
+            later: false,
+            bytes: Bytes::default(),
+        }
+    }
+}
+
+/// An acknowledgement's part in telling of marks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Feedback {
+    pub(super) flags: TcpFlags,
+    /// Segments and bytes of ours that it is for.
+    pub(super) delivered: u32,
+    pub(super) delivered_bytes: u32,
+    /// Bytes of these that were marked, where the option tells for sure.
+    pub(super) ce_bytes: Option<u32>,
+    /// Bytes of a full segment.
+    pub(super) mss: u32,
+    /// `delivered` is exact.
+    pub(super) exact: bool,
 }
 
 impl Accurate {
-    /// The peer told that our SYN or SYN-ACK, which was not ECN-capable, came with another field
-    /// (RFC 9768 3.2.2.3), or zeroed the flags (3.2.2.1).
-    pub(super) const fn mute(&mut self) {
-        self.muted = true;
-    }
-
+    /// The path mangles the flags or the field: nothing of ours is ECN-capable, and what the peer
+    /// tells is not heard. What we tell goes on.
     pub(super) const fn is_muted(&self) -> bool {
-        self.muted
+        self.fails & (fail::ACE_SEND | fail::ACE_RECV) != 0
     }
 
-    /// A handshake's segment says this of the one that we sent, Not-ECT.
-    pub(super) fn hear_reflection(&mut self, flags: TcpFlags) {
-        if flags.0 & ACE.0 != reflection(EcnField::NotEct).0 {
-            self.mute();
-        }
-    }
-
-    /// `segs` packets arrived with this field. True: the peer should hear of it at once.
-    pub(super) fn on_packets(&mut self, field: EcnField, segs: u32, has_text: bool) -> bool {
+    /// `segs` packets arrived with this field and, together, `len` bytes of text. True: the peer
+    /// should hear of it at once (RFC 9768 3.2.2.5.1).
+    pub(super) fn on_packets(&mut self, field: EcnField, segs: u32, len: u32) -> bool {
         let ce = field == EcnField::Ce;
         if ce {
             self.received_ce = self.received_ce.wrapping_add(segs);
             self.untold = self.untold.saturating_add(segs);
         }
-        if !has_text {
-            // RFC 9768 3.2.2.5.1: before the field has gone round. Acknowledgements of
-            // acknowledgements end, as each tells of several.
+        if len == 0 {
+            // Before the field has gone round. Acknowledgements of acknowledgements end, as each
+            // tells of several.
             return self.untold >= CYCLE - 2;
         }
-        // The first mark is told at once, then every second.
-        let first = ce && !self.was_ce;
-        self.was_ce = ce;
-        first || self.untold >= 2
+        self.bytes.on_text(field, len);
+        let changed = core::mem::replace(&mut self.last_field, field) != field;
+        if changed || ce {
+            self.bytes.on_change();
+        }
+        changed || self.untold >= 2
     }
 
     /// The ACE field of a segment that leaves; `bare`: without text.
@@ -109,22 +152,29 @@ impl Accurate {
         flags(ace).contains(TcpFlags::CWR)
     }
 
-    /// How many more of ours were marked, of `known` so far, by what `segment` says, which is an
-    /// acknowledgement of `delivered` segments.
-    pub(super) fn newly_marked(&mut self, segment: &TcpRepr, known: u32, delivered: u32) -> u32 {
-        if self.muted || segment.flags.contains(TcpFlags::SYN) {
+    /// How many more of ours were marked, of `known` so far.
+    pub(super) fn newly_marked(&mut self, known: u32, told: &Feedback) -> u32 {
+        let ace = ace(told.flags);
+        let first = !core::mem::replace(&mut self.heard, true);
+        if first && ace == 0 && told.ce_bytes.is_none_or(|bytes| bytes == 0) {
+            // RFC 9768 3.2.2.4: hardly three marks, but something that clears flags.
+            self.fails |= fail::ACE_RECV;
             return 0;
         }
-        let usually_many = self.learn_delivered(delivered);
-        let told = ace(segment.flags).wrapping_sub(FIRST_COUNT);
-        let delta = told.wrapping_sub(known) % CYCLE;
-        // A peer whose acknowledgements are always for many sends one before the count goes round
-        // (RFC 9768 3.2.2.5.1). From another, some were lost.
-        if delivered < CYCLE || usually_many {
+        let usually_many = self.learn_delivered(told.delivered);
+        let delta = ace.wrapping_sub(FIRST_COUNT).wrapping_sub(known) % CYCLE;
+        if told.delivered < CYCLE {
             return delta;
         }
         // It may have gone round: as many as there can have been (RFC 9768 appendix A.2.1).
-        delivered - (delivered - delta) % CYCLE
+        let most = told.delivered - (told.delivered - delta) % CYCLE;
+        match told.ce_bytes {
+            Some(bytes) => told.by_bytes(delta, most, bytes),
+            // A peer whose acknowledgements are always for many sends one before the count goes
+            // round (RFC 9768 3.2.2.5.1). From another, some were lost.
+            None if usually_many => delta,
+            None => most,
+        }
     }
 
     /// True if acknowledgements are usually for many segments.
@@ -138,90 +188,31 @@ impl Accurate {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use fullsend_wire::EcnField;
-    use fullsend_wire::tcp::{TcpFlags, TcpRepr};
-
-    use super::{ACE, Accurate, ace, flags, reflection};
-
-    fn segment(count: u32) -> TcpRepr {
-        TcpRepr {
-            flags: TcpFlags::ACK.union(flags(count)),
-            ..TcpRepr::default()
+impl Feedback {
+    /// Between the least and the most marked segments, what fits the marked bytes (RFC 9768
+    /// appendix A.2.2).
+    fn by_bytes(&self, least: u32, most: u32, bytes: u32) -> u32 {
+        if bytes == 0 {
+            return least;
+        }
+        if self.exact && self.delivered >= 2 * CYCLE {
+            // Many segments: marked as many of them as of the bytes.
+            if bytes >= self.delivered_bytes {
+                return most;
+            }
+            let segs = u64::from(bytes) * u64::from(self.delivered);
+            let segs = segs.div_ceil(self.delivered_bytes.into()) as u32;
+            return most.min(least + segs / CYCLE * CYCLE);
+        }
+        // As many bytes as the least can hold, and not half of what the most would.
+        let half = most.saturating_mul(self.mss) / 2;
+        if bytes <= least.saturating_mul(self.mss) && bytes < half {
+            least
+        } else {
+            most
         }
     }
-
-    /// Table 2: AE, CWR and ECE in this order.
-    #[test]
-    fn the_handshake_tells_the_field_of_the_segment_before() {
-        let fields = [
-            EcnField::NotEct,
-            EcnField::Ect1,
-            EcnField::Ect0,
-            EcnField::Ce,
-        ];
-        let told = fields.map(|field| ace(reflection(field)));
-        assert_eq!(told, [0b010, 0b011, 0b100, 0b110]);
-        assert_eq!(flags(7), ACE);
-    }
-
-    #[test]
-    fn counts_begin_at_five_and_go_round() {
-        let mut ecn = Accurate::default();
-        assert_eq!(ace(ecn.tell(true)), 5);
-        ecn.on_packets(EcnField::Ce, 3, true);
-        assert_eq!(ace(ecn.tell(false)), 0);
-        ecn.on_packets(EcnField::Ce, 9, true);
-        assert_eq!(ace(ecn.tell(false)), 1);
-        ecn.handshake = Some(EcnField::Ce);
-        assert_eq!(ace(ecn.tell(true)), 0b110);
-        assert_eq!(ace(ecn.tell(true)), 1);
-    }
-
-    #[test]
-    fn marks_are_told_soon_but_acknowledgements_do_not_breed() {
-        let mut ecn = Accurate::default();
-        assert!(!ecn.on_packets(EcnField::Ect0, 2, true));
-        assert!(ecn.on_packets(EcnField::Ce, 1, true));
-        ecn.tell(true);
-        let later = [(); 4].map(|()| {
-            let now = ecn.on_packets(EcnField::Ce, 1, true);
-            if now {
-                ecn.tell(true);
-            }
-            now
-        });
-        assert_eq!(later, [false, true, false, true]);
-        let bare = [(); 6].map(|()| ecn.on_packets(EcnField::Ce, 1, false));
-        assert_eq!(bare, [false, false, false, false, false, true]);
-    }
-
-    #[test]
-    fn a_count_that_may_have_gone_round_is_taken_for_the_most_it_can_be() {
-        let mut ecn = Accurate::default();
-        assert_eq!(ecn.newly_marked(&segment(5), 0, 2), 0);
-        assert_eq!(ecn.newly_marked(&segment(7), 0, 2), 2);
-        assert_eq!(ecn.newly_marked(&segment(5), 7, 3), 1);
-        // Two, or ten.
-        assert_eq!(ecn.newly_marked(&segment(7), 0, 12), 10);
-        assert_eq!(ecn.newly_marked(&segment(7), 0, 9), 2);
-        assert_eq!(ecn.newly_marked(&segment(5), 0, 7), 0);
-        // But not where each acknowledgement is for many.
-        let mut ecn = Accurate::default();
-        assert_eq!(ecn.newly_marked(&segment(5), 0, 20), 0);
-        assert_eq!(ecn.newly_marked(&segment(7), 0, 12), 2);
-    }
-
-    #[test]
-    fn who_is_muted_hears_nothing_and_tells_on() {
-        let mut ecn = Accurate::default();
-        ecn.hear_reflection(reflection(EcnField::NotEct));
-        assert!(!ecn.is_muted());
-        ecn.hear_reflection(reflection(EcnField::Ce));
-        assert!(ecn.is_muted());
-        assert_eq!(ecn.newly_marked(&segment(7), 0, 2), 0);
-        ecn.on_packets(EcnField::Ce, 1, true);
-        assert_eq!(ace(ecn.tell(true)), 6);
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,20 +2,20 @@
 //! told.
 
 mod accurate;
+mod bytes;
+mod negotiation;
+mod report;
 
-use alloc::boxed::Box;
-
+use fullsend_units::SeqNum;
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+use fullsend_wire::tcp::{AccEcn, TcpFlags};
 
-use accurate::{ACE, Accurate, ace, reflection};
+use accurate::{ACE, Accurate, Feedback, fail};
 
-use crate::recovery::AckNews;
+use crate::connection::State;
+use crate::recovery::{AckNews, Phase};
 use crate::recv::Arrival;
 use crate::{Connection, Cx, SegmentIn, SegmentOut, Sysctl};
-
-/// ECN-setup SYN (RFC 3168 6.1.1).
-const SETUP: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR);
 
 /// How marks are told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,95 +44,6 @@ pub(crate) struct Ecn {
 }
 
 impl Ecn {
-    fn new(mode: Mode) -> Self {
-        Self {
-            mode,
-            ..Self::default()
-        }
-    }
-
-    /// For an active open, if we are to ask for it.
-    pub(crate) fn to_ask(sysctl: &Sysctl) -> Option<Box<Self>> {
-        match sysctl.tcp_ecn {
-            1 | 4 => Some(Box::new(Self::new(Mode::Classic))),
-            3 => Some(Box::new(Self::new(Mode::Accurate))),
-            _ => None,
-        }
-    }
-
-    /// For a passive open, if the SYN asks for it.
-    pub(crate) fn to_answer(sysctl: &Sysctl, syn: &TcpRepr, field: EcnField) -> Option<Box<Self>> {
-        let asked = ace(syn.flags);
-        // RFC 9768 3.1.1, 3.1.3: all three flags, and what may come to stand for more.
-        if sysctl.tcp_ecn >= 3 && !matches!(asked, 0 | 0b011) {
-            let mut ecn = Self::new(Mode::Accurate);
-            ecn.hear_handshake(field);
-            return Some(Box::new(ecn));
-        }
-        // RFC 3168 6.1.1: a SYN that is itself ECN-capable was changed on its way, or comes from a
-        // host that takes the flags for others.
-        let asked = syn.flags.contains(SETUP) && !field.is_capable();
-        (asked && sysctl.tcp_ecn != 0).then(|| Box::new(Self::new(Mode::Classic)))
-    }
-
-    /// The peer's SYN or SYN-ACK came with this field.
-    fn hear_handshake(&mut self, field: EcnField) {
-        self.accurate.handshake = Some(field);
-        self.accurate.received_ce = u32::from(field == EcnField::Ce);
-    }
-
-    /// The peer answered our SYN with `answer`, which came with `field`: false if it takes no part.
-    pub(crate) fn hear_answer(&mut self, answer: &TcpRepr, field: EcnField) -> bool {
-        let flags = answer.flags;
-        if !flags.contains(TcpFlags::ACK) {
-            // Both opened at once.
-            self.mode = Mode::Classic;
-            return flags.contains(SETUP);
-        }
-        if self.mode == Mode::Classic {
-            return flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR);
-        }
-        match ace(flags) {
-            // It knows nothing of ECN, or reflects what it does not know.
-            0 | 0b111 => return false,
-            // RFC 9768 3.1.2: it knows RFC 3168 only, or RFC 3540 too.
-            0b001 | 0b101 => self.mode = Mode::Classic,
-            _ => {
-                self.accurate.hear_reflection(flags);
-                self.hear_handshake(field);
-            }
-        }
-        true
-    }
-
-    /// The handshake's last segment, for which ours was Not-ECT; `bare`: without text.
-    pub(crate) fn hear_last(&mut self, segment: &TcpRepr, bare: bool) {
-        self.accurate.handshake = None;
-        let sacks = !segment.options.sack.as_slice().is_empty();
-        if self.mode == Mode::Classic || !bare || sacks {
-            return;
-        }
-        // RFC 9768 3.2.2.1, table 4: three values mean nothing yet.
-        if !matches!(ace(segment.flags), 0b001 | 0b101 | 0b111) {
-            self.accurate.hear_reflection(segment.flags);
-        }
-    }
-
-    /// The flags of our SYN, or SYN-ACK; `earlier`: how often it was sent before.
-    pub(crate) fn syn_flags(&self, sysctl: &Sysctl, syn_ack: bool, earlier: u32) -> TcpFlags {
-        // RFC 3168 6.1.1.1, RFC 9768 3.1.4: something on the path may drop such SYNs. Accurate ECN
-        // is asked for once more.
-        let least = u32::from(self.mode == Mode::Accurate);
-        let in_vain = earlier > least && sysctl.tcp_ecn_fallback;
-        match (self.mode, syn_ack) {
-            (Mode::Classic, true) => TcpFlags::ECE,
-            _ if in_vain => TcpFlags::default(),
-            (Mode::Classic, false) => SETUP,
-            (Mode::Accurate, false) => ACE,
-            (Mode::Accurate, true) => reflection(self.accurate.handshake.unwrap_or_default()),
-        }
-    }
-
     /// The congestion window was reduced: the peer is to be told (RFC 3168 only).
     pub(crate) fn owe_cwr(&mut self) {
         self.owes_cwr = self.mode == Mode::Classic;
@@ -148,11 +59,6 @@ impl Ecn {
         self.seen
     }
 
-    /// Segments of ours that arrived marked, or (RFC 3168) beside an echo; wraps.
-    pub(crate) fn delivered_ce(&self) -> u32 {
-        self.delivered_ce
-    }
-
     /// Marks a segment that leaves; `fresh`: with text that was never sent before.
     fn mark(&mut self, segment: &mut SegmentOut, fresh: bool) {
         let flags = &mut segment.repr.flags;
@@ -161,8 +67,6 @@ impl Ecn {
             if !self.accurate.is_muted() {
                 segment.ecn = EcnField::Ect0;
             }
-            let told = self.accurate.tell(segment.payload.is_empty());
-            *flags = flags.without(ACE).union(told);
             return;
         }
         // RFC 3168 6.1.4, 6.1.5: neither acknowledgements nor retransmissions are ECN-capable.
@@ -199,37 +103,160 @@ impl Ecn {
     }
 }
 
-impl Connection {
-    /// The ECN side of a segment that leaves with text for the first time (`fresh`), or otherwise.
-    #[cold]
-    pub(crate) fn mark_ecn(&mut self, segment: &mut SegmentOut, fresh: bool) {
-        if let Some(ecn) = &mut self.ecn {
-            // RFC 3168 6.1.6: probes of a closed window are not ECN-capable.
-            let probe = fresh && self.snd.nxt.after(self.snd.una + self.snd.wnd);
-            let fresh = fresh && !probe && !segment.payload.is_empty();
-            ecn.mark(segment, fresh);
+impl Ecn {
+    fn is_accurate(&self) -> bool {
+        self.mode == Mode::Accurate
+    }
+
+    /// Our option may be sent.
+    fn is_option_usable(&self, sysctl: &Sysctl) -> bool {
+        let lost = self.accurate.fails & fail::OPTION_SEND != 0;
+        self.is_accurate() && self.accurate.bytes.is_usable(sysctl, lost)
+    }
+
+    /// Bytes of options that text leaves room for.
+    #[inline]
+    pub(crate) fn option_bytes(&self) -> u32 {
+        if self.accurate.bytes.is_reserved() {
+            bytes::LEN
+        } else {
+            0
         }
     }
 
-    /// The ECN side of an acceptable segment.
+    /// A segment came with the option.
+    fn see_option(&mut self, option: &AccEcn) {
+        if !self.accurate.bytes.see(option) {
+            self.accurate.fails |= fail::OPTION_RECV;
+        }
+    }
+}
+
+impl Connection {
+    /// The ECN side of a segment that leaves with text for the first time (`fresh`), or otherwise.
     #[cold]
-    pub(crate) fn take_ecn(&mut self, segment: &SegmentIn) {
-        let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.mode == Mode::Accurate) else {
+    pub(crate) fn mark_ecn(&mut self, cx: &Cx<'_>, segment: &mut SegmentOut, fresh: bool) {
+        let Some(ecn) = &mut self.ecn else {
+            return;
+        };
+        // RFC 3168 6.1.6: probes of a closed window are not ECN-capable.
+        let probe = fresh && self.snd.nxt.after(self.snd.una + self.snd.wnd);
+        let fresh = fresh && !probe && !segment.payload.is_empty();
+        ecn.mark(segment, fresh);
+        // As on Linux, what answers once both have closed tells no counts.
+        if ecn.is_accurate() && self.state != State::Closed {
+            self.tell_counts(cx, segment);
+        }
+    }
+
+    /// ACE field and option.
+    fn tell_counts(&mut self, cx: &Cx<'_>, segment: &mut SegmentOut) {
+        let Some(ecn) = &mut self.ecn else {
+            return;
+        };
+        let usable = ecn.is_option_usable(cx.sysctl);
+        let (accurate, repr) = (&mut ecn.accurate, &mut segment.repr);
+        let bare = segment.payload.is_empty();
+        repr.flags = repr.flags.without(ACE).union(accurate.tell(bare));
+        let bytes = &mut accurate.bytes;
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        if usable && (bare || bytes.is_reserved()) && bytes.is_due(cx.sysctl, cx.now, srtt) {
+            let duplicate = match repr.options.sack.as_slice() {
+                [first, ..] if first.left.before(repr.ack) => true,
+                [first, second, ..] => first
+                    .left
+                    .in_window(second.left, second.right.since(second.left)),
+                _ => false,
+            };
+            bytes.tell(cx.now, &mut repr.options, duplicate);
+        }
+    }
+
+    /// Text leaves room for the option if it is to be sent.
+    #[cold]
+    pub(crate) fn reserve_ecn_option(&mut self, cx: &Cx<'_>) {
+        if let Some(ecn) = &mut self.ecn {
+            let usable = ecn.is_option_usable(cx.sysctl);
+            if ecn.accurate.bytes.reserve(usable) {
+                self.sync_mss(cx);
+            }
+        }
+    }
+
+    /// The ECN side of an acceptable segment; `last`: it ends the handshake.
+    #[cold]
+    pub(crate) fn take_ecn(&mut self, cx: &Cx<'_>, segment: &SegmentIn, last: bool) {
+        let (repr, field) = (&segment.repr, segment.ecn);
+        let later = self.is_later(repr);
+        let Some(ecn) = &mut self.ecn else {
+            return;
+        };
+        (ecn.accurate.reflects, ecn.accurate.later) = (false, later);
+        if last {
+            let bare = segment.payload.is_empty();
+            ecn.hear_last(cx.sysctl, (repr, field), bare, self.stats.total_retrans);
+        }
+        if !ecn.is_accurate() {
+            return;
+        }
+        if let Some(option) = &repr.options.acc_ecn {
+            ecn.see_option(option);
+        }
+        self.count_ecn(segment);
+        self.reserve_ecn_option(cx);
+    }
+
+    /// Counts packets that arrived by their field.
+    fn count_ecn(&mut self, segment: &SegmentIn) {
+        let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.is_accurate()) else {
             return;
         };
         let (field, segs) = (segment.ecn, segment.gso_segs.max(1).into());
-        let has_text = !segment.payload.is_empty();
-        ecn.seen |= has_text && field.is_capable();
-        if ecn.accurate.on_packets(field, segs, has_text) {
+        let len = segment.payload.len() as u32;
+        ecn.seen |= len > 0 && field.is_capable();
+        if ecn.accurate.on_packets(field, segs, len) {
             self.rcv.ack.now();
             self.out.any = true;
+        }
+    }
+
+    /// Text that we have came again, left of the window.
+    #[cold]
+    pub(crate) fn take_ecn_of_old(&mut self, segment: &SegmentIn) {
+        self.count_ecn(segment);
+        self.note_lost_option(segment.repr.seq);
+    }
+
+    /// RFC 9768 3.2.3.2.2: if what told of a duplicate did not arrive, the option may be why.
+    fn note_lost_option(&mut self, seq: SeqNum) {
+        if let Some(ecn) = &mut self.ecn
+            && ecn.accurate.bytes.is_told_again(seq)
+        {
+            ecn.accurate.fails |= fail::OPTION_SEND;
+        }
+    }
+
+    /// A SYN-ACK for a connection that stands is answered as the first was (RFC 9768 3.2.2.1).
+    #[cold]
+    pub(crate) fn reflect_syn_again(&mut self, segment: &SegmentIn) {
+        let repr = &segment.repr;
+        let again = repr.flags.contains(TcpFlags::ACK) && repr.seq + 1 == self.rcv.queue.rcv_nxt();
+        if let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.is_accurate())
+            && again
+            && self.rcv.ack.is_due()
+        {
+            ecn.accurate.handshake = Some(segment.ecn);
+            ecn.accurate.bytes.demand_one();
         }
     }
 
     /// The ECN side of text that arrived.
     #[cold]
     pub(crate) fn take_ecn_of_text(&mut self, segment: &SegmentIn, arrival: Arrival) {
-        let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.mode == Mode::Classic) else {
+        if arrival == Arrival::Duplicate {
+            self.note_lost_option(segment.repr.seq);
+        }
+        let Some(ecn) = self.ecn.as_mut().filter(|ecn| !ecn.is_accurate()) else {
             return;
         };
         // What came twice says nothing new of the path.
@@ -249,21 +276,18 @@ impl Connection {
         let Some(ecn) = &mut self.ecn else {
             return false;
         };
-        let (repr, advanced) = (news.repr, news.advanced);
-        let delivered = news.ack.delivered_segs + news.sack.delivered_segs;
-        let marked = match ecn.mode {
-            Mode::Classic if repr.flags.contains(TcpFlags::SYN) => return false,
-            Mode::Classic if !repr.flags.contains(TcpFlags::ECE) => return false,
-            Mode::Classic => delivered,
-            // An ACK that was overtaken counts less than we know.
-            Mode::Accurate if !advanced && delivered == 0 => return false,
-            Mode::Accurate => {
-                let known = ecn.delivered_ce;
-                match ecn.accurate.newly_marked(repr, known, delivered) {
-                    0 => return false,
-                    marked => marked,
-                }
-            }
+        let flags = news.repr.flags;
+        let accurate = ecn.is_accurate();
+        if flags.contains(TcpFlags::SYN) || !(accurate || flags.contains(TcpFlags::ECE)) {
+            return false;
+        }
+        let marked = if accurate {
+            self.hear_counts(news)
+        } else {
+            news.ack.delivered_segs + news.sack.delivered_segs
+        };
+        let Some(ecn) = self.ecn.as_mut().filter(|_| !accurate || marked > 0) else {
+            return false;
         };
         ecn.delivered_ce = ecn.delivered_ce.wrapping_add(marked);
         cx.mib.delivered_ce += u64::from(marked);
@@ -276,79 +300,57 @@ impl Connection {
     #[inline]
     pub(crate) fn ecn_forbids_units(&self) -> bool {
         let ecn = self.ecn.as_ref();
-        ecn.is_some_and(|ecn| ecn.mode == Mode::Accurate && ecn.accurate.tells_with_cwr())
+        ecn.is_some_and(|ecn| ecn.is_accurate() && ecn.accurate.tells_with_cwr())
+    }
+
+    /// Segments of ours that were marked, by what an ACK tells (RFC 9768 3.2.2.5.2).
+    fn hear_counts(&mut self, news: &AckNews<'_>) -> u32 {
+        let sent = self.stats.bytes_acked + u64::from(self.snd.text_in_flight());
+        let Some(ecn) = &mut self.ecn else {
+            return 0;
+        };
+        let accurate = &mut ecn.accurate;
+        let arrived = news.ack.delivered_segs + news.sack.delivered_segs;
+        // An ACK that was overtaken counts less than we know.
+        let in_order = news.advanced || arrived > 0 || accurate.later;
+        if !in_order || accurate.is_muted() {
+            return 0;
+        }
+        if accurate.bytes.is_too_late(sent) {
+            accurate.fails |= fail::OPTION_RECV;
+        }
+        let mss = self.snd.mss.bytes();
+        let delivered_bytes = if news.ack.acked_segs == news.ack.delivered_segs {
+            news.ack.acked_bytes
+        } else {
+            news.ack.acked_bytes.min(news.ack.delivered_segs * mss)
+        };
+        let mut told = Feedback {
+            flags: news.repr.flags,
+            delivered: arrived,
+            delivered_bytes: delivered_bytes + news.sack.delivered_segs * mss,
+            ce_bytes: None,
+            mss,
+            exact: self.agreed.sack || matches!(self.recovery.phase(), Phase::Open | Phase::Cwr),
+        };
+        if accurate.fails & fail::OPTION_RECV == 0 {
+            let option = news.repr.options.acc_ecn.as_ref();
+            told.ce_bytes = accurate.bytes.hear(option, told.delivered_bytes);
+        }
+        if accurate.reflects {
+            return 0;
+        }
+        let known = ecn.delivered_ce;
+        accurate.newly_marked(known, &told)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use fullsend_wire::EcnField;
-    use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+    use fullsend_wire::tcp::TcpFlags;
 
-    use super::{ACE, Ecn, Mode, SETUP};
-    use crate::Sysctl;
-
-    fn sysctl(tcp_ecn: u32) -> Sysctl {
-        Sysctl {
-            tcp_ecn,
-            ..Sysctl::default()
-        }
-    }
-
-    fn segment(flags: TcpFlags) -> TcpRepr {
-        TcpRepr {
-            flags,
-            ..TcpRepr::default()
-        }
-    }
-
-    #[test]
-    fn the_sysctl_says_who_asks_and_who_answers() {
-        let (no, classic, accurate) = (None, Some(Mode::Classic), Some(Mode::Accurate));
-        // Asks; answers to a SYN of RFC 3168, and to one of RFC 9768.
-        let rows = [
-            [no, no, no],
-            [classic, classic, classic],
-            [no, classic, classic],
-            [accurate, classic, accurate],
-            [classic, classic, accurate],
-            [no, classic, accurate],
-        ];
-        for (value, row) in rows.into_iter().enumerate() {
-            let sysctl = sysctl(value as u32);
-            let answer = |flags| {
-                let syn = segment(TcpFlags::SYN.union(flags));
-                Ecn::to_answer(&sysctl, &syn, EcnField::NotEct)
-            };
-            let modes = [Ecn::to_ask(&sysctl), answer(SETUP), answer(ACE)];
-            assert_eq!(modes.map(|ecn| ecn.map(|ecn| ecn.mode)), row, "{value}");
-        }
-    }
-
-    #[test]
-    fn only_a_syn_with_both_flags_and_no_mark_asks() {
-        let sysctl = sysctl(2);
-        for flags in [TcpFlags::default(), TcpFlags::ECE, TcpFlags::CWR] {
-            let syn = segment(TcpFlags::SYN.union(flags));
-            assert!(Ecn::to_answer(&sysctl, &syn, EcnField::NotEct).is_none());
-        }
-        let syn = segment(TcpFlags::SYN.union(SETUP));
-        for field in [EcnField::Ect0, EcnField::Ect1, EcnField::Ce] {
-            assert!(Ecn::to_answer(&sysctl, &syn, field).is_none());
-        }
-    }
-
-    #[test]
-    fn an_answer_takes_part_with_ece_alone() {
-        let ack = TcpFlags::SYN.union(TcpFlags::ACK);
-        let accepted = |flags| Ecn::default().hear_answer(&segment(flags), EcnField::NotEct);
-        assert!(accepted(ack.union(TcpFlags::ECE)));
-        assert!(!accepted(ack));
-        // A host that reflects what it does not know.
-        assert!(!accepted(ack.union(SETUP)));
-        assert!(accepted(TcpFlags::SYN.union(SETUP)));
-        assert!(!accepted(TcpFlags::SYN.union(TcpFlags::ECE)));
-    }
+    use super::Ecn;
 
     #[test]
     fn a_mark_is_told_until_the_peer_slows_down() {

@@ -68,6 +68,9 @@ impl Connection {
         if self.snd.size_goal_for != cx.device.gso_max_size {
             self.sync_size_goal(cx);
         }
+        if self.ecn.is_some() {
+            self.reserve_ecn_option(cx);
+        }
     }
 }
 

@@ -76,7 +76,7 @@ impl Connection {
             truesize: draft.truesize,
         };
         if self.ecn.is_some() {
-            self.mark_ecn(&mut segment, draft.fresh);
+            self.mark_ecn(cx, &mut segment, draft.fresh);
         }
         if self.extras.is_some() {
             self.point_to_mark(&mut segment.repr);

@@ -4,7 +4,10 @@ use std::vec::Vec;
 use fullsend_units::{SeqNum, WireWindow};
 use proptest::prelude::*;
 
-use super::{FastopenCookie, SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use super::{
+    AccEcn, AccEcnOrder, FastopenCookie, SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr,
+    Timestamps,
+};
 use crate::WireError;
 
 /// Any header that fits; options that belong on a SYN only there.
@@ -16,13 +19,14 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
         any::<Option<(u32, u32)>>(),
         prop::collection::vec(any::<(u32, u32)>(), 0..5),
         prop::option::of(prop::collection::vec(any::<u8>(), 0..17)),
+        prop::option::of((any::<bool>(), prop::collection::vec(0u32..1 << 24, 0..4))),
     );
     (any::<[u32; 3]>(), any::<[u16; 3]>(), 0u16..0x200, options).prop_map(
         |(
             [seq, ack, ports],
             [window, urgent, _],
             flags,
-            (mss, shift, sack_ok, ts, blocks, cookie),
+            (mss, shift, sack_ok, ts, blocks, cookie, acc_ecn),
         )| {
             let syn = flags & 2 != 0;
             let mut options = TcpOptions {
@@ -34,13 +38,27 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
                 fastopen: cookie
                     .filter(|_| syn)
                     .and_then(|cookie| FastopenCookie::new(&cookie)),
+                acc_ecn: None,
             };
-            let room = (TcpOptions::MAX_LEN - options.len()).saturating_sub(4) / 8;
-            for (left, right) in blocks.into_iter().take(room) {
+            if let Some((ect1, counters)) = acc_ecn {
+                let order = if ect1 {
+                    AccEcnOrder::Ect1First
+                } else {
+                    AccEcnOrder::Ect0First
+                };
+                options.acc_ecn = Some(AccEcn::new(order, &counters));
+                options.acc_ecn = options.acc_ecn.filter(|_| options.fits());
+            }
+            for (left, right) in blocks {
+                let before = options.sack;
                 options.sack.push(SackBlock {
                     left: SeqNum::new(left),
                     right: SeqNum::new(right),
                 });
+                if !options.fits() {
+                    options.sack = before;
+                    break;
+                }
             }
             TcpRepr {
                 src_port: ports as u16,
@@ -76,8 +94,9 @@ proptest! {
 
     #[test]
     fn etherparse_reads_what_we_write(mut repr in repr()) {
-        // It does not know Fast Open.
+        // It does not know Fast Open and Accurate ECN.
         repr.options.fastopen = None;
+        repr.options.acc_ecn = None;
         let bytes = emitted(&repr);
         let (theirs, rest) = etherparse::TcpHeader::from_slice(&bytes).unwrap();
         prop_assert!(rest.is_empty());
@@ -229,5 +248,69 @@ fn cookies_have_their_lengths_and_end_on_four_bytes() {
         bytes[20..22].copy_from_slice(&[34, 2 + len as u8]);
         let (repr, _) = TcpRepr::parse(&bytes).unwrap();
         assert_eq!(repr.options.fastopen, None, "{len}");
+    }
+}
+
+/// RFC 9768 3.2.3: what the options of an acknowledgement look like, side by side.
+#[test]
+fn counters_stand_beside_sack_blocks() {
+    let mut options = TcpOptions {
+        acc_ecn: Some(AccEcn::new(AccEcnOrder::Ect1First, &[1, 2, 3])),
+        ..TcpOptions::default()
+    };
+    let bytes = |options: TcpOptions| {
+        let repr = TcpRepr {
+            options,
+            ..TcpRepr::default()
+        };
+        emitted(&repr)[20..].to_vec()
+    };
+    let counters = [174, 11, 0, 0, 1, 0, 0, 2, 0, 0, 3, 1];
+    assert_eq!(bytes(options), counters);
+    options.sack.push(SackBlock {
+        left: SeqNum::new(1),
+        right: SeqNum::new(2),
+    });
+    let sack = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    let [three, two, one, none] = [3, 2, 1, 0].map(|fields| {
+        bytes(TcpOptions {
+            acc_ecn: options.acc_ecn.map(|option| option.shortened(fields)),
+            ..options
+        })
+    });
+    assert_eq!(three, [&counters[..], &[1, 1], &sack].concat());
+    assert_eq!(
+        two,
+        [&[174, 8][..], &counters[2..8], &[1, 1], &sack].concat()
+    );
+    assert_eq!(one, [&[174, 5][..], &counters[2..5], &[1], &sack].concat());
+    assert_eq!(none, [&[174, 2][..], &sack].concat());
+}
+
+/// Where a long cookie leaves no room, counters are left out.
+#[test]
+fn counters_that_do_not_fit_are_left_out() {
+    let full = |cookie: usize| TcpOptions {
+        mss: Some(1),
+        window_scale: Some(1),
+        timestamps: Some(Timestamps::default()),
+        fastopen: FastopenCookie::new(&std::vec![7; cookie]),
+        acc_ecn: Some(AccEcn::new(AccEcnOrder::Ect0First, &[1, 2, 3])),
+        ..TcpOptions::default()
+    };
+    for (cookie, fields) in [(0, Some(3)), (8, Some(2)), (12, Some(0)), (16, None)] {
+        let repr = TcpRepr {
+            flags: TcpFlags::SYN,
+            options: full(cookie),
+            ..TcpRepr::default()
+        };
+        let (read, _) = TcpRepr::parse(&emitted(&repr)).unwrap();
+        let read = read.options;
+        assert_eq!(
+            read.acc_ecn.map(|option| option.fields()),
+            fields,
+            "{cookie}"
+        );
+        assert_eq!(read.fastopen, full(cookie).fastopen);
     }
 }

@@ -1,0 +1,284 @@
+//! Who uses ECN, and which (RFC 3168 6.1.1, RFC 9768 3.1): what SYNs ask for, what answers agree
+//! to, and what shows on the way that the path changes it.
+
+use alloc::boxed::Box;
+
+use fullsend_wire::EcnField;
+use fullsend_wire::tcp::{AccEcn, TcpFlags, TcpRepr};
+
+use super::accurate::{ACE, ace, fail, reflection};
+use super::{Ecn, Mode};
+use crate::Sysctl;
+
+/// ECN-setup SYN (RFC 3168 6.1.1).
+const SETUP: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR);
+
+/// SYN-ACKs that ask for or agree to accurate ECN before one goes without.
+const TRIES: u32 = 2;
+
+/// RFC 9768 3.1.1, 3.1.3: all three flags, and what may come to stand for more.
+const fn asks_accurate(flags: TcpFlags) -> bool {
+    !matches!(ace(flags), 0 | 0b011)
+}
+
+impl Ecn {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            ..Self::default()
+        }
+    }
+
+    /// For an active open, if we are to ask for it.
+    pub(crate) fn to_ask(sysctl: &Sysctl) -> Option<Box<Self>> {
+        match sysctl.tcp_ecn {
+            1 | 4 => Some(Box::new(Self::new(Mode::Classic))),
+            3 => Some(Box::new(Self::new(Mode::Accurate))),
+            _ => None,
+        }
+    }
+
+    /// For a passive open, if the SYN asks for it.
+    pub(crate) fn to_answer(sysctl: &Sysctl, syn: &TcpRepr, field: EcnField) -> Option<Box<Self>> {
+        if sysctl.tcp_ecn >= 3 && asks_accurate(syn.flags) {
+            let mut ecn = Self::new(Mode::Accurate);
+            ecn.accurate.handshake = Some(field);
+            return Some(Box::new(ecn));
+        }
+        // RFC 3168 6.1.1: a SYN that is itself ECN-capable was changed on its way, or comes from a
+        // host that takes the flags for others.
+        let asked = syn.flags.contains(SETUP) && !field.is_capable();
+        (asked && sysctl.tcp_ecn != 0).then(|| Box::new(Self::new(Mode::Classic)))
+    }
+
+    /// The SYN that we answer came again, with these flags and this field.
+    pub(crate) fn hear_syn_again(&mut self, flags: TcpFlags, field: EcnField) {
+        self.accurate.handshake = Some(field);
+        if ace(flags) == 0 {
+            self.hear_bare_syn();
+        }
+    }
+
+    /// The SYN that we answer came without its flags, too: its sender may have fallen back (RFC
+    /// 9768 3.1.5).
+    pub(crate) fn hear_bare_syn(&mut self) {
+        self.accurate.fails |= fail::ACE_RECV;
+    }
+
+    /// The peer answered our SYN with `answer`, which came with `field`: false if it takes no part.
+    pub(crate) fn hear_answer(
+        &mut self,
+        sysctl: &Sysctl,
+        answer: &TcpRepr,
+        field: EcnField,
+    ) -> bool {
+        let flags = answer.flags;
+        if !flags.contains(TcpFlags::ACK) {
+            return self.hear_crossing_syn(flags, field);
+        }
+        if self.mode == Mode::Classic {
+            return flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR);
+        }
+        match ace(flags) {
+            // It knows nothing of ECN, or reflects what it does not know.
+            0 | 0b111 => return false,
+            // RFC 9768 3.1.2: it knows RFC 3168 only.
+            0b001 => self.mode = Mode::Classic,
+            _ => self.hear_syn_ack(sysctl, answer, field),
+        }
+        true
+    }
+
+    /// Both opened at once: the peer's SYN is to be answered.
+    fn hear_crossing_syn(&mut self, flags: TcpFlags, field: EcnField) -> bool {
+        if self.mode == Mode::Accurate && asks_accurate(flags) {
+            self.accurate.handshake = Some(field);
+            return true;
+        }
+        self.mode = Mode::Classic;
+        flags.contains(SETUP)
+    }
+
+    /// A SYN-ACK that agrees to accurate ECN.
+    fn hear_syn_ack(&mut self, sysctl: &Sysctl, answer: &TcpRepr, field: EcnField) {
+        // RFC 9768 3.1.2, table 2: one value reflects nothing, and stands for what may come.
+        if ace(answer.flags) != 0b101 {
+            self.hear_reflection(sysctl, answer.flags);
+        }
+        let accurate = &mut self.accurate;
+        accurate.handshake = Some(field);
+        accurate.received_ce = u32::from(field == EcnField::Ce);
+        if let Some(option) = &answer.options.acc_ecn {
+            self.see_option(option);
+        }
+        let usable = self.is_option_usable(sysctl);
+        self.accurate.bytes.reserve(usable);
+    }
+
+    /// The segment that ends the handshake, for which our SYN or SYN-ACK was Not-ECT; `bare`:
+    /// without text, `repeats`: how often ours had been sent again.
+    pub(super) fn hear_last(
+        &mut self,
+        sysctl: &Sysctl,
+        (segment, field): (&TcpRepr, EcnField),
+        bare: bool,
+        repeats: u32,
+    ) {
+        self.accurate.handshake = None;
+        if self.mode == Mode::Classic {
+            return;
+        }
+        if segment.flags.contains(TcpFlags::SYN) {
+            // Both opened at once.
+            self.accurate.reflects = true;
+            return self.hear_syn_ack(sysctl, segment, field);
+        }
+        let sacks = !segment.options.sack.as_slice().is_empty();
+        if repeats >= TRIES && sysctl.tcp_ecn_fallback {
+            // RFC 9768 3.1.5: the peer may have got the one that agreed to nothing.
+            self.accurate.fails |= fail::ACE_SEND;
+        }
+        if !bare || sacks {
+            return;
+        }
+        self.accurate.reflects = true;
+        // RFC 9768 3.2.2.1, table 4: three values mean nothing yet.
+        if !matches!(ace(segment.flags), 0b001 | 0b101 | 0b111) {
+            self.hear_reflection(sysctl, segment.flags);
+        }
+    }
+
+    /// A handshake's segment says this of the one that we sent, Not-ECT. Another field was changed
+    /// on the path (RFC 9768 3.2.2.3); zeroed flags were, too (3.2.2.1).
+    fn hear_reflection(&mut self, sysctl: &Sysctl, flags: TcpFlags) {
+        let told = flags.0 & ACE.0;
+        if told == reflection(EcnField::NotEct).0 {
+            return;
+        }
+        if told == 0 || sysctl.tcp_ecn_fallback {
+            self.accurate.fails |= fail::ACE_RECV | fail::OPTION_RECV;
+        } else if told == reflection(EcnField::Ce).0 {
+            self.delivered_ce = self.delivered_ce.wrapping_add(1);
+        }
+    }
+
+    /// The flags of our SYN, or SYN-ACK; `earlier`: how often it was sent before.
+    pub(crate) fn syn_flags(&self, sysctl: &Sysctl, syn_ack: bool, earlier: u32) -> TcpFlags {
+        // RFC 3168 6.1.1.1, RFC 9768 3.1.4: something on the path may drop such SYNs. Accurate ECN
+        // is asked for once more.
+        let tries = if self.mode == Mode::Accurate {
+            TRIES
+        } else {
+            1
+        };
+        let in_vain = earlier >= tries && sysctl.tcp_ecn_fallback;
+        match (self.mode, syn_ack) {
+            (Mode::Classic, true) => TcpFlags::ECE,
+            _ if in_vain => TcpFlags::default(),
+            (Mode::Classic, false) => SETUP,
+            (Mode::Accurate, false) => ACE,
+            (Mode::Accurate, true) => reflection(self.accurate.handshake.unwrap_or_default()),
+        }
+    }
+
+    /// The option of our SYN-ACK, the first time: something on the path may drop what has it
+    /// (RFC 9768 3.2.3.2.2).
+    pub(crate) fn syn_ack_option(&self, sysctl: &Sysctl, earlier: u32) -> Option<AccEcn> {
+        let sent = self.mode == Mode::Accurate && earlier == 0 && sysctl.tcp_ecn_option != 0;
+        sent.then(|| self.accurate.bytes.option())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_wire::EcnField;
+    use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+    use super::{ACE, Ecn, Mode, SETUP};
+    use crate::Sysctl;
+
+    fn sysctl(tcp_ecn: u32) -> Sysctl {
+        Sysctl {
+            tcp_ecn,
+            ..Sysctl::default()
+        }
+    }
+
+    fn segment(flags: TcpFlags) -> TcpRepr {
+        TcpRepr {
+            flags,
+            ..TcpRepr::default()
+        }
+    }
+
+    #[test]
+    fn the_sysctl_says_who_asks_and_who_answers() {
+        let (no, classic, accurate) = (None, Some(Mode::Classic), Some(Mode::Accurate));
+        // Asks; answers to a SYN of RFC 3168, and to one of RFC 9768.
+        let rows = [
+            [no, no, no],
+            [classic, classic, classic],
+            [no, classic, classic],
+            [accurate, classic, accurate],
+            [classic, classic, accurate],
+            [no, classic, accurate],
+        ];
+        for (value, row) in rows.into_iter().enumerate() {
+            let sysctl = sysctl(value as u32);
+            let answer = |flags| {
+                let syn = segment(TcpFlags::SYN.union(flags));
+                Ecn::to_answer(&sysctl, &syn, EcnField::NotEct)
+            };
+            let modes = [Ecn::to_ask(&sysctl), answer(SETUP), answer(ACE)];
+            assert_eq!(modes.map(|ecn| ecn.map(|ecn| ecn.mode)), row, "{value}");
+        }
+    }
+
+    #[test]
+    fn only_a_syn_with_both_flags_and_no_mark_asks() {
+        let sysctl = sysctl(2);
+        for flags in [TcpFlags::default(), TcpFlags::ECE, TcpFlags::CWR] {
+            let syn = segment(TcpFlags::SYN.union(flags));
+            assert!(Ecn::to_answer(&sysctl, &syn, EcnField::NotEct).is_none());
+        }
+        let syn = segment(TcpFlags::SYN.union(SETUP));
+        for field in [EcnField::Ect0, EcnField::Ect1, EcnField::Ce] {
+            assert!(Ecn::to_answer(&sysctl, &syn, field).is_none());
+        }
+    }
+
+    #[test]
+    fn an_answer_takes_part_with_ece_alone() {
+        let sysctl = sysctl(1);
+        let ack = TcpFlags::SYN.union(TcpFlags::ACK);
+        let accepted =
+            |flags| Ecn::default().hear_answer(&sysctl, &segment(flags), EcnField::NotEct);
+        assert!(accepted(ack.union(TcpFlags::ECE)));
+        assert!(!accepted(ack));
+        // A host that reflects what it does not know.
+        assert!(!accepted(ack.union(SETUP)));
+        assert!(accepted(TcpFlags::SYN.union(SETUP)));
+        assert!(!accepted(TcpFlags::SYN.union(TcpFlags::ECE)));
+    }
+
+    #[test]
+    fn a_changed_reflection_mutes_unless_it_is_to_be_believed() {
+        for (fallback, told, muted, marked) in [
+            (true, 0b010, false, 0),
+            (true, 0b110, true, 0),
+            (false, 0b110, false, 1),
+            (false, 0b100, false, 0),
+            (false, 0, true, 0),
+        ] {
+            let sysctl = Sysctl {
+                tcp_ecn_fallback: fallback,
+                ..sysctl(3)
+            };
+            let mut ecn = Ecn::new(Mode::Accurate);
+            let last = segment(TcpFlags(TcpFlags::ACK.0 | (told * TcpFlags::ECE.0)));
+            ecn.hear_last(&sysctl, (&last, EcnField::Ect0), true, 0);
+            assert!(ecn.accurate.reflects);
+            assert_eq!((ecn.accurate.is_muted(), ecn.delivered_ce), (muted, marked));
+        }
+    }
+}

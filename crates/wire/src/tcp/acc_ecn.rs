@@ -1,0 +1,177 @@
+//! The option of Accurate ECN (RFC 9768 3.2.3): how many bytes came with each ECN field.
+
+use crate::EcnField;
+
+/// Bytes of kind and length.
+const FIXED_LEN: usize = 2;
+/// Bytes of a counter.
+const FIELD_LEN: usize = 3;
+/// Counters in the longest option.
+const MOST_FIELDS: usize = 3;
+
+/// Which counter an option begins with, told by its kind. The one of CE is always the second.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum AccEcnOrder {
+    /// AccECN0.
+    #[default]
+    Ect0First,
+    /// AccECN1.
+    Ect1First,
+}
+
+impl AccEcnOrder {
+    /// What the counters count.
+    const fn fields(self) -> [EcnField; MOST_FIELDS] {
+        match self {
+            Self::Ect0First => [EcnField::Ect0, EcnField::Ce, EcnField::Ect1],
+            Self::Ect1First => [EcnField::Ect1, EcnField::Ce, EcnField::Ect0],
+        }
+    }
+}
+
+/// Byte counters modulo 2^24: none, or the first one, two or three in the option's order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct AccEcn {
+    order: AccEcnOrder,
+    fields: u8,
+    bytes: [u8; FIELD_LEN * MOST_FIELDS],
+}
+
+impl AccEcn {
+    /// Up to three counters in the order of the option; more are left out.
+    pub fn new(order: AccEcnOrder, counters: &[u32]) -> Self {
+        let mut bytes = [0; FIELD_LEN * MOST_FIELDS];
+        for (field, counter) in bytes
+            .as_chunks_mut::<FIELD_LEN>()
+            .0
+            .iter_mut()
+            .zip(counters)
+        {
+            field.copy_from_slice(&counter.to_be_bytes()[1..]);
+        }
+        Self {
+            order,
+            fields: counters.len().min(MOST_FIELDS) as u8,
+            bytes,
+        }
+    }
+
+    /// Reads an option's value. Of any other length than those defined, the whole counters count.
+    pub(super) fn parse(order: AccEcnOrder, value: &[u8]) -> Self {
+        let fields = (value.len() / FIELD_LEN).min(MOST_FIELDS);
+        let len = fields * FIELD_LEN;
+        let mut bytes = [0; FIELD_LEN * MOST_FIELDS];
+        bytes[..len].copy_from_slice(&value[..len]);
+        Self {
+            order,
+            fields: fields as u8,
+            bytes,
+        }
+    }
+
+    /// The same with so many counters at most.
+    #[must_use]
+    pub fn shortened(mut self, fields: usize) -> Self {
+        self.fields = self.fields.min(fields.min(MOST_FIELDS) as u8);
+        self.bytes[usize::from(self.fields) * FIELD_LEN..].fill(0);
+        self
+    }
+
+    /// Counters in here.
+    pub fn fields(&self) -> usize {
+        self.fields.into()
+    }
+
+    /// What is counted, and the counter.
+    pub fn counters(&self) -> impl Iterator<Item = (EcnField, u32)> {
+        let values = self.value().as_chunks::<FIELD_LEN>().0;
+        let counters = values
+            .iter()
+            .map(|&[a, b, c]| u32::from_be_bytes([0, a, b, c]));
+        self.order.fields().into_iter().zip(counters)
+    }
+
+    /// Which counter comes first.
+    pub(super) fn order(&self) -> AccEcnOrder {
+        self.order
+    }
+
+    /// What stands behind kind and length.
+    pub(super) fn value(&self) -> &[u8] {
+        &self.bytes[..self.fields() * FIELD_LEN]
+    }
+
+    /// Bytes of the option by itself.
+    pub(super) fn len(&self) -> usize {
+        FIXED_LEN + self.fields() * FIELD_LEN
+    }
+
+    /// With as many of its counters as `room` bytes hold, NOPs to a multiple of four included.
+    pub(super) fn fitting(self, room: usize) -> Option<Self> {
+        let fits = |&fields: &usize| self.shortened(fields).len().next_multiple_of(4) <= room;
+        let fields = (0..=self.fields()).rev().find(fits)?;
+        Some(self.shortened(fields))
+    }
+
+    /// Bytes it takes if SACK blocks are next (`before_sack`), which are kept on four bytes by
+    /// two NOPs: it may stand in their place.
+    pub(super) fn padded_len(&self, before_sack: bool) -> usize {
+        match self.len() % 4 {
+            over @ 0..=2 if before_sack => self.len() - over,
+            _ => self.len().next_multiple_of(4),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::{AccEcn, AccEcnOrder};
+    use crate::EcnField;
+
+    #[test]
+    fn counters_are_named_by_order_and_have_24_bits() {
+        let option = AccEcn::new(AccEcnOrder::Ect1First, &[1, 0x0123_4567, 3]);
+        let all: Vec<_> = option.counters().collect();
+        assert_eq!(
+            all,
+            [
+                (EcnField::Ect1, 1),
+                (EcnField::Ce, 0x0023_4567),
+                (EcnField::Ect0, 3)
+            ]
+        );
+        let first: Vec<_> = option.shortened(1).counters().collect();
+        assert_eq!(first, [(EcnField::Ect1, 1)]);
+        let other = AccEcn::new(AccEcnOrder::Ect0First, &[7]);
+        assert_eq!(other.counters().collect::<Vec<_>>(), [(EcnField::Ect0, 7)]);
+        assert_eq!(option.shortened(9), option);
+    }
+
+    #[test]
+    fn odd_lengths_give_their_whole_counters() {
+        let value = [0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4];
+        for (len, fields) in [(0, 0), (2, 0), (3, 1), (5, 1), (8, 2), (9, 3), (12, 3)] {
+            let option = AccEcn::parse(AccEcnOrder::Ect0First, &value[..len]);
+            assert_eq!(option.fields(), fields, "{len}");
+        }
+    }
+
+    #[test]
+    fn room_decides_how_many_counters_there_are() {
+        let option = AccEcn::new(AccEcnOrder::Ect1First, &[1, 2, 3]);
+        let fields = |room| option.fitting(room).map(|option| option.fields());
+        assert_eq!(fields(40), Some(3));
+        assert_eq!(fields(12), Some(3));
+        assert_eq!(fields(11), Some(2));
+        assert_eq!(fields(7), Some(0));
+        assert_eq!(fields(3), None);
+        let lens = [0, 1, 2, 3].map(|fields| {
+            let option = option.shortened(fields);
+            (option.padded_len(true), option.padded_len(false))
+        });
+        assert_eq!(lens, [(0, 4), (4, 8), (8, 8), (12, 12)]);
+    }
+}
