@@ -209,7 +209,7 @@ impl<'a> Runner<'a> {
         let started = match &event.action {
             // As packetdrill has it, what follows counts from when the packet was there.
             Action::Expect(packet) => {
-                let before = self.world.now();
+                let before = self.target.now();
                 self.expect(event.pos, packet, window)?.max(before)
             }
             action => {
