@@ -135,6 +135,8 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
     let rcv_nxt = c.rcv.queue.rcv_nxt();
+    // Before any came: since the connection stands.
+    let last_data = c.rcv.ack.last_data().max(c.rcv.window.timed_since());
     let (rate_segs, rate_interval, app_limited) = rtx
         .delivery()
         .map_or((0, Nanos::ZERO, false), Delivery::told_rate);
@@ -172,7 +174,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_lost: rtx.lost_out(),
         tcpi_retrans: rtx.retrans_out(),
         tcpi_last_data_sent: ms_since(snd.last_sent),
-        tcpi_last_data_recv: ms_since(c.rcv.ack.last_data()),
+        tcpi_last_data_recv: ms_since(last_data),
         tcpi_last_ack_recv: ms_since(c.timers.heard_at),
         tcpi_pmtu: snd.pmtu,
         tcpi_rtt: us(c.rtt.srtt().unwrap_or(Nanos::ZERO)),

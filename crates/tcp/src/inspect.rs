@@ -109,7 +109,7 @@ impl Connection {
             rcvbuf: self.rcv.window.rcvbuf().into(),
             wmem_alloc: self.snd.wmem_inflight.into(),
             sndbuf: self.snd.sndbuf.into(),
-            wmem_queued: self.snd.wmem_queued() as u64,
+            wmem_queued: self.wmem_queued() as u64,
         }
     }
 

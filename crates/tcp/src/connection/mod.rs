@@ -248,12 +248,6 @@ impl Sender {
         self.nxt + self.queue.len() as u32
     }
 
-    /// Bytes of memory that queued text holds (spec 3: `wmem_queued`).
-    #[inline]
-    pub(crate) fn wmem_queued(&self) -> usize {
-        self.queue.truesize() + self.rtx.truesize()
-    }
-
     /// Text or a FIN waits to be sent for the first time.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
@@ -281,7 +275,7 @@ impl Connection {
     /// not read (`mem` of `sockstat`).
     #[inline]
     pub fn truesize(&self) -> usize {
-        self.snd.wmem_queued() + self.rcv.queue.truesize()
+        self.snd.queue.truesize() + self.snd.rtx.truesize() + self.rcv.queue.truesize()
     }
 
     /// The next segment to send, if the rules let one go now. Call until `None`.

@@ -47,9 +47,9 @@ impl Connection {
     /// [`write`](Self::write) of what takes memory.
     fn write_units(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         let mut goal = self.snd.size_goal as usize;
-        let mut done = 0;
+        let (mut done, mut leaving) = (0, 0);
         while done < data.len() {
-            let room = self.unit_room(cx, &mut goal);
+            let room = self.unit_room(cx, &mut goal, &mut leaving);
             if room == 0 {
                 break;
             }
@@ -72,16 +72,20 @@ impl Connection {
     }
 
     /// Bytes that the tail unit still takes, or a new one of `goal` bytes; 0 when there is no room
-    /// for a new one. Memory is looked at once for each transmit unit.
+    /// for a new one. Memory is looked at once for each transmit unit. `leaving` of the bytes queued
+    /// are as good as sent.
     #[inline]
-    fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize) -> usize {
-        match self.snd.queue.tail_room(*goal) {
-            0 => {
-                *goal = self.new_unit(cx);
-                *goal
-            }
-            room => room,
+    fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize, leaving: &mut u32) -> usize {
+        let mut room = self.snd.queue.tail_room(*goal);
+        if room == 0 {
+            *leaving += self.first_unit_leaves(cx, *leaving);
+            room = self.snd.queue.tail_room(*goal);
         }
+        if room == 0 {
+            *goal = self.new_unit(cx, *leaving);
+            room = *goal;
+        }
+        room
     }
 
     /// Appends `data` without copying, as much as there is room for; what there is no room for
@@ -97,9 +101,9 @@ impl Connection {
         }
         self.check_app_limited();
         self.refresh_size_goal(cx);
-        let (len, mut goal) = (data.len(), self.snd.size_goal as usize);
+        let (len, mut goal, mut leaving) = (data.len(), self.snd.size_goal as usize, 0);
         while !data.is_empty() {
-            let room = self.unit_room(cx, &mut goal);
+            let room = self.unit_room(cx, &mut goal, &mut leaving);
             if room == 0 {
                 break;
             }

@@ -7,8 +7,32 @@ use fullsend_units::Instant;
 
 use super::{Connection, State};
 use crate::Cx;
+use crate::send::Blocked;
+
+/// What a transmit unit costs beside its text, by `SO_SNDBUF`: a Linux 6 kernel's `sk_buff` with room
+/// for headers and its table of fragments. Ours costs less. But users have found by trial on Linux what
+/// to set, and the number decides how many bytes a write takes and which acknowledgement wakes its
+/// writer.
+const UNIT_CHARGE_BYTES: usize = 832;
 
 impl Connection {
+    /// What `SO_SNDBUF` bounds (`sk_wmem_queued`): text written and not acknowledged, and a charge for
+    /// each transmit unit of it. As on Linux text counts by its length, not by the block that it lies
+    /// in; `tcp_mem` counts blocks.
+    #[inline]
+    pub(crate) fn wmem_queued(&self) -> usize {
+        let snd = &self.snd;
+        let text = snd.text_in_flight() as usize + snd.queue.len();
+        let mut units = snd.rtx.units() + snd.queue.units(snd.size_goal as usize);
+        if let Some(extras) = &self.extras {
+            units += extras
+                .records
+                .as_ref()
+                .map_or(0, |records| records.unsent());
+        }
+        text + units * UNIT_CHARGE_BYTES
+    }
+
     /// Writable as `poll(2)` has it: a write is worth a wakeup. Registers interest (NOSPACE) when
     /// not.
     pub fn poll_writable(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -27,18 +51,19 @@ impl Connection {
         }
     }
 
-    /// `wake = 0`: a new transmit unit may be begun.
+    /// `wake = 0`: a new transmit unit may be begun. `leaving` of the bytes queued are as good as sent.
     #[inline]
-    pub(crate) fn may_add_memory(&self, cx: &Cx<'_>) -> bool {
-        let queued = self.snd.wmem_queued();
+    fn may_add_memory(&self, cx: &Cx<'_>, leaving: u32) -> bool {
+        let queued = self.wmem_queued();
+        let unsent = self.snd.queue.len() as u32 - leaving;
         queued < self.snd.sndbuf as usize
-            && (self.snd.queue.len() as u32) < self.settings.notsent_lowat(cx.sysctl)
+            && unsent < self.settings.notsent_lowat(cx.sysctl)
             && Self::has_memory(cx, queued)
     }
 
     /// `wake = 1`: a third of the buffer is free, and less than half of what may be unsent is.
     fn has_room(&self, cx: &Cx<'_>) -> bool {
-        let (queued, sndbuf) = (self.snd.wmem_queued(), self.snd.sndbuf as usize);
+        let (queued, sndbuf) = (self.wmem_queued(), self.snd.sndbuf as usize);
         let notsent = self.snd.queue.len() as u64;
         let weight = if cx.legacy.pollout_on_every_ack { 1 } else { 2 };
         queued < sndbuf
@@ -54,11 +79,38 @@ impl Connection {
         !cx.mem.is_exhausted(cx.sysctl) || queued < cx.sysctl.tcp_wmem[0] as usize
     }
 
+    /// A unit that is full and first in line goes before the write goes on (Linux: `tcp_push_one`), so
+    /// that the write fills what is left of it, and only then looks at the limits. Here segments leave
+    /// when the call is over: how many bytes will, beside the `leaving`.
+    #[cold]
+    pub(super) fn first_unit_leaves(&mut self, cx: &Cx<'_>, leaving: u32) -> u32 {
+        let unsent = self.snd.queue.len() as u32 - leaving;
+        let in_host = self.snd.wmem_inflight.saturating_add(leaving);
+        if unsent as usize > self.snd.queue.tail_len()
+            || in_host >= cx.sysctl.tcp_limit_output_bytes
+            || self.snd.blocked == Blocked::Tsq
+            || self.pacing_holds(cx)
+        {
+            return 0;
+        }
+        let snd = &self.snd;
+        let mss = snd.mss.bytes();
+        let quota = (self.cwnd.cwnd / 2).max(1).min(self.max_segs(cx));
+        let admitted = snd.usable_window().min(self.cwnd_room_bytes());
+        let part = admitted
+            .saturating_sub(leaving)
+            .min(quota.saturating_mul(mss))
+            .min(unsent);
+        let part = part - part % mss;
+        self.snd.queue.tail_leaves(part);
+        part
+    }
+
     /// Bytes of the transmit unit that a write may begin now; 0 is none.
     #[inline]
-    pub(super) fn new_unit(&self, cx: &Cx<'_>) -> usize {
+    pub(super) fn new_unit(&self, cx: &Cx<'_>, leaving: u32) -> usize {
         let goal = self.snd.size_goal as usize;
-        if !self.may_add_memory(cx) {
+        if !self.may_add_memory(cx, leaving) {
             0
         } else if cx.mem.is_exhausted(cx.sysctl) {
             goal.min(cx.sysctl.tcp_wmem[0] as usize)

@@ -239,6 +239,11 @@ impl RecvWindow {
         free >= current.saturating_mul(2) && free >= current + self.least_step(mss)
     }
 
+    /// When the run of text that is being timed began: with the connection, or with text.
+    pub(crate) fn timed_since(&self) -> Instant {
+        self.timed_since
+    }
+
     /// Text arrived in order up to `rcv_nxt`; times the path where no ACKs of ours do: one
     /// window of text takes at least one round trip.
     #[inline]

@@ -173,7 +173,7 @@ impl Connection {
     }
 
     #[inline]
-    fn cwnd_room_bytes(&self) -> u32 {
+    pub(crate) fn cwnd_room_bytes(&self) -> u32 {
         self.cwnd_room().saturating_mul(self.snd.mss.bytes())
     }
 

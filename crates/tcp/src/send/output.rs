@@ -30,7 +30,9 @@ impl Connection {
         let unsent = self.snd.has_unsent();
         if !unsent {
             self.report_held(cx.now, SendLimit::Application);
-            if self.user.wants_write && !self.snd.rtx.is_empty() {
+            // Who waits for the handshake does not wait for room.
+            let opened = self.user.wants_write && self.state.is_synchronized();
+            if opened && !self.snd.rtx.is_empty() {
                 self.flow(cx.now).begin_sndbuf(cx.now);
             }
         }

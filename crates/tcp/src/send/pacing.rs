@@ -110,7 +110,7 @@ impl Connection {
 
     /// Text must wait for its time of departure here; sees to it that somebody calls again.
     #[inline]
-    pub(super) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
+    pub(crate) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
         if !self.paces_itself(cx) {
             return false;
         }

@@ -16,6 +16,13 @@ pub(crate) struct Records {
     ends: VecDeque<SeqNum>,
 }
 
+impl Records {
+    /// Records that are not sent whole.
+    pub(crate) fn unsent(&self) -> usize {
+        self.ends.len()
+    }
+}
+
 impl Connection {
     /// What was written so far ends a record.
     #[cold]

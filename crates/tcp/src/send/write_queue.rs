@@ -76,6 +76,21 @@ impl WriteQueue {
         self.truesize as usize
     }
 
+    /// Transmit units that hold what is queued, a record's end not regarded.
+    #[inline]
+    pub(crate) fn units(&self, size_goal: usize) -> usize {
+        let tail = usize::from(self.tail_len > 0);
+        match self.len - self.tail_len {
+            0 => tail,
+            before => tail + (before as usize).div_ceil(size_goal.max(1)),
+        }
+    }
+
+    /// The first `len` bytes of the tail unit, which is the only one, are as good as sent.
+    pub(crate) fn tail_leaves(&mut self, len: u32) {
+        self.tail_len = self.tail_len.saturating_sub(len);
+    }
+
     /// Bytes that still fit into the tail transmit unit; 0: the next byte begins a new one, for
     /// which the caller tests the memory limits.
     #[inline]
