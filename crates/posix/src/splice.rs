@@ -48,7 +48,8 @@ impl Posix {
 
     /// `splice(2)` without offsets: moves up to `len` bytes between a pipe and a stream, or
     /// between two pipes. EINVAL when neither is a pipe. `SPLICE_F_MORE` counts; nothing blocks,
-    /// whatever the flags say.
+    /// whatever the flags say. A byte that the peer marked as urgent is not moved: 0, or EAGAIN on a
+    /// nonblocking stream, until a read has taken it.
     pub fn splice(
         &mut self,
         now: Instant,
@@ -107,7 +108,13 @@ impl Posix {
             return Err(Errno::EAGAIN);
         }
         let max = len.min(room).min(CAPACITY);
-        let taken = match &mut self.files.get_mut(stream)?.kind {
+        let file = self.files.get_mut(stream)?;
+        let blocks = !file.nonblocking;
+        let taken = match &mut file.kind {
+            // As on Linux, who blocks would wait for ever: nothing but a read passes the mark.
+            Kind::Stream(stream) if stream.is_at_mark(&mut self.host) => {
+                return if blocks { Ok(0) } else { Err(Errno::EAGAIN) };
+            }
             Kind::Stream(stream) => stream.take(&mut self.host, now, max),
             _ => Err(Errno::EINVAL),
         };

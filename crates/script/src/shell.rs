@@ -5,6 +5,10 @@
 pub(crate) enum Wish {
     /// Set a tunable.
     Sysctl(String, String),
+    /// Write a file of so many zeros.
+    File(String, u64),
+    /// Remove a file.
+    NoFile(String),
     /// Nothing, here: it restores what a run has changed, or flushes what a new host has not got.
     Nothing,
     /// Not understood.
@@ -39,9 +43,24 @@ fn line(text: &str) -> Vec<Wish> {
         {
             vec![Wish::Nothing]
         }
+        "dd" => vec![zeros(args).unwrap_or_else(|| Wish::Unknown(text.to_owned()))],
+        "rm" => {
+            let paths = args.iter().filter(|arg| !arg.starts_with('-'));
+            paths.cloned().map(Wish::NoFile).collect()
+        }
         name if name.starts_with("sysctl_restore") => vec![Wish::Nothing],
         _ => vec![Wish::Unknown(text.to_owned())],
     }
+}
+
+/// `dd if=/dev/zero of=PATH bs=BYTES count=BLOCKS`.
+fn zeros(args: &[String]) -> Option<Wish> {
+    let operand = |key: &str| args.iter().find_map(|arg| arg.strip_prefix(key));
+    let block: u64 = operand("bs=").map_or(Some(512), |bytes| bytes.parse().ok())?;
+    let count: u64 = operand("count=")?.parse().ok()?;
+    let zeros = operand("if=") == Some("/dev/zero");
+    let path = operand("of=").filter(|_| zeros)?;
+    Some(Wish::File(path.to_owned(), block.checked_mul(count)?))
 }
 
 fn pairs<'a>(args: impl Iterator<Item = &'a String>, text: &str) -> Vec<Wish> {

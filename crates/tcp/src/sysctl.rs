@@ -73,6 +73,8 @@ sysctls! {
     "net.core." rmem_max: u32 = 4_194_304, BUFFER;
     /// Most bytes `SO_SNDBUF` can ask for.
     "net.core." wmem_max: u32 = 4_194_304, BUFFER;
+    /// Pieces of a user's memory that one transmit unit takes (`MSG_ZEROCOPY`).
+    "net.core." max_skb_frags: u32 = 17, 1..=17;
     /// Explicit congestion notification: 0 never; RFC 3168's 1 asked for and granted, 2 granted to
     /// peers that ask. Accurate ECN (RFC 9768) granted to peers that ask, and 3 asked for, 4
     /// RFC 3168's asked for, 5 nothing asked for.

@@ -75,11 +75,18 @@ impl Stream {
     ) -> Result<usize> {
         let mut done = 0;
         let last = data.len().saturating_sub(1);
+        let lends = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
+        let most = match host.sysctl().max_skb_frags as usize {
+            most if lends => most,
+            _ => usize::MAX,
+        };
         for (i, part) in data.iter().enumerate() {
             let ends = i == last;
+            // A unit takes so many pieces of a user's memory, and no more.
+            let full = i % most == most - 1;
             let how = WriteFlags {
                 more: !ends || flags & MSG_MORE != 0,
-                eor: ends && flags & MSG_EOR != 0,
+                eor: full || ends && flags & MSG_EOR != 0,
                 oob: ends && flags & MSG_OOB != 0,
             };
             let result = if how.eor || how.oob {
@@ -292,6 +299,17 @@ impl Stream {
             // The end counts as a byte, and is worth another read.
             let left = now.readable + usize::from(now.fin_received);
             out.put(IPPROTO_TCP, TCP_CM_INQ, &(left as i32).to_ne_bytes());
+        }
+    }
+
+    /// The next byte is there, and the peer marked it as urgent.
+    pub(crate) fn is_at_mark(&self, host: &mut Host) -> bool {
+        match self.core {
+            Core::Connection(id) => {
+                host.tcp_at_mark(id) == Ok(true)
+                    && host.tcp_readiness(id).is_ok_and(|now| now.readable > 0)
+            }
+            _ => false,
         }
     }
 

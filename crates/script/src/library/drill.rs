@@ -203,7 +203,8 @@ impl Target for Drill {
         let mut skipped = Vec::new();
         for wish in shell::wishes(command) {
             match wish {
-                Wish::Nothing => {}
+                // Files are the runner's.
+                Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
                 Wish::Sysctl(key, value) => self
                     .set(file, &key, &value)
                     .map_err(|error| format!("{}: {error}", file.display()))?,

@@ -13,7 +13,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use calls::{Files, Progress, Step};
+use calls::{Disk, Files, Progress, Step};
 use flow::Flow;
 use settings::Settings;
 pub use settings::{Family, families};
@@ -137,6 +137,7 @@ pub(crate) struct Runner<'a> {
     settings: Settings,
     target: Box<dyn Target>,
     files: Files,
+    disk: Disk,
     flows: Vec<Flow>,
     /// The flow that packets are about.
     under_test: Option<usize>,
@@ -191,6 +192,7 @@ impl<'a> Runner<'a> {
             settings,
             target,
             files: Files::default(),
+            disk: Disk::default(),
             flows: Vec::new(),
             under_test: None,
             listening: None,
@@ -257,6 +259,7 @@ impl<'a> Runner<'a> {
                 self.start_call(event, call)
             }
             Action::Shell(command) => {
+                self.disk.obey(command);
                 let skipped = self.target.command(command);
                 let skipped = skipped.map_err(|what| ScriptError::new(event.pos, what))?;
                 self.report.skipped.extend(skipped);

@@ -106,6 +106,18 @@ pub(crate) trait Sockets {
     fn waits(&mut self, fd: Fd) -> bool;
     /// How long it waits at most.
     fn time_out(&mut self, fd: Fd, wait: Wait) -> Option<Nanos>;
+    /// Bytes that a call waits for that receives up to `len`; fewer are given at the end.
+    fn receive_target(&mut self, _fd: Fd, _len: usize, _flags: i32) -> usize {
+        0
+    }
+    /// How long `close` waits for what was written to be acknowledged.
+    fn linger(&mut self, _fd: Fd) -> Option<Nanos> {
+        None
+    }
+    /// All of it is.
+    fn is_flushed(&mut self, _fd: Fd) -> bool {
+        true
+    }
     /// Where a socket listens, as far as that is known.
     fn port(&self, fd: Fd) -> Option<u16>;
     /// Somebody waits for `fd`: tell when it changes.

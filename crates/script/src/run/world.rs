@@ -166,7 +166,8 @@ impl Target for World {
         let mut skipped = Vec::new();
         for wish in shell::wishes(command) {
             match wish {
-                Wish::Nothing => {}
+                // Files are the runner's.
+                Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
                 Wish::Sysctl(key, value) => {
                     let now = self.instant();
                     if let Err(error) = self.posix.host_mut().set_sysctl(now, &key, &value) {

@@ -301,6 +301,9 @@ impl Connection {
 
     fn on_blocked(&mut self, cx: &mut Cx<'_>, why: Blocked) {
         let before = core::mem::replace(&mut self.snd.blocked, why);
+        if self.snd.rtx.is_empty() {
+            self.flow(cx.now).begin_busy(cx.now);
+        }
         let limit = self.limit_of(why);
         self.report_held(cx.now, limit);
         if limit == SendLimit::Cwnd && (why == Blocked::Cwnd || self.is_cwnd_short()) {
@@ -309,9 +312,6 @@ impl Connection {
         }
         if why == Blocked::Tsq {
             self.throttle(cx);
-        }
-        if self.snd.rtx.is_empty() {
-            self.flow(cx.now).begin_busy(cx.now);
         }
         // Something must always be pending that sends it one day.
         if limit == SendLimit::Cork {

@@ -184,19 +184,24 @@ impl Runner<'_> {
         if io.null {
             return Ok(Step::Returned(Err(Errno::EFAULT)));
         }
-        let mut buffers: Vec<Vec<u8>> = io.lens.iter().map(|len| vec![0; *len]).collect();
+        let total: usize = io.lens.iter().sum();
+        let waits = self.target.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
+        // A call that goes on has the rest of its buffers to fill.
+        let lens = match progress.done {
+            0 => io.lens.clone(),
+            done => vec![total - done],
+        };
+        let mut buffers: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
         let mut parts: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
         let mut control = vec![0; if io.header.is_some() { 1024 } else { 0 }];
         let (flags, handle) = (io.flags, io.handle);
         let result = self
             .target
             .receive_call(&call.name, handle, &mut parts, flags, &mut control);
-        let waits = self.target.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
         let received = match result {
             Ok(received) => received,
-            Err(Errno::EAGAIN) if waits => {
-                return Ok(self.wait_for(progress, io.handle, Wait::Receive));
-            }
+            Err(Errno::EAGAIN) if waits => return Ok(self.wait_for_more(&io, progress)),
+            Err(_) if progress.done > 0 => return Ok(Step::Returned(Ok(progress.done as i64))),
             Err(error) => return Ok(Step::Returned(Err(error))),
         };
         if let Some(header) = io.header {
@@ -204,13 +209,34 @@ impl Runner<'_> {
             self.check_header(header, received.flags, &control)?;
         }
         if io.flags & MSG_ERRQUEUE == 0 {
-            self.check_data(pos, &io, &buffers.concat(), received.len)?;
+            self.check_data(pos, &io, (&buffers.concat(), received.len), progress.done)?;
         }
-        Ok(Step::Returned(Ok(received.len as i64)))
+        progress.done += received.len;
+        if waits && received.len > 0 && io.flags & MSG_PEEK == 0 {
+            let target = self.target.receive_target(io.handle, total, io.flags);
+            if progress.done < target {
+                // There may be more, or the end.
+                return self.receive_call(pos, call, progress);
+            }
+        }
+        Ok(Step::Returned(Ok(progress.done as i64)))
+    }
+
+    fn wait_for_more(&mut self, io: &Io<'_>, progress: &mut Progress) -> Step {
+        match self.wait_for(progress, io.handle, Wait::Receive) {
+            Step::Returned(Err(_)) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
+            step => step,
+        }
     }
 
     /// What was read has to be what the remote end sent there.
-    fn check_data(&mut self, pos: Pos, io: &Io<'_>, data: &[u8], len: usize) -> Result<()> {
+    fn check_data(
+        &mut self,
+        pos: Pos,
+        io: &Io<'_>,
+        (data, len): (&[u8], usize),
+        done: usize,
+    ) -> Result<()> {
         let stream = self.streams.entry(io.fd).or_default();
         let from = 1_u32.wrapping_add(stream.read as u32);
         if io.flags & MSG_PEEK == 0 {
@@ -218,6 +244,7 @@ impl Runner<'_> {
         }
         if let Some(text) = io.text {
             let there = &data[..len.min(data.len())];
+            let text = text.get(done..).unwrap_or(&[]);
             if !there.starts_with(text) && !text.starts_with(there) {
                 return wrong(pos, "the bytes read are not the script's text");
             }

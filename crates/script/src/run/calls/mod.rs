@@ -1,5 +1,6 @@
 //! System calls: the script's, made on its target.
 
+mod file;
 mod io;
 mod message;
 mod options;
@@ -9,6 +10,7 @@ mod socket;
 
 use std::collections::BTreeMap;
 
+pub(crate) use file::Disk;
 use fullsend_posix::Errno;
 
 use super::Runner;
@@ -116,6 +118,8 @@ impl Runner<'_> {
             "epoll_wait" => self.epoll_wait(pos, call, progress),
             "pipe" => self.pipe(pos, call),
             "splice" => self.splice(pos, call, progress),
+            "open" => self.open(pos, call),
+            "sendfile" => self.sendfile(pos, call, progress),
             name => wrong(pos, format!("the system call {name} is not supported")),
         }
     }

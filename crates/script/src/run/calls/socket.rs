@@ -1,5 +1,6 @@
 //! Making, connecting and closing sockets.
 
+use fullsend_posix::abi::SHUT_WR;
 use fullsend_posix::{Errno, SockAddr};
 
 use super::super::Runner;
@@ -124,13 +125,14 @@ impl Runner<'_> {
         });
     }
 
-    pub(super) fn close(
-        &mut self,
-        pos: Pos,
-        call: &Call,
-        _progress: &mut Progress,
-    ) -> Result<Step> {
+    pub(super) fn close(&mut self, pos: Pos, call: &Call, progress: &mut Progress) -> Result<Step> {
+        if self.disk.close(self.int(arg(pos, call, 0)?)?) {
+            return Ok(Step::Returned(Ok(0)));
+        }
         let (fd, handle) = self.fd(pos, call, 0)?;
+        if self.lingers(handle, progress) {
+            return Ok(Step::Blocks);
+        }
         let done = self.target.close(handle);
         self.files.open.remove(&fd);
         self.streams.remove(&fd);
@@ -139,6 +141,23 @@ impl Runner<'_> {
             flow.fd = None;
         }
         Ok(done.into())
+    }
+
+    /// `SO_LINGER`: `close` waits for what was written to be acknowledged, so long and no longer.
+    fn lingers(&mut self, handle: Fd, progress: &mut Progress) -> bool {
+        let Some(span) = self.target.linger(handle) else {
+            return false;
+        };
+        let deadline = *progress.deadline.get_or_insert(progress.start + span);
+        if span == 0 || self.target.now() >= deadline {
+            return false;
+        }
+        if !progress.tried {
+            // One that is not connected has nothing to send.
+            let _ = self.target.shutdown(handle, SHUT_WR);
+        }
+        self.target.watch(handle);
+        !self.target.is_flushed(handle)
     }
 
     pub(super) fn shutdown(&mut self, pos: Pos, call: &Call) -> Result<Step> {

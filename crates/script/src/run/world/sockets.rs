@@ -41,6 +41,23 @@ impl Sockets for World {
         span.map(|span| span.as_nanos() as Nanos)
     }
 
+    fn receive_target(&mut self, fd: Fd, len: usize, flags: i32) -> usize {
+        let target = self.handle(fd);
+        let target = target.and_then(|handle| self.posix.receive_target(handle, len, flags));
+        target.unwrap_or(0)
+    }
+
+    fn linger(&mut self, fd: Fd) -> Option<Nanos> {
+        let span = self.posix.linger(self.handle(fd).ok()?).ok()??;
+        Some(span.as_nanos() as Nanos)
+    }
+
+    fn is_flushed(&mut self, fd: Fd) -> bool {
+        let flushed = self.handle(fd);
+        let flushed = flushed.and_then(|handle| self.posix.is_flushed(handle));
+        flushed.unwrap_or(true)
+    }
+
     fn port(&self, fd: Fd) -> Option<u16> {
         let addr = self.posix.getsockname(self.handle(fd).ok()?).ok()?;
         addr.canonical().map(|addr| addr.port())

@@ -1,0 +1,132 @@
+//! Files that a script has made, of zeros, and what is sent from them.
+
+use std::collections::BTreeMap;
+
+use fullsend_posix::Errno;
+
+use super::super::Runner;
+use super::super::args::{Result, wrong};
+use super::super::target::{Sending, Wait};
+use super::{Progress, Step, arg};
+use crate::error::Pos;
+use crate::script::{Call, ExprKind};
+use crate::shell::{self, Wish};
+
+/// Has as many bytes as anyone wants.
+const ENDLESS: &str = "/dev/zero";
+/// Bytes that one call moves at most, as on Linux.
+const MOST: u64 = 0x7fff_f000;
+/// Bytes that one write takes.
+const CHUNK: u64 = 1 << 20;
+
+/// The script's file system. Every file is of zeros: what is remembered is how long it is.
+#[derive(Default, Debug)]
+pub(crate) struct Disk {
+    files: BTreeMap<String, u64>,
+    open: BTreeMap<i64, OpenFile>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenFile {
+    len: u64,
+    pos: u64,
+}
+
+impl Disk {
+    /// Does what a command wants of files.
+    pub(crate) fn obey(&mut self, command: &str) {
+        for wish in shell::wishes(command) {
+            match wish {
+                Wish::File(path, len) => {
+                    self.files.insert(path, len);
+                }
+                Wish::NoFile(path) => {
+                    self.files.remove(&path);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Closes; false if the descriptor is not a file's.
+    pub(super) fn close(&mut self, fd: i64) -> bool {
+        self.open.remove(&fd).is_some()
+    }
+
+    fn len_of(&self, path: &str) -> Option<u64> {
+        if path == ENDLESS {
+            return Some(u64::MAX);
+        }
+        self.files.get(path).copied()
+    }
+}
+
+impl Runner<'_> {
+    /// `open("/tmp/file", O_RDONLY)`.
+    pub(super) fn open(&mut self, pos: Pos, call: &Call) -> Result<Step> {
+        let path = arg(pos, call, 0)?;
+        let ExprKind::Text(text) = &path.kind else {
+            return wrong(path.pos, "expected a path in quotes");
+        };
+        let Some(len) = self.disk.len_of(&String::from_utf8_lossy(text)) else {
+            return Ok(Step::Returned(Err(Errno::ENOENT)));
+        };
+        let fd = self.int(&call.result)?;
+        self.disk.open.insert(fd, OpenFile { len, pos: 0 });
+        Ok(Step::Returned(Ok(fd)))
+    }
+
+    /// `sendfile(socket, file, [offset], count)`; with `NULL` from where the last one ended.
+    pub(super) fn sendfile(
+        &mut self,
+        pos: Pos,
+        call: &Call,
+        progress: &mut Progress,
+    ) -> Result<Step> {
+        let (out, handle) = self.fd(pos, call, 0)?;
+        let file = arg(pos, call, 1)?;
+        let fd = self.int(file)?;
+        let Some(&OpenFile { len, pos: at }) = self.disk.open.get(&fd) else {
+            return wrong(file.pos, format!("descriptor {fd} is not an open file"));
+        };
+        let offset = arg(pos, call, 2)?;
+        let own = offset.kind == ExprKind::Word("NULL".to_owned());
+        let from = match own {
+            true => at - progress.done as u64,
+            false => self.number(offset)?,
+        };
+        let count: u64 = self.number(arg(pos, call, 3)?)?;
+        let total = count.min(MOST).min(len.saturating_sub(from));
+        // Zeros are not what the script's other bytes look like.
+        self.odd_data = true;
+        while (progress.done as u64) < total {
+            let chunk = (total - progress.done as u64).min(CHUNK);
+            let zeros = vec![0; chunk as usize];
+            let sending = Sending {
+                name: "write",
+                parts: &[&zeros],
+                flags: 0,
+                dest: None,
+                control: &[],
+            };
+            match self.target.send_call(handle, sending) {
+                Ok(sent) => {
+                    progress.done += sent;
+                    self.streams.entry(out).or_default().written += sent as u64;
+                    if own && let Some(file) = self.disk.open.get_mut(&fd) {
+                        file.pos += sent as u64;
+                    }
+                }
+                Err(Errno::EAGAIN) if self.target.waits(handle) => {
+                    match self.wait_for(progress, handle, Wait::Send) {
+                        Step::Returned(Err(_)) if progress.done > 0 => break,
+                        step => return Ok(step),
+                    }
+                }
+                Err(_) if progress.done > 0 => break,
+                Err(error) => return Ok(Step::Returned(Err(error))),
+            }
+        }
+        Ok(Step::Returned(Ok(progress.done as i64)))
+    }
+}
