@@ -77,7 +77,8 @@ impl Connection {
     #[inline]
     fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize, leaving: &mut u32) -> usize {
         let mut room = self.snd.queue.tail_room(*goal);
-        if room == 0 {
+        let tail = self.snd.queue.tail_len();
+        if room == 0 && tail > 0 && self.snd.queue.len() - *leaving as usize == tail {
             *leaving += self.first_unit_leaves(cx, *leaving);
             room = self.snd.queue.tail_room(*goal);
         }

@@ -79,15 +79,14 @@ impl Connection {
         !cx.mem.is_exhausted(cx.sysctl) || queued < cx.sysctl.tcp_wmem[0] as usize
     }
 
-    /// A unit that is full and first in line goes before the write goes on (Linux: `tcp_push_one`), so
+    /// A unit that is full and the only one goes before the write goes on (Linux: `tcp_push_one`), so
     /// that the write fills what is left of it, and only then looks at the limits. Here segments leave
     /// when the call is over: how many bytes will, beside the `leaving`.
     #[cold]
     pub(super) fn first_unit_leaves(&mut self, cx: &Cx<'_>, leaving: u32) -> u32 {
         let unsent = self.snd.queue.len() as u32 - leaving;
         let in_host = self.snd.wmem_inflight.saturating_add(leaving);
-        if unsent as usize > self.snd.queue.tail_len()
-            || in_host >= cx.sysctl.tcp_limit_output_bytes
+        if in_host >= cx.sysctl.tcp_limit_output_bytes
             || self.snd.blocked == Blocked::Tsq
             || self.pacing_holds(cx)
         {

@@ -91,9 +91,10 @@ impl Runner<'_> {
         };
         let offset = arg(pos, call, 2)?;
         let own = offset.kind == ExprKind::Word("NULL".to_owned());
-        let from = match own {
-            true => at - progress.done as u64,
-            false => self.number(offset)?,
+        let from = if own {
+            at - progress.done as u64
+        } else {
+            self.number(offset)?
         };
         let count: u64 = self.number(arg(pos, call, 3)?)?;
         let total = count.min(MOST).min(len.saturating_sub(from));
