@@ -6,8 +6,8 @@
 
 `fullsend wan` emulates the path between two TUN devices, each in a network namespace of its own
 (this needs root; they are made and removed here). The kernel sends to the kernel, our stack to the
-kernel, the kernel to our stack. Ours is behind a TUN of its own in the first namespace, whose
-kernel forwards.
+kernel, the kernel to our stack. Whoever is on the left is one hop away from the path: ours behind
+a TUN of its own in the first namespace, whose kernel forwards, the kernel behind a veth in a third.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- loss table begins -->", "<!-- loss table ends -->"
-LEFT, RIGHT = "fsloss-l", "fsloss-r"
+LEFT, RIGHT, CLIENT = "fsloss-l", "fsloss-r", "fsloss-c"
+NAMESPACES = (LEFT, RIGHT, CLIENT)
 ADDRESS = {LEFT: "10.92.1.1", RIGHT: "10.92.2.1"}
 OURS, GATEWAY = "10.92.3.2", "10.92.3.1"
 BUFFERS = {"tcp_wmem": "4096 16384 67108864", "tcp_rmem": "4096 131072 67108864"}
@@ -54,7 +55,7 @@ class Wan:
                      "--seed", str(seed))
 
     def __enter__(self):
-        for ns in (LEFT, RIGHT):
+        for ns in NAMESPACES:
             subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
             sh("ip", "netns", "add", ns)
             sh("ip", "-n", ns, "link", "set", "lo", "up")
@@ -71,11 +72,20 @@ class Wan:
             sh("ip", "-n", ns, "route", "add", "default", "dev", device)
         return self
 
+    def join_kernel(self):
+        """A kernel where our stack would be: at the same address, behind the same forwarding."""
+        sh("ip", "-n", LEFT, "link", "add", "fsours", "type", "veth",
+           "peer", "name", "eth0", "netns", CLIENT)
+        for ns, device, address in ((LEFT, "fsours", GATEWAY), (CLIENT, "eth0", OURS)):
+            sh("ip", "-n", ns, "address", "add", f"{address}/24", "dev", device)
+            sh("ip", "-n", ns, "link", "set", device, "up")
+        sh("ip", "-n", CLIENT, "route", "add", "default", "via", GATEWAY)
+
     def __exit__(self, *_):
         self.wan.send_signal(signal.SIGINT)
         out, _ = self.wan.communicate(timeout=10)
         print("    " + out.strip().replace("\n", "; "), file=sys.stderr)
-        for ns in (LEFT, RIGHT):
+        for ns in NAMESPACES:
             subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
 
 
@@ -94,13 +104,21 @@ def one_run(program, who, rate, congestion, args, seed):
         line += [word for key, value in BUFFERS.items() for word in ("--set", f"{key}={value}")]
     if to_us:
         line += ["--reverse"]
-    with Wan(program, *netem, seed):
+    if to_us:
+        # The way back has a seed of its own, which is this one with the highest bit changed: the
+        # same packets are lost as on the way there.
+        seed ^= 1 << 63
+    at = LEFT
+    with Wan(program, *netem, seed) as wan:
+        if who == "kernel to kernel":
+            wan.join_kernel()
+            at = CLIENT
         server = subprocess.Popen((*enter(RIGHT), program, "perf", "serve", "--kernel"),
                                   stdout=subprocess.PIPE, text=True)
         try:
             if "listening" not in server.stdout.readline():
                 raise RuntimeError("`perf serve` did not start")
-            report = json.loads(sh(*enter(LEFT), program, *line, timeout=args.time + 60))
+            report = json.loads(sh(*enter(at), program, *line, timeout=args.time + 60))
             return report["throughput_bps"] / 1e6
         finally:
             server.send_signal(signal.SIGINT)

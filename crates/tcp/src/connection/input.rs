@@ -324,7 +324,7 @@ impl Connection {
             0 => len as u32,
             size => size.into(),
         };
-        self.after_text(cx, arrival, segment_len, segs);
+        self.after_text(cx, arrival, segment, (segment_len, segs));
         if self.rcv.queue.fin_received() {
             self.take_fin(cx);
         }
@@ -377,7 +377,13 @@ impl Connection {
         }
     }
 
-    fn after_text(&mut self, cx: &mut Cx<'_>, arrival: Arrival, segment_len: u32, segs: u32) {
+    fn after_text(
+        &mut self,
+        cx: &mut Cx<'_>,
+        arrival: Arrival,
+        segment: &SegmentIn,
+        (segment_len, segs): (u32, u32),
+    ) {
         match arrival {
             Arrival::InOrder { bytes, had_gap } => {
                 let rcv_nxt = self.rcv.queue.rcv_nxt();
@@ -389,7 +395,9 @@ impl Connection {
                 if had_gap {
                     self.rcv.ack.now();
                 } else if bytes > 0 {
-                    self.rcv.ack.on_text(cx.now, rcv_nxt, segment_len, segs);
+                    let pushed = segment.repr.flags.contains(TcpFlags::PSH);
+                    let size = (segment_len, segs);
+                    self.rcv.ack.on_text(cx.now, rcv_nxt, size, pushed);
                 }
                 if self.user.read_shut {
                     self.rcv.queue.clear();

@@ -215,6 +215,10 @@ impl Connection {
         if rcv.queue.fin_received() {
             return;
         }
+        if held == 0 && rcv.ack.on_all_read() {
+            self.out.any = true;
+            return;
+        }
         let squeeze = cx.squeeze();
         if rcv
             .window

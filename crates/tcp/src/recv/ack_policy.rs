@@ -25,8 +25,19 @@ pub(crate) struct AckPolicy {
     /// Text of a full segment as the peer sends them.
     rcv_mss: u16,
     quick_segs: u8,
-    /// Text of ours usually follows what arrives.
-    interactive: bool,
+    habit: Habit,
+}
+
+/// What the peer is taken to wait for, behind what it sent last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Habit {
+    /// For no more than its turn.
+    Bulk,
+    /// Its last segment was full and had PSH: the end of a write, or all that its window allows. It
+    /// may wait for the acknowledgement itself.
+    Pushed,
+    /// For an answer: text of ours usually follows what arrives.
+    Interactive,
 }
 
 impl AckPolicy {
@@ -39,7 +50,7 @@ impl AckPolicy {
             acked: SeqNum::new(0),
             rcv_mss: 0,
             quick_segs: 0,
-            interactive: false,
+            habit: Habit::Bulk,
         }
     }
 
@@ -51,17 +62,28 @@ impl AckPolicy {
         self.quick_segs = (window.0 / (2 * mss.bytes())).clamp(2, QUICK_SEGS) as u8;
     }
 
-    /// Text arrived in order, without a hole before or behind it.
-    pub(crate) fn on_text(&mut self, now: Instant, rcv_nxt: SeqNum, segment_len: u32, segs: u32) {
+    /// Text arrived in order, without a hole before or behind it, `pushed` or not.
+    pub(crate) fn on_text(
+        &mut self,
+        now: Instant,
+        rcv_nxt: SeqNum,
+        (segment_len, segs): (u32, u32),
+        pushed: bool,
+    ) {
         self.last_data = now;
         self.rcv_mss = self.rcv_mss.max(segment_len.min(0xffff) as u16);
         let owed = rcv_nxt.since(self.acked);
-        if self.quick_segs > 0 && !self.interactive {
+        let interactive = self.habit == Habit::Interactive;
+        if self.quick_segs > 0 && !interactive {
             self.quick_segs = self.quick_segs.saturating_sub(segs.min(255) as u8);
             self.now();
         } else if owed <= u32::from(self.rcv_mss) {
             self.delay(now + DELAY);
-        } else if self.interactive {
+            if !interactive {
+                let full = pushed && owed == u32::from(self.rcv_mss);
+                self.habit = if full { Habit::Pushed } else { Habit::Bulk };
+            }
+        } else if interactive {
             self.delay(now + ANSWER_GRACE);
         } else {
             self.now();
@@ -76,9 +98,19 @@ impl AckPolicy {
         if self.last_data == Instant::ZERO || owed > u32::from(self.rcv_mss) {
             self.now();
         } else {
-            self.interactive = true;
+            self.habit = Habit::Interactive;
             self.delay(now + DELAY);
         }
+    }
+
+    /// The reader has taken all there is: true if an acknowledgement is due now because of it.
+    #[inline]
+    pub(crate) fn on_all_read(&mut self) -> bool {
+        let due = self.habit == Habit::Pushed && self.is_owed();
+        if due {
+            self.now();
+        }
+        due
     }
 
     fn delay(&mut self, until: Instant) {
@@ -94,18 +126,18 @@ impl AckPolicy {
     /// The same, and for the next segments too: something is amiss on the path.
     pub(crate) fn quick(&mut self) {
         self.now();
-        self.interactive = false;
+        self.habit = Habit::Bulk;
         self.quick_segs = self.quick_segs.max(2);
     }
 
     /// `TCP_QUICKACK`.
     pub(crate) fn is_quick(&self) -> bool {
-        !self.interactive
+        self.habit != Habit::Interactive
     }
 
     /// `TCP_QUICKACK`.
     pub(crate) fn set_quick(&mut self, on: bool) {
-        self.interactive = !on;
+        self.habit = if on { Habit::Bulk } else { Habit::Interactive };
         self.quick_segs = if on { QUICK_SEGS as u8 } else { 0 };
         if on && self.is_owed() {
             self.now();
@@ -141,7 +173,7 @@ impl AckPolicy {
         }
         self.now();
         // No answer came in time, so none is to be expected next time.
-        self.interactive = false;
+        self.habit = Habit::Bulk;
         true
     }
 
@@ -163,7 +195,7 @@ impl AckPolicy {
     #[inline]
     pub(crate) fn on_text_sent(&mut self, now: Instant) {
         if now.since(self.last_data) < DELAY {
-            self.interactive = true;
+            self.habit = Habit::Interactive;
         }
     }
 
@@ -175,7 +207,7 @@ impl AckPolicy {
 
     /// No text of ours will follow any more.
     pub(crate) fn expect_no_answers(&mut self) {
-        self.interactive = false;
+        self.habit = Habit::Bulk;
     }
 
     /// When text last arrived.
@@ -187,5 +219,55 @@ impl AckPolicy {
     #[inline]
     pub(crate) fn rcv_mss(&self) -> u32 {
         self.rcv_mss.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window};
+
+    use super::AckPolicy;
+
+    const MSS: u32 = 1000;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// Behind its first segments, which are acknowledged one by one.
+    fn policy() -> AckPolicy {
+        let mut policy = AckPolicy::new();
+        policy.start(SeqNum::new(0), Mss::clamped(1000), Window(65_535));
+        policy.on_text(at(1), SeqNum::new(16_000), (MSS, 16), false);
+        assert!(policy.is_due());
+        policy.on_sent(SeqNum::new(16_000));
+        policy
+    }
+
+    #[test]
+    fn a_full_segment_with_psh_is_acknowledged_as_soon_as_it_is_read() {
+        // Length, PSH, and whether the reader's taking it makes the acknowledgement due.
+        for (len, pushed, at_once) in [
+            (MSS, true, true),
+            (MSS, false, false),
+            (MSS - 1, true, false),
+        ] {
+            let mut policy = policy();
+            let end = SeqNum::new(16_000 + len);
+            policy.on_text(at(2), end, (len, 1), pushed);
+            assert_eq!(policy.deadline(), at(42));
+            assert_eq!(policy.on_all_read(), at_once, "{len} {pushed}");
+            assert_eq!(policy.is_due(), at_once);
+            policy.on_sent(end);
+            assert!(!policy.on_all_read(), "nothing is owed");
+        }
+    }
+
+    #[test]
+    fn where_answers_follow_it_waits_for_them() {
+        let mut policy = policy();
+        policy.on_text_sent(at(1) + Nanos::from_micros(1));
+        policy.on_text(at(2), SeqNum::new(17_000), (MSS, 1), true);
+        assert!(!policy.on_all_read() && policy.deadline() == at(42));
     }
 }
