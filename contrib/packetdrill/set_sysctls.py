@@ -2,7 +2,7 @@
 """In place of the script collection's common/set_sysctls.py, which writes to /proc/sys.
 
 Takes /proc/sys/net/ipv4/KEY=VALUE as often as you like, writes them to $FULLSEND_SETTINGS, and
-leaves /tmp/sysctl_restore_PPID.sh, which puts back what was there.
+leaves /tmp/sysctl_restore_PID.sh, of packetdrill's process number, which puts back what was there.
 """
 
 import os
@@ -20,7 +20,8 @@ def main():
             path, _, value = argument.partition("=")
             key = path.removeprefix("/proc/sys/").replace("/", ".")
             file.write(f"{key}={value}\n")
-    restore = f"/tmp/sysctl_restore_{os.getppid()}.sh"
+    pid = os.environ.get("PACKETDRILL_PID") or os.getppid()
+    restore = f"/tmp/sysctl_restore_{pid}.sh"
     with open(restore, "w", encoding="utf-8") as file:
         file.write(f"#!/bin/sh\ncat >'{settings}' <<'END'\n{before}END\nrm -f '{restore}'\n")
     os.chmod(restore, 0o755)

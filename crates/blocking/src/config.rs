@@ -6,7 +6,9 @@ use std::net::IpAddr;
 
 use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder, os_seed};
 use fullsend_offload::Link;
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceId, Mac, NetConfig, QdiscConfig, StackError};
+use fullsend_stack::{
+    Cidr, Host, HostConfig, IfaceChange, IfaceId, Mac, NetConfig, QdiscConfig, StackError,
+};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
@@ -229,6 +231,19 @@ fn switch(key: &str, value: &str) -> Result<bool, ConfigError> {
         "off" | "0" => Ok(false),
         _ => Err(wrong(key, value, "on or off")),
     }
+}
+
+/// A change of the link's.
+pub(crate) fn parse_change(key: &str, value: &str) -> Result<IfaceChange, ConfigError> {
+    Ok(match key {
+        "mtu" => IfaceChange::Mtu(number(key, value)?),
+        "tso" => IfaceChange::Tso(switch(key, value)?),
+        "gso" => IfaceChange::Gso(switch(key, value)?),
+        _ => {
+            let qdisc = value.parse::<QdiscConfig>();
+            IfaceChange::Qdisc(qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?)
+        }
+    })
 }
 
 fn parse_link(value: &str) -> Result<Link, ConfigError> {

@@ -27,6 +27,9 @@ pub struct Hand {
     pub offload: bool,
     /// A packet is sent when it is put into the outbox, not when it is taken out.
     pub completes_at_once: bool,
+    /// Whoever takes the packets may keep them for long, as a TUN does: what `MSG_ZEROCOPY` lends
+    /// is copied, and the error queue says so.
+    pub keeps: bool,
 }
 
 /// A TCP/IP stack that threads share. Its calls are BSD's.
@@ -39,6 +42,8 @@ pub struct Stack {
     /// Carries what is in the outbox, called without any lock.
     carrier: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     driver: Option<JoinHandle<()>>,
+    /// Memory is not lent.
+    pub(crate) copies: bool,
 }
 
 /// What callers and the driver share.
@@ -119,6 +124,7 @@ impl Stack {
         };
         let mut stack = Self::start(config, clock, host, seed, Box::new(device), false)?;
         stack.outbox = Some(outbox);
+        stack.copies = hand.keeps;
         Ok(stack)
     }
 
@@ -142,6 +148,7 @@ impl Stack {
             outbox: None,
             carrier: OnceLock::new(),
             driver: None,
+            copies: false,
         };
         let (epoch, now) = (world_clock(), stack.shared.clock.now());
         stack.set_epoch(epoch.saturating_sub(now.since(Instant::ZERO)));
@@ -203,8 +210,8 @@ impl Stack {
         self.shared.lock().0.deadline()
     }
 
-    /// Changes a setting of the running stack: an `address`, `route` or `gateway` is added, and
-    /// every tunable can be set.
+    /// Changes a setting of the running stack: an `address`, `route` or `gateway` is added, `mtu`,
+    /// `tso`, `gso` and `qdisc` are those of the link, and every tunable can be set.
     ///
     /// # Errors
     /// What is wrong with it, and the mend.
@@ -221,6 +228,10 @@ impl Stack {
                     config::parse_gateway(value)?
                 };
                 host.add_route(destination, gateway, iface)?;
+            }
+            "mtu" | "tso" | "gso" | "qdisc" => {
+                let changed = host.change_interface(now, iface, config::parse_change(key, value)?);
+                changed.map_err(|e| config::ConfigError(e.to_string()))?;
             }
             _ => host
                 .set_sysctl(now, key, value)

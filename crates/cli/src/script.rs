@@ -20,7 +20,7 @@ pub(crate) struct ScriptArgs {
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
     /// Run in one way only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a script allows.
-    #[arg(long, value_name = "FAMILY", value_parser = family)]
+    #[arg(long, alias = "ip_version", value_name = "FAMILY", value_parser = family)]
     ip_version: Option<Family>,
     /// Play through this library, as packetdrill does, not in this process (docs/packetdrill.md).
     #[arg(long, value_name = "LIBRARY", alias = "so_filename")]

@@ -16,6 +16,8 @@ pub(crate) struct Flags {
     pub(crate) settings: Option<PathBuf>,
     /// Tunables that the stack does not have.
     pub(crate) unknown: Vec<ConfigError>,
+    /// Of the link, to be set once it is there.
+    pub(crate) link: Vec<(String, String)>,
 }
 
 /// Keys of [`Config`] that make sense here beside tunables.
@@ -26,7 +28,7 @@ fn mistake(text: &str) -> ConfigError {
 }
 
 impl Flags {
-    /// From `local=ADDR,prefix=N,remote=ADDR,mtu=N,KEY=VALUE,settings=FILE`.
+    /// From `local=ADDR,prefix=N,remote=ADDR,mtu=N,tso=off,KEY=VALUE,settings=FILE`.
     ///
     /// `local` may be given once for each family, `prefix` belongs to the `local` before it.
     /// `remote` is looked at for mistakes only: everything is reached through the one link.
@@ -35,7 +37,7 @@ impl Flags {
         let mut config = Config::default();
         config.set("pool_bytes", POOL_BYTES)?;
         config.set("seed", "1")?;
-        let (mut settings, mut unknown) = (None, Vec::new());
+        let (mut settings, mut unknown, mut link) = (None, Vec::new(), Vec::new());
         for (key, value) in Config::pairs(text)? {
             match key.as_str() {
                 "local" => locals.push((address(&key, &value)?, None)),
@@ -47,6 +49,7 @@ impl Flags {
                     let local = local.ok_or_else(|| mistake("prefix belongs behind local="))?;
                     local.1 = Some(prefix(local.0, &value)?);
                 }
+                "tso" => link.push((key, value)),
                 "settings" => settings = Some(PathBuf::from(value)),
                 key if PASSED_ON.contains(&key) => config.set(key, &value)?,
                 key => unknown.extend(config.set(key, &value).err()),
@@ -68,6 +71,7 @@ impl Flags {
             config,
             settings,
             unknown,
+            link,
         })
     }
 }

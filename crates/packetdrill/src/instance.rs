@@ -72,8 +72,12 @@ impl Instance {
         let hand = Hand {
             offload: true,
             completes_at_once: true,
+            keeps: true,
         };
         let stack = Stack::by_hand(&flags.config, clock.clone(), hand)?;
+        for (key, value) in &flags.link {
+            stack.set(key, value)?;
+        }
         stack.set_epoch(Nanos::from_micros(EPOCH_MICROS));
         let outbox = stack.outbox().cloned().ok_or(io::ErrorKind::Unsupported)?;
         let mut settings = Settings::new(flags.settings);

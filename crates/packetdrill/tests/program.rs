@@ -148,9 +148,10 @@ fn packetdrill_itself_runs_a_script() {
 fn the_runner_gives_packetdrill_what_it_needs() {
     let dir = temp_dir("runner");
     let fake = dir.join("packetdrill");
-    fs::write(&fake, "#!/bin/sh\necho \"$LD_PRELOAD $PATH\" \"$@\"\n").unwrap();
+    fs::write(&fake, "#!/bin/sh\necho \"$LD_PRELOAD $PATH\" \"$@\" *\n").unwrap();
     let mut chmod = Command::new("chmod");
     assert!(chmod.arg("+x").arg(&fake).status().unwrap().success());
+    fs::write(dir.join("x.pkt"), "--mtu=9000\n// CMSG_LEVEL_IP\n").unwrap();
     let mut run = Command::new(Path::new(WORKSPACE).join("contrib/packetdrill/run"));
     run.args(["ipv6", "x.pkt", "--", "-v"]).current_dir(&dir);
     run.env("FULLSEND_PACKETDRILL", common::library());
@@ -161,8 +162,10 @@ fn the_runner_gives_packetdrill_what_it_needs() {
     for part in [
         library.to_str().unwrap(),
         "contrib/packetdrill/bin:",
-        "--so_flags=local=fd3d:0a0b:17d6::1,prefix=48,remote=2001:db8::1,settings=/",
-        ",tcp_sack=0 --ip_version=ipv6 --local_ip=fd3d:0a0b:17d6::1 --remote_ip=2001:db8::1 -v x.pkt",
+        "--so_flags=local=fd3d:0a0b:17d6::1,prefix=64,remote=fd3d:fa7b:d17d::1,mtu=9000,settings=/",
+        ",tcp_sack=0 --ip_version=ipv6 --local_ip=fd3d:0a0b:17d6::1 --remote_ip=fd3d:fa7b:d17d::1",
+        " --mtu=9000 -D CMSG_LEVEL_IP=SOL_IPV6 -v x.pkt",
+        "defaults.sh packetdrill set_sysctls.py x.pkt",
         "ok      ipv6 x.pkt",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -190,6 +193,31 @@ fn the_sysctl_of_the_wrappers_writes_what_the_library_reads() {
     assert_eq!(run(&["-n", "net.ipv4.tcp_sack"]), "1\n");
     let written = fs::read_to_string(&settings).unwrap();
     let expected = "net.ipv4.tcp_sack=0\nnet.ipv4.tcp_wmem=4096 16384 65536\nnet.ipv4.tcp_sack=1\n";
+    assert_eq!(written, expected);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn what_scripts_do_to_the_link_reaches_the_library() {
+    let dir = temp_dir("link");
+    let settings = dir.join("settings");
+    for command in [
+        "ethtool -K tun0 tso off gso on gro off",
+        "tc qdisc replace dev tun0 root fq maxrate 1gbit",
+        "tc qdisc add dev tun0 root pfifo",
+        "tc qdisc delete dev tun0 root",
+        "ip tcp_metrics flush all",
+        "ip link set dev tun0 mtu 9000",
+    ] {
+        let mut words = command.split(' ');
+        let bin = Path::new(WORKSPACE).join("contrib/packetdrill/bin");
+        let mut run = Command::new(bin.join(words.next().unwrap()));
+        run.args(words).env("FULLSEND_SETTINGS", &settings);
+        assert!(run.status().unwrap().success(), "{command}");
+    }
+    let written = fs::read_to_string(&settings).unwrap();
+    let expected =
+        "tso=off\ngso=on\nqdisc=fq maxrate 1gbit\nqdisc=noqueue\nqdisc=noqueue\nmtu=9000\n";
     assert_eq!(written, expected);
     fs::remove_dir_all(dir).unwrap();
 }

@@ -9,6 +9,8 @@ pub(crate) enum Wish {
     File(String, u64),
     /// Remove a file.
     NoFile(String),
+    /// Change the link: `mtu`, `tso`, `gso` or `qdisc`, and its value.
+    Link(&'static str, String),
     /// Nothing, here: it restores what a run has changed, or flushes what a new host has not got.
     Nothing,
     /// Not understood.
@@ -30,19 +32,17 @@ fn line(text: &str) -> Vec<Wish> {
     let Some((program, args)) = words.split_first() else {
         return Vec::new();
     };
+    let texts: Vec<&str> = args.iter().map(String::as_str).collect();
     let name = program.rsplit('/').next().unwrap_or(program);
     match name {
         "defaults.sh" => DEFAULTS.iter().map(|(k, v)| sysctl(k, v)).collect(),
         "sysctl" => pairs(args.iter().filter(|arg| !arg.starts_with('-')), text),
         "set_sysctls.py" => pairs(args.iter(), text),
-        "sleep" | "true" | "echo" | "modprobe" | "nstat" | "ethtool" => vec![Wish::Nothing],
-        "tc" if args.first().is_some_and(|a| a == "qdisc") => vec![Wish::Nothing],
-        "ip" if args
-            .first()
-            .is_some_and(|a| a == "tcp_metrics" || a == "link") =>
-        {
-            vec![Wish::Nothing]
-        }
+        "sleep" | "true" | "echo" | "modprobe" | "nstat" => vec![Wish::Nothing],
+        "ethtool" => ethtool(&texts, text),
+        "tc" if args.first().is_some_and(|a| a == "qdisc") => qdisc(&texts),
+        "ip" if args.first().is_some_and(|a| a == "link") => mtu(&texts, text),
+        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Nothing],
         "dd" => vec![zeros(args).unwrap_or_else(|| Wish::Unknown(text.to_owned()))],
         "rm" => {
             let paths = args.iter().filter(|arg| !arg.starts_with('-'));
@@ -79,6 +79,45 @@ fn pairs<'a>(args: impl Iterator<Item = &'a String>, text: &str) -> Vec<Wish> {
 
 fn sysctl(key: &str, value: &str) -> Wish {
     Wish::Sysctl(key.to_owned(), value.to_owned())
+}
+
+/// `ethtool -K DEVICE tso off gso off`.
+fn ethtool(args: &[&str], text: &str) -> Vec<Wish> {
+    let ["-K" | "--offload" | "--features", _, features @ ..] = args else {
+        return vec![Wish::Unknown(text.to_owned())];
+    };
+    let wish = |pair: &[&str]| match pair {
+        ["tso" | "tcp-segmentation-offload", on] => Wish::Link("tso", (*on).to_owned()),
+        ["gso" | "generic-segmentation-offload", on] => Wish::Link("gso", (*on).to_owned()),
+        // Nothing that a script sees.
+        _ => Wish::Nothing,
+    };
+    features.chunks(2).map(wish).collect()
+}
+
+/// `tc qdisc add|replace|change dev DEVICE root KIND...`; `delete` brings back none.
+fn qdisc(args: &[&str]) -> Vec<Wish> {
+    let kind = match args.iter().position(|arg| *arg == "root") {
+        Some(at) if args.get(1).is_some_and(|verb| !verb.starts_with("del")) => &args[at + 1..],
+        _ => &[],
+    };
+    // A queue that never fills is none.
+    let none = kind.is_empty() || kind[0].starts_with("pfifo") && kind.len() == 1;
+    let text = if none {
+        "noqueue".to_owned()
+    } else {
+        kind.join(" ")
+    };
+    vec![Wish::Link("qdisc", text)]
+}
+
+/// `ip link set dev DEVICE mtu N`.
+fn mtu(args: &[&str], text: &str) -> Vec<Wish> {
+    let at = args.iter().position(|arg| *arg == "mtu");
+    match at.and_then(|at| args.get(at + 1)) {
+        Some(mtu) => vec![Wish::Link("mtu", (*mtu).to_owned())],
+        None => vec![Wish::Unknown(text.to_owned())],
+    }
 }
 
 /// Splits at white space outside quotes; drops the quotes and what is sent elsewhere.

@@ -39,7 +39,7 @@ pub(crate) struct Env {
     pub(crate) rng: Rng,
     legacy: Legacy,
     /// By interface.
-    caps: Vec<DeviceCaps>,
+    pub(crate) caps: Vec<DeviceCaps>,
     loopback: DeviceCaps,
 }
 

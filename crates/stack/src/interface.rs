@@ -155,6 +155,8 @@ impl Dropped {
 #[derive(Debug)]
 pub(crate) struct Interface {
     pub(crate) config: IfaceConfig,
+    /// What the device can cut, whether it is asked to or not: TCP over IPv4, over IPv6, UDP.
+    pub(crate) able: (bool, bool, bool),
     pub(crate) gro: Gro,
     pub(crate) stats: LinkStats,
     /// Who has which hardware address; Ethernet only.
@@ -189,6 +191,7 @@ impl Interface {
             qdisc: Qdisc::new(config.qdisc),
             departure: Instant::FAR_FUTURE,
             ready: VecDeque::new(),
+            able: (config.tso4, config.tso6, config.uso),
             config,
         }
     }

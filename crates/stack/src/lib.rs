@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod change;
 mod demux;
 mod egress;
 mod error;
@@ -26,6 +27,7 @@ mod udp;
 mod udp_calls;
 mod waiters;
 
+pub use change::IfaceChange;
 pub use error::StackError;
 pub use fullsend_qdisc::{FqConfig, FqStats, QdiscConfig, QdiscStats, TbfConfig};
 pub use host::{Host, HostConfig};

@@ -29,7 +29,7 @@ impl AsRef<[u8]> for Lent {
 
 /// This call lends its one piece of memory: the socket has `SO_ZEROCOPY`.
 pub(super) fn lends(stack: &Stack, handle: Handle, pieces: &[&[u8]], flags: c_int) -> bool {
-    if flags & MSG_ZEROCOPY == 0 || pieces.len() != 1 || pieces[0].is_empty() {
+    if stack.copies || flags & MSG_ZEROCOPY == 0 || pieces.len() != 1 || pieces[0].is_empty() {
         return false;
     }
     let mut on = [0; 4];

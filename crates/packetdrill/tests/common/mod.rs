@@ -57,6 +57,11 @@ pub(crate) struct Interface {
     pub(crate) splice: *const c_void,
 }
 
+/// This test's turn, until it is dropped.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    RUN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The library that cargo has built for these tests.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
@@ -93,7 +98,7 @@ pub(crate) const RST: u8 = 4;
 
 impl Drill {
     pub(crate) fn new(flags: &str) -> Self {
-        let guard = RUN.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = turn();
         let file = CString::new(library().to_str().unwrap()).unwrap();
         let flags = CString::new(flags).unwrap();
         let ifc = unsafe {

@@ -112,12 +112,10 @@ impl Drill {
     }
 
     /// Appends to the library's settings file.
-    fn set(&self, file: &PathBuf, key: &str, value: &str) -> std::io::Result<()> {
-        let mut file = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)?;
-        writeln!(file, "{key}={value}")
+    fn set(&self, file: &PathBuf, key: &str, value: &str) -> Result<(), String> {
+        let opened = fs::OpenOptions::new().create(true).append(true).open(file);
+        let written = opened.and_then(|mut file| writeln!(file, "{key}={value}"));
+        written.map_err(|error| format!("{}: {error}", file.display()))
     }
 }
 
@@ -205,9 +203,8 @@ impl Target for Drill {
             match wish {
                 // Files are the runner's.
                 Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
-                Wish::Sysctl(key, value) => self
-                    .set(file, &key, &value)
-                    .map_err(|error| format!("{}: {error}", file.display()))?,
+                Wish::Sysctl(key, value) => self.set(file, &key, &value)?,
+                Wish::Link(key, value) => self.set(file, key, &value)?,
                 Wish::Unknown(text) => skipped.push(text),
             }
         }

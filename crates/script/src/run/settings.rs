@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use fullsend_stack::{Cidr, FqConfig, QdiscConfig};
+use fullsend_stack::Cidr;
 
 use crate::error::ScriptError;
-use crate::script::{Action, Nanos, Script, Setting};
+use crate::script::{Nanos, Script, Setting};
 
 /// Which IP a run speaks, and what its sockets are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,9 +67,6 @@ pub(crate) struct Settings {
     pub(crate) bind_port: u16,
     pub(crate) connect_port: u16,
     pub(crate) strict_segments: bool,
-    pub(crate) qdisc: QdiscConfig,
-    /// The device takes no super-segments.
-    pub(crate) cut: bool,
 }
 
 /// Settings of packetdrill that mean nothing in virtual time.
@@ -105,14 +102,12 @@ impl Settings {
                 [192, 0, 2, 1].into()
             },
             // The MSS is then the same in both.
-            mtu: mtu_of(script).unwrap_or(if v6 { 1520 } else { 1500 }),
+            mtu: if v6 { 1520 } else { 1500 },
             tolerance: 4_000_000,
             ts_tick: 0,
             bind_port: 8080,
             connect_port: 8080,
             strict_segments: false,
-            qdisc: qdisc_of(script),
-            cut: cuts(script),
         };
         for setting in &script.settings {
             settings.set(setting)?;
@@ -170,39 +165,4 @@ fn value<T: std::str::FromStr>(setting: &Setting, what: &str) -> Result<T, Scrip
 fn micros(setting: &Setting) -> Result<Nanos, ScriptError> {
     let micros: u32 = value(setting, "microseconds")?;
     Ok(Nanos::from(micros) * 1000)
-}
-
-/// The lines of all commands.
-fn commands(script: &Script) -> impl Iterator<Item = &str> {
-    let texts = script
-        .events
-        .iter()
-        .filter_map(|event| match &event.action {
-            Action::Shell(text) => Some(text),
-            _ => None,
-        });
-    texts.flat_map(|text| text.lines()).map(str::trim)
-}
-
-/// The queue in front of the device: `tc` is asked before the host is there.
-fn qdisc_of(script: &Script) -> QdiscConfig {
-    let is_fq = |line: &str| line.starts_with("tc qdisc") && line.contains("root fq");
-    if commands(script).any(is_fq) {
-        QdiscConfig::Fq(FqConfig::default())
-    } else {
-        QdiscConfig::NoQueue
-    }
-}
-
-/// `ip link set dev tun0 mtu N`.
-fn mtu_of(script: &Script) -> Option<u32> {
-    let set = commands(script).filter(|line| line.starts_with("ip link set"));
-    let mut words = set.flat_map(str::split_whitespace);
-    words.find(|word| *word == "mtu")?;
-    words.next()?.parse().ok()
-}
-
-/// `ethtool -K` turns segmentation off.
-fn cuts(script: &Script) -> bool {
-    commands(script).any(|line| line.starts_with("ethtool -K") && line.contains("tso off"))
 }

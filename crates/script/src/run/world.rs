@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use fullsend_buf::Slice;
 use fullsend_offload::{Link, Packet, segment};
 use fullsend_posix::{Handle, Posix};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceChange, IfaceConfig, IfaceId, Mac, QdiscConfig};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
@@ -52,7 +52,7 @@ impl World {
             gso_max_size: 65_536,
             gso: true,
             gro: true,
-            qdisc: settings.qdisc,
+            qdisc: QdiscConfig::NoQueue,
         });
         let config = |error| format!("{error:?}");
         let now = Instant::from_nanos(BASE);
@@ -70,13 +70,32 @@ impl World {
             now: 0,
             sent: VecDeque::new(),
             scratch: Vec::new(),
-            whole: settings.strict_segments && !settings.cut,
+            whole: settings.strict_segments,
         })
     }
 
     /// The host's clock.
     fn instant(&self) -> Instant {
         Instant::from_nanos(BASE + self.now.max(0) as u64)
+    }
+
+    fn change_link(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let is_on = || match value {
+            "on" | "off" => Ok(value == "on"),
+            _ => Err("expected on or off".to_owned()),
+        };
+        let change = match key {
+            "mtu" => IfaceChange::Mtu(value.parse().map_err(|_| "expected bytes".to_owned())?),
+            "tso" => IfaceChange::Tso(is_on()?),
+            "gso" => IfaceChange::Gso(is_on()?),
+            _ => {
+                let qdisc = value.parse::<QdiscConfig>();
+                IfaceChange::Qdisc(qdisc.map_err(|error| error.to_string())?)
+            }
+        };
+        let (now, iface) = (self.instant(), self.iface);
+        let changed = self.posix.host_mut().change_interface(now, iface, change);
+        changed.map_err(|error| error.to_string())
     }
 
     fn keep(&mut self, packet: Packet) {
@@ -171,6 +190,11 @@ impl Target for World {
                 Wish::Sysctl(key, value) => {
                     let now = self.instant();
                     if let Err(error) = self.posix.host_mut().set_sysctl(now, &key, &value) {
+                        skipped.push(format!("{key}={value}: {error}"));
+                    }
+                }
+                Wish::Link(key, value) => {
+                    if let Err(error) = self.change_link(key, &value) {
                         skipped.push(format!("{key}={value}: {error}"));
                     }
                 }

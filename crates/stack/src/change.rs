@@ -1,0 +1,133 @@
+//! Changes to an interface that is at work, as `ip link set`, `ethtool -K` and `tc qdisc replace`
+//! make them.
+
+use alloc::format;
+
+use fullsend_qdisc::{Qdisc, QdiscConfig};
+use fullsend_units::Instant;
+use fullsend_wire::numbers::ethertype;
+
+use crate::error::StackError;
+use crate::{Host, IfaceId};
+
+/// What changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IfaceChange {
+    /// Largest IP packet, bytes; connections that stand keep what they have.
+    Mtu(u32),
+    /// The device cuts super-segments, as far as it could when it was added.
+    Tso(bool),
+    /// TCP builds super-segments.
+    Gso(bool),
+    /// What waits for the device. Packets in the old queue move to the new one.
+    Qdisc(QdiscConfig),
+}
+
+/// Least MTU that IPv4 knows (RFC 791).
+const LEAST_MTU: u32 = 68;
+
+impl Host {
+    /// Changes an interface. One that is not there stays so.
+    ///
+    /// # Errors
+    /// `Config`, with the mend, for an MTU or a queue that cannot work.
+    pub fn change_interface(
+        &mut self,
+        now: Instant,
+        iface: IfaceId,
+        change: IfaceChange,
+    ) -> Result<(), StackError> {
+        let index = usize::from(iface.0);
+        let Some(interface) = self.ifaces.get_mut(index) else {
+            return Ok(());
+        };
+        let able = interface.able;
+        let config = &mut interface.config;
+        match change {
+            IfaceChange::Mtu(mtu) if (LEAST_MTU..=65_535).contains(&mtu) => config.mtu = mtu,
+            IfaceChange::Mtu(mtu) => {
+                let text = format!("mtu {mtu} is out of range: choose {LEAST_MTU} to 65535");
+                return Err(StackError::Config(text));
+            }
+            IfaceChange::Tso(on) => {
+                (config.tso4, config.tso6, config.uso) = if on { able } else { Default::default() };
+            }
+            IfaceChange::Gso(on) => config.gso = on,
+            IfaceChange::Qdisc(qdisc) => {
+                let checked = qdisc.check();
+                checked.map_err(|error| StackError::Config(format!("qdisc: {error}")))?;
+                config.qdisc = qdisc;
+            }
+        }
+        self.env.caps[index] = config.caps();
+        if matches!(change, IfaceChange::Qdisc(_)) {
+            self.replace_qdisc(now, iface.0);
+        }
+        Ok(())
+    }
+
+    fn replace_qdisc(&mut self, now: Instant, iface: u16) {
+        let interface = &mut self.ifaces[usize::from(iface)];
+        let new = Qdisc::new(interface.config.qdisc);
+        interface.departure = Instant::FAR_FUTURE;
+        let Some(mut old) = core::mem::replace(&mut interface.qdisc, new) else {
+            // What waits without a queue goes as it would have.
+            return;
+        };
+        while let Some(packet) = old.dequeue(Instant::FAR_FUTURE) {
+            let is_v4 = packet.layers.ethertype == ethertype::IPV4;
+            self.queue_packet(now, iface, is_v4, packet);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use fullsend_tcp::Sysctl;
+    use fullsend_units::{Instant, Seed};
+
+    use super::IfaceChange;
+    use crate::{Host, HostConfig, IfaceConfig, IfaceId};
+
+    fn host() -> (Host, IfaceId) {
+        let mut host = Host::new(HostConfig {
+            seed: Seed::from_u64(1),
+            sysctl: Sysctl::default(),
+            pool_bytes: 0,
+        });
+        let iface = host.add_interface(IfaceConfig::loopback());
+        (host, iface)
+    }
+
+    #[test]
+    fn what_a_device_does_can_be_switched_off_and_on_again() {
+        let (mut host, iface) = host();
+        let mut change = |change| host.change_interface(Instant::ZERO, iface, change).unwrap();
+        change(IfaceChange::Tso(false));
+        change(IfaceChange::Mtu(9000));
+        change(IfaceChange::Qdisc("fq".parse().unwrap()));
+        let (config, caps) = (host.ifaces[0].config, host.env.caps[0]);
+        assert!(!config.tso4 && !config.tso6 && !config.uso && config.gso);
+        assert!(caps.fq && caps.mtu == 9000 && caps.gso_max_segs > 1);
+        let mut change = |change| host.change_interface(Instant::ZERO, iface, change).unwrap();
+        change(IfaceChange::Tso(true));
+        change(IfaceChange::Gso(false));
+        change(IfaceChange::Qdisc("noqueue".parse().unwrap()));
+        let (config, caps) = (host.ifaces[0].config, host.env.caps[0]);
+        assert!(config.tso4 && config.tso6 && config.uso);
+        assert!(!caps.fq && caps.gso_max_segs == 1);
+    }
+
+    #[test]
+    fn what_cannot_work_is_named_and_changes_nothing() {
+        let (mut host, iface) = host();
+        for mtu in [0, 67, 65_536] {
+            let refused = host.change_interface(Instant::ZERO, iface, IfaceChange::Mtu(mtu));
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains(&mtu.to_string()), "{text}");
+        }
+        assert_eq!(host.ifaces[0].config, IfaceConfig::loopback());
+    }
+}
