@@ -216,8 +216,7 @@ fn what_scripts_do_to_the_link_reaches_the_library() {
         assert!(run.status().unwrap().success(), "{command}");
     }
     let written = fs::read_to_string(&settings).unwrap();
-    let expected =
-        "tso=off\ngso=on\nqdisc=fq maxrate 1gbit\nqdisc=noqueue\nqdisc=noqueue\nmtu=9000\n";
+    let expected = "tso=off\nqdisc=fq maxrate 1gbit\nqdisc=noqueue\nqdisc=noqueue\nmtu=9000\n";
     assert_eq!(written, expected);
     fs::remove_dir_all(dir).unwrap();
 }

@@ -9,7 +9,7 @@ pub(crate) enum Wish {
     File(String, u64),
     /// Remove a file.
     NoFile(String),
-    /// Change the link: `mtu`, `tso`, `gso` or `qdisc`, and its value.
+    /// Change the link: `mtu`, `tso` or `qdisc`, and its value.
     Link(&'static str, String),
     /// Nothing, here: it restores what a run has changed, or flushes what a new host has not got.
     Nothing,
@@ -88,8 +88,7 @@ fn ethtool(args: &[&str], text: &str) -> Vec<Wish> {
     };
     let wish = |pair: &[&str]| match pair {
         ["tso" | "tcp-segmentation-offload", on] => Wish::Link("tso", (*on).to_owned()),
-        ["gso" | "generic-segmentation-offload", on] => Wish::Link("gso", (*on).to_owned()),
-        // Nothing that a script sees.
+        // Nothing that a script sees; TCP builds super-segments whatever gso says.
         _ => Wish::Nothing,
     };
     features.chunks(2).map(wish).collect()

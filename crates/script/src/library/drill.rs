@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -68,7 +68,7 @@ impl Drill {
         let start_us = table.now_us();
         Ok(Self {
             table,
-            thread: CallThread::new(table)?,
+            thread: CallThread::new(&table)?,
             may_wait: false,
             open: BTreeSet::new(),
             ports: BTreeMap::new(),
@@ -110,13 +110,13 @@ impl Drill {
         self.returned_us = done.at_us;
         done.result()
     }
+}
 
-    /// Appends to the library's settings file.
-    fn set(&self, file: &PathBuf, key: &str, value: &str) -> Result<(), String> {
-        let opened = fs::OpenOptions::new().create(true).append(true).open(file);
-        let written = opened.and_then(|mut file| writeln!(file, "{key}={value}"));
-        written.map_err(|error| format!("{}: {error}", file.display()))
-    }
+/// Appends to a library's settings file.
+fn set(file: &Path, key: &str, value: &str) -> Result<(), String> {
+    let opened = fs::OpenOptions::new().create(true).append(true).open(file);
+    let written = opened.and_then(|mut file| writeln!(file, "{key}={value}"));
+    written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// A name that no other run has.
@@ -203,8 +203,8 @@ impl Target for Drill {
             match wish {
                 // Files are the runner's.
                 Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
-                Wish::Sysctl(key, value) => self.set(file, &key, &value)?,
-                Wish::Link(key, value) => self.set(file, key, &value)?,
+                Wish::Sysctl(key, value) => set(file, &key, &value)?,
+                Wish::Link(key, value) => set(file, key, &value)?,
                 Wish::Unknown(text) => skipped.push(text),
             }
         }

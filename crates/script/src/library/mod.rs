@@ -104,6 +104,6 @@ impl Library {
         let mut table: MaybeTable = [None; 33];
         // SAFETY: a text and room for the table.
         unsafe { (self.init)(flags.as_ptr(), &raw mut table) };
-        Table::new(table).map_err(|n| format!("the library has left out function {n}"))
+        Table::new(&table).map_err(|n| format!("the library has left out function {n}"))
     }
 }

@@ -231,8 +231,11 @@ impl Sockets for Drill {
         if got == 0 {
             return Ok(len as usize);
         }
-        self.may_wait = false;
-        self.getsockopt(fd, level, name, value)
+        // A call may wait meanwhile, on its thread.
+        let (table, mut len) = (&self.table, value.len() as socklen_t);
+        // SAFETY: as above.
+        let got = unsafe { (table.getsockopt)(table.ud, fd.0, level, name, start, &raw mut len) };
+        Done::of(got).result().map(|_| len as usize)
     }
 
     fn ioctl(&mut self, fd: Fd, request: u32) -> Result<i32> {

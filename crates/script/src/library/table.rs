@@ -81,13 +81,13 @@ unsafe impl Sync for Table {}
 
 impl Table {
     /// The table that a library has filled; the number of the function that it left out.
-    pub(super) fn new(filled: MaybeTable) -> Result<Self, usize> {
+    pub(super) fn new(filled: &MaybeTable) -> Result<Self, usize> {
         // The userdata may be null, the functions may not.
         if let Some(missing) = filled.iter().skip(1).position(Option::is_none) {
             return Err(missing + 1);
         }
         // SAFETY: of one size, no function is null, and the library vouches for their types.
-        Ok(unsafe { std::mem::transmute::<MaybeTable, Self>(filled) })
+        Ok(unsafe { std::mem::transmute_copy::<MaybeTable, Self>(filled) })
     }
 
     /// us since the epoch; the clock may go on by looking at it.

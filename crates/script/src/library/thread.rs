@@ -54,9 +54,10 @@ pub(super) struct CallThread {
 }
 
 impl CallThread {
-    pub(super) fn new(table: Table) -> Result<Self, String> {
+    pub(super) fn new(table: &Table) -> Result<Self, String> {
         let shared = Arc::<Shared>::default();
-        let (theirs, (tell, told)) = (shared.clone(), std::sync::mpsc::channel());
+        let (theirs, table) = (shared.clone(), *table);
+        let (tell, told) = std::sync::mpsc::channel();
         let body = move || {
             // SAFETY: a system call without arguments.
             let _ = tell.send(unsafe { libc::gettid() });

@@ -87,7 +87,6 @@ impl World {
         let change = match key {
             "mtu" => IfaceChange::Mtu(value.parse().map_err(|_| "expected bytes".to_owned())?),
             "tso" => IfaceChange::Tso(is_on()?),
-            "gso" => IfaceChange::Gso(is_on()?),
             _ => {
                 let qdisc = value.parse::<QdiscConfig>();
                 IfaceChange::Qdisc(qdisc.map_err(|error| error.to_string())?)
