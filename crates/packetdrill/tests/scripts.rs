@@ -76,11 +76,10 @@ const LINK: &str = "\
 +0 > S. 0:0(0) ack 1 <...>
 +.1 < . 1:1(0) ack 1 win 257
 +0 accept(3, ..., ...) = 4
-+0 send(4, ..., 3000, MSG_ZEROCOPY) = 3000
++0 send(4, ..., 2000, MSG_ZEROCOPY) = 2000
 +0 > . 1:1001(1000) ack 1
-+0 > . 1001:2001(1000) ack 1
-+0 > P. 2001:3001(1000) ack 1
-+.1 < . 1:1(0) ack 3001 win 257
++0 > P. 1001:2001(1000) ack 1
++.1 < . 1:1(0) ack 2001 win 257
 +0 recvmsg(4, {msg_name(...)=..., msg_iov(1)=[{...,0}], msg_flags=MSG_ERRQUEUE,
     msg_control=[{cmsg_level=CMSG_LEVEL_IP, cmsg_type=CMSG_TYPE_RECVERR,
       cmsg_data={ee_errno=0, ee_origin=SO_EE_ORIGIN_ZEROCOPY, ee_type=0,

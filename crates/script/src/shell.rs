@@ -19,12 +19,31 @@ pub(crate) enum Wish {
 
 /// The wishes of a command's lines, in order.
 pub(crate) fn wishes(command: &str) -> Vec<Wish> {
-    let joined = command.replace("\\\n", " ");
+    let joined = products(&command.replace("\\\n", " "));
     let parts = joined.split(['\n', ';']).flat_map(|line| line.split("&&"));
     let parts = parts
         .map(str::trim)
         .filter(|part| !part.is_empty() && !part.starts_with('#'));
     parts.flat_map(line).collect()
+}
+
+/// Puts the shell's `$((15*1024*1024))` as its number.
+fn products(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("$((") {
+        let Some((inside, behind)) = after.split_once("))") else {
+            break;
+        };
+        let factors = inside.split('*').map(|factor| factor.trim().parse::<u64>());
+        let product = factors.reduce(|a, b| Ok(a?.saturating_mul(b?)));
+        let Some(Ok(product)) = product else {
+            break;
+        };
+        out = format!("{out}{before}{product}");
+        rest = behind;
+    }
+    out + rest
 }
 
 fn line(text: &str) -> Vec<Wish> {
@@ -166,3 +185,33 @@ const DEFAULTS: [(&str, &str); 21] = [
     ),
     ("net.ipv4.tcp_syncookies", "1"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{Wish, sysctl, wishes};
+
+    #[test]
+    fn what_commands_ask_for() {
+        let link = |key, value: &str| Wish::Link(key, value.to_owned());
+        for (command, wish) in [
+            (
+                "sysctl -q net.ipv4.tcp_rmem=\"4096 $((2*1024)) 9\"",
+                sysctl("net.ipv4.tcp_rmem", "4096 2048 9"),
+            ),
+            ("ip link set dev tun0 mtu 9000", link("mtu", "9000")),
+            ("ethtool -K tun0 tso off", link("tso", "off")),
+            (
+                "tc qdisc replace dev tun0 root fq maxrate 1gbit",
+                link("qdisc", "fq maxrate 1gbit"),
+            ),
+            ("tc qdisc add dev tun0 root pfifo", link("qdisc", "noqueue")),
+            (
+                "tc qdisc delete dev tun0 root 2>/dev/null",
+                link("qdisc", "noqueue"),
+            ),
+            ("ip route flush", Wish::Unknown("ip route flush".to_owned())),
+        ] {
+            assert_eq!(wishes(command), [wish], "{command}");
+        }
+    }
+}

@@ -185,7 +185,6 @@ impl Runner<'_> {
             return Ok(Step::Returned(Err(Errno::EFAULT)));
         }
         let total: usize = io.lens.iter().sum();
-        let waits = self.target.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
         // A call that goes on has the rest of its buffers to fill.
         let lens = match progress.done {
             0 => io.lens.clone(),
@@ -198,6 +197,7 @@ impl Runner<'_> {
         let result = self
             .target
             .receive_call(&call.name, handle, &mut parts, flags, &mut control);
+        let waits = self.target.waits(io.handle) && io.flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0;
         let received = match result {
             Ok(received) => received,
             Err(Errno::EAGAIN) if waits => return Ok(self.wait_for_more(&io, progress)),

@@ -134,6 +134,9 @@ impl Runner<'_> {
             return Ok(Step::Blocks);
         }
         let done = self.target.close(handle);
+        if done == Err(Errno::EAGAIN) && self.target.waits(handle) {
+            return Ok(Step::Blocks);
+        }
         self.files.open.remove(&fd);
         self.streams.remove(&fd);
         for flow in self.flows.iter_mut().filter(|flow| flow.fd == Some(fd)) {
