@@ -2,10 +2,11 @@
 
 mod io;
 mod options;
+mod told;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use fullsend_stack::{Host, UdpId};
+use fullsend_stack::{Host, UdpId, UdpSharing};
 use fullsend_tcp::{IpSettings, MtuDiscover};
 
 use crate::SockAddr;
@@ -16,6 +17,7 @@ use crate::abi::{
 use crate::errno::{Errno, Result};
 use crate::sockopt::Common;
 use crate::wake::Wakers;
+use told::Tell;
 
 /// `net.core.rmem_default` and `wmem_default`.
 const DEFAULT_BUFFER: u32 = 212_992;
@@ -40,6 +42,8 @@ pub(crate) struct Datagram {
     /// What the headers of its datagrams say.
     ip: IpSettings,
     mtu_discover: MtuDiscover,
+    /// What it tells beside the bytes.
+    tell: Tell,
 }
 
 impl Datagram {
@@ -63,18 +67,27 @@ impl Datagram {
                 may_fragment: false,
             },
             mtu_discover: MtuDiscover::Want,
+            tell: Tell::new(),
         }
     }
 
     /// Binds in the host; port 0 means "choose".
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
-        let id = host.udp_bind(local)?;
+        let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
         host.udp_set_ip(id, self.ip)?;
+        host.udp_keep_errors(id, self.tell.wants_errors())?;
         self.udp = Some(id);
         let local = host.udp_addr(id)?;
         self.bound = Some(local);
         Ok(local)
+    }
+
+    const fn sharing(&self) -> UdpSharing {
+        UdpSharing {
+            reuse_addr: self.common.reuse_addr,
+            reuse_port: self.common.reuse_port,
+        }
     }
 
     /// The host's socket; one that is not bound yet gets a port.
@@ -153,7 +166,9 @@ impl Datagram {
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
         let mut events = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
         if let Some(id) = self.udp {
-            if host.udp_has_error(id).unwrap_or(false) {
+            let errors = host.udp_has_error(id).unwrap_or(false)
+                || host.udp_has_kept_errors(id).unwrap_or(false);
+            if errors {
                 events |= EPOLLERR;
             }
             if matches!(host.udp_first_len(id), Ok(Some(_))) {

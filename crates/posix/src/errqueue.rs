@@ -21,7 +21,7 @@ const MAX: usize = 1024;
 /// `ENOMSG`: what the entries of times say.
 const ENOMSG: u32 = 42;
 /// Bytes of `struct sock_extended_err`.
-const EXTENDED_ERR_LEN: usize = 16;
+pub(crate) const EXTENDED_ERR_LEN: usize = 16;
 
 /// Something to tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -39,7 +39,7 @@ impl Posix {
             // As on Linux, a stream takes no notice of an address.
             Kind::Stream(stream) => stream.send(host, now, data, flags, control),
             Kind::Datagram(datagram) => {
-                let result = datagram.send(host, now, data, flags, dest);
+                let result = datagram.send(host, now, data, flags, dest, control);
                 self.arm_if_watched(handle);
                 result
             }
@@ -108,7 +108,7 @@ impl Posix {
             Kind::Stream(stream) => {
                 stream.receive(host, Clock { now, epoch }, data, flags, control)
             }
-            Kind::Datagram(datagram) => datagram.receive(host, data, flags, blocks),
+            Kind::Datagram(datagram) => datagram.receive(host, data, (flags, blocks), control),
             _ => Err(Errno::ENOTSOCK),
         };
         if flags & MSG_ERRQUEUE != 0 && result.is_ok() {

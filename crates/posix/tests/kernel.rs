@@ -16,6 +16,8 @@ mod options;
 mod ours;
 #[path = "kernel/streams.rs"]
 mod streams;
+#[path = "kernel/told.rs"]
+mod told;
 
 use backend::{Backend, Log};
 
@@ -77,4 +79,9 @@ fn options_are_as_the_kernel_has_them() {
 #[test]
 fn datagrams_are_as_the_kernel_has_them() {
     compare(datagrams::SCENARIOS);
+}
+
+#[test]
+fn datagrams_tell_what_the_kernel_tells() {
+    compare(told::SCENARIOS);
 }

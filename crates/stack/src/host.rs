@@ -114,6 +114,7 @@ impl Host {
         let mut key = || SipKey(rng.next_u64(), rng.next_u64());
         let tcp = Tcp::new(&mut key);
         let ip = Ip::new(tcp.derive_key(3));
+        let udp = Udp::new(tcp.derive_key(u64::MAX));
         Self {
             env: Env {
                 sysctl: config.sysctl,
@@ -130,7 +131,7 @@ impl Host {
             loopback: Interface::new(IfaceConfig::loopback(), 0),
             ip,
             tcp,
-            udp: Udp::new(),
+            udp,
             mib: HostMib::default(),
             wakers: Vec::new(),
             paced_until: Instant::ZERO,

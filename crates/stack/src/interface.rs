@@ -20,6 +20,17 @@ use crate::ip::Neighbours;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IfaceId(pub u16);
 
+impl IfaceId {
+    /// As Linux numbers interfaces: loopback is 1, the others follow.
+    pub const fn index(self) -> u32 {
+        if self.0 == LOOPBACK {
+            1
+        } else {
+            self.0 as u32 + 2
+        }
+    }
+}
+
 pub use fullsend_wire::ethernet::Mac;
 
 /// How to build an interface.

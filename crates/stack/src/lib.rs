@@ -36,4 +36,4 @@ pub use interface::{IfaceConfig, IfaceId, Mac};
 pub use ip::{Cidr, ParseCidrError};
 pub use net_config::NetConfig;
 pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId, TcpQueues};
-pub use udp_calls::UdpId;
+pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};

@@ -6,18 +6,21 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 
-use fullsend_buf::{Chain, Slice};
+use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet};
 use fullsend_tcp::{IpSettings, TcpError};
 use fullsend_units::Rng;
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::{CHECKSUM_OFFSET, HEADER_LEN, UdpRepr};
+use smallvec::SmallVec;
 
+use crate::demux::FlowKey;
 use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
 use crate::ip::compact;
+use crate::siphash::SipKey;
 use crate::table::Table;
-use crate::{StackError, UdpId};
+use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 #[cfg(test)]
 mod tests;
@@ -56,13 +59,13 @@ fullsend_units::counters! {
     }
 }
 
-/// A datagram with where it came from and the address it was sent to.
-pub(crate) type Received = (Chain, SocketAddr, SocketAddr);
+/// Most errors that wait at one socket; then the newest are not told.
+const MAX_ERRORS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
     local: SocketAddr,
-    queue: VecDeque<Received>,
+    queue: VecDeque<UdpDatagram>,
     /// Memory that `queue` holds.
     bytes: usize,
     readers: Vec<Waker>,
@@ -70,6 +73,9 @@ pub(crate) struct Socket {
     remote: Option<SocketAddr>,
     /// What ICMP told of the peer.
     error: Option<TcpError>,
+    /// All that ICMP told, whomever of, if that is kept (`IP_RECVERR`).
+    errors: Option<VecDeque<UdpError>>,
+    sharing: UdpSharing,
     rcvbuf: usize,
     ip: IpSettings,
 }
@@ -88,12 +94,52 @@ impl Socket {
         self.remote = remote;
         self.error = None;
         self.queue
-            .retain(|(_, from, _)| remote.is_none_or(|remote| remote == *from));
-        self.bytes = self.queue.iter().map(|(p, ..)| p.pinned() + OVERHEAD).sum();
+            .retain(|datagram| remote.is_none_or(|remote| remote == datagram.from));
+        self.bytes = self.queue.iter().map(cost).sum();
     }
 
-    pub(crate) fn peek(&self) -> Option<Received> {
+    pub(crate) fn peek(&self) -> Option<UdpDatagram> {
         self.queue.front().cloned()
+    }
+
+    pub(crate) fn set_sharing(&mut self, sharing: UdpSharing) {
+        self.sharing = sharing;
+    }
+
+    /// An error about a datagram from here; whether somebody should look.
+    fn is_told(&mut self, told: &UdpError) -> bool {
+        let connected = self.remote == Some(told.to);
+        let mut news = false;
+        if let Some(kept) = &mut self.errors
+            && (connected || self.remote.is_none())
+        {
+            if kept.len() < MAX_ERRORS {
+                kept.push_back(told.clone());
+            }
+            self.error = told.error.or(self.error);
+            news = true;
+        } else if connected && told.error.is_some() {
+            self.error = told.error;
+            news = true;
+        }
+        news
+    }
+
+    /// Keeps errors, or no longer: those that wait are forgotten.
+    pub(crate) fn keep_errors(&mut self, on: bool) {
+        self.errors = on.then(|| self.errors.take().unwrap_or_default());
+    }
+
+    pub(crate) fn has_kept_errors(&self) -> bool {
+        self.errors.as_ref().is_some_and(|kept| !kept.is_empty())
+    }
+
+    /// Takes the first error that was kept; the pending one is then that of the next.
+    pub(crate) fn take_kept_error(&mut self) -> Option<UdpError> {
+        let kept = self.errors.as_mut()?;
+        let first = kept.pop_front()?;
+        self.error = kept.front().and_then(|next| next.error);
+        Some(first)
     }
 
     pub(crate) fn take_error(&mut self) -> Option<TcpError> {
@@ -111,7 +157,7 @@ impl Socket {
 
     /// Bytes of the first datagram that waits.
     pub(crate) fn first_len(&self) -> Option<usize> {
-        self.queue.front().map(|(payload, ..)| payload.len())
+        self.queue.front().map(|datagram| datagram.payload.len())
     }
 
     /// Wakes `waker` once, at the next datagram or error.
@@ -131,10 +177,17 @@ pub(crate) enum Delivery {
     NoPort,
 }
 
+/// Memory that a datagram holds.
+fn cost(datagram: &UdpDatagram) -> usize {
+    datagram.payload.pinned() + OVERHEAD
+}
+
 /// The UDP sockets of a host.
 #[derive(Debug)]
 pub(crate) struct Udp {
     sockets: Table<Socket>,
+    /// Spreads the flows of those that share a port.
+    key: SipKey,
     ports: BTreeMap<u16, Vec<u32>>,
     pub(crate) v4: UdpMib,
     pub(crate) v6: Udp6Mib,
@@ -148,9 +201,10 @@ fn covers(own: IpAddr, ip: IpAddr) -> bool {
 }
 
 impl Udp {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(key: SipKey) -> Self {
         Self {
             sockets: Table::new(),
+            key,
             ports: BTreeMap::new(),
             v4: UdpMib::default(),
             v6: Udp6Mib::default(),
@@ -161,11 +215,12 @@ impl Udp {
     pub(crate) fn bind(
         &mut self,
         mut local: SocketAddr,
+        sharing: UdpSharing,
         rng: &mut Rng,
     ) -> Result<UdpId, StackError> {
         if local.port() == 0 {
             local.set_port(self.free_port(rng).ok_or(StackError::NoPorts)?);
-        } else if self.conflicts(local) {
+        } else if self.conflicts(local, sharing) {
             return Err(StackError::AddressInUse(local));
         }
         let socket = Socket {
@@ -175,6 +230,8 @@ impl Udp {
             readers: Vec::new(),
             remote: None,
             error: None,
+            errors: None,
+            sharing,
             rcvbuf: RCVBUF,
             ip: IpSettings::default(),
         };
@@ -191,10 +248,11 @@ impl Udp {
             .find(|port| !self.ports.contains_key(port))
     }
 
-    fn conflicts(&self, local: SocketAddr) -> bool {
+    fn conflicts(&self, local: SocketAddr, sharing: UdpSharing) -> bool {
         let bound = self.ports.get(&local.port()).into_iter().flatten();
         bound
             .filter_map(|&index| self.sockets.get(index))
+            .filter(|s| !s.sharing.bears(sharing))
             .any(|s| covers(s.local.ip(), local.ip()) || covers(local.ip(), s.local.ip()))
     }
 
@@ -226,55 +284,93 @@ impl Udp {
         })
     }
 
-    /// Gives a datagram to whom it is for: one bound to just its address before one that takes
-    /// any.
-    pub(crate) fn input(
-        &mut self,
+    /// The sockets that take what comes from `from` to `to`, in the order of their binding, each
+    /// with how special it is: one bound to just the address goes before one that takes any.
+    fn takers(
+        &self,
         from: SocketAddr,
         to: SocketAddr,
-        payload: Chain,
-        wakers: &mut Vec<Waker>,
-    ) -> Delivery {
+    ) -> impl Iterator<Item = ((bool, bool, bool), u32, &Socket)> {
         let bound = self.ports.get(&to.port()).into_iter().flatten();
-        let index = bound
+        bound
             .filter_map(|&index| Some((self.sockets.get(index)?, index)))
-            .filter(|(socket, _)| covers(socket.local.ip(), to.ip()))
-            .filter(|(socket, _)| socket.remote.is_none_or(|remote| remote == from))
-            .max_by_key(|(socket, _)| {
+            .filter(move |(socket, _)| covers(socket.local.ip(), to.ip()))
+            .filter(move |(socket, _)| socket.remote.is_none_or(|remote| remote == from))
+            .map(|(socket, index)| {
                 let own = socket.local.ip();
-                (
+                let rank = (
                     socket.remote.is_some(),
                     !own.is_unspecified(),
                     own.is_ipv4(),
-                )
+                );
+                (rank, index, socket)
             })
-            .map(|(_, index)| index);
-        let v6 = to.is_ipv6();
-        let Some(socket) = index.and_then(|index| self.sockets.get_mut(index)) else {
-            *self.no_ports(v6) += 1;
+    }
+
+    /// Who gets a datagram for one: the most special, of several the one that was bound last, of a
+    /// group that shares a port (`SO_REUSEPORT`) the one whose flow it is.
+    fn taker(&self, from: SocketAddr, to: SocketAddr) -> Option<u32> {
+        let (rank, index, socket) = self.takers(from, to).max_by_key(|(rank, ..)| *rank)?;
+        if !socket.sharing.reuse_port {
+            return Some(index);
+        }
+        let flow = FlowKey::new(to, from).hash(self.key);
+        let group = self
+            .takers(from, to)
+            .filter(|(own, _, socket)| *own == rank && socket.sharing.reuse_port);
+        let scores = group.map(|(_, index, _)| (self.key.hash([flow], index), index));
+        scores.max().map(|(_, index)| index)
+    }
+
+    /// Gives a datagram to whom it is for; one for a group or all to everybody who takes it.
+    pub(crate) fn input(
+        &mut self,
+        mut datagram: UdpDatagram,
+        group: bool,
+        wakers: &mut Vec<Waker>,
+    ) -> Delivery {
+        let (from, to) = (datagram.from, datagram.to);
+        let takers: SmallVec<[u32; 4]> = if group {
+            self.takers(from, to).map(|(_, index, _)| index).collect()
+        } else {
+            self.taker(from, to).into_iter().collect()
+        };
+        let Some((&last, others)) = takers.split_last() else {
+            *self.no_ports(to.is_ipv6()) += 1;
             return Delivery::NoPort;
         };
         // Small datagrams must not hold on to large buffers.
-        let payload = compact(payload);
-        let cost = payload.pinned() + OVERHEAD;
-        if socket.bytes + cost > socket.rcvbuf {
-            *self.rcvbuf_errors(v6) += 1;
-            *self.in_errors(v6) += 1;
-            return Delivery::Done;
+        datagram.payload = compact(datagram.payload);
+        for &index in others {
+            self.queue(index, datagram.clone(), wakers);
         }
-        socket.bytes += cost;
-        socket.queue.push_back((payload, from, to));
-        wakers.append(&mut socket.readers);
-        *self.in_datagrams(v6) += 1;
+        self.queue(last, datagram, wakers);
         Delivery::Done
     }
 
+    fn queue(&mut self, index: u32, datagram: UdpDatagram, wakers: &mut Vec<Waker>) {
+        let v6 = datagram.to.is_ipv6();
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return;
+        };
+        let cost = cost(&datagram);
+        if socket.bytes + cost > socket.rcvbuf {
+            *self.rcvbuf_errors(v6) += 1;
+            *self.in_errors(v6) += 1;
+            return;
+        }
+        socket.bytes += cost;
+        socket.queue.push_back(datagram);
+        wakers.append(&mut socket.readers);
+        *self.in_datagrams(v6) += 1;
+    }
+
     /// Takes the next datagram.
-    pub(crate) fn recv(&mut self, id: UdpId) -> Result<Option<Received>, StackError> {
+    pub(crate) fn recv(&mut self, id: UdpId) -> Result<Option<UdpDatagram>, StackError> {
         let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
         let received = socket.queue.pop_front();
-        if let Some((payload, ..)) = &received {
-            socket.bytes -= payload.pinned() + OVERHEAD;
+        if let Some(datagram) = &received {
+            socket.bytes -= cost(datagram);
         }
         Ok(received)
     }
@@ -286,22 +382,20 @@ impl Udp {
     }
 
     /// An ICMP error about a datagram of ours: for the socket that is connected to its
-    /// destination (RFC 1122 4.1.3.3). True if there is a socket it could be of.
+    /// destination (RFC 1122 4.1.3.3), or sends to anybody and keeps errors. True if there is a
+    /// socket it could be of.
     pub(crate) fn icmp(
         &mut self,
         local: SocketAddr,
-        remote: SocketAddr,
-        error: Option<TcpError>,
+        told: &UdpError,
         wakers: &mut Vec<Waker>,
     ) -> bool {
         let bound = self.ports.get(&local.port()).into_iter().flatten();
         for &index in bound {
-            if let Some(socket) = self.sockets.get_mut(index)
-                && socket.remote == Some(remote)
-                && covers(socket.local.ip(), local.ip())
-                && error.is_some()
-            {
-                socket.error = error;
+            let Some(socket) = self.sockets.get_mut(index) else {
+                continue;
+            };
+            if covers(socket.local.ip(), local.ip()) && socket.is_told(told) {
                 wakers.append(&mut socket.readers);
             }
         }

@@ -1,6 +1,7 @@
 //! UDP sockets between users and IP.
 
-use core::net::SocketAddr;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
 use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
@@ -12,7 +13,59 @@ use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem};
 use crate::udp::Delivery;
-use crate::{Host, Interest, StackError};
+use crate::{Host, IfaceId, Interest, StackError};
+
+/// A datagram that arrived.
+#[derive(Clone, Debug)]
+pub struct UdpDatagram {
+    /// Its bytes.
+    pub payload: Chain,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// The address that it was sent to.
+    pub to: SocketAddr,
+    /// Traffic class, ECN included.
+    pub tos: u8,
+    /// TTL or hop limit, as it arrived.
+    pub ttl: u8,
+    /// By which interface.
+    pub iface: IfaceId,
+}
+
+/// What ICMP told of a datagram of ours (`IP_RECVERR`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UdpError {
+    /// What it means; `None`: it was longer than the path takes.
+    pub error: Option<TcpError>,
+    /// Type and code of the message.
+    pub kind: (u8, u8),
+    /// Bytes of the largest packet that the path takes; 0 when it is not about that.
+    pub mtu: u32,
+    /// Who told.
+    pub offender: IpAddr,
+    /// Where the datagram was to go.
+    pub to: SocketAddr,
+    /// The datagram's bytes, as far as they were quoted.
+    pub payload: Vec<u8>,
+}
+
+/// With whom a UDP socket shares its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UdpSharing {
+    /// `SO_REUSEADDR`: with others that have it too; the one that was bound last gets what is for
+    /// one, and all what is for a group.
+    pub reuse_addr: bool,
+    /// `SO_REUSEPORT`: with others that have it too; each gets the flows that its share of the
+    /// hash names.
+    pub reuse_port: bool,
+}
+
+impl UdpSharing {
+    /// Both may have one address.
+    pub(crate) const fn bears(self, other: Self) -> bool {
+        self.reuse_addr && other.reuse_addr || self.reuse_port && other.reuse_port
+    }
+}
 
 /// A UDP socket's handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,11 +75,26 @@ impl Host {
     /// Binds; port 0 means "choose". An unspecified IPv6 address takes IPv4 too, and shows the
     /// IPv4 addresses as such.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, StackError> {
+        self.udp_bind_shared(local, UdpSharing::default())
+    }
+
+    /// [`udp_bind`](Self::udp_bind) of an address that others may have, too.
+    pub fn udp_bind_shared(
+        &mut self,
+        local: SocketAddr,
+        sharing: UdpSharing,
+    ) -> Result<UdpId, StackError> {
         let ip = local.ip();
         if !ip.is_unspecified() && !self.ip.addresses.is_local(ip.into()) {
             return Err(StackError::AddressNotAvailable(local));
         }
-        self.udp.bind(local, &mut self.env.rng)
+        self.udp.bind(local, sharing, &mut self.env.rng)
+    }
+
+    /// With whom it shares its address from now on.
+    pub fn udp_set_sharing(&mut self, id: UdpId, sharing: UdpSharing) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.set_sharing(sharing);
+        Ok(())
     }
 
     /// The bound address.
@@ -65,15 +133,34 @@ impl Host {
         &mut self,
         id: UdpId,
     ) -> Result<Option<(Chain, SocketAddr, SocketAddr)>, StackError> {
+        let received = self.udp.recv(id)?;
+        Ok(received.map(|datagram| (datagram.payload, datagram.from, datagram.to)))
+    }
+
+    /// The next datagram with all that is known of it.
+    pub fn udp_recv_datagram(&mut self, id: UdpId) -> Result<Option<UdpDatagram>, StackError> {
         self.udp.recv(id)
     }
 
-    /// [`udp_recv`](Self::udp_recv) that leaves it.
-    pub fn udp_peek(
-        &mut self,
-        id: UdpId,
-    ) -> Result<Option<(Chain, SocketAddr, SocketAddr)>, StackError> {
+    /// [`udp_recv_datagram`](Self::udp_recv_datagram) that leaves it.
+    pub fn udp_peek_datagram(&mut self, id: UdpId) -> Result<Option<UdpDatagram>, StackError> {
         Ok(self.udp.socket_mut(id)?.peek())
+    }
+
+    /// Keeps what ICMP tells of datagrams to anybody (`IP_RECVERR`), or no longer.
+    pub fn udp_keep_errors(&mut self, id: UdpId, on: bool) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.keep_errors(on);
+        Ok(())
+    }
+
+    /// The oldest error that was kept.
+    pub fn udp_take_kept_error(&mut self, id: UdpId) -> Result<Option<UdpError>, StackError> {
+        Ok(self.udp.socket_mut(id)?.take_kept_error())
+    }
+
+    /// [`udp_take_kept_error`](Self::udp_take_kept_error) would give something.
+    pub fn udp_has_kept_errors(&mut self, id: UdpId) -> Result<bool, StackError> {
+        Ok(self.udp.socket_mut(id)?.has_kept_errors())
     }
 
     /// True if ready now; else wakes `waker` once when it becomes so. Writing is always possible:
@@ -144,6 +231,9 @@ impl Host {
         };
         let from = SocketAddr::new(meta.src.to_ip(), repr.src_port);
         let to = SocketAddr::new(meta.dst.to_ip(), repr.dst_port);
+        let group = !self.ip.addresses.is_local(meta.dst);
+        let place = if meta.dst.is_v4() { 8 } else { 7 };
+        let ttl = packet.network_header().get(place).copied().unwrap_or(0);
         let whole = &packet.payload;
         // GRO, and a device that coalesces, join datagrams of one size; readers see each of them.
         let size = match usize::from(packet.offload.gso_size) {
@@ -153,8 +243,15 @@ impl Host {
         let mut start = 0;
         loop {
             let len = size.min(whole.len() - start);
-            let datagram = whole.range(start, len);
-            if self.udp.input(from, to, datagram, &mut self.wakers) == Delivery::NoPort {
+            let datagram = UdpDatagram {
+                payload: whole.range(start, len),
+                from,
+                to,
+                tos: meta.tos,
+                ttl,
+                iface: IfaceId(meta.iface),
+            };
+            if self.udp.input(datagram, group, &mut self.wakers) == Delivery::NoPort {
                 return self.tell(now, Problem::PortUnreachable, packet);
             }
             start += len;

@@ -1,6 +1,6 @@
 //! `sendmsg` and `recvmsg` on datagrams.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use fullsend_buf::Slice;
 use fullsend_stack::Host;
@@ -8,6 +8,7 @@ use fullsend_units::Instant;
 
 use super::Datagram;
 use crate::abi::{MSG_ERRQUEUE, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC};
+use crate::cmsg::Writer;
 use crate::errno::{Errno, Result};
 use crate::{Received, SockAddr};
 
@@ -19,6 +20,7 @@ impl Datagram {
         data: &[&[u8]],
         flags: i32,
         dest: Option<SockAddr>,
+        control: &[u8],
     ) -> Result<usize> {
         // Datagrams that grow by several calls are not known here.
         if flags & (MSG_OOB | MSG_MORE) != 0 {
@@ -40,21 +42,34 @@ impl Datagram {
         if self.shut_write {
             return Err(Errno::EPIPE);
         }
+        let asked = self.asked(control)?;
         let id = self.socket(host)?;
         if let Some(error) = self.take_error(host) {
             return Err(error);
         }
+        let source = match asked.source {
+            Some(ip) if !host.is_own_address(ip) => return Err(Errno::EINVAL),
+            Some(ip) => Some(SocketAddr::new(ip, host.udp_addr(id)?.port())),
+            None => self.source_for(to.is_ipv4()),
+        };
         let all = match data {
             [one] => Slice::copied_from(one),
             parts => Slice::copied_from(&parts.concat()),
         };
         let len = all.len();
-        host.udp_send(now, id, all, to, self.source_for(to.is_ipv4()))?;
+        if control.is_empty() {
+            host.udp_send(now, id, all, to, source)?;
+            return Ok(len);
+        }
+        host.udp_set_ip(id, asked.ip)?;
+        let sent = host.udp_send(now, id, all, to, source);
+        host.udp_set_ip(id, self.ip)?;
+        sent?;
         Ok(len)
     }
 
     /// The source of a connected socket stays what it was.
-    fn source_for(&self, v4: bool) -> Option<core::net::SocketAddr> {
+    fn source_for(&self, v4: bool) -> Option<SocketAddr> {
         self.source.filter(|source| source.is_ipv4() == v4)
     }
 
@@ -62,11 +77,11 @@ impl Datagram {
         &mut self,
         host: &mut Host,
         data: &mut [&mut [u8]],
-        flags: i32,
-        blocks: bool,
+        (flags, blocks): (i32, bool),
+        control: &mut [u8],
     ) -> Result<Received> {
         if flags & MSG_ERRQUEUE != 0 {
-            return Err(Errno::EAGAIN);
+            return self.receive_error(host, data, control);
         }
         let Some(id) = self.udp else {
             return self.nothing(blocks);
@@ -75,15 +90,17 @@ impl Datagram {
             return Err(error);
         }
         let next = if flags & MSG_PEEK != 0 {
-            host.udp_peek(id)?
+            host.udp_peek_datagram(id)?
         } else {
-            host.udp_recv(id)?
+            host.udp_recv_datagram(id)?
         };
-        let Some((payload, from, _)) = next else {
+        let Some(datagram) = next else {
             return self.nothing(blocks);
         };
-        let whole = payload.len();
-        let mut rest = payload;
+        let mut out = Writer::new(control);
+        self.tell.tell_with(&datagram, self.domain, &mut out);
+        let whole = datagram.payload.len();
+        let mut rest = datagram.payload;
         let mut taken = 0;
         for part in data {
             let n = rest.copy_to(part);
@@ -93,9 +110,9 @@ impl Datagram {
         let cut = taken < whole;
         Ok(Received {
             len: if flags & MSG_TRUNC != 0 { whole } else { taken },
-            from: Some(SockAddr::shown_in(self.domain, from)),
-            flags: if cut { MSG_TRUNC } else { 0 },
-            control_len: 0,
+            from: Some(SockAddr::shown_in(self.domain, datagram.from)),
+            flags: out.flags | if cut { MSG_TRUNC } else { 0 },
+            control_len: out.used(),
         })
     }
 

@@ -28,6 +28,13 @@ impl Datagram {
         name: i32,
         value: &[u8],
     ) -> Result<()> {
+        let ours = level != IPPROTO_IPV6 || self.domain == AF_INET6;
+        if ours && self.tell.set(level, name, value)?.is_some() {
+            return match self.udp {
+                Some(id) => Ok(host.udp_keep_errors(id, self.tell.wants_errors())?),
+                None => Ok(()),
+            };
+        }
         let known = match level {
             SOL_SOCKET => return self.set_socket(host, name, value),
             IPPROTO_IP => match self.common.ip.set_ip(name, value)? {
@@ -97,7 +104,10 @@ impl Datagram {
             return Err(Errno::EOPNOTSUPP);
         }
         if self.common.set(name, value)?.is_some() {
-            return Ok(());
+            return match self.udp {
+                Some(id) => Ok(host.udp_set_sharing(id, self.sharing())?),
+                None => Ok(()),
+            };
         }
         let (wmem_max, rmem_max) = (host.sysctl().wmem_max, host.sysctl().rmem_max);
         // A negative number is a very large one.
@@ -120,6 +130,10 @@ impl Datagram {
     }
 
     pub(crate) fn get(&mut self, host: &mut Host, level: i32, name: i32) -> Result<Value> {
+        let ours = level != IPPROTO_IPV6 || self.domain == AF_INET6;
+        if let Some(value) = self.tell.get(level, name).filter(|_| ours) {
+            return Ok(value);
+        }
         let known = match level {
             SOL_SOCKET => self.get_socket(host, name),
             IPPROTO_IP => {

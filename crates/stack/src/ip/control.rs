@@ -11,8 +11,8 @@ use fullsend_wire::tcp::TcpRepr;
 use super::icmp::{Arrival, Datagram, Received, TransportError};
 use super::pmtu::believable;
 use super::{IpMeta, Problem};
-use crate::Host;
 use crate::demux::{Addr, FlowKey};
+use crate::{Host, UdpError};
 
 /// Source and destination of a parsed IP packet.
 fn ends(packet: &Packet) -> Option<(Addr, Addr)> {
@@ -43,7 +43,7 @@ impl Host {
         match self.ip.icmp.input(&arrival, &packet.payload) {
             Received::Nothing => {}
             Received::Reply(reply) => self.send_datagram(now, reply),
-            Received::Error(error) => self.transport_error(now, &error),
+            Received::Error(error) => self.transport_error(now, error),
             Received::Ndp(message) => {
                 let hop_limit = packet.network_header().get(7).copied().unwrap_or(0);
                 self.ndp_input(now, meta, hop_limit, &message);
@@ -59,7 +59,7 @@ impl Host {
     }
 
     /// Somebody met an error with a packet of ours.
-    fn transport_error(&mut self, now: Instant, told: &TransportError) {
+    fn transport_error(&mut self, now: Instant, told: TransportError) {
         let (local, remote) = (told.local, told.remote);
         let key = FlowKey::new(local.into(), remote.into());
         let error = match told.error {
@@ -71,12 +71,19 @@ impl Host {
         let about_us = if told.protocol == protocol::TCP {
             self.tcp_error(now, &key, told.seq, error)
         } else {
-            let error = match error {
-                IcmpError::Unreachable(error) => Some(error),
-                IcmpError::TooBig { .. } => None,
+            let (error, mtu) = match error {
+                IcmpError::Unreachable(error) => (Some(error), 0),
+                IcmpError::TooBig { mtu } => (None, mtu),
             };
-            let (local, remote) = (local.into(), remote.into());
-            self.udp.icmp(local, remote, error, &mut self.wakers)
+            let told = UdpError {
+                error,
+                kind: told.kind,
+                mtu,
+                offender: told.offender,
+                to: remote.into(),
+                payload: told.text,
+            };
+            self.udp.icmp(local.into(), &told, &mut self.wakers)
         };
         // RFC 5927 4: believed only if it is about something of ours under way.
         if let IcmpError::TooBig { mtu } = error

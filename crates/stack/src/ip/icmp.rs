@@ -39,7 +39,7 @@ pub(crate) struct Datagram {
 }
 
 /// An error that somebody on the way met with a packet of ours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TransportError {
     /// TCP or UDP.
     pub(crate) protocol: u8,
@@ -51,6 +51,11 @@ pub(crate) struct TransportError {
     pub(crate) seq: SeqNum,
     /// What it means to the transport.
     pub(crate) error: IcmpError,
+    /// Type and code of the message, and who sent it.
+    pub(crate) kind: (u8, u8),
+    pub(crate) offender: IpAddr,
+    /// What is quoted of UDP's payload.
+    pub(crate) text: Vec<u8>,
 }
 
 /// How a message came.
@@ -110,10 +115,18 @@ impl Icmp {
         } else {
             self.input_v4(arrival, &head, message)
         };
-        received.unwrap_or_else(|Malformed| {
-            *self.in_errors(v6) += 1;
-            Received::Nothing
-        })
+        match received {
+            Ok(Received::Error(mut told)) => {
+                told.kind = (head[0], head[1]);
+                told.offender = arrival.src;
+                Received::Error(told)
+            }
+            Ok(received) => received,
+            Err(Malformed) => {
+                *self.in_errors(v6) += 1;
+                Received::Nothing
+            }
+        }
     }
 
     fn input_v4(

@@ -9,7 +9,8 @@ use fullsend_buf::Slice;
 use fullsend_units::{Rng, Seed};
 
 use super::{Delivery, EPHEMERAL, RCVBUF, Udp};
-use crate::{StackError, UdpId};
+use crate::siphash::SipKey;
+use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -24,14 +25,18 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         Self {
-            udp: Udp::new(),
+            udp: Udp::new(SipKey(1, 2)),
             rng: Rng::new(Seed::from_u64(1)),
             wakers: Vec::new(),
         }
     }
 
     fn bind(&mut self, local: &str) -> UdpId {
-        self.udp.bind(at(local), &mut self.rng).unwrap()
+        self.share(local, UdpSharing::default()).unwrap()
+    }
+
+    fn share(&mut self, local: &str, sharing: UdpSharing) -> Result<UdpId, StackError> {
+        self.udp.bind(at(local), sharing, &mut self.rng)
     }
 
     fn input(&mut self, to: &str, data: &[u8]) -> Delivery {
@@ -40,12 +45,24 @@ impl Rig {
         } else {
             "10.0.0.9:9"
         };
-        let payload = Slice::copied_from(data).into();
-        self.udp.input(at(from), at(to), payload, &mut self.wakers)
+        self.input_from(from, to, data)
+    }
+
+    fn input_from(&mut self, from: &str, to: &str, data: &[u8]) -> Delivery {
+        let datagram = UdpDatagram {
+            payload: Slice::copied_from(data).into(),
+            from: at(from),
+            to: at(to),
+            tos: 0,
+            ttl: 64,
+            iface: IfaceId(0),
+        };
+        let group = at(to).ip().is_multicast();
+        self.udp.input(datagram, group, &mut self.wakers)
     }
 
     fn got(&mut self, id: UdpId) -> Option<Vec<u8>> {
-        let (payload, ..) = self.udp.recv(id).unwrap()?;
+        let payload = self.udp.recv(id).unwrap()?.payload;
         let mut data = vec![0; payload.len()];
         payload.copy_to(&mut data);
         Some(data)
@@ -56,7 +73,7 @@ impl Rig {
 fn the_most_special_socket_gets_it() {
     let mut rig = Rig::new();
     let all = rig.bind("[::]:53");
-    let one = rig.udp.bind(at("10.0.0.1:53"), &mut rig.rng);
+    let one = rig.share("10.0.0.1:53", UdpSharing::default());
     assert_eq!(one, Err(StackError::AddressInUse(at("10.0.0.1:53"))));
     rig.udp.close(all, &mut rig.wakers);
     let one = rig.bind("10.0.0.1:53");
@@ -82,11 +99,93 @@ fn any_address_takes_its_family_or_both() {
     assert_eq!(rig.input("10.0.0.1:1", b"x"), Delivery::Done);
     assert_eq!(rig.input("10.0.0.1:2", b"y"), Delivery::Done);
     assert_eq!(rig.input("[fd00::1]:2", b"z"), Delivery::Done);
-    let (_, from, to) = rig.udp.recv(v4).unwrap().unwrap();
-    assert_eq!((from, to), (at("10.0.0.9:9"), at("10.0.0.1:1")));
+    let got = rig.udp.recv(v4).unwrap().unwrap();
+    assert_eq!((got.from, got.to), (at("10.0.0.9:9"), at("10.0.0.1:1")));
     assert_eq!(rig.got(both), Some(b"y".to_vec()));
     assert_eq!(rig.got(both), Some(b"z".to_vec()));
     assert_eq!(rig.got(both), None);
+}
+
+#[test]
+fn who_shares_an_address_and_who_gets_what() {
+    let mut rig = Rig::new();
+    let addr = UdpSharing {
+        reuse_addr: true,
+        reuse_port: false,
+    };
+    let first = rig.share("10.0.0.1:5", addr).unwrap();
+    let taken = Err(StackError::AddressInUse(at("0.0.0.0:5")));
+    assert_eq!(rig.share("0.0.0.0:5", UdpSharing::default()), taken);
+    let second = rig.share("10.0.0.1:5", addr).unwrap();
+    let any = rig.share("0.0.0.0:5", addr).unwrap();
+    // What is for one goes to the last of the most special, what is for a group to all.
+    rig.input("10.0.0.1:5", b"one");
+    assert_eq!(rig.got(second), Some(b"one".to_vec()));
+    assert_eq!((rig.got(first), rig.got(any)), (None, None));
+    let group = rig.share("224.0.0.7:5", addr).unwrap();
+    rig.input("224.0.0.7:5", b"all");
+    assert_eq!(rig.got(group), Some(b"all".to_vec()));
+    assert_eq!(rig.got(any), Some(b"all".to_vec()));
+    assert_eq!(rig.got(second), None);
+}
+
+#[test]
+fn flows_are_spread_over_those_that_share_a_port() {
+    let mut rig = Rig::new();
+    let port = UdpSharing {
+        reuse_addr: false,
+        reuse_port: true,
+    };
+    let ids: Vec<UdpId> = (0..4)
+        .map(|_| rig.share("0.0.0.0:5", port).unwrap())
+        .collect();
+    let mut counts = [0; 4];
+    for client in 1..=400 {
+        let from = alloc::format!("10.0.0.9:{client}");
+        for _ in 0..2 {
+            rig.input_from(&from, "10.0.0.1:5", b"flow");
+        }
+        let got = ids
+            .iter()
+            .map(|&id| core::iter::from_fn(|| rig.got(id)).count());
+        let got: Vec<usize> = got.collect();
+        // Both of a flow go to one.
+        let owner = got.iter().position(|&n| n == 2).expect("one has both");
+        counts[owner] += 1;
+    }
+    assert!(counts.iter().all(|n| (60..140).contains(n)), "{counts:?}");
+}
+
+#[test]
+fn errors_are_kept_for_who_wants_them_and_told_once() {
+    let mut rig = Rig::new();
+    let told = |to: &str| UdpError {
+        error: Some(fullsend_tcp::TcpError::ConnectionRefused),
+        kind: (3, 3),
+        mtu: 0,
+        offender: at(to).ip(),
+        to: at(to),
+        payload: vec![7; 3],
+    };
+    let id = rig.bind("10.0.0.1:5");
+    rig.udp
+        .icmp(at("10.0.0.1:5"), &told("10.0.0.8:1"), &mut rig.wakers);
+    assert!(!rig.udp.socket_mut(id).unwrap().has_error());
+    rig.udp.socket_mut(id).unwrap().keep_errors(true);
+    for to in ["10.0.0.8:1", "10.0.0.9:2"] {
+        rig.udp.icmp(at("10.0.0.1:5"), &told(to), &mut rig.wakers);
+    }
+    let socket = rig.udp.socket_mut(id).unwrap();
+    for to in ["10.0.0.8:1", "10.0.0.9:2"] {
+        assert!(socket.has_error());
+        assert_eq!(socket.take_kept_error(), Some(told(to)));
+    }
+    assert!(!socket.has_error() && socket.take_kept_error().is_none());
+    // Of a peer, only what is about it.
+    socket.connect(Some(at("10.0.0.8:1")));
+    rig.udp
+        .icmp(at("10.0.0.1:5"), &told("10.0.0.9:2"), &mut rig.wakers);
+    assert!(!rig.udp.socket_mut(id).unwrap().has_kept_errors());
 }
 
 #[test]
@@ -96,7 +195,7 @@ fn ports_are_chosen_until_there_are_none() {
         let id = rig.bind("0.0.0.0:0");
         assert!(EPHEMERAL.contains(&rig.udp.addr(id).unwrap().port()));
     }
-    let more = rig.udp.bind(at("0.0.0.0:0"), &mut rig.rng);
+    let more = rig.share("0.0.0.0:0", UdpSharing::default());
     assert_eq!(more, Err(StackError::NoPorts));
 }
 
@@ -149,7 +248,7 @@ fn readers_are_woken_once_and_by_close() {
 
 #[test]
 fn a_datagram_is_right_once_its_checksum_is_completed() {
-    let mut udp = Udp::new();
+    let mut udp = Udp::new(SipKey(1, 2));
     for (from, to) in [("10.0.0.1:7", "10.0.0.2:8"), ("[fd00::1]:7", "[fd00::2]:8")] {
         let data = Slice::copied_from(b"hello");
         let mut packet = udp.output(at(from), at(to), data).unwrap();

@@ -1,5 +1,6 @@
 //! Errors about packets of ours: which flow, and what it means there (RFC 1122 4.2.3.9, RFC 5461).
 
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use fullsend_tcp::{IcmpError, TcpError};
@@ -83,5 +84,12 @@ fn transport(
         remote: (dst, u16::from_be_bytes([d0, d1])),
         seq: SeqNum::new(u32::from_be_bytes([q0, q1, q2, q3])),
         error,
+        // Whoever reads the message knows these.
+        kind: (0, 0),
+        offender: src,
+        text: match protocol {
+            protocol::UDP => header[8..].to_vec(),
+            _ => Vec::new(),
+        },
     })
 }

@@ -1,0 +1,235 @@
+//! What a datagram socket tells beside the bytes: where a datagram was sent to, its TTL and traffic
+//! class (`IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS` and IPv6's), and what ICMP said of those that were
+//! sent (`IP_RECVERR`). And what a control message can ask for one datagram.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use fullsend_stack::{Host, UdpDatagram, UdpError};
+use fullsend_tcp::IpSettings;
+
+use super::Datagram;
+use crate::abi::{
+    AF_INET, IP_PKTINFO, IP_RECVERR, IP_RECVTOS, IP_RECVTTL, IP_TOS, IP_TTL, IPPROTO_IP,
+    IPPROTO_IPV6, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_RECVERR, IPV6_RECVHOPLIMIT, IPV6_RECVPKTINFO,
+    IPV6_RECVTCLASS, IPV6_TCLASS, MSG_ERRQUEUE, MSG_TRUNC, SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6,
+};
+use crate::addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
+use crate::cmsg::{Writer, messages};
+use crate::errno::{Errno, Result};
+use crate::errqueue::EXTENDED_ERR_LEN;
+use crate::sockopt::{Value, byte_or_default, int, number};
+use crate::{Received, SockAddr};
+
+/// What is to be told, of each family.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tell {
+    v4: Wishes,
+    v6: Wishes,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Wishes {
+    info: bool,
+    ttl: bool,
+    tos: bool,
+    errors: bool,
+}
+
+impl Tell {
+    pub(super) const fn new() -> Self {
+        const NONE: Wishes = Wishes {
+            info: false,
+            ttl: false,
+            tos: false,
+            errors: false,
+        };
+        Self { v4: NONE, v6: NONE }
+    }
+
+    /// The switch of an option; `None` for other options.
+    fn switch(&mut self, level: i32, name: i32) -> Option<&mut bool> {
+        Some(match (level, name) {
+            (IPPROTO_IP, IP_PKTINFO) => &mut self.v4.info,
+            (IPPROTO_IP, IP_RECVTTL) => &mut self.v4.ttl,
+            (IPPROTO_IP, IP_RECVTOS) => &mut self.v4.tos,
+            (IPPROTO_IP, IP_RECVERR) => &mut self.v4.errors,
+            (IPPROTO_IPV6, IPV6_RECVPKTINFO) => &mut self.v6.info,
+            (IPPROTO_IPV6, IPV6_RECVHOPLIMIT) => &mut self.v6.ttl,
+            (IPPROTO_IPV6, IPV6_RECVTCLASS) => &mut self.v6.tos,
+            (IPPROTO_IPV6, IPV6_RECVERR) => &mut self.v6.errors,
+            _ => return None,
+        })
+    }
+
+    /// Sets one of its options; `None` when it is none of them.
+    pub(super) fn set(&mut self, level: i32, name: i32, value: &[u8]) -> Result<Option<()>> {
+        let Some(switch) = self.switch(level, name) else {
+            return Ok(None);
+        };
+        let value = if level == IPPROTO_IP {
+            number(value)?
+        } else {
+            int(value)?
+        };
+        *switch = value != 0;
+        Ok(Some(()))
+    }
+
+    pub(super) fn get(mut self, level: i32, name: i32) -> Option<Value> {
+        let on = *self.switch(level, name)?;
+        Some(if level == IPPROTO_IP {
+            Value::Small(on.into())
+        } else {
+            on.into()
+        })
+    }
+
+    pub(super) const fn wants_errors(self) -> bool {
+        self.v4.errors || self.v6.errors
+    }
+
+    /// The control messages that go with a datagram, in Linux's order.
+    pub(super) fn tell_with(self, datagram: &UdpDatagram, domain: i32, out: &mut Writer<'_>) {
+        let index = datagram.iface.index().to_ne_bytes();
+        let (ttl, tos) = (i32::from(datagram.ttl).to_ne_bytes(), datagram.tos);
+        let to = datagram.to.ip();
+        if domain != AF_INET && self.v6.info {
+            let ip = match to {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&ip.octets());
+            info[16..].copy_from_slice(&index);
+            out.put(IPPROTO_IPV6, IPV6_PKTINFO, &info);
+        }
+        match to {
+            IpAddr::V4(ip) => {
+                if self.v4.info {
+                    // The address to answer from, and the one in the header.
+                    let info = [index, ip.octets(), ip.octets()].concat();
+                    out.put(IPPROTO_IP, IP_PKTINFO, &info);
+                }
+                if self.v4.ttl {
+                    out.put(IPPROTO_IP, IP_TTL, &ttl);
+                }
+                if self.v4.tos {
+                    out.put(IPPROTO_IP, IP_TOS, &[tos]);
+                }
+            }
+            IpAddr::V6(_) => {
+                if self.v6.ttl {
+                    out.put(IPPROTO_IPV6, IPV6_HOPLIMIT, &ttl);
+                }
+                if self.v6.tos {
+                    out.put(IPPROTO_IPV6, IPV6_TCLASS, &i32::from(tos).to_ne_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// What control messages ask for one datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) ip: IpSettings,
+    pub(super) source: Option<IpAddr>,
+}
+
+impl Datagram {
+    /// Reads `control`; EINVAL for what is not known.
+    pub(super) fn asked(&self, control: &[u8]) -> Result<Asked> {
+        let mut asked = Asked {
+            ip: self.ip,
+            source: None,
+        };
+        for message in messages(control) {
+            let message = message?;
+            let data = message.data;
+            match (message.level, message.kind) {
+                (IPPROTO_IP, IP_PKTINFO) => {
+                    let info: &[u8; 12] = data.try_into().map_err(|_| Errno::EINVAL)?;
+                    let [_, _, _, _, a, b, c, d, ..] = *info;
+                    asked.source = Some(IpAddr::from([a, b, c, d]));
+                }
+                (IPPROTO_IPV6, IPV6_PKTINFO) => {
+                    let (ip, index) = data.split_first_chunk::<16>().ok_or(Errno::EINVAL)?;
+                    if index.len() < 4 {
+                        return Err(Errno::EINVAL);
+                    }
+                    asked.source = Some(IpAddr::V6(Ipv6Addr::from(*ip)).to_canonical());
+                }
+                (IPPROTO_IP, IP_TTL) | (IPPROTO_IPV6, IPV6_HOPLIMIT) => {
+                    asked.ip.ttl = byte_or_default(int(data)?, 1)?;
+                }
+                (IPPROTO_IP, IP_TOS) => asked.ip.tos = number(data)? as u8,
+                (IPPROTO_IPV6, IPV6_TCLASS) => {
+                    asked.ip.tos = byte_or_default(int(data)?, 0)?.unwrap_or(0);
+                }
+                (IPPROTO_IP | IPPROTO_IPV6, _) => return Err(Errno::EINVAL),
+                // Other levels are not this layer's.
+                _ => {}
+            }
+        }
+        let none = |ip: &IpAddr| !ip.is_unspecified();
+        asked.source = asked.source.filter(none);
+        Ok(asked)
+    }
+
+    /// `recvmsg` with `MSG_ERRQUEUE`: what of the datagram was quoted, where it was to go, and what
+    /// was said of it.
+    pub(super) fn receive_error(
+        &self,
+        host: &mut Host,
+        data: &mut [&mut [u8]],
+        control: &mut [u8],
+    ) -> Result<Received> {
+        let kept = match self.udp {
+            Some(id) => host.udp_take_kept_error(id)?,
+            None => None,
+        };
+        let told = kept.ok_or(Errno::EAGAIN)?;
+        let mut rest = told.payload.as_slice();
+        let mut len = 0;
+        for part in data {
+            let n = part.len().min(rest.len());
+            part[..n].copy_from_slice(&rest[..n]);
+            (rest, len) = (&rest[n..], len + n);
+        }
+        let mut out = Writer::new(control);
+        let mut error = [0; EXTENDED_ERR_LEN + SOCKADDR_IN6_LEN];
+        error[..EXTENDED_ERR_LEN].copy_from_slice(&extended_err(&told));
+        let offender = SockAddr::shown_in(self.domain, SocketAddr::new(told.offender, 0));
+        let (addr, addr_len) = offender.to_bytes();
+        let end = EXTENDED_ERR_LEN + addr_len;
+        error[EXTENDED_ERR_LEN..end].copy_from_slice(&addr[..addr_len]);
+        if self.domain == AF_INET {
+            let len = EXTENDED_ERR_LEN + SOCKADDR_IN_LEN;
+            out.put(IPPROTO_IP, IP_RECVERR, &error[..len]);
+        } else {
+            out.put(IPPROTO_IPV6, IPV6_RECVERR, &error);
+        }
+        let cut = if rest.is_empty() { 0 } else { MSG_TRUNC };
+        Ok(Received {
+            len,
+            from: Some(SockAddr::shown_in(self.domain, told.to)),
+            flags: MSG_ERRQUEUE | cut | out.flags,
+            control_len: out.used(),
+        })
+    }
+}
+
+/// `struct sock_extended_err`.
+fn extended_err(told: &UdpError) -> [u8; EXTENDED_ERR_LEN] {
+    let errno = told.error.map_or(Errno::EMSGSIZE, Errno::from);
+    let mut out = [0; EXTENDED_ERR_LEN];
+    out[..4].copy_from_slice(&errno.0.to_ne_bytes());
+    out[4] = if told.to.is_ipv4() {
+        SO_EE_ORIGIN_ICMP
+    } else {
+        SO_EE_ORIGIN_ICMP6
+    };
+    (out[5], out[6]) = told.kind;
+    out[8..12].copy_from_slice(&told.mtu.to_ne_bytes());
+    out
+}
