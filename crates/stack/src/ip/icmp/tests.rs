@@ -209,13 +209,16 @@ fn errors_about_our_segments_find_their_flow() {
     let mut icmp = Icmp::default();
     let from = arrival("10.9.9.9", US, US);
     let quote = ip_packet(US, PEER, protocol::TCP, 0, &[0, 80, 1, 0, 0, 0, 0, 99]);
-    let expect = |error| {
+    let expect = |error, kind| {
         Some(TransportError {
             protocol: protocol::TCP,
             local: (v4(US).into(), 80),
             remote: (v4(PEER).into(), 256),
             seq: SeqNum::new(99),
             error,
+            kind,
+            offender: v4("10.9.9.9").into(),
+            text: Vec::new(),
         })
     };
     for (code, mtu, error) in [
@@ -229,7 +232,7 @@ fn errors_about_our_segments_find_their_flow() {
         let message = message_v4(&Icmpv4Repr::Unreachable { code, mtu, quote });
         assert_eq!(
             told(&mut icmp, &from, &message),
-            expect(error),
+            expect(error, (3, code)),
             "code {code}"
         );
     }
@@ -243,7 +246,7 @@ fn errors_about_our_segments_find_their_flow() {
     });
     assert_eq!(
         told(&mut icmp, &from, &message),
-        expect(IcmpError::TooBig { mtu: 1492 })
+        expect(IcmpError::TooBig { mtu: 1492 }, (3, 4))
     );
     assert_eq!(icmp.v4.in_dest_unreachs, 6);
 }
