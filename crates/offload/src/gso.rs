@@ -91,7 +91,12 @@ struct Template {
 
 /// What differs by transport protocol.
 enum Upper {
-    Tcp { seq: u32, offset_and_flags: u16 },
+    Tcp {
+        seq: u32,
+        offset_and_flags: u16,
+        /// Flags of the first segment alone.
+        first_only: u16,
+    },
     Udp,
 }
 
@@ -117,6 +122,11 @@ impl Template {
             Upper::Tcp {
                 seq,
                 offset_and_flags: word,
+                first_only: if packet.offload.repeats_cwr {
+                    0
+                } else {
+                    TcpFlags::CWR.0
+                },
             }
         };
         let fixed_id = packet.offload.fixed_id;
@@ -144,7 +154,8 @@ impl Template {
             Upper::Tcp {
                 seq,
                 offset_and_flags,
-            } => self.write_tcp(header, place, seq, offset_and_flags),
+                first_only,
+            } => self.write_tcp(header, place, seq, (offset_and_flags, first_only)),
             Upper::Udp => self.write_udp(header, place),
         }
         if let Some(outer) = &self.outer {
@@ -153,14 +164,14 @@ impl Template {
     }
 
     #[inline]
-    fn write_tcp(&self, header: &mut [u8], place: &Place, seq: u32, offset_and_flags: u16) {
-        let mut word = offset_and_flags;
+    fn write_tcp(&self, header: &mut [u8], place: &Place, seq: u32, flags: (u16, u16)) {
+        let (mut word, first_only) = flags;
         // FIN and PSH belong to the last byte, CWR (RFC 3168 6.1.2) to the first segment.
         if !place.last {
             word &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
         }
         if place.index != 0 {
-            word &= !TcpFlags::CWR.0;
+            word &= !first_only;
         }
         let seq = seq.wrapping_add(place.start);
         let len = header.len() - self.transport + place.len;

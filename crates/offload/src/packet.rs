@@ -50,6 +50,7 @@ impl Default for Packet {
                 kind: GsoKind::None,
                 checksum: Checksum::Unverified,
                 fixed_id: [false; 2],
+                repeats_cwr: false,
             },
             TxToken {
                 socket: 0,
@@ -217,6 +218,9 @@ pub struct Offload {
     pub checksum: Checksum,
     /// All segments carry the same IPv4 ID instead of counting up: outer and inner header.
     pub fixed_id: [bool; 2],
+    /// All segments carry TCP's CWR flag, which Accurate ECN (RFC 9768) counts with, and not the
+    /// first alone (RFC 3168). Only software cuts so.
+    pub repeats_cwr: bool,
 }
 
 /// Who is told when a device completes a packet. The default is nobody.

@@ -119,7 +119,8 @@ impl IfaceConfig {
     #[inline]
     pub(crate) fn hand_over(&self, packet: Packet, out: &mut Vec<Packet>) {
         let partial = packet.offload.checksum == Checksum::Partial;
-        if self.needs_software(packet.offload.kind, partial) {
+        let offload = packet.offload;
+        if offload.repeats_cwr || self.needs_software(offload.kind, partial) {
             segment(packet, out);
         } else {
             out.push(packet);
@@ -223,9 +224,9 @@ impl Interface {
 
     /// Something must be done to TCP's packets of this kind on their way from the socket.
     #[inline]
-    pub(crate) const fn cuts_early(&self, kind: GsoKind) -> bool {
+    pub(crate) const fn cuts_early(&self, kind: GsoKind, repeats_cwr: bool) -> bool {
         // A queue holds super-segments whole.
-        self.qdisc.is_none() && self.config.needs_software(kind, true)
+        self.qdisc.is_none() && (repeats_cwr || self.config.needs_software(kind, true))
     }
 
     #[inline]

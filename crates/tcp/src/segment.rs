@@ -90,6 +90,8 @@ pub struct SegmentOut {
     pub gso_segs: u16,
     /// The ECN field for the IP header.
     pub ecn: EcnField,
+    /// When it must be cut, every segment carries CWR, and not the first alone (RFC 9768).
+    pub repeats_cwr: bool,
     /// Earliest departure (pacing); `Instant::ZERO` for at once.
     pub departure: Instant,
     /// Bytes of memory charged for it until the device completes it (spec: truesize). 0 for

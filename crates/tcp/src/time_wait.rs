@@ -141,6 +141,7 @@ impl TimeWait {
             gso_size: 0,
             gso_segs: 1,
             ecn: EcnField::NotEct,
+            repeats_cwr: false,
             departure: Instant::ZERO,
             truesize: 0,
         })

@@ -38,6 +38,8 @@ pub(super) fn describe(control: &Control, packet: &mut Packet) {
         kind,
         checksum: Checksum::Partial,
         fixed_id: control.fixed_id,
+        // What has CWR joins nothing.
+        repeats_cwr: false,
     };
 }
 

@@ -11,6 +11,7 @@ use super::{Gro, GroConfig};
 use crate::testing::{ACK, CWR, ECE, FIN, Kind, Outer, PSH, RST, SYN, TUNNELS, Tcp, URG, payload};
 use crate::{Checksum, Encap, GsoKind, Link, Offload, Packet, segment};
 
+mod acc_ecn;
 mod datagrams;
 mod roundtrip;
 mod rules;

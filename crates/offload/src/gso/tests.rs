@@ -73,6 +73,24 @@ fn flags_stay_with_their_segment() {
     assert_eq!(flags, [ACK | CWR, ACK, ACK | FIN | PSH]);
 }
 
+/// RFC 9768 3.2.2: CWR is a part of each segment's count.
+#[test]
+fn a_count_stands_on_every_segment() {
+    let tcp = Tcp {
+        flags: ACK | PSH | CWR,
+        ..Tcp::default()
+    };
+    let mut packet = super_segment(&tcp, 2500, 1000);
+    packet.offload.repeats_cwr = true;
+    let out = cut(packet);
+    let flags: Vec<_> = out
+        .iter()
+        .map(|p| u16::from(p.transport_header()[13]))
+        .collect();
+    assert_eq!(flags, [ACK | CWR, ACK | CWR, ACK | PSH | CWR]);
+    assert!(out.iter().all(|p| p.offload == Offload::default()));
+}
+
 #[test]
 fn a_fixed_id_stays_fixed() {
     let mut packet = super_segment(&Tcp::default(), 3000, 1000);

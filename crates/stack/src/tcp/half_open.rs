@@ -486,6 +486,7 @@ pub(super) fn bare(repr: TcpRepr) -> SegmentOut {
         gso_size: 0,
         gso_segs: 1,
         ecn: EcnField::NotEct,
+        repeats_cwr: false,
         departure: Instant::ZERO,
         truesize: 0,
     }

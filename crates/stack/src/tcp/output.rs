@@ -45,6 +45,7 @@ fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64,
         gso_segs: segment.gso_segs,
         kind,
         checksum: Checksum::Partial,
+        repeats_cwr: segment.repeats_cwr,
         ..Offload::default()
     };
     // A FIN by itself is not charged, but must not overtake its flow's text in a queue.
@@ -118,7 +119,7 @@ impl Host {
                 &self.ifaces[usize::from(iface)]
             };
             let kind = gso_kind(&socket.path, segment);
-            if interface.cuts_early(kind) {
+            if interface.cuts_early(kind, segment.repeats_cwr) {
                 let mut whole = Packet::default();
                 fill(&mut whole, &socket.path, segment, id, ident);
                 cut_up(whole, out);

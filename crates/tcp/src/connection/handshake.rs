@@ -187,6 +187,7 @@ impl Connection {
             gso_size: 0,
             gso_segs: 1,
             ecn: EcnField::NotEct,
+            repeats_cwr: false,
             departure: Instant::ZERO,
             truesize: 0,
         }

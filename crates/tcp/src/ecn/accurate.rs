@@ -145,13 +145,6 @@ impl Accurate {
         }
     }
 
-    /// RFC 9768 3.2.2.5.2: a segment that is cut into several would lose its CWR flag on all but the
-    /// first.
-    pub(super) const fn tells_with_cwr(&self) -> bool {
-        let ace = self.received_ce.wrapping_add(FIRST_COUNT);
-        flags(ace).contains(TcpFlags::CWR)
-    }
-
     /// How many more of ours were marked, of `known` so far.
     pub(super) fn newly_marked(&mut self, known: u32, told: &Feedback) -> u32 {
         let ace = ace(told.flags);

@@ -158,6 +158,7 @@ impl Connection {
         let (accurate, repr) = (&mut ecn.accurate, &mut segment.repr);
         let bare = segment.payload.is_empty();
         repr.flags = repr.flags.without(ACE).union(accurate.tell(bare));
+        segment.repeats_cwr = segment.gso_segs > 1 && repr.flags.contains(TcpFlags::CWR);
         let bytes = &mut accurate.bytes;
         let srtt = self.rtt.srtt().unwrap_or_default();
         if usable && (bare || bytes.is_reserved()) && bytes.is_due(cx.sysctl, cx.now, srtt) {
@@ -294,13 +295,6 @@ impl Connection {
         // The path did ask for less: no reduction is taken back.
         self.recovery.forget_undo();
         true
-    }
-
-    /// Units must be single segments: a cut would lose what they tell.
-    #[inline]
-    pub(crate) fn ecn_forbids_units(&self) -> bool {
-        let ecn = self.ecn.as_ref();
-        ecn.is_some_and(|ecn| ecn.is_accurate() && ecn.accurate.tells_with_cwr())
     }
 
     /// Segments of ours that were marked, by what an ACK tells (RFC 9768 3.2.2.5.2).

@@ -41,9 +41,6 @@ impl Connection {
 
     /// The most segments a transmit unit may have now.
     pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
-        if self.ecn_forbids_units() {
-            return 1;
-        }
         let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
         let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
         let rate = || self.pacing_rate(cx.sysctl);

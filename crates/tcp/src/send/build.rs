@@ -72,6 +72,7 @@ impl Connection {
             gso_segs: draft.segs as u16,
             payload: draft.payload,
             ecn: EcnField::NotEct,
+            repeats_cwr: false,
             departure: draft.departure,
             truesize: draft.truesize,
         };
@@ -155,6 +156,7 @@ impl Connection {
             gso_size: 0,
             gso_segs: 1,
             ecn: EcnField::NotEct,
+            repeats_cwr: false,
             departure: Instant::ZERO,
             truesize: 0,
         }

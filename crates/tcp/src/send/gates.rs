@@ -163,7 +163,6 @@ impl Connection {
             && !self.is_urgent()
             && self.is_path_short(cx)
             && !(cx.legacy.split_tail || cx.legacy.max_burst)
-            && !self.ecn_forbids_units()
     }
 
     /// Segments that cwnd admits.

@@ -207,16 +207,14 @@ fn flags_that_were_zeroed_mute() {
     );
 }
 
-/// A cut keeps CWR on the first segment only, so that text goes one by one while it stands in the
-/// count.
+/// Every segment of a unit tells the same count, also where CWR is part of it.
 #[test]
-fn units_are_single_segments_while_cwr_is_in_the_count() {
+fn units_stay_whole_while_cwr_is_in_the_count() {
     let mut bench = accepted();
     bench.play(
         "< P. 1:1461(1460) ack 1 ce
          > WA. 1:1(0) ack 1461 ect0
          write 2920
-         > WA. 1:1461(1460) ack 1461 ect0
-         > PWA. 1461:2921(1460) ack 1461 ect0",
+         > PWA. 1:2921(2920) ack 1461 ect0",
     );
 }

@@ -20,6 +20,7 @@ fn packets_in_a_row_become_one() {
                 kind,
                 checksum: Checksum::Partial,
                 fixed_id: [false; 2],
+                repeats_cwr: false,
             }
         );
         let mut bytes = vec![0; 5000];

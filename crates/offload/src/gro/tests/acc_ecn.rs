@@ -1,0 +1,42 @@
+//! Accurate ECN (RFC 9768): what GRO keeps apart so that no count is lost.
+
+use super::*;
+
+const AE: u16 = 0x100;
+
+/// Timestamps and the option, with so many marked bytes.
+fn counting(marked: u8) -> Vec<u8> {
+    let mut options = vec![1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 3];
+    options.extend([174, 11, 0, 0, 1, 0, 0, marked, 0, 0, 1, 1]);
+    options
+}
+
+#[test]
+fn segments_that_count_alike_become_one() {
+    for tcp in shapes() {
+        let tcp = Tcp {
+            flags: ACK | AE | ECE,
+            options: counting(7),
+            ..tcp
+        };
+        assert_eq!(trace(&tcp.run(3, 1000)), "3000/1000*3");
+    }
+}
+
+#[test]
+fn another_count_begins_anew() {
+    for tcp in shapes() {
+        let tcp = Tcp {
+            flags: ACK | AE | ECE,
+            options: counting(7),
+            ..tcp
+        };
+        let flags = |packet: &mut Tcp| packet.flags ^= AE;
+        let option = |packet: &mut Tcp| packet.options = counting(8);
+        for change in [flags, option] {
+            let mut run = tcp.run(4, 1000);
+            run[2..].iter_mut().for_each(change);
+            assert_eq!(trace(&run), "2000/1000*2 2000/1000*2");
+        }
+    }
+}
