@@ -251,6 +251,11 @@ impl Stack {
         value.map_err(|e| config::ConfigError(e.to_string()))
     }
 
+    /// Every counter by its `nstat` name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.shared.lock().0.posix.host().counters()
+    }
+
     /// A file that becomes readable whenever any socket becomes ready for something it was not
     /// ready for when it was last asked. Read its eight bytes, then ask the sockets.
     ///

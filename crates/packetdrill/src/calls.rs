@@ -24,7 +24,10 @@ fn made<R: c::Returned>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::
 }
 
 /// One call on a descriptor of ours.
-fn on<R: c::Returned>(fd: c_int, call: impl FnOnce(&Stack, Handle) -> Result<R, Errno>) -> R::C {
+pub(crate) fn on<R: c::Returned>(
+    fd: c_int,
+    call: impl FnOnce(&Stack, Handle) -> Result<R, Errno>,
+) -> R::C {
     made(|instance| call(&instance.stack, instance.handle(fd)?))
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct Flags {
     pub(crate) config: Config,
     /// Read again whenever it changed.
     pub(crate) settings: Option<PathBuf>,
+    /// Written when something has been counted.
+    pub(crate) counters: Option<PathBuf>,
     /// Tunables that the stack does not have.
     pub(crate) unknown: Vec<ConfigError>,
     /// Of the link, to be set once it is there.
@@ -28,7 +30,7 @@ fn mistake(text: &str) -> ConfigError {
 }
 
 impl Flags {
-    /// From `local=ADDR,prefix=N,remote=ADDR,mtu=N,tso=off,KEY=VALUE,settings=FILE`.
+    /// From `local=ADDR,prefix=N,remote=ADDR,mtu=N,tso=off,KEY=VALUE,settings=FILE,counters=FILE`.
     ///
     /// `local` may be given once for each family, `prefix` belongs to the `local` before it.
     /// `remote` is looked at for mistakes only: everything is reached through the one link.
@@ -37,7 +39,8 @@ impl Flags {
         let mut config = Config::default();
         config.set("pool_bytes", POOL_BYTES)?;
         config.set("seed", "1")?;
-        let (mut settings, mut unknown, mut link) = (None, Vec::new(), Vec::new());
+        let (mut settings, mut counters) = (None, None);
+        let (mut unknown, mut link) = (Vec::new(), Vec::new());
         for (key, value) in Config::pairs(text)? {
             match key.as_str() {
                 "local" => locals.push((address(&key, &value)?, None)),
@@ -49,6 +52,7 @@ impl Flags {
                     let local = local.ok_or_else(|| mistake("prefix belongs behind local="))?;
                     local.1 = Some(prefix(local.0, &value)?);
                 }
+                "counters" => counters = Some(PathBuf::from(value)),
                 "tso" => link.push((key, value)),
                 "settings" => settings = Some(PathBuf::from(value)),
                 key if PASSED_ON.contains(&key) => config.set(key, &value)?,
@@ -70,6 +74,7 @@ impl Flags {
         Ok(Self {
             config,
             settings,
+            counters,
             unknown,
             link,
         })

@@ -10,6 +10,7 @@ use fullsend_blocking::{Clock, ConfigError, Errno, Hand, Handle, Outbox, Stack};
 use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, RwLock};
 
+use crate::counters::Counters;
 use crate::files::Files;
 use crate::flags::Flags;
 use crate::idle;
@@ -30,6 +31,7 @@ pub(crate) struct Instance {
     pub(crate) outbox: Outbox,
     pub(crate) files: Files,
     settings: Mutex<Settings>,
+    counters: Mutex<Counters>,
     clock: Clock,
     /// The thread that began the run, and lets time pass.
     main: ThreadId,
@@ -90,6 +92,7 @@ impl Instance {
             outbox,
             files: Files::default(),
             settings: Mutex::new(settings),
+            counters: Mutex::new(Counters::new(flags.counters)),
             clock,
             main: thread::current().id(),
             returned: Mutex::new(None),
@@ -128,8 +131,9 @@ impl Instance {
         }
     }
 
-    /// This thread looks at the clock.
+    /// This thread looks at the clock, as packetdrill does before each event.
     pub(crate) fn looks(&self) {
+        self.counters.lock().tell(&self.stack);
         let mut returned = self.returned.lock();
         if *returned == Some(thread::current().id()) {
             *returned = None;

@@ -1,15 +1,16 @@
-//! `close` and `getsockopt` for the whole program, where the library is preloaded too:
-//! packetdrill's `%{ }%` blocks and its end go past the interface. What is not ours goes to the
-//! kernel.
+//! `close`, `getsockopt` and `sendfile` for the whole program, where the library is preloaded too:
+//! packetdrill's `%{ }%` blocks and its end go past the interface, and so does `sendfile`. What is
+//! not ours goes to the kernel.
 
 use std::ffi::{c_int, c_void};
 
 use fullsend_blocking::c::returned;
-use libc::socklen_t;
+use libc::{off_t, socklen_t};
 
 use crate::calls;
 use crate::files::kernel_close;
 use crate::instance::current;
+use crate::sendfile;
 
 fn is_ours(fd: c_int) -> bool {
     current().is_ok_and(|instance| instance.handle(fd).is_ok())
@@ -38,4 +39,22 @@ unsafe extern "C" fn getsockopt(
         }
         libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int
     }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
+    // SAFETY: the caller gives what `sendfile(2)` takes, to us or to the kernel.
+    unsafe {
+        if is_ours(to) {
+            return sendfile::sendfile(to, file, offset, count);
+        }
+        libc::syscall(libc::SYS_sendfile, to, file, offset, count) as isize
+    }
+}
+
+/// The same: an offset has 64 bits.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
+    // SAFETY: as above.
+    unsafe { sendfile(to, file, offset, count) }
 }

@@ -8,6 +8,7 @@
 
 mod calls;
 mod checksum;
+mod counters;
 mod files;
 mod flags;
 mod idle;
@@ -16,6 +17,8 @@ mod interface;
 #[cfg(not(test))]
 mod interpose;
 mod netdev;
+#[cfg(not(test))]
+mod sendfile;
 mod settings;
 
 pub use checksum::{BadChecksum, verify};

@@ -24,6 +24,7 @@ const PAST_THE_INTERFACE: &str = r#"
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <sys/sendfile.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -52,6 +53,10 @@ int main(int argc, char **argv) {
     char control[64];
     len = sizeof control;
     if (getsockopt(fd, IPPROTO_TCP, 26 /* TCP_CC_INFO */, control, &len) != 0) return 11;
+    int file = open(argv[1], O_RDONLY);
+    off_t offset = 1;
+    if (sendfile(fd, file, &offset, 100) != -1 || errno != EPIPE || offset != 1) return 12;
+    if (close(file) != 0) return 13;
     if (close(fd) != 0) return 4;
     if (listen_on(table[0], fd, 1) != -1 || errno != EBADF) return 5;
     if (fcntl(fd, F_GETFD) != -1) return 6;
@@ -218,5 +223,33 @@ fn what_scripts_do_to_the_link_reaches_the_library() {
     let written = fs::read_to_string(&settings).unwrap();
     let expected = "tso=off\nqdisc=fq maxrate 1gbit\nqdisc=noqueue\nqdisc=noqueue\nmtu=9000\n";
     assert_eq!(written, expected);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn nstat_shows_what_the_library_has_counted_since() {
+    let dir = temp_dir("nstat");
+    let counters = dir.join("counters");
+    let nstat = |option: &str| {
+        let mut run = Command::new(Path::new(WORKSPACE).join("contrib/packetdrill/bin/nstat"));
+        run.arg(option).env("FULLSEND_COUNTERS", &counters);
+        let output = run.output().unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    fs::write(&counters, "TcpInSegs 3\n").unwrap();
+    assert_eq!(nstat("-n"), "");
+    fs::write(&counters, "TcpInSegs 5\nTcpExtPAWSEstab 1\n").unwrap();
+    assert_eq!(
+        nstat("-s"),
+        "#fullsend TcpInSegs 2 0.0 TcpExtPAWSEstab 1 0.0"
+    );
+    assert_eq!(
+        nstat("-z"),
+        "#fullsend TcpInSegs 2 0.0 TcpExtPAWSEstab 1 0.0"
+    );
+    assert_eq!(nstat("-z"), "#fullsend");
+    assert!(nstat("-as").contains("TcpInSegs 5"));
     fs::remove_dir_all(dir).unwrap();
 }

@@ -1,5 +1,6 @@
 //! Runs code.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Node, Statement, StatementKind, Value};
@@ -107,6 +108,10 @@ impl Scope {
                 let args: Result<Vec<Value>> = args.iter().map(|a| self.eval(a, names)).collect();
                 function(name, &args?)?
             }
+            Node::Tuple(items) => {
+                let items: Result<Vec<Value>> = items.iter().map(|i| self.eval(i, names)).collect();
+                Value::Tuple(items?)
+            }
             Node::Unary(op, inner) => unary(op, &self.eval(inner, names)?)?,
             Node::Binary("or", left, right) => {
                 let left = self.eval(left, names)?;
@@ -145,7 +150,7 @@ impl Scope {
 fn collect(node: &Node, found: &mut Vec<String>) {
     match node {
         Node::Name(name) => found.push(name.clone()),
-        Node::Call(_, args) => args.iter().for_each(|arg| collect(arg, found)),
+        Node::Call(_, args) | Node::Tuple(args) => args.iter().for_each(|arg| collect(arg, found)),
         Node::Unary(_, inner) => collect(inner, found),
         Node::Binary(_, left, right) => {
             collect(left, found);
@@ -166,6 +171,7 @@ fn truth(value: &Value) -> bool {
         Value::Int(value) => *value != 0,
         Value::Float(value) => *value != 0.0,
         Value::Text(text) => !text.is_empty(),
+        Value::Tuple(items) => !items.is_empty(),
     }
 }
 
@@ -174,6 +180,10 @@ fn show(value: &Value) -> String {
         Value::Int(value) => value.to_string(),
         Value::Float(value) => value.to_string(),
         Value::Text(text) => text.clone(),
+        Value::Tuple(items) => {
+            let items: Vec<String> = items.iter().map(show).collect();
+            format!("({})", items.join(", "))
+        }
     }
 }
 
@@ -182,6 +192,7 @@ fn float(value: &Value) -> Result<f64> {
         Value::Int(value) => Ok(*value as f64),
         Value::Float(value) => Ok(*value),
         Value::Text(text) => Err(format!("\"{text}\" is not a number")),
+        Value::Tuple(_) => Err(format!("{} is not a number", show(value))),
     }
 }
 
@@ -237,12 +248,42 @@ fn integers(op: &str, left: i128, right: i128) -> Result<Value> {
     Ok(Value::Int(value))
 }
 
-fn compare(op: &str, left: &Value, right: &Value) -> Result<bool> {
-    let order = match (left, right) {
+fn order(left: &Value, right: &Value) -> Result<Option<Ordering>> {
+    Ok(match (left, right) {
         (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
         (Value::Text(left), Value::Text(right)) => Some(left.cmp(right)),
+        (Value::Tuple(left), Value::Tuple(right)) => {
+            for (left, right) in left.iter().zip(right) {
+                let order = order(left, right)?;
+                if order != Some(Ordering::Equal) {
+                    return Ok(order);
+                }
+            }
+            Some(left.len().cmp(&right.len()))
+        }
         _ => float(left)?.partial_cmp(&float(right)?),
+    })
+}
+
+fn is_in(left: &Value, right: &Value) -> Result<bool> {
+    let Value::Tuple(items) = right else {
+        return Err(format!("{} is no tuple to be in", show(right)));
     };
+    for item in items {
+        if compare("==", left, item)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn compare(op: &str, left: &Value, right: &Value) -> Result<bool> {
+    match op {
+        "in" => return is_in(left, right),
+        "not in" => return Ok(!is_in(left, right)?),
+        _ => {}
+    }
+    let order = order(left, right)?;
     Ok(order.is_some_and(|order| match op {
         "==" => order.is_eq(),
         "!=" => order.is_ne(),

@@ -2,7 +2,7 @@
 //!
 //! Statements stand on lines or between `;`: `assert condition`, `assert condition, message`,
 //! `name = expression` (`+=`, `-=` too), `print(...)` (shown with `-v`). Expressions have Python's operators and
-//! their order, and chained comparisons.
+//! their order, chained comparisons, tuples and `in`.
 
 mod eval;
 mod read;
@@ -55,6 +55,8 @@ pub(crate) enum Node {
     Call(String, Vec<Node>),
     Unary(&'static str, Box<Node>),
     Binary(&'static str, Box<Node>, Box<Node>),
+    /// `(a, b)`.
+    Tuple(Vec<Node>),
     /// `a <= b <= c`.
     Compare(Box<Node>, Vec<(&'static str, Node)>),
 }
@@ -65,4 +67,5 @@ pub(crate) enum Value {
     Int(i128),
     Float(f64),
     Text(String),
+    Tuple(Vec<Value>),
 }

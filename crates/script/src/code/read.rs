@@ -257,7 +257,7 @@ impl Reader {
     fn comparison(&mut self) -> Result<Node> {
         let first = self.level(0)?;
         let mut rest = Vec::new();
-        while let Some(op) = self.take_op(&COMPARISONS) {
+        while let Some(op) = self.comparator() {
             rest.push((op, self.level(0)?));
         }
         Ok(if rest.is_empty() {
@@ -265,6 +265,18 @@ impl Reader {
         } else {
             Node::Compare(Box::new(first), rest)
         })
+    }
+
+    fn comparator(&mut self) -> Option<&'static str> {
+        if self.take_name("in") {
+            return Some("in");
+        }
+        let after = self.tokens.get(self.next + 1).map(|(_, token)| token);
+        if matches!(after, Some(Token::Name(name)) if name == "in") && self.take_name("not") {
+            self.next += 1;
+            return Some("not in");
+        }
+        self.take_op(&COMPARISONS)
     }
 
     fn level(&mut self, level: usize) -> Result<Node> {
@@ -303,16 +315,32 @@ impl Reader {
             }
             Token::Op("(") => {
                 self.next += 1;
-                let inner = self.or()?;
-                if self.take_op(&[")"]).is_none() {
-                    return self.expected(")");
-                }
-                return Ok(inner);
+                return self.parenthesis();
             }
             _ => return self.expected("an expression"),
         };
         self.next += 1;
         Ok(node)
+    }
+
+    /// What follows `(`: an expression, or a tuple, which has a comma.
+    fn parenthesis(&mut self) -> Result<Node> {
+        let mut items = Vec::new();
+        let mut is_tuple = false;
+        while self.take_op(&[")"]).is_none() {
+            items.push(self.or()?);
+            if self.take_op(&[","]).is_some() {
+                is_tuple = true;
+            } else if self.take_op(&[")"]).is_some() {
+                break;
+            } else {
+                return self.expected("\",\" or \")\"");
+            }
+        }
+        match items.pop() {
+            Some(only) if !is_tuple => Ok(only),
+            last => Ok(Node::Tuple(items.into_iter().chain(last).collect())),
+        }
     }
 
     fn name(&mut self, name: String) -> Result<Node> {

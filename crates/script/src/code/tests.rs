@@ -52,3 +52,14 @@ fn what_is_not_understood_is_said() {
             .contains("nested")
     );
 }
+
+#[test]
+fn tuples_are_compared_item_by_item() {
+    run("assert (tcpi_snd_cwnd, 2 + 1) == (10, 3), (1, 'a')").unwrap();
+    run("assert (1, 2) < (1, 3) and (1,) < (1, 0) and () == () and (5) == 5").unwrap();
+    run("assert tcpi_snd_cwnd in (9, 10,) and 'a' not in ('b', 'c')").unwrap();
+    let error = run("a = (1, tcpi_snd_cwnd)\nassert a == (1, 11), a").unwrap_err();
+    assert!(error.contains("a is (1, 10); (1, 10)"), "{error}");
+    assert!(run("assert 1 in 2").unwrap_err().contains("no tuple"));
+    assert!(run("assert (1 2)").unwrap_err().contains("expected \",\""));
+}

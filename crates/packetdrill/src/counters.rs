@@ -1,0 +1,40 @@
+//! The file through which a script's `nstat` sees the stack's counters.
+
+use std::fs;
+use std::path::PathBuf;
+
+use fullsend_blocking::Stack;
+
+/// A file of `NAME VALUE` lines, of the counters that are not nought.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    file: Option<PathBuf>,
+    told: String,
+}
+
+impl Counters {
+    pub(crate) fn new(file: Option<PathBuf>) -> Self {
+        let told = String::new();
+        Self { file, told }
+    }
+
+    /// Writes it if something has been counted.
+    pub(crate) fn tell(&mut self, stack: &Stack) {
+        let Some(file) = &self.file else {
+            return;
+        };
+        let counters = stack.counters().into_iter().filter(|(_, value)| *value > 0);
+        let lines = counters.map(|(name, value)| format!("{name} {value}\n"));
+        let text: String = lines.collect();
+        if text == self.told {
+            return;
+        }
+        match fs::write(file, &text) {
+            Ok(()) => self.told = text,
+            Err(error) => {
+                eprintln!("fullsend: counters={}: {error}", file.display());
+                self.file = None;
+            }
+        }
+    }
+}
