@@ -84,21 +84,20 @@ const CASES: [Case; 14] = [
     },
     Case {
         // Bandwidth-delay products do not grow with the buffer.
-        fair: 0.8,
         also: Some(Also::Delay(60.0)),
         ..twins("bbr, deep buffer", "bbr", 10.0)
     },
     Case {
         // RFC 9438 3.3: rates are as far apart as round trips at most; Reno's squared.
         rtt_ms: [10, 100],
-        fair: 0.6,
+        fair: 0.8,
         also: Some(Also::Ratio(10.0)),
         ..twins("cubic, 10 and 100 ms", "cubic", 1.0)
     },
     Case {
         rtt_ms: [10, 100],
         fair: 0.6,
-        also: Some(Also::Ratio(10.0)),
+        also: Some(Also::Ratio(6.0)),
         ..twins("bbr, 10 and 100 ms", "bbr", 1.0)
     },
     Case {

@@ -353,7 +353,8 @@ impl Connection {
         false
     }
 
-    /// The window grows by what waits behind holes.
+    /// The window grows by what waits behind holes. Not where a peer without SACK counts duplicate
+    /// ACKs: one with another window is none (RFC 5681 2).
     fn make_room_beside_hole(&mut self, cx: &Cx<'_>) {
         let queue = &self.rcv.queue;
         if let Some(end) = queue.last_beyond()
@@ -409,8 +410,12 @@ impl Connection {
                 cx.mib.ofo_queue += u64::from(segs);
                 let count = &mut self.extras_mut().rcv_ooopack;
                 *count = count.wrapping_add(segs);
+                if self.agreed.sack {
+                    self.make_room_beside_hole(cx);
+                } else if self.rcv.ack.is_due() {
+                    self.rcv.queue.repeat_ack();
+                }
                 self.rcv.ack.quick();
-                self.make_room_beside_hole(cx);
                 self.bound_out_of_order(cx);
             }
             Arrival::Duplicate => {

@@ -18,6 +18,9 @@ use buffer::Text;
 use reassembly::Reassembly;
 pub(crate) use window::{RecvWindow, Squeeze};
 
+/// Duplicate ACKs of one batch: what a stranger's segments can draw has a bound.
+const MOST_REPEATS: u8 = 32;
+
 /// What became of an arriving segment's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
@@ -55,6 +58,8 @@ struct Beyond {
     dsack: Option<SackBlock>,
     /// Where the peer's stream ends, once its FIN came.
     fin_at: Option<SeqNum>,
+    /// Duplicate ACKs to send beside the one that is due.
+    repeats: u8,
 }
 
 impl Beyond {
@@ -271,6 +276,21 @@ impl RecvQueue {
             }
         }
         blocks
+    }
+
+    /// Text waits behind a hole that came in one batch with other such text: a peer without SACK
+    /// counts duplicate ACKs, so each has its own (RFC 5681 4.2).
+    pub(crate) fn repeat_ack(&mut self) {
+        if let Some(beyond) = &mut self.beyond {
+            beyond.repeats = beyond.repeats.saturating_add(1).min(MOST_REPEATS);
+        }
+    }
+
+    /// An ACK leaves: true if the same is to be sent once more.
+    pub(crate) fn take_repeat(&mut self) -> bool {
+        let repeats = self.beyond.as_mut().map(|beyond| &mut beyond.repeats);
+        let again = repeats.filter(|repeats| **repeats > 0);
+        again.map(|repeats| *repeats -= 1).is_some()
     }
 
     /// Notes a range received twice that never reached [`insert`](Self::insert) (wholly left of

@@ -5,6 +5,7 @@
 //! < P. 1:1001(1000) ack 1 win 500 <sack 2001:3001>   a segment arrives
 //! > P. 1:4097(4096) ack 1001                         exactly this segment leaves
 //! < W. 1001:2001(1000) ack 1 ce                      E is ECE, W is CWR, A is AE; IP's ECN field
+//! << . 2001:3001(1000) ack 1                         arrives in one batch with the line before
 //! +40ms                                              time passes; nothing may leave before its end
 //! write 4096                                         the user's calls; `= WouldBlock` for others
 //! ```
@@ -218,9 +219,11 @@ impl Bench {
             self.complete(&segment);
             return self.compare(&segment, rest);
         }
-        self.silence();
+        if word != "<<" {
+            self.silence();
+        }
         match word {
-            "<" => {
+            "<" | "<<" => {
                 let mut segment = self.parse(rest);
                 self.conn.handle_segment(cx!(self), &mut segment);
             }

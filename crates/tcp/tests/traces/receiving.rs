@@ -100,6 +100,34 @@ fn what_comes_out_of_order_is_told_by_sack_and_read_in_order() {
     assert_eq!(bench.mib.ofo_queue, 2);
 }
 
+/// RFC 5681 4.2: what comes in one batch is answered one by one, as a peer without SACK finds a
+/// loss by the third duplicate.
+#[test]
+fn without_sack_each_segment_behind_a_hole_has_its_own_duplicate() {
+    let setup = Setup {
+        sack: false,
+        ..Setup::default()
+    };
+    Bench::established(&setup).play(
+        "< . 1001:2001(1000) ack 1
+         << . 2001:3001(1000) ack 1
+         << . 3001:4001(1000) ack 1
+         > . 1:1(0) ack 1 win 512
+         > . 1:1(0) ack 1 win 512
+         > . 1:1(0) ack 1 win 512
+         < . 1:1001(1000) ack 1
+         > . 1:1(0) ack 4001
+         read 4000",
+    );
+    // One tells it all.
+    Bench::established(&Setup::default()).play(
+        "< . 1001:2001(1000) ack 1
+         << . 2001:3001(1000) ack 1
+         << . 4001:5001(1000) ack 1
+         > . 1:1(0) ack 1 <sack 4001:5001,sack 1001:3001>",
+    );
+}
+
 #[test]
 fn without_sack_duplicates_are_plain() {
     let setup = Setup {
