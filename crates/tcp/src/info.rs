@@ -117,6 +117,8 @@ tcp_info! {
 }
 
 /// Bits of `tcpi_options`.
+/// What Linux shows as long as slow start has no end.
+const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
@@ -179,7 +181,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_pmtu: snd.pmtu,
         tcpi_rtt: us(c.rtt.srtt().unwrap_or(Nanos::ZERO)),
         tcpi_rttvar: us(c.rtt.rttvar()),
-        tcpi_snd_ssthresh: c.cwnd.ssthresh,
+        tcpi_snd_ssthresh: c.cwnd.ssthresh.min(INFINITE_SSTHRESH),
         tcpi_snd_cwnd: c.cwnd.cwnd,
         tcpi_advmss: c.adv_mss.bytes(),
         tcpi_reordering: c.recovery.reordering_segs(),

@@ -163,7 +163,7 @@ impl Connection {
         let delivered = outcome.delivered_segs + sack.delivered_segs;
         if self.snd.rtx.delivery().is_some() {
             self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt_newest));
-        } else if advanced && self.recovery.may_grow() {
+        } else if (advanced || self.sacks_are_progress(cx, &sack)) && self.recovery.may_grow() {
             let sample = AckSample {
                 now: cx.now,
                 acked_segs: delivered,
@@ -180,6 +180,11 @@ impl Connection {
         }
         #[cfg(debug_assertions)]
         self.snd.rtx.check();
+    }
+
+    /// On a path that is known to reorder, text that arrives out of order is as good as in order.
+    fn sacks_are_progress(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
+        sack.delivered_segs > 0 && self.recovery.reordering_segs() > cx.sysctl.tcp_reordering
     }
 
     /// The delivery rate of the flight that this ACK is for, to the algorithm that models the
