@@ -179,7 +179,7 @@ fn an_orphan_resets_a_peer_that_goes_on_sending() {
          > F. 1:1(0) ack 1
          < . 1:1(0) ack 2
          < P. 1:101(100) ack 2
-         > R. 2:2(0) ack 1
+         > R 2:2(0)
          state = Closed",
     );
     assert_eq!(bench.mib.abort_on_data, 1);
