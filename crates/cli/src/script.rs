@@ -1,11 +1,16 @@
 //! `fullsend script`: runs packet scripts.
 
+mod given;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fullsend_script::{Family, Library, families, parse, run, run_through};
+use fullsend_script::{
+    Family, Library, ScriptError, define, families, parse, run, run_through, script::Script,
+};
+use given::Given;
 
 /// What `fullsend script` takes.
 #[derive(Args)]
@@ -33,6 +38,8 @@ pub(crate) struct ScriptArgs {
         requires = "so"
     )]
     so_flags: Option<String>,
+    #[command(flatten)]
+    given: Given,
 }
 
 fn family(text: &str) -> Result<Family, String> {
@@ -85,22 +92,18 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool> {
     let name = path.display();
     let text = fs::read_to_string(path).with_context(|| name.to_string())?;
-    let script = match parse(&text).and_then(|script| families(&script).map(|f| (script, f))) {
-        Ok(found) => found,
+    let runs = match runs(&text, args) {
+        Ok(runs) => runs,
         Err(error) => {
             println!("{name}:{error}");
             return Ok(false);
         }
     };
-    let (script, mut runs) = script;
-    if let Some(only) = args.ip_version {
-        runs.retain(|family| *family == only);
-    }
     let mut passed = true;
-    for family in runs {
+    for (script, family) in &runs {
         let result = match library {
-            Some(library) => run_through(library, &script, family),
-            None => run(&script, family),
+            Some(library) => run_through(library, script, *family),
+            None => run(script, *family),
         };
         match result {
             Ok(report) => {
@@ -121,4 +124,18 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
         }
     }
     Ok(passed)
+}
+
+/// A script as each family has it that it is to run in.
+fn runs(text: &str, args: &ScriptArgs) -> Result<Vec<(Script, Family)>, ScriptError> {
+    let mut runs = Vec::new();
+    for family in Family::ALL {
+        let mut script = parse(&define(text, &args.given.names(family)))?;
+        let asked = args.ip_version.is_none_or(|only| only == family);
+        if asked && families(&script)?.contains(&family) {
+            script.settings.extend(args.given.settings(family));
+            runs.push((script, family));
+        }
+    }
+    Ok(runs)
 }

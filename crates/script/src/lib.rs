@@ -20,5 +20,5 @@ pub mod tcp_option;
 pub use code::check_code;
 pub use error::{Pos, ScriptError};
 pub use library::Library;
-pub use parse::parse;
+pub use parse::{define, parse};
 pub use run::{Failure, Family, Report, families, run, run_through};

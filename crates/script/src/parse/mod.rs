@@ -5,12 +5,14 @@
 
 mod call;
 mod cursor;
+mod define;
 mod options;
 mod packet;
 #[cfg(test)]
 mod tests;
 
 use cursor::{Cursor, Result};
+pub use define::define;
 
 pub(crate) use packet::FLAG_LETTERS;
 

@@ -75,3 +75,12 @@ fn errors_name_the_place_and_what_was_expected() {
     assert!(error("`abc").contains("ends with `"));
     assert!(error("hello").contains("expected a time"));
 }
+
+#[test]
+fn names_stand_for_text_where_they_are_words() {
+    let names = [("COOKIE".to_owned(), "abcd".to_owned())];
+    let text = "// COOKIE\n`x COOKIE` +0 f(\"COOKIE\", COOKIES, COOKIE) %{ COOKIE }% <FO COOKIE>";
+    let want = "// COOKIE\n`x COOKIE` +0 f(\"COOKIE\", COOKIES, abcd) %{ COOKIE }% <FO abcd>";
+    assert_eq!(super::define(text, &names), want);
+    assert_eq!(super::define("\"open", &names), "\"open");
+}

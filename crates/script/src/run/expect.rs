@@ -46,12 +46,26 @@ impl Runner<'_> {
         self.log_at(first, &format!("> {}", segment_text(&seen.segment)));
         check_time(pos, window, first)?;
         check_time(pos, window, seen.at)?;
+        self.name_isn(spec, &mut seen.segment);
         let differs = self.compare(packet.ip, spec, &seen);
         if let Err(what) = differs {
             let message = format!("{what}\n  actual: > {}", segment_text(&seen.segment));
             return Err(ScriptError::new(pos, message));
         }
         Ok(first)
+    }
+
+    /// What a script has as our first SYN's number is its name for our ISN.
+    fn name_isn(&mut self, spec: &Segment, actual: &mut LiveSegment) {
+        if actual.flags & spec.flags & SYN == 0 {
+            return;
+        }
+        if let Some(flow) = self.under_test.map(|index| &mut self.flows[index])
+            && flow.script_isn.is_none()
+        {
+            flow.script_isn = Some(spec.seq);
+            actual.seq = spec.seq;
+        }
     }
 
     fn missing(&mut self, pos: Pos, window: Window) -> Result<Nanos, ScriptError> {

@@ -19,6 +19,8 @@ pub(crate) struct Flow {
     pub(crate) remote_port: u16,
     /// Our initial sequence number, once we sent it.
     pub(crate) local_isn: Option<u32>,
+    /// What the script calls it on our SYN.
+    pub(crate) script_isn: Option<u32>,
     /// The remote end's, once the script sent it.
     pub(crate) remote_isn: Option<u32>,
     /// The script's name for the socket, once there is one.
@@ -43,7 +45,12 @@ impl Flow {
         }
         let local = self.local_isn.unwrap_or(0);
         if segment.flags & ACK != 0 || segment.ack != 0 {
-            segment.ack = segment.ack.wrapping_add(local);
+            let named = if segment.flags & SYN != 0 {
+                self.script_isn.unwrap_or(0)
+            } else {
+                0
+            };
+            segment.ack = segment.ack.wrapping_add(local).wrapping_sub(named);
         }
         for option in &mut segment.options {
             match option {
@@ -70,13 +77,13 @@ impl Flow {
 
     /// A segment of the stack's, with relative numbers.
     pub(crate) fn relative(&self, mut segment: LiveSegment) -> LiveSegment {
-        if segment.flags & SYN == 0 {
-            segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
-        } else if self.local_isn.is_none_or(|isn| isn == segment.seq) {
-            segment.seq = 0;
-        }
+        let is_syn = segment.flags & SYN != 0;
+        segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
         let remote = self.remote_isn.unwrap_or(0);
-        if segment.flags & ACK != 0 {
+        if is_syn {
+            // Absolute on both ends' SYNs: a script may call an ISN what it likes.
+            segment.seq = segment.seq.wrapping_add(self.script_isn.unwrap_or(0));
+        } else if segment.flags & ACK != 0 {
             segment.ack = segment.ack.wrapping_sub(remote);
         }
         for option in &mut segment.options {

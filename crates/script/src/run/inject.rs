@@ -20,9 +20,9 @@ pub(crate) fn pattern(seq: u32) -> u8 {
     (seq ^ seq >> 8 ^ seq >> 16) as u8
 }
 
-/// The relative sequence number of a segment's first byte.
+/// The relative sequence number of a segment's first byte; a SYN's own number is an ISN.
 pub(crate) fn first_byte(seq: u32, flags: u16) -> u32 {
-    seq.wrapping_add(u32::from(flags & SYN != 0))
+    if flags & SYN != 0 { 1 } else { seq }
 }
 
 /// `len` bytes of the stream from `seq` on.

@@ -60,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) family: Family,
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
+    /// Bits of the local network's prefix.
+    prefix: u8,
     pub(crate) mtu: u32,
     pub(crate) tolerance: Nanos,
     /// One tick of TSval; 0: TSval is not compared.
@@ -70,10 +72,9 @@ pub(crate) struct Settings {
 }
 
 /// Settings of packetdrill that mean nothing in virtual time.
-const WITHOUT_EFFECT: [&str; 13] = [
+const WITHOUT_EFFECT: [&str; 12] = [
     "mss",
     "ip_version",
-    "netmask_ip",
     "gateway_ip",
     "speed",
     "verbose",
@@ -101,6 +102,7 @@ impl Settings {
             } else {
                 [192, 0, 2, 1].into()
             },
+            prefix: if v6 { 64 } else { 16 },
             // The MSS is then the same in both.
             mtu: if v6 { 1520 } else { 1500 },
             tolerance: 4_000_000,
@@ -119,6 +121,12 @@ impl Settings {
         match setting.key.as_str() {
             "local_ip" => self.local = value(setting, "an address")?,
             "remote_ip" => self.remote = value(setting, "an address")?,
+            "netmask_ip" => {
+                let mask: std::net::Ipv4Addr = value(setting, "a mask such as 255.255.0.0")?;
+                if !self.family.is_v6_wire() {
+                    self.prefix = u32::from(mask).leading_ones() as u8;
+                }
+            }
             "mtu" => self.mtu = value(setting, "bytes")?,
             "tolerance_usecs" => self.tolerance = micros(setting)?,
             "tcp_ts_tick_usecs" => self.ts_tick = micros(setting)?,
@@ -130,7 +138,7 @@ impl Settings {
             key if WITHOUT_EFFECT.contains(&key) => {}
             key => {
                 let message = format!(
-                    "--{key} is not known; there are local_ip, remote_ip, ip_version, mtu, \
+                    "--{key} is not known; there are local_ip, remote_ip, netmask_ip, ip_version, mtu, \
                      tolerance_usecs, tcp_ts_tick_usecs, bind_port, connect_port, strict_segments"
                 );
                 return Err(ScriptError::new(setting.pos, message));
@@ -142,7 +150,7 @@ impl Settings {
     pub(crate) fn local_net(&self) -> Cidr {
         Cidr {
             addr: self.local,
-            prefix: if self.local.is_ipv4() { 16 } else { 64 },
+            prefix: self.prefix,
         }
     }
 

@@ -1,0 +1,130 @@
+//! What the command line says over what a script does: names, and settings.
+
+use clap::Args;
+use fullsend_script::{Family, Pos, script::Setting};
+
+/// packetdrill's options. `FAMILY:` in front of a value (`ipv4:`, `ipv6:`, `ipv4-mapped-ipv6:`)
+/// gives it to runs of that family only.
+#[derive(Args)]
+pub(super) struct Given {
+    /// In the script, NAME stands for VALUE; of several, the first that fits the family.
+    #[arg(short = 'D', long = "define", value_name = "[FAMILY:]NAME=VALUE", value_parser = definition)]
+    names: Vec<Scoped<(String, String)>>,
+    /// The stack's address.
+    #[arg(long = "local_ip", value_name = "ADDRESS", value_parser = scoped)]
+    local_ip: Vec<Scoped<String>>,
+    /// The remote end's address.
+    #[arg(long = "remote_ip", value_name = "ADDRESS", value_parser = scoped)]
+    remote_ip: Vec<Scoped<String>>,
+    /// The mask of the stack's network.
+    #[arg(long = "netmask_ip", value_name = "MASK", value_parser = scoped)]
+    netmask_ip: Vec<Scoped<String>>,
+    /// Without effect: the device has no neighbours.
+    #[arg(long = "gateway_ip", value_name = "ADDRESS", value_parser = scoped)]
+    gateway_ip: Vec<Scoped<String>>,
+    /// The device's MTU in bytes.
+    #[arg(long = "mtu", value_name = "BYTES", value_parser = scoped)]
+    mtu: Vec<Scoped<String>>,
+    /// By how much a time may be missed, in microseconds.
+    #[arg(long = "tolerance_usecs", value_name = "USECS", value_parser = scoped)]
+    tolerance_usecs: Vec<Scoped<String>>,
+}
+
+/// A value, and the family it is for.
+#[derive(Clone)]
+struct Scoped<T> {
+    only: Option<Family>,
+    value: T,
+}
+
+fn scoped(text: &str) -> Result<Scoped<String>, String> {
+    let scope = Family::ALL.into_iter().find_map(|family| {
+        let value = text.strip_prefix(family.name())?.strip_prefix(':')?;
+        Some((family, value))
+    });
+    Ok(Scoped {
+        only: scope.map(|(family, _)| family),
+        value: scope.map_or(text, |(_, value)| value).to_owned(),
+    })
+}
+
+fn definition(text: &str) -> Result<Scoped<(String, String)>, String> {
+    let Scoped { only, value } = scoped(text)?;
+    let (name, value) = value.split_once('=').ok_or("expected NAME=VALUE")?;
+    let value = (name.to_owned(), value.to_owned());
+    Ok(Scoped { only, value })
+}
+
+impl<T> Scoped<T> {
+    fn is_for(&self, family: Family) -> bool {
+        self.only.is_none_or(|only| only == family)
+    }
+}
+
+impl Given {
+    /// The names that stand for something in runs of `family`.
+    pub(super) fn names(&self, family: Family) -> Vec<(String, String)> {
+        let own = self.names.iter().filter(|name| name.is_for(family));
+        own.map(|name| name.value.clone()).collect()
+    }
+
+    /// Settings for runs of `family`, which go over the script's. An address of the other IP
+    /// version is not for them.
+    pub(super) fn settings(&self, family: Family) -> Vec<Setting> {
+        let lists = [
+            ("local_ip", &self.local_ip),
+            ("remote_ip", &self.remote_ip),
+            ("netmask_ip", &self.netmask_ip),
+            ("gateway_ip", &self.gateway_ip),
+            ("mtu", &self.mtu),
+            ("tolerance_usecs", &self.tolerance_usecs),
+        ];
+        let v6 = family == Family::V6;
+        let fits = |key: &str, value: &str| !key.ends_with("_ip") || value.contains(':') == v6;
+        let settings = lists.into_iter().flat_map(|(key, values)| {
+            let own = values.iter().filter(move |value| value.is_for(family));
+            own.filter(move |value| fits(key, &value.value))
+                .map(move |value| Setting {
+                    pos: Pos::default(),
+                    key: key.to_owned(),
+                    value: value.value.clone(),
+                })
+        });
+        settings.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        given: Given,
+    }
+
+    #[test]
+    fn values_go_to_their_family() {
+        let words = [
+            "x",
+            "-D",
+            "ipv6:A=1",
+            "-D",
+            "A=2",
+            "--local_ip=192.0.2.7",
+            "--mtu=ipv6:1520",
+        ];
+        let given = Line::parse_from(words).given;
+        assert_eq!(given.names(Family::V4), [("A".to_owned(), "2".to_owned())]);
+        assert_eq!(given.names(Family::V6)[0].1, "1");
+        let keys = |family| -> Vec<String> {
+            let settings = given.settings(family);
+            settings.into_iter().map(|setting| setting.key).collect()
+        };
+        assert_eq!(keys(Family::Mapped), ["local_ip"]);
+        assert_eq!(keys(Family::V6), ["mtu"]);
+    }
+}
