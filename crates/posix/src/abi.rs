@@ -114,6 +114,7 @@ pub const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 pub const TCP_INQ: i32 = 36;
 pub const TCP_CM_INQ: i32 = TCP_INQ;
 pub const TCP_IS_MPTCP: i32 = 43;
+pub const TCP_RTO_MAX_MS: i32 = 44;
 
 pub const IP_TOS: i32 = 1;
 pub const IP_TTL: i32 = 2;

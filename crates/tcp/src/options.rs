@@ -50,6 +50,8 @@ pub enum SocketOption {
     TcpKeepidle(Nanos),
     TcpKeepintvl(Nanos),
     TcpKeepcnt(u8),
+    /// From 1 s to 120 s.
+    TcpRtoMax(Nanos),
     /// Bytes; 0 means the sysctl decides.
     TcpNotsentLowat(u32),
     SoKeepalive(bool),
@@ -132,6 +134,7 @@ pub struct SocketOptions {
     pub tcp_keepidle: Nanos,
     pub tcp_keepintvl: Nanos,
     pub tcp_keepcnt: u32,
+    pub tcp_rto_max: Nanos,
     /// Bytes; 0: the sysctl decides.
     pub tcp_notsent_lowat: u32,
     pub tcp_congestion: &'static str,

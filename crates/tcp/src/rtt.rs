@@ -9,21 +9,8 @@ pub(crate) struct Rto(Nanos);
 impl Rto {
     /// Linux's `tcp_rto_min`; RFC 6298 (2.4) would have 1 s, which fits no data centre.
     pub(crate) const MIN: Nanos = Nanos::from_millis(200);
-    /// RFC 6298 (2.5) allows a maximum of at least 60 s.
-    pub(crate) const MAX: Nanos = Nanos::from_secs(120);
     /// RFC 6298 (2.1).
     pub(crate) const INITIAL: Self = Self(Nanos::from_secs(1));
-
-    /// `span`, brought within the bounds.
-    #[inline]
-    pub(crate) fn clamped(span: Nanos) -> Self {
-        Self(span.clamp(Self::MIN, Self::MAX))
-    }
-
-    #[inline]
-    fn at_most_max(span: Nanos) -> Self {
-        Self(span.min(Self::MAX))
-    }
 
     /// As a span.
     #[inline]
@@ -31,10 +18,10 @@ impl Rto {
         self.0
     }
 
-    /// RFC 6298 (5.5), `times` times.
+    /// RFC 6298 (5.5), `times` times, up to `max`.
     #[inline]
-    fn doubled(self, times: u8) -> Self {
-        Self::at_most_max(self.0 * (1 << times.min(31)))
+    fn doubled(self, times: u8, max: Nanos) -> Self {
+        Self((self.0 * (1 << times.min(31))).min(max))
     }
 }
 
@@ -49,13 +36,16 @@ pub(crate) struct RttEstimator {
     backoff: u8,
     /// `tcp_rto_min_us`.
     rto_min_us: u32,
+    /// `TCP_RTO_MAX_MS`.
+    rto_max: Nanos,
 }
 
 impl RttEstimator {
     /// Nothing known yet.
-    pub(crate) const fn new(rto_min_us: u32) -> Self {
+    pub(crate) const fn new(rto_min_us: u32, rto_max_ms: u32) -> Self {
         Self {
             rto_min_us,
+            rto_max: Nanos::from_millis(rto_max_ms as u64),
             srtt: Nanos::ZERO,
             rttvar: Nanos::ZERO,
             min_rtt: WindowedMin::new(),
@@ -93,11 +83,21 @@ impl RttEstimator {
     #[inline]
     pub(crate) fn rto(&self) -> Rto {
         let base = if self.sampled {
-            Rto::at_most_max(self.srtt + (self.rttvar * 4).max(self.rto_min()))
+            Rto(self.srtt + (self.rttvar * 4).max(self.rto_min()))
         } else {
             Rto::INITIAL
         };
-        base.doubled(self.backoff)
+        base.doubled(self.backoff, self.rto_max)
+    }
+
+    /// RFC 6298 (2.5) allows a maximum of at least 60 s; users may want to know sooner.
+    pub(crate) fn rto_max(&self) -> Nanos {
+        self.rto_max
+    }
+
+    /// `TCP_RTO_MAX_MS`.
+    pub(crate) fn set_rto_max(&mut self, max: Nanos) {
+        self.rto_max = max;
     }
 
     /// `tcp_rto_min_us`: the least that a timeout grants the peer beyond the round trip.
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn before_any_sample_the_timeout_is_one_second() {
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         assert_eq!(
             (rtt.rto().nanos(), rtt.srtt(), rtt.min_rtt()),
             (ms(1000), None, None)
@@ -250,7 +250,7 @@ mod tests {
     /// RFC 6298 (2.2) and (2.3), by hand.
     #[test]
     fn follows_the_formulas() {
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         rtt.on_sample(at(0), ms(400));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(400)), ms(200)));
         assert_eq!(rtt.rto().nanos(), ms(1200));
@@ -261,39 +261,39 @@ mod tests {
 
     #[test]
     fn a_steady_path_keeps_the_minimum_above_its_round_trip() {
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         (0..100).for_each(|i| rtt.on_sample(at(i), ms(190)));
         assert_eq!(rtt.rto().nanos(), ms(390));
     }
 
     #[test]
     fn backoff_doubles_up_to_the_bound_and_ends_with_a_sample() {
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         rtt.on_sample(at(0), ms(100));
         let first = rtt.rto().nanos();
         rtt.back_off();
         assert_eq!(rtt.rto().nanos(), first * 2);
         (0..255).for_each(|_| rtt.back_off());
-        assert_eq!((rtt.rto().nanos(), rtt.backoff()), (Rto::MAX, 255));
+        assert_eq!((rtt.rto(), rtt.backoff()), (Rto(rtt.rto_max()), 255));
         rtt.on_sample(at(1), ms(100));
         assert_eq!((rtt.rto().nanos(), rtt.backoff()), (first, 0));
     }
 
     #[test]
     fn round_trips_of_no_time_are_round_trips() {
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         for i in 0..100 {
             rtt.on_sample(at(i), Nanos::from_nanos(i % 3));
         }
         assert_eq!(rtt.min_rtt(), Some(Nanos::ZERO));
         assert!(rtt.rto().nanos() < Rto::MIN + Nanos::from_micros(1));
         rtt.on_sample(at(200), Nanos::MAX);
-        assert_eq!(rtt.rto().nanos(), Rto::MAX);
+        assert_eq!(rtt.rto().nanos(), rtt.rto_max());
     }
 
     #[test]
     fn the_least_of_five_minutes_is_kept_and_then_forgotten() {
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         rtt.on_sample(at(0), ms(10));
         for s in 1..299 {
             rtt.on_sample(at(s * 1000), ms(50 + s % 7));
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn the_windowed_minimum_is_close_to_the_true_one() {
         let mut rng = Rng::new(Seed::from_u64(3));
-        let mut rtt = RttEstimator::new(200_000);
+        let mut rtt = RttEstimator::new(200_000, 120_000);
         let mut seen = alloc::vec::Vec::new();
         for s in 0..3000u64 {
             let sample = ms(20 + rng.below(100) + if s > 1500 { 200 } else { 0 });

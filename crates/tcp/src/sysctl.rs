@@ -64,6 +64,9 @@ macro_rules! sysctls {
 /// Bytes of one buffer: a whole TU at least, and sums of two stay within 32 bits.
 const BUFFER: RangeInclusive<u32> = 4096..=0x3fff_ffff;
 
+/// What `tcp_rto_max_ms` and `TCP_RTO_MAX_MS` allow.
+const RTO_MAX_MS: RangeInclusive<u32> = 1000..=120_000;
+
 sysctls! {
     /// Receive buffer: least, initial, most bytes.
     "net.ipv4." tcp_rmem: [u32; 3] = [4096, 131_072, 6_291_456], BUFFER;
@@ -117,6 +120,9 @@ sysctls! {
     /// Microseconds that a retransmission timeout grants beyond the round trip, at least; of new
     /// connections.
     "net.ipv4." tcp_rto_min_us: u32 = 200_000, 1..=2_000_000;
+    /// Milliseconds that a retransmission timeout takes at most; of new connections, their SYN-ACKs
+    /// too.
+    "net.ipv4." tcp_rto_max_ms: u32 = 120_000, RTO_MAX_MS;
     /// Connections with less than four segments in flight do not back off at once.
     "net.ipv4." tcp_thin_linear_timeouts: bool = false, ();
     /// Restart slowly after an idle time (RFC 2861).

@@ -117,6 +117,7 @@ impl SackBlocks {
 pub struct FastopenCookie {
     bytes: [u8; 16],
     len: u8,
+    experimental: bool,
 }
 
 impl FastopenCookie {
@@ -124,6 +125,7 @@ impl FastopenCookie {
     pub const REQUEST: Self = Self {
         bytes: [0; 16],
         len: 0,
+        experimental: false,
     };
 
     /// A cookie of 4 to 16 bytes, an even number of them; or none for the request.
@@ -134,7 +136,25 @@ impl FastopenCookie {
         let mut bytes = [0; 16];
         bytes[..cookie.len()].copy_from_slice(cookie);
         let len = cookie.len() as u8;
-        Some(Self { bytes, len })
+        Some(Self {
+            bytes,
+            len,
+            experimental: false,
+        })
+    }
+
+    /// The same in the option's older form or not: that of experiments (RFC 6994), kind 254.
+    #[must_use]
+    pub const fn in_form(self, experimental: bool) -> Self {
+        Self {
+            experimental,
+            ..self
+        }
+    }
+
+    /// It came, or goes, in the older form.
+    pub const fn is_experimental(&self) -> bool {
+        self.experimental
     }
 
     /// The cookie.
@@ -147,9 +167,28 @@ impl FastopenCookie {
         self.len == 0
     }
 
+    /// Bytes in front of the cookie: kind, length, and what tells experiments apart.
+    const fn head_len(&self) -> usize {
+        if self.experimental { 4 } else { 2 }
+    }
+
     /// Bytes of the option, NOPs behind it included.
     const fn option_len(&self) -> usize {
-        (2 + self.len as usize).next_multiple_of(4)
+        (self.head_len() + self.len as usize).next_multiple_of(4)
+    }
+
+    /// Fills `out`, as long as [`option_len`](Self::option_len) says.
+    fn emit(&self, out: &mut [u8]) {
+        let (head, len) = (self.head_len(), self.head_len() + usize::from(self.len));
+        let [high, low] = FASTOPEN_EXPERIMENT;
+        let kind = if self.experimental {
+            kind::EXPERIMENT
+        } else {
+            kind::FASTOPEN
+        };
+        out[..head].copy_from_slice(&[kind, len as u8, high, low][..head]);
+        out[head..len].copy_from_slice(self.as_slice());
+        out[len..].fill(kind::NOP);
     }
 }
 
@@ -205,7 +244,11 @@ mod kind {
     pub(super) const FASTOPEN: u8 = 34;
     pub(super) const ACC_ECN0: u8 = 172;
     pub(super) const ACC_ECN1: u8 = 174;
+    pub(super) const EXPERIMENT: u8 = 254;
 }
+
+/// Fast Open among the experiments (RFC 7413 appendix).
+const FASTOPEN_EXPERIMENT: [u8; 2] = [0xf9, 0x89];
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
@@ -333,6 +376,12 @@ impl TcpOptions {
             (kind::WINDOW_SCALE, &[shift]) if syn => self.window_scale = Some(shift),
             (kind::SACK_PERMITTED, []) if syn => self.sack_permitted = true,
             (kind::FASTOPEN, cookie) if syn => self.fastopen = FastopenCookie::new(cookie),
+            (kind::EXPERIMENT, &[high, low, ref cookie @ ..])
+                if syn && [high, low] == FASTOPEN_EXPERIMENT =>
+            {
+                let cookie = FastopenCookie::new(cookie);
+                self.fastopen = cookie.map(|cookie| cookie.in_form(true));
+            }
             (kind::TIMESTAMPS, value) if value.len() == 8 => {
                 self.timestamps = Some(Timestamps {
                     val: be32(value, 0),
@@ -466,10 +515,7 @@ impl TcpOptions {
         }
         if let Some(cookie) = &self.fastopen {
             let (option, rest) = out.0.split_at_mut(cookie.option_len());
-            let len = 2 + usize::from(cookie.len);
-            option[..2].copy_from_slice(&[kind::FASTOPEN, len as u8]);
-            option[2..len].copy_from_slice(cookie.as_slice());
-            option[len..].fill(kind::NOP);
+            cookie.emit(option);
             out = Rest(rest);
         }
         if !blocks.is_empty() {

@@ -12,7 +12,7 @@ use crate::abi::{
     TCP_CC_INFO, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT,
     TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INFO, TCP_INQ, TCP_IS_MPTCP, TCP_KEEPCNT,
     TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT,
-    TCP_QUICKACK, TCP_SYNCNT, TCP_TIMESTAMP, TCP_USER_TIMEOUT, TCP_WINDOW_CLAMP,
+    TCP_QUICKACK, TCP_RTO_MAX_MS, TCP_SYNCNT, TCP_TIMESTAMP, TCP_USER_TIMEOUT, TCP_WINDOW_CLAMP,
 };
 use crate::errno::{Errno, Result};
 use crate::stream::{Core, Stream, may_fastopen};
@@ -106,6 +106,9 @@ impl Stream {
                 O::TcpUserTimeout(Nanos::from_millis(int_in(value, 0..=i32::MAX)? as u64))
             }
             TCP_NOTSENT_LOWAT => O::TcpNotsentLowat(int(value)? as u32),
+            TCP_RTO_MAX_MS => {
+                O::TcpRtoMax(Nanos::from_millis(int_in(value, 1000..=120_000)? as u64))
+            }
             TCP_INQ => {
                 self.inq = strict_flag(value)?;
                 return Ok(());
@@ -246,6 +249,10 @@ impl Stream {
                     _ => None,
                 });
                 own.map_or(sysctl.tcp_syn_retries as i32, i32::from)
+            }
+            TCP_RTO_MAX_MS => {
+                let default = Nanos::from_millis(sysctl.tcp_rto_max_ms.into());
+                setting!(self, host, tcp_rto_max, TcpRtoMax, default).as_millis() as i32
             }
             TCP_LINGER2 => match setting!(self, host, tcp_linger2, TcpLinger2, Some(Nanos::ZERO)) {
                 None => -1,

@@ -89,6 +89,9 @@ impl Runner<'_> {
         if expr.is_any() {
             return Ok(self.shown(default));
         }
+        if matches!(&expr.kind, ExprKind::Word(name) if name == "AF_UNSPEC") {
+            return Ok(SockAddr::Unspec);
+        }
         let part = |names: &[&str]| -> Result<Option<&Expr>> {
             let fields = expr.fields()?;
             let named = |f: &&Field| f.name.as_deref().is_some_and(|n| names.contains(&n));

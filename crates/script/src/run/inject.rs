@@ -225,7 +225,7 @@ fn icmp_numbers(v6: bool, kind: &str, code: &str) -> Option<(u8, u8)> {
     Some(if v6 {
         match (kind, code) {
             ("packet_too_big", "") | ("unreachable", "frag_needed") => (2, 0),
-            ("unreachable", "no_route" | "net_unreachable") => (1, 0),
+            ("unreachable", "" | "no_route" | "net_unreachable") => (1, 0),
             ("unreachable", "admin_prohibited") => (1, 1),
             ("unreachable", "addr_unreachable" | "host_unreachable") => (1, 3),
             ("unreachable", "port_unreachable") => (1, 4),
@@ -236,7 +236,7 @@ fn icmp_numbers(v6: bool, kind: &str, code: &str) -> Option<(u8, u8)> {
         }
     } else {
         match (kind, code) {
-            ("unreachable", "net_unreachable") => (3, 0),
+            ("unreachable", "" | "net_unreachable") => (3, 0),
             ("unreachable", "host_unreachable") => (3, 1),
             ("unreachable", "protocol_unreachable") => (3, 2),
             ("unreachable", "port_unreachable") => (3, 3),

@@ -183,8 +183,10 @@ impl Host {
             settings.fastopen_no_cookie || sysctl.tcp_fastopen & enable::SERVER_NO_COOKIE != 0;
         let host_keys = sysctl.tcp_fastopen_key.unwrap_or(self.tcp.fastopen.own);
         let keys = settings.fastopen_keys.unwrap_or(host_keys);
-        let valid = make_cookie(&keys.primary, key.remote, key.local);
-        let backup = keys.backup.map(|k| make_cookie(&k, key.remote, key.local));
+        // The answer comes in the form of the question.
+        let old = option.is_some_and(|cookie| cookie.is_experimental());
+        let make = |k: &[u8; 16]| make_cookie(k, key.remote, key.local).in_form(old);
+        let (valid, backup) = (make(&keys.primary), keys.backup.as_ref().map(make));
         let opened = match option {
             _ if needs_none => self.fastopen_child(now, listener, key, segment, None),
             None => return Opening::Ordinary(None),

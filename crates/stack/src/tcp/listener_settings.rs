@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use fullsend_tcp::{FastopenKeys, SocketOption, TcpError, defer_accept_timeouts};
-use fullsend_units::Instant;
+use fullsend_tcp::{FastopenKeys, SocketOption, Sysctl, TcpError, defer_accept_timeouts};
+use fullsend_units::{Instant, Nanos};
 
 use super::ListenerId;
 use super::listen::Listeners;
@@ -21,6 +21,8 @@ pub(super) struct ListenerSettings {
     pub(super) fastopen_keys: Option<FastopenKeys>,
     /// `TCP_FASTOPEN_NO_COOKIE`.
     pub(super) fastopen_no_cookie: bool,
+    /// `TCP_RTO_MAX_MS`; `None`: the host's.
+    rto_max: Option<Nanos>,
     /// What connections begin with, one of each kind.
     inherited: Vec<SocketOption>,
 }
@@ -30,6 +32,12 @@ impl Listeners {
     pub(super) fn has_inheritance(&self, listener: u32) -> bool {
         let listener = self.table.get(listener);
         listener.is_some_and(|l| !l.settings.inherited.is_empty())
+    }
+
+    /// The longest time between two SYN-ACKs for a SYN.
+    pub(super) fn rto_max(&self, listener: u32, sysctl: &Sysctl) -> Nanos {
+        let own = self.table.get(listener).and_then(|l| l.settings.rto_max);
+        own.unwrap_or(Nanos::from_millis(sysctl.tcp_rto_max_ms.into()))
     }
 }
 
@@ -51,6 +59,9 @@ impl Host {
             O::TcpFastopenKey(keys) => settings.fastopen_keys = Some(keys),
             O::TcpFastopenNoCookie(on) => settings.fastopen_no_cookie = on,
             other => {
+                if let O::TcpRtoMax(span) = other {
+                    settings.rto_max = Some(span);
+                }
                 let kind = core::mem::discriminant(&other);
                 settings
                     .inherited

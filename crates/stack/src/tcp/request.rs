@@ -10,7 +10,6 @@ use crate::demux::FlowKey;
 
 /// Before the SYN-ACK is sent again for the first time (RFC 6298 2.1), doubled each time.
 const FIRST_TIMEOUT: Nanos = Nanos::from_secs(1);
-const MAX_TIMEOUT: Nanos = Nanos::from_secs(120);
 
 /// The flags that ask for ECN.
 pub(super) const ECN: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR).union(TcpFlags::AE);
@@ -173,18 +172,22 @@ impl Request {
 
     /// It is not sent again though the time has come: its peer has answered, and text is waited
     /// for.
-    pub(super) fn on_silent_timeout(&mut self, now: Instant) {
+    pub(super) fn on_silent_timeout(&mut self, now: Instant, rto_max: Nanos) {
         self.timeouts = self.timeouts.saturating_add(1);
-        self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(MAX_TIMEOUT);
+        self.rearm(now, rto_max);
     }
 
     /// The SYN-ACK was sent again; `by_timer`: because nobody answered.
-    pub(super) fn on_repeat(&mut self, now: Instant, by_timer: bool) {
+    pub(super) fn on_repeat(&mut self, now: Instant, by_timer: bool, rto_max: Nanos) {
         self.timeouts = self.timeouts.saturating_add(u8::from(by_timer));
         self.repeats = self.repeats.saturating_add(1);
         self.last_sent = now;
         self.sent_again = true;
-        self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(MAX_TIMEOUT);
+        self.rearm(now, rto_max);
+    }
+
+    fn rearm(&mut self, now: Instant, rto_max: Nanos) {
+        self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(rto_max);
     }
 
     /// Whether bad segments were not answered lately (`tcp_invalid_ratelimit`).

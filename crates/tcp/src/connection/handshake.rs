@@ -91,7 +91,7 @@ impl Connection {
             },
             cwnd: Cwnd::default(),
             cc,
-            rtt: RttEstimator::new(cx.sysctl.tcp_rto_min_us),
+            rtt: RttEstimator::new(cx.sysctl.tcp_rto_min_us, cx.sysctl.tcp_rto_max_ms),
             recovery: Recovery::new(cx.sysctl.tcp_reordering),
             ecn: None,
             timers: Timers::new(cx.now),

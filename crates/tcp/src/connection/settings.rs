@@ -187,6 +187,10 @@ impl Connection {
             }
             O::TcpKeepintvl(span) => settings.rare_mut().keepintvl = Some(keepalive_span(span)?),
             O::TcpKeepcnt(n) => settings.rare_mut().keepcnt = Some(in_range(n, 1..=127)?),
+            O::TcpRtoMax(span) => {
+                let bounds = Nanos::from_secs(1)..=Nanos::from_secs(120);
+                self.rtt.set_rto_max(in_range(span, bounds)?);
+            }
             O::TcpNotsentLowat(bytes) => {
                 settings.rare_mut().notsent_lowat = (bytes != 0).then_some(bytes);
                 self.wake_writer_if_room(cx);
@@ -301,6 +305,7 @@ impl Connection {
             tcp_keepidle: settings.keepidle(sysctl),
             tcp_keepintvl: settings.keepintvl(sysctl),
             tcp_keepcnt: settings.keepcnt(sysctl),
+            tcp_rto_max: self.rtt.rto_max(),
             tcp_notsent_lowat: lowat.unwrap_or(0),
             tcp_congestion: self.cc.name(),
             so_keepalive: settings.keepalive,

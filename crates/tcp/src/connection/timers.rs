@@ -305,7 +305,7 @@ impl Connection {
             }
             State::SynReceived => fired >= cx.sysctl.tcp_synack_retries,
             _ if user_timeout != Nanos::ZERO => false,
-            _ => stalled >= retries_time(self.retries(cx)),
+            _ => stalled >= retries_time(self.retries(cx), self.rtt.rto_max()),
         }
     }
 
@@ -395,19 +395,22 @@ impl Connection {
 
 /// How long `retries` retransmissions take with the least timeout doubling from each to the next:
 /// counts become times, so that a long RTO does not multiply the user's patience.
-pub(super) fn retries_time(retries: u32) -> Nanos {
+pub(super) fn retries_time(retries: u32, rto_max: Nanos) -> Nanos {
     (0..=retries)
-        .map(|n| Rto::clamped(Rto::MIN * (1u64 << n.min(20))).nanos())
+        .map(|n| (Rto::MIN * (1u64 << n.min(20))).min(rto_max))
         .fold(Nanos::ZERO, |sum, rto| sum + rto)
 }
 
 #[cfg(test)]
 mod tests {
+    use fullsend_units::Nanos;
+
     use super::retries_time;
 
     #[test]
     fn default_patience_is_that_of_linux() {
-        assert_eq!(retries_time(15).as_millis(), 924_600);
-        assert_eq!(retries_time(8).as_millis(), 102_200);
+        let max = Nanos::from_secs(120);
+        assert_eq!(retries_time(15, max).as_millis(), 924_600);
+        assert_eq!(retries_time(8, max).as_millis(), 102_200);
     }
 }

@@ -220,9 +220,11 @@ impl Connection {
             return;
         }
         let squeeze = cx.squeeze();
+        let syns = 1 + self.stats.total_retrans;
         if rcv
             .window
             .update_due(rcv.queue.rcv_nxt(), held, mss, squeeze)
+            && !(self.stats.segs_out <= syns && rcv.window.exceeds_syn())
         {
             rcv.ack.now();
             self.out.any = true;

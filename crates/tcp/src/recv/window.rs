@@ -134,6 +134,11 @@ impl RecvWindow {
         Window(self.limit()).to_wire(WindowScale::ZERO)
     }
 
+    /// A SYN cannot tell how large the window is; what makes it so was not the reader.
+    pub(crate) fn exceeds_syn(&self) -> bool {
+        self.limit() > 0xffff
+    }
+
     /// The most that may wait for the reader.
     #[inline]
     fn limit(&self) -> u32 {

@@ -8,7 +8,7 @@ use super::nagle::{Nagle, small_outstanding};
 use super::small_queue::Handout;
 use super::split::{DeferInput, defers, split_point};
 use crate::Cx;
-use crate::connection::{Connection, Fin, ProbeNow};
+use crate::connection::{Connection, Fin, ProbeNow, State};
 use crate::recovery::Phase;
 
 /// A cork holds a partial segment no longer than this (tcp(7)).
@@ -168,7 +168,10 @@ impl Connection {
     /// Segments that cwnd admits.
     #[inline]
     fn cwnd_room(&self) -> u32 {
-        self.cwnd.cwnd.saturating_sub(self.snd.rtx.in_flight())
+        let in_flight = self.snd.rtx.in_flight();
+        // A Fast Open server's SYN-ACK takes nothing of its text's window.
+        let syn_ack = u32::from(self.state == State::SynReceived);
+        (self.cwnd.cwnd + syn_ack).saturating_sub(in_flight)
     }
 
     #[inline]

@@ -18,7 +18,7 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
         any::<bool>(),
         any::<Option<(u32, u32)>>(),
         prop::collection::vec(any::<(u32, u32)>(), 0..5),
-        prop::option::of(prop::collection::vec(any::<u8>(), 0..17)),
+        prop::option::of((prop::collection::vec(any::<u8>(), 0..17), any::<bool>())),
         prop::option::of((any::<bool>(), prop::collection::vec(0u32..1 << 24, 0..4))),
     );
     (any::<[u32; 3]>(), any::<[u16; 3]>(), 0u16..0x200, options).prop_map(
@@ -37,7 +37,7 @@ fn repr() -> impl Strategy<Value = TcpRepr> {
                 sack: SackBlocks::default(),
                 fastopen: cookie
                     .filter(|_| syn)
-                    .and_then(|cookie| FastopenCookie::new(&cookie)),
+                    .and_then(|(cookie, old)| Some(FastopenCookie::new(&cookie)?.in_form(old))),
                 acc_ecn: None,
             };
             if let Some((ect1, counters)) = acc_ecn {

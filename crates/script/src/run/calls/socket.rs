@@ -44,11 +44,12 @@ impl Runner<'_> {
         if done.is_ok() {
             self.listening = self.target.port(handle);
             // The next SYN is for this one.
-            if self
-                .under_test
-                .is_some_and(|index| self.flows[index].remote_isn.is_none())
-            {
-                self.under_test = None;
+            if let Some(index) = self.under_test {
+                if self.flows[index].remote_isn.is_none() {
+                    self.under_test = None;
+                } else {
+                    self.flows[index].over = true;
+                }
             }
         }
         Ok(done.into())
