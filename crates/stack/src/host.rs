@@ -162,6 +162,9 @@ impl Host {
     pub fn set_sysctl(&mut self, now: Instant, key: &str, value: &str) -> Result<(), SysctlError> {
         self.env.sysctl.set(key, value)?;
         self.tcp_limits_changed(now);
+        if key.ends_with("tcp_fastopen_blackhole_timeout_sec") {
+            self.forget_fastopen_blackholes();
+        }
         Ok(())
     }
 

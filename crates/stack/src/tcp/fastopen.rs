@@ -57,8 +57,21 @@ impl FastopenQueue {
 /// What a peer told, to open the next connection with.
 #[derive(Clone, Copy, Debug)]
 struct Known {
+    /// The request for one as long as the peer has given none.
     cookie: FastopenCookie,
-    mss: u16,
+    mss: Option<u16>,
+    /// The option's older form was tried, too, and is not known either.
+    neither: bool,
+}
+
+impl Known {
+    fn given(cookie: FastopenCookie, mss: u16) -> Self {
+        Self {
+            cookie,
+            mss: Some(mss),
+            neither: false,
+        }
+    }
 }
 
 /// The host's part.
@@ -71,8 +84,8 @@ pub(super) struct Fastopen {
     order: VecDeque<IpAddr>,
     /// Whose handshake is not over: a socket's slot, and its listener.
     children: BTreeMap<u32, ListenerId>,
-    /// Clients do without until then; how often that happened in a row.
-    off_until: Instant,
+    /// When clients last began to do without, and how often that happened in a row.
+    off_at: Instant,
     times_off: u32,
 }
 
@@ -120,14 +133,14 @@ impl Fastopen {
             cookies: BTreeMap::new(),
             order: VecDeque::new(),
             children: BTreeMap::new(),
-            off_until: Instant::ZERO,
+            off_at: Instant::ZERO,
             times_off: 0,
         }
     }
 
-    /// A server gave a cookie.
-    fn keep(&mut self, peer: IpAddr, cookie: FastopenCookie, mss: u16) {
-        if self.cookies.insert(peer, Known { cookie, mss }).is_some() {
+    /// What a server told.
+    fn keep(&mut self, peer: IpAddr, known: Known) {
+        if self.cookies.insert(peer, known).is_some() {
             return;
         }
         self.order.push_back(peer);
@@ -137,24 +150,50 @@ impl Fastopen {
             self.cookies.remove(&oldest);
         }
     }
+
+    /// A server gave none. Linux: it may know the option in the older form; if it does not, either,
+    /// that is not tried again.
+    fn keep_refusal(&mut self, peer: IpAddr, experimental: bool) {
+        let known = self.cookies.get(&peer);
+        if known.is_some_and(|known| known.neither || !known.cookie.is_request()) {
+            return;
+        }
+        let known = Known {
+            cookie: FastopenCookie::REQUEST.in_form(!experimental),
+            mss: None,
+            neither: experimental,
+        };
+        self.keep(peer, known);
+    }
+
+    /// Clients do without.
+    fn is_off(&self, now: Instant, span_s: u32) -> bool {
+        let doublings = self.times_off.saturating_sub(1).min(MAX_DOUBLINGS);
+        let span = Nanos::from_secs(u64::from(span_s) << doublings);
+        span_s > 0 && self.times_off > 0 && now < self.off_at + span
+    }
 }
 
 impl Host {
     /// What a client may do towards `peer`.
     pub(super) fn fastopen_client(&self, now: Instant, peer: IpAddr) -> FastopenClient {
-        let (fastopen, bits) = (&self.tcp.fastopen, self.env.sysctl.tcp_fastopen);
-        if bits & enable::CLIENT == 0 || now < fastopen.off_until {
+        let (fastopen, sysctl) = (&self.tcp.fastopen, &self.env.sysctl);
+        let bits = sysctl.tcp_fastopen;
+        let span = sysctl.tcp_fastopen_blackhole_timeout_sec;
+        if bits & enable::CLIENT == 0 || fastopen.is_off(now, span) {
             return FastopenClient {
                 cookie: None,
                 no_cookie: false,
                 mss: None,
+                on_trial: false,
             };
         }
         let known = fastopen.cookies.get(&peer.to_canonical());
         FastopenClient {
             cookie: Some(known.map_or(FastopenCookie::REQUEST, |known| known.cookie)),
             no_cookie: bits & enable::CLIENT_NO_COOKIE != 0,
-            mss: known.map(|known| known.mss),
+            mss: known.and_then(|known| known.mss),
+            on_trial: fastopen.times_off > 0,
         }
     }
 
@@ -276,7 +315,10 @@ impl Host {
         {
             let peer = socket.key.remote.to_ip();
             match news {
-                FastopenNews::Cookie(cookie, mss) => self.tcp.fastopen.keep(peer, cookie, mss),
+                FastopenNews::Cookie(cookie, mss) => {
+                    self.tcp.fastopen.keep(peer, Known::given(cookie, mss));
+                }
+                FastopenNews::NoCookie(old) => self.tcp.fastopen.keep_refusal(peer, old),
                 FastopenNews::Blackhole => self.fastopen_off(now),
                 FastopenNews::Works => self.tcp.fastopen.times_off = 0,
                 FastopenNews::HandshakeOver(reset) => self.fastopen_over(now, index, reset),
@@ -287,15 +329,18 @@ impl Host {
     /// RFC 7413 4.1.3.1: the path swallows what Fast Open sends, so clients do without for a
     /// while.
     fn fastopen_off(&mut self, now: Instant) {
-        let span = self.env.sysctl.tcp_fastopen_blackhole_timeout_sec;
-        if span == 0 {
+        if self.env.sysctl.tcp_fastopen_blackhole_timeout_sec == 0 {
             return;
         }
         self.env.mib.fastopen_blackhole += 1;
         let fastopen = &mut self.tcp.fastopen;
-        let span = Nanos::from_secs(u64::from(span) << fastopen.times_off.min(MAX_DOUBLINGS));
-        fastopen.times_off += 1;
-        fastopen.off_until = now + span;
+        fastopen.times_off = fastopen.times_off.saturating_add(1);
+        fastopen.off_at = now;
+    }
+
+    /// Linux: to set `tcp_fastopen_blackhole_timeout_sec` is to begin anew.
+    pub(crate) fn forget_fastopen_blackholes(&mut self) {
+        self.tcp.fastopen.times_off = 0;
     }
 
     fn fastopen_over(&mut self, now: Instant, index: u32, reset: bool) {

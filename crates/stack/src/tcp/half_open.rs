@@ -415,7 +415,10 @@ impl Host {
     /// A timeout of the SYN-ACK passes without a repetition.
     fn pass_timeout(&mut self, now: Instant, index: u32) {
         if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
-            let rto_max = self.tcp.listeners.rto_max(request.listener, &self.env.sysctl);
+            let rto_max = self
+                .tcp
+                .listeners
+                .rto_max(request.listener, &self.env.sysctl);
             request.on_silent_timeout(now, rto_max);
             let due = request.due;
             self.tcp.wheel.arm(index, due);
@@ -427,7 +430,10 @@ impl Host {
             return;
         };
         let sent = request.syn_ack_sent();
-        let rto_max = self.tcp.listeners.rto_max(request.listener, &self.env.sysctl);
+        let rto_max = self
+            .tcp
+            .listeners
+            .rto_max(request.listener, &self.env.sysctl);
         request.on_repeat(now, by_timer, rto_max);
         let (key, listener, due) = (request.key, request.listener, request.due);
         let (syn, ecn, iss) = (request.syn.repr(&key), request.syn.ecn, request.iss);

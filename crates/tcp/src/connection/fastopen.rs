@@ -27,6 +27,8 @@ pub struct FastopenClient {
     pub no_cookie: bool,
     /// The peer's MSS as it last said, if that is known.
     pub mss: Option<u16>,
+    /// The host did without for a while, and wants to hear if it works again.
+    pub on_trial: bool,
 }
 
 /// What a host should know of a connection's Fast Open.
@@ -34,9 +36,11 @@ pub struct FastopenClient {
 pub enum FastopenNews {
     /// The peer gave a cookie, and told its MSS.
     Cookie(FastopenCookie, u16),
+    /// The peer was asked for a cookie, in the option's older form or not, and gave none.
+    NoCookie(bool),
     /// The path seems to swallow what Fast Open sends.
     Blackhole,
-    /// A connection opened so received text: the path is good.
+    /// A connection on trial received text: the path is good.
     Works,
     /// A connection that a SYN with text opened is no longer in the handshake; true: as the peer
     /// reset it.
@@ -219,20 +223,20 @@ impl Connection {
         taken.payload
     }
 
+    /// The SYN was larger than the path takes: once more, without text.
+    pub(super) fn fastopen_too_big(&mut self) {
+        if self.fastopen().is_some_and(|f| f.syn_text > 0) {
+            self.out.syn = true;
+            self.out.any = true;
+        }
+    }
+
     /// The peer's SYN-ACK came: its cookie, and what became of our text.
     #[cold]
     pub(super) fn fastopen_syn_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let retransmitted = self.stats.total_retrans > 0;
+        self.hear_cookie(repr, retransmitted);
         let unacked = !self.snd.rtx.is_empty();
-        let Some(fastopen) = self.fastopen_mut() else {
-            return;
-        };
-        let cookie = repr.options.fastopen.filter(|cookie| !cookie.is_request());
-        if let Some(cookie) = cookie.filter(|_| fastopen.used) {
-            let mss = repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get());
-            fastopen.tell(FastopenNews::Cookie(cookie, mss));
-            self.user.wakes.read = true;
-        }
         let Some(fastopen) = self.fastopen_mut().filter(|f| f.syn_text > 0) else {
             return;
         };
@@ -249,6 +253,26 @@ impl Connection {
         cx.mib.fastopen_active_fail += 1;
         // RFC 7413 4.1.3: sent again at once; nothing is known of congestion.
         self.resend_too_big();
+    }
+
+    /// What the host is to remember of the peer.
+    fn hear_cookie(&mut self, repr: &TcpRepr, retransmitted: bool) {
+        let Some(fastopen) = self.fastopen_mut().filter(|f| f.used) else {
+            return;
+        };
+        let asked = fastopen.client.and_then(|client| client.cookie);
+        let news = match (repr.options.fastopen, asked) {
+            (Some(cookie), _) if !cookie.is_request() => {
+                let mss = repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get());
+                FastopenNews::Cookie(cookie, mss)
+            }
+            (None, Some(asked)) if fastopen.syn_text == 0 && !retransmitted => {
+                FastopenNews::NoCookie(asked.is_experimental())
+            }
+            _ => return,
+        };
+        fastopen.tell(news);
+        self.user.wakes.read = true;
     }
 
     /// The handshake is over, whichever way it began.
@@ -275,12 +299,34 @@ impl Connection {
         let reset = self.user.error == Some(TcpError::ConnectionReset);
         self.end_fastopen_child(reset);
         let received = self.stats.data_segs_in > 0;
+        if !received && self.rcv.queue.has_bare_fin() {
+            self.suspect_fastopen();
+        }
         if let Some(fastopen) = self.fastopen_mut()
-            && fastopen.client.is_some()
+            && fastopen.client.is_some_and(|client| client.on_trial)
             && fastopen.used
             && received
         {
             fastopen.tell(FastopenNews::Works);
+            self.user.wakes.read = true;
+        }
+    }
+
+    /// A reset that lies in the window, but not where the peer would place it.
+    #[cold]
+    pub(super) fn fastopen_odd_reset(&mut self) {
+        if self.state == State::Established && self.stats.data_segs_in == 0 {
+            self.suspect_fastopen();
+        }
+    }
+
+    /// RFC 7413 4.1.3.1: what a client sent with its SYN is lost to a box in the path.
+    fn suspect_fastopen(&mut self) {
+        if let Some(fastopen) = self.fastopen_mut()
+            && fastopen.client.is_some()
+            && fastopen.used
+        {
+            fastopen.tell(FastopenNews::Blackhole);
             self.user.wakes.read = true;
         }
     }
@@ -290,13 +336,8 @@ impl Connection {
     pub(super) fn fastopen_timeout(&mut self, gave_up: bool) {
         let timeouts = self.timers.retransmits;
         let suspect = timeouts == BLACKHOLE_TIMEOUTS || (timeouts < BLACKHOLE_TIMEOUTS && gave_up);
-        if let Some(fastopen) = self.fastopen_mut()
-            && fastopen.client.is_some()
-            && fastopen.used
-            && suspect
-        {
-            fastopen.tell(FastopenNews::Blackhole);
-            self.user.wakes.read = true;
+        if suspect {
+            self.suspect_fastopen();
         }
     }
 

@@ -70,6 +70,12 @@ impl Connection {
         }
         let before = self.snd.mss;
         self.sync_mss(cx);
+        if self.state == State::SynSent {
+            // Linux: a SYN that is sent again asks for segments that the path takes both ways.
+            let most = Mss::clamped((mtu - headers).min(0xffff) as u16);
+            self.adv_mss = self.adv_mss.min(most);
+            self.fastopen_too_big();
+        }
         if self.snd.mss < before && self.state.is_synchronized() && !self.snd.rtx.is_empty() {
             self.resend_too_big();
         }

@@ -114,6 +114,9 @@ impl Connection {
                 .window
                 .is_acceptable(rcv_nxt, repr.seq, segment_len(segment))
             {
+                if self.extras.is_some() {
+                    self.fastopen_odd_reset();
+                }
                 self.complain(cx, segment, Complaint::Challenge);
             }
             return false;
@@ -319,7 +322,9 @@ impl Connection {
         if self.ecn.is_some() && len > 0 {
             self.take_ecn_of_text(segment, arrival);
         }
-        self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
+        if len > 0 {
+            self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
+        }
         let segment_len = match segment.gso_size {
             0 => len as u32,
             size => size.into(),

@@ -116,7 +116,9 @@ impl Connection {
         if self.size_is_proven() {
             retries += PROVEN_RETRIES;
         }
-        if cx.sysctl.tcp_mtu_probing < ON_BLACK_HOLE || stalled < retries_time(retries, self.rtt.rto_max()) {
+        if cx.sysctl.tcp_mtu_probing < ON_BLACK_HOLE
+            || stalled < retries_time(retries, self.rtt.rto_max())
+        {
             return;
         }
         let (headers, acked) = (self.headers(), self.stats.bytes_acked);

@@ -303,7 +303,10 @@ impl Connection {
                 let retries = self.settings.syn_retries(cx.sysctl);
                 u32::from(self.timers.retransmits) >= retries + cx.sysctl.tcp_syn_linear_timeouts
             }
-            State::SynReceived => fired >= cx.sysctl.tcp_synack_retries,
+            // Linux: a Fast Open server tries once more, as its user may have the connection.
+            State::SynReceived => {
+                fired >= cx.sysctl.tcp_synack_retries + u32::from(self.is_fastopen_child())
+            }
             _ if user_timeout != Nanos::ZERO => false,
             _ => stalled >= retries_time(self.retries(cx), self.rtt.rto_max()),
         }

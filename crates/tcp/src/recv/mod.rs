@@ -186,6 +186,12 @@ impl RecvQueue {
         self.fin_received
     }
 
+    /// The peer's FIN came, but nothing of what lies before it.
+    pub(crate) fn has_bare_fin(&self) -> bool {
+        let beyond = self.beyond.as_ref();
+        beyond.is_some_and(|b| b.fin_at.is_some() && b.reassembly.is_empty())
+    }
+
     /// Bytes that can be read.
     #[inline]
     pub(crate) fn readable(&self) -> usize {

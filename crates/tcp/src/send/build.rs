@@ -134,10 +134,12 @@ impl Connection {
         cx.mib.out_rsts += 1;
         cx.mib.out_segs += 1;
         let mut options = TcpOptions::default();
+        let mut window = WireWindow::default();
         let (seq, ack, flags) = match reset {
             Reset::At(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
             Reset::Abort => {
                 options.timestamps = self.timestamps(cx);
+                window = self.window_field(cx);
                 (
                     self.snd.nxt,
                     self.rcv.queue.rcv_nxt(),
@@ -152,6 +154,7 @@ impl Connection {
                 seq,
                 ack,
                 flags,
+                window,
                 options,
                 ..TcpRepr::default()
             },

@@ -1,9 +1,10 @@
 use core::net::IpAddr;
 
 use fullsend_tcp::Sysctl;
+use fullsend_units::{Instant, Nanos};
 use fullsend_wire::tcp::FastopenCookie;
 
-use super::{Fastopen, MAX_COOKIES, make_cookie};
+use super::{Fastopen, Known, MAX_COOKIES, make_cookie};
 use crate::demux::Addr;
 use crate::siphash::SipKey;
 
@@ -38,11 +39,42 @@ fn the_oldest_destination_goes_when_there_are_too_many() {
     let cookie = FastopenCookie::new(&[1; 8]).unwrap();
     let peer = |n: u32| IpAddr::from(n.to_be_bytes());
     for n in 0..=MAX_COOKIES as u32 {
-        fastopen.keep(peer(n), cookie, 1460);
-        fastopen.keep(peer(n), cookie, 1400);
+        fastopen.keep(peer(n), Known::given(cookie, 1460));
+        fastopen.keep(peer(n), Known::given(cookie, 1400));
     }
     assert_eq!(fastopen.cookies.len(), MAX_COOKIES);
     assert_eq!(fastopen.order.len(), MAX_COOKIES);
     assert!(!fastopen.cookies.contains_key(&peer(0)));
-    assert_eq!(fastopen.cookies[&peer(1)].mss, 1400);
+    assert_eq!(fastopen.cookies[&peer(1)].mss, Some(1400));
+}
+
+#[test]
+fn both_forms_of_the_option_are_tried_and_then_the_new_one() {
+    let mut fastopen = Fastopen::new(SipKey(1, 2));
+    let peer = IpAddr::from([192, 0, 2, 1]);
+    let mut refuse = |old| {
+        fastopen.keep_refusal(peer, old);
+        fastopen.cookies[&peer].cookie.is_experimental()
+    };
+    assert!(refuse(false));
+    assert!(!refuse(true));
+    assert!(!refuse(false));
+    let cookie = FastopenCookie::new(&[1; 8]).unwrap();
+    fastopen.keep(peer, Known::given(cookie, 1460));
+    fastopen.keep_refusal(peer, false);
+    assert_eq!(fastopen.cookies[&peer].cookie, cookie);
+}
+
+#[test]
+fn each_black_hole_costs_twice_as_long() {
+    let mut fastopen = Fastopen::new(SipKey(1, 2));
+    let at = |s| Instant::ZERO + Nanos::from_secs(s);
+    assert!(!fastopen.is_off(at(0), 10));
+    (fastopen.off_at, fastopen.times_off) = (at(100), 1);
+    assert!(fastopen.is_off(at(109), 10) && !fastopen.is_off(at(110), 10));
+    fastopen.times_off = 3;
+    assert!(fastopen.is_off(at(139), 10) && !fastopen.is_off(at(140), 10));
+    fastopen.times_off = 40;
+    assert!(!fastopen.is_off(at(740), 10));
+    assert!(!fastopen.is_off(at(100), 0));
 }
