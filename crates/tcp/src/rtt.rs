@@ -36,8 +36,8 @@ pub(crate) struct RttEstimator {
     backoff: u8,
     /// `tcp_rto_min_us`.
     rto_min_us: u32,
-    /// `TCP_RTO_MAX_MS`.
-    rto_max: Nanos,
+    /// `TCP_RTO_MAX_MS`, in steps of 2 ms.
+    rto_max_2ms: u16,
 }
 
 impl RttEstimator {
@@ -45,7 +45,7 @@ impl RttEstimator {
     pub(crate) const fn new(rto_min_us: u32, rto_max_ms: u32) -> Self {
         Self {
             rto_min_us,
-            rto_max: Nanos::from_millis(rto_max_ms as u64),
+            rto_max_2ms: (rto_max_ms / 2) as u16,
             srtt: Nanos::ZERO,
             rttvar: Nanos::ZERO,
             min_rtt: WindowedMin::new(),
@@ -87,17 +87,18 @@ impl RttEstimator {
         } else {
             Rto::INITIAL
         };
-        base.doubled(self.backoff, self.rto_max)
+        base.doubled(self.backoff, self.rto_max())
     }
 
     /// RFC 6298 (2.5) allows a maximum of at least 60 s; users may want to know sooner.
+    #[inline]
     pub(crate) fn rto_max(&self) -> Nanos {
-        self.rto_max
+        Nanos::from_millis(2 * u64::from(self.rto_max_2ms))
     }
 
     /// `TCP_RTO_MAX_MS`.
     pub(crate) fn set_rto_max(&mut self, max: Nanos) {
-        self.rto_max = max;
+        self.rto_max_2ms = (max.as_millis() / 2) as u16;
     }
 
     /// `tcp_rto_min_us`: the least that a timeout grants the peer beyond the round trip.
