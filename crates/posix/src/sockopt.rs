@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use fullsend_units::Instant;
 
 use crate::Posix;
-use crate::abi::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use crate::abi::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, TCP_SAVED_SYN};
 use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 
@@ -136,6 +136,9 @@ impl Posix {
         let got = match &mut self.files.get_mut(handle)?.kind {
             Kind::Stream(stream) => match level {
                 SOL_SOCKET => stream.get_socket(&mut self.host, name, value.len()),
+                IPPROTO_TCP if name == TCP_SAVED_SYN => {
+                    stream.saved_syn(&mut self.host, value.len())
+                }
                 IPPROTO_TCP => stream.get_tcp(&mut self.host, now, name),
                 IPPROTO_IP => stream.get_ip(&mut self.host, name),
                 IPPROTO_IPV6 => stream.get_ipv6(&mut self.host, name),

@@ -144,3 +144,43 @@ fn clients_need_leave() {
     let set = net.set(client, TCP_FASTOPEN_CONNECT, 1);
     assert_eq!(set, Err(Errno::EOPNOTSUPP));
 }
+
+#[test]
+fn a_server_may_look_at_the_syn_of_its_client() {
+    let mut net = Net::new("3");
+    net.learn_cookie();
+    let get = |net: &mut Net, handle, room: usize| {
+        let mut value = vec![0; room];
+        let len = net
+            .posix
+            .getsockopt(net.now, handle, IPPROTO_TCP, TCP_SAVED_SYN, &mut value)?;
+        value.truncate(len);
+        Ok::<_, Errno>(value)
+    };
+    let listener = net.listener;
+    assert_eq!(net.set(listener, TCP_SAVE_SYN, 3), Err(Errno::EINVAL));
+    assert_eq!(net.set(listener, TCP_SAVE_SYN, 1), Ok(()));
+    assert_eq!(get(&mut net, listener, 100), Ok(Vec::new()));
+    // Opened by its SYN, and by a handshake.
+    for opens in [true, false] {
+        let client = net.client();
+        if opens {
+            assert_eq!(net.send_opening(client, b"request"), Ok(7));
+        } else {
+            let (now, to) = (net.now, net.addr);
+            let connecting = net.posix.connect(now, client, to);
+            assert_eq!(connecting, Err(Errno::EINPROGRESS));
+        }
+        net.run();
+        let server = net.accept();
+        assert_eq!(get(&mut net, server, 39), Err(Errno::EINVAL), "{opens}");
+        let syn = get(&mut net, server, 100).unwrap();
+        // The IP header, and TCP's with all of its options.
+        assert_eq!(syn[0], 0x45);
+        assert_eq!(syn[20 + 2..20 + 4], 80_u16.to_be_bytes());
+        assert_eq!(syn[20 + 13] & 0x3f, 0x02, "SYN");
+        assert_eq!(syn.len(), 20 + usize::from(syn[20 + 12] >> 4) * 4);
+        assert_eq!(get(&mut net, server, 100), Ok(Vec::new()), "told once");
+        assert_eq!(get(&mut net, client, 100), Ok(Vec::new()));
+    }
+}

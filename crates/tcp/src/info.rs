@@ -124,6 +124,8 @@ const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
 /// Text in the SYN was acknowledged.
 const OPT_SYN_DATA: u8 = 32;
+/// Opened by a SYN with a cookie, or where none was needed.
+const OPT_TFO_CHILD: u8 = 128;
 const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 
@@ -160,6 +162,10 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
             | flag(c.agreed.sack, OPT_SACK)
             | flag(c.agreed.window_scale, OPT_WSCALE)
             | flag(c.fastopen().is_some_and(|f| f.syn_text_taken), OPT_SYN_DATA)
+            | flag(
+                c.fastopen().is_some_and(|f| f.opened_at_once),
+                OPT_TFO_CHILD,
+            )
             | flag(c.ecn.is_some(), OPT_ECN)
             | flag(c.ecn.as_ref().is_some_and(|e| e.is_seen()), OPT_ECN_SEEN),
         tcpi_snd_wscale: snd.scale.shift(),

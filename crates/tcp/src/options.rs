@@ -74,6 +74,8 @@ pub enum SocketOption {
     TcpFastopen(u32),
     TcpFastopenKey(FastopenKeys),
     TcpFastopenNoCookie(bool),
+    /// Keep the headers of the SYNs that connections begin with.
+    TcpSaveSyn(bool),
     /// How long an orphan stays in FIN-WAIT-2; zero: the sysctl decides; `None`: not at all.
     TcpLinger2(Option<Nanos>),
     /// Bytes; 0: none.

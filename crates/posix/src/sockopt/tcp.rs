@@ -12,7 +12,8 @@ use crate::abi::{
     TCP_CC_INFO, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT,
     TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INFO, TCP_INQ, TCP_IS_MPTCP, TCP_KEEPCNT,
     TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT,
-    TCP_QUICKACK, TCP_RTO_MAX_MS, TCP_SYNCNT, TCP_TIMESTAMP, TCP_USER_TIMEOUT, TCP_WINDOW_CLAMP,
+    TCP_QUICKACK, TCP_RTO_MAX_MS, TCP_SAVE_SYN, TCP_SYNCNT, TCP_TIMESTAMP, TCP_USER_TIMEOUT,
+    TCP_WINDOW_CLAMP,
 };
 use crate::errno::{Errno, Result};
 use crate::stream::{Core, Stream, may_fastopen};
@@ -106,6 +107,8 @@ impl Stream {
                 O::TcpUserTimeout(Nanos::from_millis(int_in(value, 0..=i32::MAX)? as u64))
             }
             TCP_NOTSENT_LOWAT => O::TcpNotsentLowat(int(value)? as u32),
+            // 2 would have the link's header, too; there is none.
+            TCP_SAVE_SYN => O::TcpSaveSyn(int_in(value, 0..=2)? != 0),
             TCP_RTO_MAX_MS => {
                 O::TcpRtoMax(Nanos::from_millis(int_in(value, 1000..=120_000)? as u64))
             }
@@ -288,6 +291,13 @@ impl Stream {
                 .unwrap_or(false)
                 .into(),
             TCP_FASTOPEN_CONNECT => self.fastopen_connect.into(),
+            TCP_SAVE_SYN => self
+                .find(|o| match *o {
+                    SocketOption::TcpSaveSyn(on) => Some(on),
+                    _ => None,
+                })
+                .unwrap_or(false)
+                .into(),
             TCP_FASTOPEN_KEY => {
                 let keys = self.find(|o| match *o {
                     SocketOption::TcpFastopenKey(keys) => Some(keys),
@@ -315,6 +325,19 @@ impl Stream {
                 })
                 .unwrap_or(MSS_DEFAULT),
         }
+    }
+
+    /// `TCP_SAVED_SYN`: told once; EINVAL, and kept, if there is not room for all of it.
+    pub(crate) fn saved_syn(&self, host: &mut Host, room: usize) -> Result<Value> {
+        let Core::Connection(id) = self.core else {
+            return Ok(Value::Bytes(Vec::new()));
+        };
+        if host.tcp_saved_syn(id).is_some_and(|syn| syn.len() > room) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Value::Bytes(
+            host.tcp_take_saved_syn(id).unwrap_or_default(),
+        ))
     }
 
     fn tcp_info(&self, host: &mut Host, now: Instant) -> Vec<u8> {

@@ -16,6 +16,7 @@ const fn is_listeners(option: &SocketOption) -> bool {
         SocketOption::TcpFastopen(_)
             | SocketOption::TcpFastopenKey(_)
             | SocketOption::TcpDeferAccept(_)
+            | SocketOption::TcpSaveSyn(_)
     )
 }
 

@@ -34,7 +34,7 @@ impl Host {
         now: Instant,
         id: ListenerId,
         key: &FlowKey,
-        segment: &mut SegmentIn,
+        (segment, headers): (&mut SegmentIn, &[u8]),
         reuse: bool,
     ) {
         let syn = segment.repr;
@@ -74,6 +74,7 @@ impl Host {
         if let Opening::Ordinary(cookie) = self.try_fastopen(now, index, key, segment) {
             self.open_half(now, index, key, (&syn, segment.ecn), cookie);
         }
+        self.save_syn(index, key, headers);
     }
 
     /// Answers a SYN and remembers it.

@@ -40,12 +40,18 @@ impl Host {
             Some(Target::TimeWait(index)) => {
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
                 if self.time_wait_input(now, index, &segment) {
-                    self.new_flow(now, ip, &key, &mut segment, true);
+                    self.new_flow(now, ip, &key, (&mut segment, packet.network_header()), true);
                 }
             }
             None => {
                 self.env.mib.in_segs += u64::from(segment.gso_segs);
-                self.new_flow(now, ip, &key, &mut segment, false);
+                self.new_flow(
+                    now,
+                    ip,
+                    &key,
+                    (&mut segment, packet.network_header()),
+                    false,
+                );
             }
         }
     }
@@ -107,7 +113,7 @@ impl Host {
         now: Instant,
         ip: &IpMeta,
         key: &FlowKey,
-        segment: &mut SegmentIn,
+        (segment, headers): (&mut SegmentIn, &[u8]),
         reuse: bool,
     ) {
         let (src, dst) = (ip.src.to_ip(), ip.dst.to_ip());
@@ -123,7 +129,7 @@ impl Host {
         let listener = self.tcp.listeners.find(key, ours);
         match listener {
             Some(listener) if is_syn(repr) => {
-                self.listen_input(now, listener, key, segment, reuse);
+                self.listen_input(now, listener, key, (segment, headers), reuse);
             }
             // RFC 9293 3.10.7.2: what is neither SYN nor ACK nor RST is dropped in LISTEN.
             Some(_) if !repr.flags.intersects(TcpFlags::ACK.union(TcpFlags::RST)) => {}

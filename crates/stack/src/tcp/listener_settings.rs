@@ -21,6 +21,8 @@ pub(super) struct ListenerSettings {
     pub(super) fastopen_keys: Option<FastopenKeys>,
     /// `TCP_FASTOPEN_NO_COOKIE`.
     pub(super) fastopen_no_cookie: bool,
+    /// `TCP_SAVE_SYN`.
+    pub(super) save_syn: bool,
     /// `TCP_RTO_MAX_MS`; `None`: the host's.
     rto_max: Option<Nanos>,
     /// What connections begin with, one of each kind.
@@ -58,6 +60,7 @@ impl Host {
             O::TcpFastopen(qlen) => settings.fastopen_qlen = qlen,
             O::TcpFastopenKey(keys) => settings.fastopen_keys = Some(keys),
             O::TcpFastopenNoCookie(on) => settings.fastopen_no_cookie = on,
+            O::TcpSaveSyn(on) => settings.save_syn = on,
             other => {
                 if let O::TcpRtoMax(span) = other {
                     settings.rto_max = Some(span);

@@ -15,6 +15,7 @@ mod pending;
 mod ports;
 mod request;
 mod reset;
+mod saved_syn;
 mod settle;
 mod socket;
 mod socket_calls;
@@ -22,6 +23,8 @@ mod sockstat;
 mod time_wait;
 mod watch;
 
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use fullsend_tcp::Sysctl;
@@ -64,6 +67,8 @@ pub(crate) struct Tcp {
     timestamp_key: SipKey,
     flow_label_key: SipKey,
     fastopen: Fastopen,
+    /// Headers of SYNs that users asked to keep, by slot of `table`.
+    saved_syns: BTreeMap<u32, Vec<u8>>,
     resets: TokenBucket,
     /// Connections whose user let go.
     orphans: usize,
@@ -87,6 +92,7 @@ impl Tcp {
             fastopen: Fastopen::new(flow_label_key),
             timestamp_key,
             flow_label_key,
+            saved_syns: BTreeMap::new(),
             resets: TokenBucket::default(),
             orphans: 0,
         }

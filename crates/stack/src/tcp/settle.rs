@@ -117,6 +117,7 @@ impl Host {
             return;
         };
         self.tcp.wheel.disarm(index);
+        self.tcp.saved_syns.remove(&index);
         if !matches!(&entry, Entry::Conn(socket) if !socket.reachable) {
             self.tcp.flows.remove(entry.key(), Target::Socket(index));
         }

@@ -72,6 +72,8 @@ pub(crate) struct Fastopen {
     pub(crate) fail: FastopenFail,
     /// A server's: opened by a SYN with a cookie; its handshake is not over.
     child: bool,
+    /// The same, whether it is over or not.
+    pub(crate) opened_at_once: bool,
     /// For the first SYN-ACK.
     syn_ack_cookie: Option<FastopenCookie>,
     news: [Option<FastopenNews>; 2],
@@ -346,6 +348,7 @@ impl Connection {
     pub fn open_at_once(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr, text: Chain) {
         let fastopen = self.extras_mut().fastopen.get_or_insert_default();
         fastopen.child = true;
+        fastopen.opened_at_once = true;
         fastopen.syn_text_taken = !text.is_empty();
         self.take_text_of_syn(cx, syn.seq + 1, text);
     }

@@ -249,6 +249,10 @@ impl Connection {
             self.suspect_black_hole(cx);
             self.enter_loss(cx);
         } else {
+            // RFC 6298 5.7: what a Fast Open server sent behind its SYN-ACK is lost, too.
+            if self.timers.retransmits == 1 && self.is_fastopen_child() {
+                self.enter_loss(cx);
+            }
             self.out.syn = true;
         }
         self.timers.retransmits = self.timers.retransmits.saturating_add(1);

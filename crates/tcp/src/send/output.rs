@@ -62,10 +62,15 @@ impl Connection {
         if syn.is_some() {
             return syn;
         }
-        let draft = if self.state == State::SynReceived && self.is_fastopen_child() {
-            self.next_draft(cx)
+        // Nothing but the SYN-ACK is sent again before it is acknowledged.
+        let text = if self.state == State::SynReceived && self.is_fastopen_child() {
+            self.new_text(cx)
         } else {
-            self.due_ack(cx)
+            None
+        };
+        let draft = match text {
+            Some(grant) => Some(self.send_text(cx, &grant)),
+            None => self.due_ack(cx),
         };
         draft.map(|draft| self.build(cx, draft))
     }
