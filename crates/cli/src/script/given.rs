@@ -1,5 +1,8 @@
 //! What the command line says over what a script does: names, and settings.
 
+use std::convert::Infallible;
+use std::str::FromStr;
+
 use clap::Args;
 use fullsend_script::{Family, Pos, script::Setting};
 
@@ -11,22 +14,22 @@ pub(super) struct Given {
     #[arg(short = 'D', long = "define", value_name = "[FAMILY:]NAME=VALUE", value_parser = definition)]
     names: Vec<Scoped<(String, String)>>,
     /// The stack's address.
-    #[arg(long = "local_ip", value_name = "ADDRESS", value_parser = scoped)]
+    #[arg(long = "local_ip", value_name = "ADDRESS")]
     local_ip: Vec<Scoped<String>>,
     /// The remote end's address.
-    #[arg(long = "remote_ip", value_name = "ADDRESS", value_parser = scoped)]
+    #[arg(long = "remote_ip", value_name = "ADDRESS")]
     remote_ip: Vec<Scoped<String>>,
     /// The mask of the stack's network.
-    #[arg(long = "netmask_ip", value_name = "MASK", value_parser = scoped)]
+    #[arg(long = "netmask_ip", value_name = "MASK")]
     netmask_ip: Vec<Scoped<String>>,
     /// Without effect: the device has no neighbours.
-    #[arg(long = "gateway_ip", value_name = "ADDRESS", value_parser = scoped)]
+    #[arg(long = "gateway_ip", value_name = "ADDRESS")]
     gateway_ip: Vec<Scoped<String>>,
     /// The device's MTU in bytes.
-    #[arg(long = "mtu", value_name = "BYTES", value_parser = scoped)]
+    #[arg(long = "mtu", value_name = "BYTES")]
     mtu: Vec<Scoped<String>>,
     /// By how much a time may be missed, in microseconds.
-    #[arg(long = "tolerance_usecs", value_name = "USECS", value_parser = scoped)]
+    #[arg(long = "tolerance_usecs", value_name = "USECS")]
     tolerance_usecs: Vec<Scoped<String>>,
 }
 
@@ -37,19 +40,31 @@ struct Scoped<T> {
     value: T,
 }
 
-fn scoped(text: &str) -> Result<Scoped<String>, String> {
-    let scope = Family::ALL.into_iter().find_map(|family| {
-        let value = text.strip_prefix(family.name())?.strip_prefix(':')?;
-        Some((family, value))
-    });
-    Ok(Scoped {
-        only: scope.map(|(family, _)| family),
-        value: scope.map_or(text, |(_, value)| value).to_owned(),
-    })
+impl<'a> Scoped<&'a str> {
+    fn new(text: &'a str) -> Self {
+        let scope = Family::ALL.into_iter().find_map(|family| {
+            let value = text.strip_prefix(family.name())?.strip_prefix(':')?;
+            Some((family, value))
+        });
+        Self {
+            only: scope.map(|(family, _)| family),
+            value: scope.map_or(text, |(_, value)| value),
+        }
+    }
+}
+
+impl FromStr for Scoped<String> {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let Scoped { only, value } = Scoped::new(text);
+        let value = value.to_owned();
+        Ok(Self { only, value })
+    }
 }
 
 fn definition(text: &str) -> Result<Scoped<(String, String)>, String> {
-    let Scoped { only, value } = scoped(text)?;
+    let Scoped { only, value } = Scoped::new(text);
     let (name, value) = value.split_once('=').ok_or("expected NAME=VALUE")?;
     let value = (name.to_owned(), value.to_owned());
     Ok(Scoped { only, value })
