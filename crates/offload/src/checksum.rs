@@ -20,12 +20,13 @@ pub(crate) const fn field(protocol: u8) -> Option<usize> {
 /// `network`. `len` counts transport header and payload.
 #[inline]
 pub(crate) fn pseudo(header: &[u8], network: usize, v6: bool, protocol: u8, len: usize) -> Sum {
+    // Each of a length that the compiler knows.
     let addresses = if v6 {
-        &header[network + 8..network + 40]
+        sum(&header[network + 8..network + 40])
     } else {
-        &header[network + 12..network + 20]
+        sum(&header[network + 12..network + 20])
     };
-    sum(addresses) + Sum::dword(len as u32) + Sum::word(u16::from(protocol))
+    addresses + Sum::dword(len as u32) + Sum::word(u16::from(protocol))
 }
 
 /// The sum over a chain, appended to `start` at an even offset.
@@ -106,7 +107,7 @@ pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
 }
 
 /// The innermost transport checksum is right.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn is_right(front: &[u8], rest: &[Slice], layers: &Layers, v6: bool) -> bool {
     let transport = usize::from(layers.transport);
     let upper = &front[transport..];

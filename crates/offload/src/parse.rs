@@ -454,7 +454,7 @@ impl Packet {
     }
 
     /// The pieces behind the front.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn rest(&self) -> &[Slice] {
         let slices = self.payload.slices();
         if self.header.is_empty() {

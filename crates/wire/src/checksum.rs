@@ -27,7 +27,7 @@ pub struct Sum(
 );
 
 /// Sums `bytes`; an odd last byte counts as the high half of a word (RFC 1071 4.1).
-#[inline]
+#[inline(always)]
 pub fn sum(bytes: &[u8]) -> Sum {
     Sum(kernel::sum(bytes))
 }

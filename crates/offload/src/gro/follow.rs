@@ -76,21 +76,12 @@ impl Gro {
         let joining = match held.control.shape {
             Shape::V4 => held.followed_by::<20, _>(kept, packet, front, OneId::new),
             Shape::V6 | Shape::V6Ext => held.followed_by::<40, _>(kept, packet, front, |_| NoId),
-            Shape::Tcp | Shape::Udp | Shape::Unread => return self.follow_any(at, kept, packet),
+            Shape::Tcp | Shape::Udp | Shape::Unread => {
+                let joining = held.followed_by_any(kept, packet, front).ok_or(None)?;
+                self.join(at, joining, kept, packet);
+                return Ok(());
+            }
         };
-        self.join(at, joining.ok_or(None)?, kept, packet);
-        Ok(())
-    }
-
-    /// Tunnels and UDP.
-    #[inline(never)]
-    fn follow_any(
-        &mut self,
-        at: At,
-        kept: &mut [Packet],
-        packet: &mut Packet,
-    ) -> Result<(), Option<Absent>> {
-        let joining = self.table.held(at).followed_by_any(kept, packet);
         self.join(at, joining.ok_or(None)?, kept, packet);
         Ok(())
     }
@@ -151,8 +142,8 @@ impl Held {
     }
 
     /// The same of tunnels and UDP.
-    fn followed_by_any(&self, kept: &[Packet], packet: &Packet) -> Option<Joining> {
-        let front = packet.front();
+    #[inline(never)]
+    fn followed_by_any(&self, kept: &[Packet], packet: &Packet, front: &[u8]) -> Option<Joining> {
         let head = &kept[self.place()];
         let layers = &head.layers;
         let header = self.header_of(packet, front)?;

@@ -176,7 +176,8 @@ pub(super) fn continues_any(front: &[u8], total: usize, head: &[u8], layers: &La
     let is_network = |start: usize, end: usize, v6| {
         let (mine, heads) = (&front[start..end], &head[start..end]);
         if v6 {
-            ipv6(mine, heads, total - start) && words(&mine[40..], &heads[40..])
+            ipv6(mine, heads, total - start)
+                && (mine.len() == 40 || words(&mine[40..], &heads[40..]))
         } else {
             ipv4(mine, heads, total - start, sum_of_varying)
         }

@@ -13,6 +13,7 @@ use crate::{Checksum, Encap, GsoKind, Link, Offload, Packet, segment};
 
 mod acc_ecn;
 mod datagrams;
+mod limits;
 mod roundtrip;
 mod rules;
 mod tunnels;

@@ -9,7 +9,7 @@ use super::add;
 /// Below this, a word at a time beats going to the wide loop.
 const WIDE_FROM: usize = 128;
 
-#[inline]
+#[inline(always)]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     if bytes.len() < WIDE_FROM {
         small(bytes)

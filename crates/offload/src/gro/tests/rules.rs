@@ -369,49 +369,6 @@ fn a_checksum_that_need_not_be_verified_is_not() {
 }
 
 #[test]
-fn a_super_segment_stays_below_the_limit() {
-    for tcp in both() {
-        let header = if tcp.v6 { 72 } else { 52 };
-        let options = Tcp {
-            options: vec![1; 12],
-            ..tcp.clone()
-        };
-        let run = options.run(50, 1448);
-        let fit = (65_535 - header) / 1448;
-        let expected = alloc::format!(
-            "{}/1448*{fit} {}/1448*{}",
-            fit * 1448,
-            (50 - fit) * 1448,
-            50 - fit
-        );
-        assert_eq!(trace(&run), expected);
-    }
-    // 52 bytes of header and a payload of 1000 more would be the limit itself.
-    let mut gro = engine_with(3052);
-    let run = Tcp::default().run(4, 1000);
-    let out = poll(&mut gro, run.iter().map(Tcp::packet));
-    assert_eq!(show(&out), "2000/1000*2 2000/1000*2");
-}
-
-#[test]
-fn a_receiver_of_more_than_64k_gets_a_length_of_zero() {
-    for tcp in both() {
-        let mut gro = engine_with(200_000);
-        let run = tcp.run(100, 1000);
-        let out = poll(&mut gro, run.iter().map(Tcp::packet));
-        assert_eq!(show(&out), "100000/1000*100");
-        let at = if tcp.v6 { 4 } else { 2 };
-        assert_eq!(out[0].network_header()[at..at + 2], [0, 0]);
-        let mut again = Vec::new();
-        segment(out[0].clone(), &mut again);
-        let frames: Vec<_> = again.iter().map(Packet::to_bytes).collect();
-        assert_eq!(frames, run.iter().map(Tcp::frame).collect::<Vec<_>>());
-        // Across a link in this process it is parsed by its own length.
-        assert_eq!(show(&poll(&mut gro, out)), "100000/1000*100");
-    }
-}
-
-#[test]
 fn a_full_bucket_completes_its_oldest() {
     for tcp in shapes() {
         // Nine flows of one bucket, two packets of each: the first of them is not held any more
@@ -444,6 +401,36 @@ fn a_full_bucket_completes_its_oldest() {
         assert_eq!(show(&poll(&mut engine(), packets(&ports[..8]))), joined);
         let apart = ["1000"; 18].join(" ");
         assert_eq!(show(&poll(&mut engine(), packets(&ports))), apart);
+    }
+}
+
+#[test]
+fn who_does_not_know_the_seed_cannot_fill_a_bucket() {
+    for tcp in both() {
+        let of = |port| Tcp {
+            port,
+            ..tcp.clone()
+        };
+        let hash = |port: u16, gro: &Gro| {
+            let mut packet = of(port).packet();
+            packet.parse(Link::Ip).unwrap();
+            Layout::of(&packet.layers)
+                .hash(&packet.header, &gro.keys)
+                .unwrap()
+        };
+        let known = engine();
+        let crowd = |port: &u16| hash(*port, &known) % 64 == hash(1, &known) % 64;
+        let ports: Vec<u16> = (1..).filter(crowd).take(64).collect();
+        let config = GroConfig::new(Link::Ip);
+        let merged = [0, 0x1234_5678_9abc_def0].map(|seed| {
+            let mut gro = Gro::with_seed(config, seed);
+            let runs: Vec<_> = ports.iter().map(|port| of(*port).run(2, 1000)).collect();
+            let nth = |n: usize| runs.iter().map(move |run| run[n].packet());
+            poll(&mut gro, nth(0).chain(nth(1)));
+            gro.stats().merged
+        });
+        assert_eq!(merged[0], 0);
+        assert!(merged[1] > 48, "{merged:?}");
     }
 }
 

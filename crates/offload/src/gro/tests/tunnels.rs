@@ -209,18 +209,6 @@ fn tunnels_not_asked_for_are_protocols_like_others() {
 }
 
 #[test]
-fn super_segments_stay_below_64k_whatever_the_receiver_takes() {
-    for (tcp, _) in tunnelled() {
-        let run = tcp.run(100, 1448);
-        let out = poll(&mut engine_with(300_000), run.iter().map(Tcp::packet));
-        let fit = (65_535 - header_len(&tcp)) / 1448;
-        assert_eq!(out.len(), 100_usize.div_ceil(fit));
-        assert!(out.iter().all(|p| p.len() < 65_536));
-        assert_restored(&out, &run, &tcp);
-    }
-}
-
-#[test]
 fn super_segments_in_tunnels_join_again() {
     for (tcp, _) in tunnelled() {
         let run = tcp.run(8, 1000);

@@ -1,0 +1,102 @@
+//! How long a super-segment gets: the limit of 64 KiB, or another, plain and in every tunnel.
+
+use super::*;
+
+/// Every shape of headers, with TCP and with UDP.
+fn all() -> impl Iterator<Item = Tcp> {
+    let with = |udp| shapes().into_iter().map(move |tcp| Tcp { udp, ..tcp });
+    with(false).chain(with(true))
+}
+
+/// What comes out of an engine with this limit, and that it is cut to what went in.
+fn outcome(max_size: u32, tcp: &Tcp, lens: &[usize]) -> String {
+    let run = in_a_row(tcp, lens);
+    let out = poll(&mut engine_with(max_size), run.iter().map(Tcp::packet));
+    assert_restored(&out, &run, tcp);
+    show(&out)
+}
+
+#[test]
+fn a_super_segment_stays_below_64k_to_the_byte() {
+    for tcp in all() {
+        let room = 65_535 - header_len(&tcp);
+        let full = room / 1448;
+        let mut lens = vec![1448; full];
+        let whole = full * 1448;
+        // A last one fills it to 65,535 bytes.
+        lens.push(room - whole);
+        let joined = alloc::format!("{room}/1448*{}", full + 1);
+        assert_eq!(outcome(65_536, &tcp, &lens), joined, "{tcp:?}");
+        // One more byte would make it 65,536.
+        lens[full] += 1;
+        let apart = alloc::format!("{whole}/1448*{full} {}", lens[full]);
+        assert_eq!(outcome(65_536, &tcp, &lens), apart, "{tcp:?}");
+    }
+}
+
+#[test]
+fn the_next_packet_begins_another() {
+    for tcp in all() {
+        let fit = (65_535 - header_len(&tcp)) / 1448;
+        let rest = 50 - fit;
+        let two = alloc::format!("{}/1448*{fit} {}/1448*{rest}", fit * 1448, rest * 1448);
+        assert_eq!(outcome(65_536, &tcp, &[1448; 50]), two, "{tcp:?}");
+    }
+}
+
+#[test]
+fn a_lower_limit_holds_to_the_byte() {
+    for tcp in all() {
+        let three = header_len(&tcp) as u32 + 3000;
+        let lens = [1000; 4];
+        assert_eq!(outcome(three + 1, &tcp, &lens), "3000/1000*3 1000");
+        assert_eq!(outcome(three, &tcp, &lens), "2000/1000*2 2000/1000*2");
+    }
+}
+
+#[test]
+fn only_tcp_without_a_tunnel_grows_beyond_64k() {
+    for tcp in all() {
+        let run = tcp.run(60, 1448);
+        let out = poll(&mut engine_with(300_000), run.iter().map(Tcp::packet));
+        let grows = tcp.outer.is_none() && !tcp.udp;
+        assert_eq!(out.len(), if grows { 1 } else { 2 }, "{tcp:?}");
+        assert!(grows || out.iter().all(|p| p.len() < 65_536));
+        assert_restored(&out, &run, &tcp);
+    }
+}
+
+#[test]
+fn link_headers_do_not_count() {
+    for tcp in both() {
+        let tcp = Tcp {
+            link: Link::Ethernet,
+            vlan: Some(5),
+            ..tcp
+        };
+        let mut gro = Gro::new(GroConfig {
+            max_size: (header_len(&tcp) - 18 + 3001) as u32,
+            ..GroConfig::new(Link::Ethernet)
+        });
+        let out = poll(&mut gro, tcp.run(4, 1000).iter().map(Tcp::packet));
+        assert_eq!(show(&out), "3000/1000*3 1000");
+    }
+}
+
+#[test]
+fn a_receiver_of_more_than_64k_gets_a_length_of_zero() {
+    for tcp in both() {
+        let mut gro = engine_with(200_000);
+        let run = tcp.run(100, 1000);
+        let out = poll(&mut gro, run.iter().map(Tcp::packet));
+        assert_eq!(show(&out), "100000/1000*100");
+        let at = if tcp.v6 { 4 } else { 2 };
+        assert_eq!(out[0].network_header()[at..at + 2], [0, 0]);
+        let mut again = Vec::new();
+        segment(out[0].clone(), &mut again);
+        let frames: Vec<_> = again.iter().map(Packet::to_bytes).collect();
+        assert_eq!(frames, run.iter().map(Tcp::frame).collect::<Vec<_>>());
+        // Across a link in this process it is parsed by its own length.
+        assert_eq!(show(&poll(&mut gro, out)), "100000/1000*100");
+    }
+}
