@@ -28,7 +28,14 @@ const SEGMENTS: usize = 44;
 const ROUNDS: usize = 30;
 
 /// Flows in turn, and packets of one device poll.
-const ROWS: [(usize, usize); 5] = [(1, 352), (8, 352), (1000, 4000), (1000, 256), (1000, 64)];
+const ROWS: [(usize, usize); 6] = [
+    (1, 352),
+    (8, 352),
+    (1, 4000),
+    (1000, 4000),
+    (1000, 256),
+    (1000, 64),
+];
 
 /// The frames of all flows, each in memory behind the one that comes before it.
 fn frames(shape: Shape, in_turn: usize) -> Vec<Slice> {
