@@ -85,6 +85,9 @@ pub enum SocketOption {
     /// The hop limit of IPv6, too; `None`: the default.
     IpTtl(Option<u8>),
     IpMtuDiscover(MtuDiscover),
+    /// What ICMP tells of a connection that stands is an error at once, for the next call, and not
+    /// only once the connection has timed out. It goes on all the same.
+    IpRecverr(bool),
     /// Kept for the user; nothing here looks at it.
     SoMark(u32),
     /// Kept for the user; nothing here looks at it.
@@ -159,6 +162,7 @@ pub struct SocketOptions {
     /// `None`: the default.
     pub ip_ttl: Option<u8>,
     pub ip_mtu_discover: MtuDiscover,
+    pub ip_recverr: bool,
     /// `IP_MTU`: bytes of the largest packet that the path is known to carry.
     pub ip_mtu: u32,
     pub so_mark: u32,

@@ -39,9 +39,6 @@ impl IpOptions {
     /// Sets what only is kept here; `None` when the option is none of those.
     pub(crate) fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
-            // ICMP errors are told by SO_ERROR alone.
-            IP_RECVERR if number(value)? != 0 => return Err(Errno::ENOPROTOOPT),
-            IP_RECVERR => {}
             IP_FREEBIND if value.is_empty() => return Err(Errno::EINVAL),
             IP_FREEBIND => self.freebind = number(value)? != 0,
             IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port = number(value)? != 0,
@@ -52,7 +49,6 @@ impl IpOptions {
 
     pub(crate) fn get_ip(&self, name: i32) -> Option<Value> {
         Some(Value::Small(i32::from(match name {
-            IP_RECVERR => false,
             IP_FREEBIND => self.freebind,
             IP_BIND_ADDRESS_NO_PORT => self.bind_address_no_port,
             _ => return None,
@@ -62,8 +58,6 @@ impl IpOptions {
     /// Sets what only is kept here; `None` when the option is none of those.
     pub(crate) fn set_ipv6(&mut self, name: i32, value: &[u8], bound: bool) -> Result<Option<()>> {
         match name {
-            IPV6_RECVERR if int(value)? != 0 => return Err(Errno::ENOPROTOOPT),
-            IPV6_RECVERR => {}
             IPV6_FREEBIND => self.freebind = int(value)? != 0,
             IPV6_V6ONLY if bound => return Err(Errno::EINVAL),
             IPV6_V6ONLY => self.v6only = int(value)? != 0,
@@ -74,7 +68,6 @@ impl IpOptions {
 
     pub(crate) fn get_ipv6(&self, name: i32) -> Option<Value> {
         Some(match name {
-            IPV6_RECVERR => false.into(),
             IPV6_FREEBIND => self.freebind.into(),
             IPV6_V6ONLY => self.v6only.into(),
             _ => return None,
@@ -136,6 +129,7 @@ impl Stream {
             IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
             IP_TTL => SocketOption::IpTtl(byte_or_default(number(value)?, 1)?),
             IP_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(number(value)?)?),
+            IP_RECVERR => SocketOption::IpRecverr(number(value)? != 0),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         self.set_option(host, now, option)
@@ -152,6 +146,7 @@ impl Stream {
                 ttl.unwrap_or(DEFAULT_TTL).into()
             }
             IP_MTU_DISCOVER => self.mtu_discover(host),
+            IP_RECVERR => setting!(self, host, ip_recverr, IpRecverr, false).into(),
             IP_MTU => self.live(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
             _ => return Err(Errno::ENOPROTOOPT),
         }))
@@ -196,6 +191,8 @@ impl Stream {
                 SocketOption::IpTtl(hops)
             }
             IPV6_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(int(value)?)?),
+            // One switch for both families of a stream's packets.
+            IPV6_RECVERR => SocketOption::IpRecverr(int(value)? != 0),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         self.set_option(host, now, option)
@@ -215,6 +212,7 @@ impl Stream {
                 hops.unwrap_or(DEFAULT_TTL).into()
             }
             IPV6_MTU_DISCOVER => self.mtu_discover(host),
+            IPV6_RECVERR => setting!(self, host, ip_recverr, IpRecverr, false).into(),
             IPV6_MTU => self.live(host).ok_or(Errno::ENOTCONN)?.ip_mtu as i32,
             _ => return Err(Errno::ENOPROTOOPT),
         }))

@@ -39,6 +39,11 @@ impl Connection {
                 self.charge(cx);
             }
             IcmpError::Unreachable(TcpError::TimedOut) => {}
+            IcmpError::Unreachable(error) if self.settings.recverr() => {
+                self.user.error = Some(error);
+                self.wake_reader();
+                self.wake_writer();
+            }
             IcmpError::Unreachable(error) => self.user.soft_error = Some(error),
         }
         true

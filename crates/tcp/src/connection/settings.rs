@@ -37,6 +37,7 @@ struct Rare {
     tos: u8,
     ttl: Option<u8>,
     mtu_discover: MtuDiscover,
+    recverr: bool,
     mark: u32,
     priority: u32,
 }
@@ -59,6 +60,7 @@ impl Default for Rare {
             tos: 0,
             ttl: None,
             mtu_discover: MtuDiscover::Want,
+            recverr: false,
             mark: 0,
             priority: 0,
         }
@@ -98,6 +100,11 @@ impl Settings {
     pub(crate) fn keepcnt(&self, sysctl: &Sysctl) -> u32 {
         let own = self.rare.as_ref().and_then(|r| r.keepcnt);
         own.map_or(sysctl.tcp_keepalive_probes, u32::from)
+    }
+
+    /// ICMP's errors are told at once.
+    pub(crate) fn recverr(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.recverr)
     }
 
     pub(crate) fn syn_retries(&self, sysctl: &Sysctl) -> u32 {
@@ -229,6 +236,7 @@ impl Connection {
             O::IpTos(tos) => rare.tos = tos & !ECN_BITS,
             O::IpTtl(ttl) => rare.ttl = ttl.map(|n| in_range(n, 1..=255)).transpose()?,
             O::IpMtuDiscover(how) => rare.mtu_discover = how,
+            O::IpRecverr(on) => rare.recverr = on,
             O::SoMark(mark) => rare.mark = mark,
             O::SoPriority(priority) => rare.priority = priority,
             O::SoTimestampRx(on) => self.set_rx_times(on),
@@ -322,6 +330,7 @@ impl Connection {
             ip_ttl: rare.ttl,
             ip_mtu_discover: rare.mtu_discover,
             ip_mtu: self.snd.pmtu,
+            ip_recverr: rare.recverr,
             so_mark: rare.mark,
             so_priority: rare.priority,
             so_timestamp_rx: self.keeps_rx_times(),

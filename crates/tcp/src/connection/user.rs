@@ -125,7 +125,7 @@ impl Connection {
     #[inline]
     fn check_writable(&mut self) -> Result<(), TcpError> {
         match self.state {
-            State::Established | State::CloseWait => Ok(()),
+            State::Established | State::CloseWait if self.user.error.is_none() => Ok(()),
             State::SynReceived if self.is_fastopen_child() && !self.user.write_shut => Ok(()),
             State::SynSent | State::SynReceived if !self.user.write_shut => {
                 self.user.wants_write = true;

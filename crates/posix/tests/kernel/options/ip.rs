@@ -35,7 +35,11 @@ fn ip(b: &mut dyn Backend, log: &mut Log) {
         libc::IP_MTU_DISCOVER,
         &[0, 1, 2, 3, 6, -1],
     );
-    for name in [libc::IP_FREEBIND, libc::IP_BIND_ADDRESS_NO_PORT] {
+    for name in [
+        libc::IP_FREEBIND,
+        libc::IP_BIND_ADDRESS_NO_PORT,
+        libc::IP_RECVERR,
+    ] {
         try_int(b, log, fd, IPPROTO_IP, name, &[1, 0, 7]);
     }
     log.note("mtu", b.get_int(fd, IPPROTO_IP, libc::IP_MTU));
@@ -102,7 +106,7 @@ fn ipv6(b: &mut dyn Backend, log: &mut Log) {
         libc::IPV6_MTU_DISCOVER,
         &[0, 1, 2, 3, 6, -1],
     );
-    for name in [libc::IPV6_V6ONLY, libc::IPV6_FREEBIND] {
+    for name in [libc::IPV6_V6ONLY, libc::IPV6_FREEBIND, libc::IPV6_RECVERR] {
         try_int(b, log, fd, IPPROTO_IPV6, name, &[1, 0, 7]);
     }
     log.note("mtu", b.get_int(fd, IPPROTO_IPV6, libc::IPV6_MTU));

@@ -4,7 +4,7 @@ use libc::{AF_INET, AF_INET6, IPPROTO_IP, IPPROTO_TCP, SHUT_WR, SOL_SOCKET};
 
 use super::{ZEROCOPY, try_int};
 use crate::Scenario;
-use crate::backend::{Backend, Log};
+use crate::backend::{Backend, Log, Ret};
 
 pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("flags", flags),
@@ -130,6 +130,23 @@ fn buffers(b: &mut dyn Backend, log: &mut Log) {
     log.note("send buffer", words[3]);
     log.note("nothing held", (words[0], words[2], words[5], words[8]));
     log.note("cut", b.get(client, SOL_SOCKET, 55, 8).1.len());
+    charge(b, log, client);
+}
+
+/// What `SO_SNDBUF` is charged: text by its length, and something for the unit that it lies in.
+fn charge(b: &mut dyn Backend, log: &mut Log, client: Ret) {
+    b.set_int(client, IPPROTO_TCP, libc::TCP_CORK, 1);
+    let mut before = 0;
+    for len in [1, 100, 2000] {
+        b.send(client, &vec![0; len], 0);
+        let (_, meminfo) = b.get(client, SOL_SOCKET, 55, 100);
+        let queued = u32::from_ne_bytes(meminfo[20..24].try_into().unwrap());
+        // Kernels differ in what a unit costs.
+        let cost = if before == 0 { 500..1500 } else { 0..1 };
+        let charged = cost.contains(&(queued - before - len as u32));
+        log.note("charged", charged);
+        before = queued;
+    }
 }
 
 fn linger(b: &mut dyn Backend, log: &mut Log) {
