@@ -11,7 +11,9 @@ use fullsend_tcp::{
 };
 use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::{SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
+use fullsend_wire::tcp::{
+    AccEcn, AccEcnOrder, SackBlock, SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps,
+};
 use libfuzzer_sys::fuzz_target;
 
 const ISS: SeqNum = SeqNum::new(u32::MAX - 20_000);
@@ -37,6 +39,8 @@ struct Segment {
     wscale: Option<u8>,
     sack_ok: bool,
     sack: Vec<(i16, u16)>,
+    /// ECT(1) first; the counters.
+    acc_ecn: Option<(bool, Vec<u32>)>,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -204,6 +208,14 @@ impl Bench {
                     ecr: self.ts_recent.wrapping_add(ecr as u32),
                 }),
                 sack,
+                acc_ecn: s.acc_ecn.as_ref().map(|(ect1, counters)| {
+                    let order = if *ect1 {
+                        AccEcnOrder::Ect1First
+                    } else {
+                        AccEcnOrder::Ect0First
+                    };
+                    AccEcn::new(order, counters)
+                }),
                 ..TcpOptions::default()
             },
         };

@@ -60,6 +60,17 @@ fn accurate_ecn_does_as_well_and_counts_each_mark() {
             "{congestion}: {known} of {marked}"
         );
         assert!(lab.counter(0, "IpExtInCEPkts") > 0, "{congestion}");
+        // The option tells of each byte how it came.
+        let e0 = u64::from(info.tcpi_delivered_e0_bytes);
+        let ce = u64::from(info.tcpi_delivered_ce_bytes);
+        assert!(
+            (e0 + ce).abs_diff(info.tcpi_bytes_acked) < 200_000,
+            "{e0} and {ce}"
+        );
+        assert!(
+            ce.abs_diff(known * u64::from(info.tcpi_snd_mss)) < 200_000,
+            "{ce}"
+        );
     }
 }
 

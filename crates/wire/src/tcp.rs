@@ -504,6 +504,8 @@ impl TcpOptions {
         }
         let (blocks, nops) = if self.acc_ecn.is_some() {
             self.emit_acc_ecn(&mut out)
+        } else if self.sack.as_slice().is_empty() {
+            (self.sack.as_slice(), 0)
         } else {
             (self.sack_fitting(self.len_of_rest()), 2)
         };

@@ -2,7 +2,7 @@
 //! learns of each.
 
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::TcpFlags;
+use fullsend_wire::tcp::{AccEcn, TcpFlags};
 
 use super::bytes::Bytes;
 
@@ -63,7 +63,7 @@ pub(super) struct Accurate {
     usual_delivered: u32,
     /// Bits of [`fail`].
     pub(super) fails: u8,
-    /// The peer's count has been heard once.
+    /// A count of the peer's has come.
     heard: bool,
     /// The segment at hand tells no count: it ends the handshake.
     pub(super) reflects: bool,
@@ -145,16 +145,23 @@ impl Accurate {
         }
     }
 
+    /// The first count behind the handshake: zero is hardly that of three marks, but of something
+    /// that clears flags (RFC 9768 3.2.2.4), unless the option tells of marks.
+    pub(super) fn hear_first(&mut self, flags: TcpFlags, option: Option<&AccEcn>) {
+        if self.reflects || core::mem::replace(&mut self.heard, true) {
+            return;
+        }
+        let mut counters = option.into_iter().flat_map(AccEcn::counters);
+        let marked = counters.any(|(field, count)| field == EcnField::Ce && count > 0);
+        if ace(flags) == 0 && !marked {
+            self.fails |= fail::ACE_RECV;
+        }
+    }
+
     /// How many more of ours were marked, of `known` so far.
     pub(super) fn newly_marked(&mut self, known: u32, told: &Feedback) -> u32 {
-        let ace = ace(told.flags);
-        let first = !core::mem::replace(&mut self.heard, true);
-        if first && ace == 0 && told.ce_bytes.is_none_or(|bytes| bytes == 0) {
-            // RFC 9768 3.2.2.4: hardly three marks, but something that clears flags.
-            self.fails |= fail::ACE_RECV;
-            return 0;
-        }
         let usually_many = self.learn_delivered(told.delivered);
+        let ace = ace(told.flags);
         let delta = ace.wrapping_sub(FIRST_COUNT).wrapping_sub(known) % CYCLE;
         if told.delivered < CYCLE {
             return delta;

@@ -157,7 +157,13 @@ impl Connection {
         let usable = ecn.is_option_usable(cx.sysctl);
         let (accurate, repr) = (&mut ecn.accurate, &mut segment.repr);
         let bare = segment.payload.is_empty();
-        repr.flags = repr.flags.without(ACE).union(accurate.tell(bare));
+        // What the SYN-ACK reflects may be needed again.
+        let opening = accurate
+            .handshake
+            .filter(|_| self.state == State::SynReceived);
+        let told = accurate.tell(bare && opening.is_none());
+        accurate.handshake = opening;
+        repr.flags = repr.flags.without(ACE).union(told);
         segment.repeats_cwr = segment.gso_segs > 1 && repr.flags.contains(TcpFlags::CWR);
         let bytes = &mut accurate.bytes;
         let srtt = self.rtt.srtt().unwrap_or_default();
@@ -200,7 +206,9 @@ impl Connection {
         if !ecn.is_accurate() {
             return;
         }
-        if let Some(option) = &repr.options.acc_ecn {
+        let option = repr.options.acc_ecn.as_ref();
+        ecn.accurate.hear_first(repr.flags, option);
+        if let Some(option) = option {
             ecn.see_option(option);
         }
         self.count_ecn(segment);
@@ -314,15 +322,17 @@ impl Connection {
             accurate.fails |= fail::OPTION_RECV;
         }
         let mss = self.snd.mss.bytes();
-        let delivered_bytes = if news.ack.acked_segs == news.ack.delivered_segs {
+        let bytes_of = |segs: u32| segs.saturating_mul(mss);
+        // Of what was SACKed before only segments are known.
+        let acked = if news.ack.acked_segs == news.ack.delivered_segs {
             news.ack.acked_bytes
         } else {
-            news.ack.acked_bytes.min(news.ack.delivered_segs * mss)
+            news.ack.acked_bytes.min(bytes_of(news.ack.delivered_segs))
         };
         let mut told = Feedback {
             flags: news.repr.flags,
             delivered: arrived,
-            delivered_bytes: delivered_bytes + news.sack.delivered_segs * mss,
+            delivered_bytes: acked.saturating_add(bytes_of(news.sack.delivered_segs)),
             ce_bytes: None,
             mss,
             exact: self.agreed.sack || matches!(self.recovery.phase(), Phase::Open | Phase::Cwr),

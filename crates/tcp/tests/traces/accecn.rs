@@ -113,7 +113,7 @@ fn a_syn_in_vain_asks_once_more() {
 #[test]
 fn marks_are_counted() {
     accepted().play(
-        "< P. 1:1461(1460) ack 1 ect0
+        "< PEA. 1:1461(1460) ack 1 ect0
          > EA. 1:1(0) ack 1461 ect0
          < P. 1461:2921(1460) ack 1 ce
          > WA. 1:1(0) ack 2921 ect0
@@ -212,7 +212,7 @@ fn flags_that_were_zeroed_mute() {
 fn units_stay_whole_while_cwr_is_in_the_count() {
     let mut bench = accepted();
     bench.play(
-        "< P. 1:1461(1460) ack 1 ce
+        "< PEA. 1:1461(1460) ack 1 ce
          > WA. 1:1(0) ack 1461 ect0
          write 2920
          > PWA. 1:2921(2920) ack 1461 ect0",

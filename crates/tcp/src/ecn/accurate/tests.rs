@@ -1,5 +1,5 @@
 use fullsend_wire::EcnField;
-use fullsend_wire::tcp::TcpFlags;
+use fullsend_wire::tcp::{AccEcn, AccEcnOrder, TcpFlags};
 
 use super::{ACE, Accurate, Feedback, ace, fail, flags, reflection};
 
@@ -103,18 +103,17 @@ fn bytes_decide_where_the_count_leaves_it_open() {
 /// RFC 9768 3.2.2.4.
 #[test]
 fn a_first_count_of_zero_mutes() {
-    let mut ecn = Accurate::default();
-    assert_eq!(ecn.newly_marked(0, &told(0, 3)), 0);
-    assert!(ecn.is_muted());
-    // But not where the option tells of marks, nor later.
-    let mut ecn = Accurate::default();
-    let sure = Feedback {
-        ce_bytes: Some(3000),
-        ..told(0, 3)
+    let muted = |first: TcpFlags, option: Option<AccEcn>| {
+        let mut ecn = Accurate::default();
+        ecn.hear_first(first, option.as_ref());
+        ecn.hear_first(flags(0), None);
+        ecn.is_muted()
     };
-    assert_eq!(ecn.newly_marked(0, &sure), 3);
-    assert_eq!(ecn.newly_marked(0, &told(0, 3)), 3);
-    assert!(!ecn.is_muted());
+    let marked = |ce| Some(AccEcn::new(AccEcnOrder::Ect0First, &[1, ce, 1]));
+    assert!(muted(flags(0), None) && muted(flags(0), marked(0)));
+    assert!(!muted(flags(0), marked(3000)));
+    // Nor is a later one.
+    assert!(!muted(flags(5), None));
 }
 
 #[test]
