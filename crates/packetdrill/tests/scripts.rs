@@ -8,7 +8,7 @@ use std::path::Path;
 use fullsend_script::{Library, families, parse, run_through};
 
 /// One of each kind of call and timer, those that wait among them.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 16] = [
     "ack/dsack.pkt",
     "calls/blocking.pkt",
     "calls/inq.pkt",
@@ -23,6 +23,8 @@ const SCRIPTS: [&str; 14] = [
     "path/fragmentation_needed.pkt",
     "recovery/prr.pkt",
     "timers/keepalive.pkt",
+    "udp/closed_port.pkt",
+    "udp/connected.pkt",
 ];
 
 fn play(library: &Library, text: &str, name: &str) {

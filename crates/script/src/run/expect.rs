@@ -34,7 +34,7 @@ impl Runner<'_> {
         window: Window,
     ) -> Result<Nanos, ScriptError> {
         let Body::Tcp(spec) = &packet.body else {
-            return Err(ScriptError::new(pos, "only TCP segments can be expected"));
+            return self.expect_datagram(pos, packet, window);
         };
         let Some(mut seen) = self.next_seen(window.to + window.tolerance)? else {
             return self.missing(pos, window);
@@ -131,11 +131,19 @@ impl Runner<'_> {
 
     /// The next packet of the flow under test, sent by `until`.
     fn next_seen(&mut self, until: Nanos) -> Result<Option<Seen>, ScriptError> {
+        while let Some(sent) = self.next_sent(until)? {
+            if let Some(seen) = self.about(&sent)? {
+                return Ok(Some(seen));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next packet, sent by `until`.
+    pub(super) fn next_sent(&mut self, until: Nanos) -> Result<Option<Sent>, ScriptError> {
         loop {
-            while let Some(sent) = self.target.sent().pop_front() {
-                if let Some(seen) = self.about(&sent)? {
-                    return Ok(Some(seen));
-                }
+            if let Some(sent) = self.target.sent().pop_front() {
+                return Ok(Some(sent));
             }
             if self.target.now() >= until {
                 return Ok(None);
@@ -186,7 +194,7 @@ impl Runner<'_> {
         }))
     }
 
-    fn log_at(&mut self, at: Nanos, text: &str) {
+    pub(super) fn log_at(&mut self, at: Nanos, text: &str) {
         self.report.trace.push(format!("{} {text}", Seconds(at)));
     }
 
@@ -270,7 +278,7 @@ impl Runner<'_> {
 }
 
 /// A packet has its time.
-fn check_time(pos: Pos, window: Window, at: Nanos) -> Result<(), ScriptError> {
+pub(super) fn check_time(pos: Pos, window: Window, at: Nanos) -> Result<(), ScriptError> {
     let early = at < window.from - window.tolerance;
     let late = at > window.to + window.tolerance;
     if window.any || !(early || late) {
@@ -284,14 +292,14 @@ fn check_time(pos: Pos, window: Window, at: Nanos) -> Result<(), ScriptError> {
     Err(ScriptError::new(pos, message))
 }
 
-fn same(what: &str, actual: u32, expected: u32) -> Result<(), String> {
+pub(super) fn same(what: &str, actual: u32, expected: u32) -> Result<(), String> {
     if actual == expected {
         return Ok(());
     }
     Err(format!("{what} is {actual}, expected {expected}"))
 }
 
-fn compare_ip(spec: IpSpec, actual: &Datagram) -> Result<(), String> {
+pub(super) fn compare_ip(spec: IpSpec, actual: &Datagram) -> Result<(), String> {
     let ecn = actual.tos & 3;
     match spec.ecn {
         Some(EcnSpec::Is(want)) => same("the ECN field", ecn.into(), want.into())?,

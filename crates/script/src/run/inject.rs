@@ -137,8 +137,14 @@ impl Runner<'_> {
     }
 
     fn datagram(&mut self, pos: Pos, ip: IpSpec, len: u16) -> Result<Datagram, ScriptError> {
-        let Some(index) = self.under_test else {
-            return Err(ScriptError::new(pos, "no socket is there for a datagram"));
+        // Who sends datagrams sends what he likes.
+        self.odd_data = true;
+        let index = match (self.under_test, self.listening) {
+            (Some(index), _) => index,
+            (None, Some(_)) => self.inbound_flow(pos, SYN)?,
+            (None, None) => {
+                return Err(ScriptError::new(pos, "no socket is there for a datagram"));
+            }
         };
         let flow = &self.flows[index];
         let repr = udp::UdpRepr {
@@ -221,7 +227,7 @@ impl Runner<'_> {
 }
 
 /// Type and code. Names of the other IP's version are translated where there is a counterpart.
-fn icmp_numbers(v6: bool, kind: &str, code: &str) -> Option<(u8, u8)> {
+pub(super) fn icmp_numbers(v6: bool, kind: &str, code: &str) -> Option<(u8, u8)> {
     Some(if v6 {
         match (kind, code) {
             ("packet_too_big", "") | ("unreachable", "frag_needed") => (2, 0),

@@ -2,6 +2,7 @@
 
 mod args;
 mod calls;
+mod datagram;
 mod expect;
 mod flow;
 mod inject;

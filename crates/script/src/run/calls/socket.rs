@@ -1,6 +1,6 @@
 //! Making, connecting and closing sockets.
 
-use fullsend_posix::abi::SHUT_WR;
+use fullsend_posix::abi::{SHUT_WR, SOCK_DGRAM};
 use fullsend_posix::{Errno, SockAddr};
 
 use super::super::Runner;
@@ -13,6 +13,8 @@ use crate::error::Pos;
 use crate::script::Call;
 
 const O_RDWR: i64 = 2;
+/// The bits of a type that are no flags.
+const KIND: i32 = 0xf;
 const O_NONBLOCK: i64 = 0o4000;
 
 impl Runner<'_> {
@@ -25,6 +27,7 @@ impl Runner<'_> {
         };
         let kind = self.flags(arg(pos, call, 1)?)?;
         let protocol = self.number(arg(pos, call, 2)?)?;
+        self.odd_data |= kind & KIND == SOCK_DGRAM;
         match self.target.socket(domain, kind, protocol) {
             Ok(handle) => Ok(Step::Returned(Ok(self.name(call, handle, true)?))),
             Err(error) => Ok(Step::Returned(Err(error))),
@@ -34,7 +37,12 @@ impl Runner<'_> {
     pub(super) fn bind(&mut self, pos: Pos, call: &Call) -> Result<Step> {
         let (_, handle) = self.fd(pos, call, 0)?;
         let addr = self.address(arg(pos, call, 1)?, self.local_addr())?;
-        Ok(self.target.bind(handle, addr).into())
+        let done = self.target.bind(handle, addr);
+        if done.is_ok() && self.listening.is_none() {
+            // Datagrams need nobody who listens.
+            self.listening = self.target.port(handle);
+        }
+        Ok(done.into())
     }
 
     pub(super) fn listen(&mut self, pos: Pos, call: &Call) -> Result<Step> {
