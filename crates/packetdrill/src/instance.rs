@@ -77,6 +77,8 @@ impl Instance {
             keeps: true,
         };
         let stack = Stack::by_hand(&flags.config, clock.clone(), hand)?;
+        // As in front of packetdrill's TUN, which takes no super-segments.
+        stack.set("tso", "off")?;
         for (key, value) in &flags.link {
             stack.set(key, value)?;
         }

@@ -195,7 +195,7 @@ fn poll_waits_as_long_as_virtual_time_says() {
 
 #[test]
 fn a_super_segment_is_one_packet() {
-    let drill = Drill::new(&format!("{FLAGS},tcp_min_tso_segs=10"));
+    let drill = Drill::new(&format!("{FLAGS},tcp_min_tso_segs=10,tso=on"));
     let listener = drill.listener(8080);
     let (fd, seq, _) = accepted(&drill, listener);
     assert_eq!(drill.write(fd, &[1; 10_000]), 10_000);

@@ -58,6 +58,9 @@ impl Drill {
                     settings.mtu,
                     file.display()
                 );
+                if settings.strict_segments {
+                    flags.push_str(",tso=on");
+                }
                 if !given.is_empty() {
                     flags = format!("{flags},{given}");
                 }
