@@ -475,11 +475,6 @@ impl CommonArgs {
                         "--control is for stacks that sockets run on; leave it or --api core out"
                     );
                 }
-                if let Some(qdisc) = &self.qdisc {
-                    bail!(
-                        "--api core hands packets to the link itself; leave --qdisc `{qdisc}` out"
-                    );
-                }
                 Ok(Place::Core(inside))
             }
             (None, None) => Ok(Place::Pair(inside)),
@@ -666,7 +661,6 @@ mod tests {
             ("stream --gro never", "never", "on, off"),
             ("stream --qdisc red", "red", "noqueue, pfifo, fq or tbf"),
             ("stream --kernel --qdisc fq", "--qdisc", "leave it out"),
-            ("rr --api core --qdisc fq", "--qdisc", "out"),
             ("stream --kernel --zerocopy", "--zerocopy", "leave it out"),
             (
                 "stream --threads 2 --api core",

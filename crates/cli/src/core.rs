@@ -51,7 +51,7 @@ pub(crate) struct Wire {
 }
 
 impl Side {
-    fn new(n: u8, sysctl: Sysctl, link: Inside) -> Result<Self> {
+    fn new(n: u8, sysctl: Sysctl, link: Inside, qdisc: QdiscConfig) -> Result<Self> {
         let mut host = Host::new(HostConfig {
             seed: Seed::from_u64(n.into()),
             sysctl,
@@ -69,7 +69,7 @@ impl Side {
             gso_max_size: GSO_MAX_SIZE,
             gso: true,
             gro: link.gro,
-            qdisc: QdiscConfig::NoQueue,
+            qdisc,
         });
         let (ip, prefix): (IpAddr, u8) = if link.ipv6 {
             ([0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), 64)
@@ -90,7 +90,7 @@ impl Side {
 }
 
 impl Wire {
-    pub(crate) fn new(link: Inside, set: &[(String, String)]) -> Result<Self> {
+    pub(crate) fn new(link: Inside, set: &[(String, String)], qdisc: QdiscConfig) -> Result<Self> {
         let mut sysctl = Sysctl::default();
         for (key, value) in set {
             sysctl
@@ -98,8 +98,8 @@ impl Wire {
                 .map_err(|error| anyhow!("--set {key}={value}: {error}"))?;
         }
         Ok(Self {
-            client: Side::new(1, sysctl.clone(), link)?,
-            server: Side::new(2, sysctl, link)?,
+            client: Side::new(1, sysctl.clone(), link, qdisc)?,
+            server: Side::new(2, sysctl, link, qdisc)?,
             nic: link.nic,
             epoch: Clock::now(),
             forth: Vec::new(),
@@ -280,7 +280,7 @@ pub(crate) fn unless_blocked<T>(result: Result<T, StackError>) -> Result<Option<
 
 /// Runs the test.
 pub(crate) fn run(link: Inside, args: &TestArgs, progress: &Progress) -> Result<Outcome> {
-    let mut wire = Wire::new(link, &args.set)?;
+    let mut wire = Wire::new(link, &args.set, args.qdisc)?;
     let listener = wire.listen()?;
     let flows = wire.connect(listener, args.flows)?;
     wire.set_options(&flows, args)?;

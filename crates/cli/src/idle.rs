@@ -59,7 +59,7 @@ fn resident() -> Result<i64> {
 }
 
 fn core(connections: usize) -> Result<i64> {
-    let mut wire = Wire::new(Inside::DEFAULT, &[])?;
+    let mut wire = Wire::new(Inside::DEFAULT, &[], QdiscConfig::default())?;
     let listener = wire.listen()?;
     let warm = wire.connect(listener, WARM_UP)?;
     let before = resident()?;
