@@ -9,7 +9,7 @@ use crate::Slice;
 
 /// A run of bytes made of slices, in order. Neighbours in memory are joined as they meet, so a
 /// super-segment that was cut and coalesced within one process is one slice again.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Chain {
     slices: SmallVec<[Slice; 2]>,
     len: usize,
@@ -38,6 +38,16 @@ impl Chain {
     #[inline]
     pub fn slices(&self) -> &[Slice] {
         &self.slices
+    }
+
+    /// Takes out the only slice of the usual chain, which has one.
+    #[inline]
+    pub fn take_only(&mut self) -> Option<Slice> {
+        if self.slices.len() != 1 {
+            return None;
+        }
+        self.len = 0;
+        self.slices.pop()
     }
 
     /// Appends a slice.
@@ -234,6 +244,16 @@ impl Chain {
     /// Bytes of memory that this chain pins; blocks that several pieces share count each time.
     pub fn pinned(&self) -> usize {
         self.slices.iter().map(Slice::pinned).sum()
+    }
+}
+
+impl Clone for Chain {
+    #[inline]
+    fn clone(&self) -> Self {
+        match self.slices() {
+            [only] => only.clone().into(),
+            slices => slices.iter().cloned().collect(),
+        }
     }
 }
 

@@ -314,7 +314,19 @@ impl TcpRepr {
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let header_len = self.header_len();
-        let (fixed, options) = out[..header_len]
+        self.fill(&mut out[..header_len]);
+        header_len
+    }
+
+    /// [`emit`](Self::emit) into memory that is as long as [`header_len`](Self::header_len) says.
+    ///
+    /// # Panics
+    /// If it is shorter, or much longer.
+    #[inline]
+    pub fn fill(&self, out: &mut [u8]) {
+        let header_len = out.len();
+        debug_assert_eq!(header_len, self.header_len());
+        let (fixed, options) = out
             .split_first_chunk_mut::<HEADER_LEN>()
             .expect("a header has at least its fixed part");
         put16(fixed, 0, self.src_port);
@@ -329,11 +341,26 @@ impl TcpRepr {
         put16(fixed, 14, self.window.0);
         put16(fixed, CHECKSUM_OFFSET, 0);
         put16(fixed, 18, self.urgent);
-        if !options.is_empty() {
-            self.options.emit(options);
+        if options.is_empty() {
+            return;
         }
-        header_len
+        // In twelve bytes nothing has room beside them.
+        if let Some(timestamps) = self.options.timestamps
+            && !self.options.sack_permitted
+            && let Ok(option) = <&mut [u8; 12]>::try_from(&mut *options)
+        {
+            return put_timestamps(option, timestamps);
+        }
+        self.options.emit(options);
     }
+}
+
+/// The aligned option.
+#[inline]
+fn put_timestamps(option: &mut [u8; 12], timestamps: Timestamps) {
+    option[..4].copy_from_slice(&ALIGNED_TIMESTAMPS);
+    put32(option, 4, timestamps.val);
+    put32(option, 8, timestamps.ecr);
 }
 
 /// The timestamps if they are all there is, in their usual place.
@@ -485,7 +512,6 @@ impl TcpOptions {
     }
 
     /// Fills `out`, which is as long as [`len`](Self::len) says.
-    #[inline]
     fn emit(&self, out: &mut [u8]) {
         let mut out = Rest(out);
         if let Some(mss) = self.mss {
@@ -495,12 +521,10 @@ impl TcpOptions {
         }
         if let Some(timestamps) = self.timestamps {
             let option = out.next::<12>();
-            option[..4].copy_from_slice(&ALIGNED_TIMESTAMPS);
+            put_timestamps(option, timestamps);
             if self.sack_permitted {
                 option[..2].copy_from_slice(&[kind::SACK_PERMITTED, 2]);
             }
-            put32(option, 4, timestamps.val);
-            put32(option, 8, timestamps.ecr);
         }
         let (blocks, nops) = if self.acc_ecn.is_some() {
             self.emit_acc_ecn(&mut out)

@@ -66,8 +66,12 @@ impl Connection {
         // With nothing in flight a DSACK may still tell of what was.
         let tells_more = !repr.options.sack.as_slice().is_empty();
         if advanced || tells_more || !self.snd.rtx.is_empty() {
-            let duplicate = !advanced && !has_text && !window_changed;
-            self.update_scoreboard(cx, repr, duplicate);
+            if advanced && !tells_more && self.is_untroubled() {
+                self.move_on(cx, repr);
+            } else {
+                let duplicate = !advanced && !has_text && !window_changed;
+                self.update_scoreboard(cx, repr, duplicate);
+            }
         }
         if advanced && self.user.wants_write {
             self.grow_sndbuf(cx);
@@ -118,7 +122,59 @@ impl Connection {
         changed
     }
 
+    /// Nothing is lost, marked or probed for, and nobody samples the rate: an ACK that moves
+    /// `snd_una` does no more than that.
+    #[inline]
+    fn is_untroubled(&self) -> bool {
+        self.recovery.is_quiet()
+            && !self.snd.rtx.is_marked()
+            && self.snd.rtx.delivery().is_none()
+            && self.ecn.is_none()
+    }
+
+    /// [`update_scoreboard`](Self::update_scoreboard) of an untroubled connection.
+    #[inline]
+    fn move_on(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
+        let prior_in_flight = self.snd.rtx.packets_out();
+        let outcome = self.advance_una(cx, repr);
+        let rtt = match outcome.rtt {
+            None => self.echoed_rtt(cx, repr, true),
+            known => known,
+        };
+        if let Some(rtt) = rtt {
+            self.take_rtt(cx, rtt);
+        } else if self.agreed.timestamps {
+            self.rtt.reset_backoff();
+        }
+        self.set_xmit_timer(cx);
+        let segs = outcome.delivered_segs;
+        self.stats.delivered = self.stats.delivered.wrapping_add(segs);
+        let rtt = outcome.rtt_newest.or(rtt);
+        self.grow_cwnd(cx, segs, rtt, prior_in_flight);
+        #[cfg(debug_assertions)]
+        self.snd.rtx.check();
+    }
+
+    /// Tells the congestion control of `segs` segments that arrived.
+    #[inline]
+    fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior_in_flight: u32) {
+        let sample = AckSample {
+            now: cx.now,
+            acked_segs: segs,
+            rtt,
+            srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
+            min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
+            prior_in_flight_segs: prior_in_flight,
+            cwnd_limited: self.recovery.was_cwnd_limited(&self.cwnd),
+            mss: self.snd.mss,
+            snd_una: self.snd.una,
+            snd_nxt: self.snd.nxt,
+        };
+        self.cc.on_ack(&mut self.cwnd, &sample);
+    }
+
     /// Moves `snd_una`, reads SACK blocks, and lets recovery and congestion control act.
+    #[inline(never)]
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
         let prior_in_flight = self.snd.rtx.in_flight();
         self.check_app_limited();
@@ -164,19 +220,8 @@ impl Connection {
         if self.snd.rtx.delivery().is_some() {
             self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt_newest));
         } else if (advanced || self.sacks_are_progress(cx, &sack)) && self.recovery.may_grow() {
-            let sample = AckSample {
-                now: cx.now,
-                acked_segs: delivered,
-                rtt: outcome.rtt_newest.or(rtt),
-                srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
-                min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
-                prior_in_flight_segs: prior_in_flight,
-                cwnd_limited: self.recovery.was_cwnd_limited(&self.cwnd),
-                mss: self.snd.mss,
-                snd_una: self.snd.una,
-                snd_nxt: self.snd.nxt,
-            };
-            self.cc.on_ack(&mut self.cwnd, &sample);
+            let rtt = outcome.rtt_newest.or(rtt);
+            self.grow_cwnd(cx, delivered, rtt, prior_in_flight);
         }
         #[cfg(debug_assertions)]
         self.snd.rtx.check();

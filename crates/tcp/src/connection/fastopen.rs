@@ -136,6 +136,7 @@ impl Connection {
     }
 
     /// The SYN waits for a write.
+    #[inline]
     pub(super) fn is_syn_deferred(&self) -> bool {
         self.state == State::SynSent && self.fastopen().is_some_and(|f| f.deferred)
     }

@@ -290,6 +290,7 @@ impl Connection {
     }
 
     /// RFC 9293 3.10.7.4, seventh and eighth: the segment's text and FIN.
+    #[inline(always)]
     fn take_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, mut text: Chain, fin: bool) {
         if self.rcv.queue.fin_received() {
             return;

@@ -4,6 +4,7 @@ mod ack;
 mod close;
 mod extras;
 mod fastopen;
+mod fetch;
 mod half_open;
 mod handshake;
 mod icmp;

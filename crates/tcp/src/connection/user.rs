@@ -45,6 +45,7 @@ impl Connection {
     }
 
     /// [`write`](Self::write) of what takes memory.
+    #[inline(never)]
     fn write_units(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         let mut goal = self.snd.size_goal as usize;
         let (mut done, mut leaving) = (0, 0);
@@ -194,7 +195,7 @@ impl Connection {
     }
 
     /// Text was taken: tunes the buffer, and tells the peer of much new room.
-    #[inline]
+    #[inline(always)]
     fn after_read(&mut self, cx: &mut Cx<'_>, n: usize) {
         self.charge(cx);
         if self.extras.is_some() && n > 0 {

@@ -73,6 +73,12 @@ impl Recovery {
         self.reordering_segs
     }
 
+    /// Nothing is suspected, and no probe is out.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.phase == Phase::Open && self.past().is_none_or(|past| past.probe.is_none())
+    }
+
     /// RFC 5681: cwnd grows, but not while it is being reduced.
     #[inline]
     pub(crate) fn may_grow(&self) -> bool {
@@ -194,13 +200,12 @@ impl Connection {
     #[inline]
     pub(crate) fn recover(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Verdict {
         let echo = self.ecn.is_some() && self.take_feedback(cx, news);
-        let quiet = self.recovery.phase == Phase::Open
+        let quiet = self.recovery.is_quiet()
             && !self.snd.rtx.is_marked()
             && news.advanced
             && !news.ack.retransmitted
             && !echo
-            && news.repr.options.sack.as_slice().is_empty()
-            && self.recovery.past().is_none_or(|past| past.probe.is_none());
+            && news.repr.options.sack.as_slice().is_empty();
         if quiet {
             let delivered = news.ack.delivered_segs;
             if let Some(delivery) = self.snd.rtx.delivery_mut() {

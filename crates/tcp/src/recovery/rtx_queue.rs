@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use fullsend_buf::Chain;
+use fullsend_buf::{Chain, Slice};
 use fullsend_units::{Instant, Mss, SeqNum};
 
 mod ack;
@@ -135,6 +135,16 @@ impl RtxQueue {
         let head = self.units.front()?;
         let copy = self.board.as_ref().and_then(|b| b.copy_at(b.pos(head.seq)));
         Some(copy.map_or(head.sent_at, |copy| copy.sent_at))
+    }
+
+    /// Bytes of memory that the first piece of the oldest unit pins.
+    #[inline]
+    pub(crate) fn head_pins(&self) -> usize {
+        let first = self
+            .units
+            .front()
+            .and_then(|head| head.payload.slices().first());
+        first.map_or(0, Slice::pinned)
     }
 
     /// Segments outstanding.

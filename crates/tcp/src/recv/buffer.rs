@@ -53,7 +53,10 @@ impl Text {
 
     /// Appends text. `frugal`: nothing may be pinned beyond the ratio, however little there is.
     #[inline]
-    pub(super) fn push(&mut self, pool: &Pool, text: Chain, frugal: bool) {
+    pub(super) fn push(&mut self, pool: &Pool, mut text: Chain, frugal: bool) {
+        if let Some(only) = text.take_only() {
+            return self.push_slice(pool, only, frugal);
+        }
         for slice in text {
             self.push_slice(pool, slice, frugal);
         }

@@ -68,6 +68,12 @@ impl Flow {
         })
     }
 
+    /// Reads what each unit wants of it.
+    #[inline]
+    pub(crate) fn fetch(&self) -> u64 {
+        u64::from(self.run_units) ^ self.wake_at.as_nanos() ^ self.busy_since.as_nanos()
+    }
+
     #[inline]
     fn sent(&mut self, unit: Sent) {
         if unit != self.run {

@@ -71,6 +71,7 @@ struct Measures {
 
 impl Connection {
     /// Text that goes now for the first time.
+    #[inline(always)]
     pub(super) fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<Grant> {
         let force = core::mem::take(&mut self.out.force);
         if !self.snd.has_unsent() {

@@ -49,6 +49,7 @@ impl Connection {
     }
 
     /// A reset, and what goes while there is no connection yet or no longer.
+    #[cold]
     #[inline(never)]
     fn unusual_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         if let Some(reset) = self.out.reset.take() {
@@ -186,6 +187,7 @@ impl Connection {
         flags
     }
 
+    #[inline(always)]
     fn after_text_sent(&mut self, cx: &mut Cx<'_>, segs: u32, was_idle: bool) {
         cx.mib.out_segs += u64::from(segs);
         self.recovery.on_sent_in_recovery(segs);

@@ -200,7 +200,33 @@ impl WriteQueue {
     }
 
     /// Takes up to `limit` bytes off the front; fewer only when fewer are queued.
+    #[inline]
     pub(crate) fn take(&mut self, limit: usize) -> Taken {
+        if self.pieces.is_empty()
+            && self.len as usize <= limit
+            && let Some(room) = self.room.take()
+        {
+            return self.take_room(room);
+        }
+        self.take_pieces(limit)
+    }
+
+    /// All that is queued is one block that was still being filled: a message, and nothing else.
+    #[inline]
+    fn take_room(&mut self, room: Room) -> Taken {
+        let charge = core::mem::take(&mut self.truesize);
+        debug_assert_eq!(charge, room.capacity() as u32);
+        self.last_queued = core::mem::take(&mut self.len);
+        self.tail_len = 0;
+        self.keep_few();
+        Taken {
+            payload: room.freeze().into(),
+            truesize: charge + UNIT_OVERHEAD_BYTES,
+        }
+    }
+
+    #[inline(never)]
+    fn take_pieces(&mut self, limit: usize) -> Taken {
         let n = self.len.min(u32::try_from(limit).unwrap_or(u32::MAX));
         let mut taken = Taken {
             payload: Chain::new(),
@@ -232,10 +258,17 @@ impl WriteQueue {
         }
         self.len -= n;
         self.tail_len = self.tail_len.min(self.len);
-        if self.len == 0 && self.pieces.capacity() > KEPT_PIECES {
-            self.pieces.shrink_to(KEPT_PIECES);
+        if self.len == 0 {
+            self.keep_few();
         }
         taken
+    }
+
+    #[inline]
+    fn keep_few(&mut self) {
+        if self.pieces.capacity() > KEPT_PIECES {
+            self.pieces.shrink_to(KEPT_PIECES);
+        }
     }
 
     /// Throws everything away.
