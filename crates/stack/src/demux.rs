@@ -207,7 +207,17 @@ struct Recent {
     target: u32,
 }
 
+/// A four-tuple, boiled down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    hash: u32,
+    ports: u32,
+    slot: u32,
+}
+
 const RECENT: usize = 1024;
+/// Flows that a cache holds, about: a few kilobytes each.
+const LARGE: usize = 4096;
 /// No target packs to this: tables end at 2^24.
 const NOBODY: Recent = Recent {
     ports: 0,
@@ -253,6 +263,35 @@ impl FlowTable {
             target: entry.target,
         };
         Some(target)
+    }
+
+    /// What [`guess`](Self::guess) needs to know of `key`.
+    #[inline]
+    pub(crate) fn mark(&self, key: &FlowKey) -> Mark {
+        Mark {
+            hash: key.hash(self.key) as u32,
+            ports: key.ports(),
+            slot: recent_slot(key) as u32,
+        }
+    }
+
+    /// Notes for [`find`](Self::find) where a flow probably is, without a look at who has it.
+    #[inline]
+    pub(crate) fn guess(&mut self, mark: &Mark) -> Option<Target> {
+        let entry = self
+            .table
+            .find(spread(mark.hash), |e| e.hash == mark.hash)?;
+        self.recent[mark.slot as usize % RECENT] = Recent {
+            ports: mark.ports,
+            target: entry.target,
+        };
+        Some(Target::unpack(entry.target))
+    }
+
+    /// The flows do not fit into a cache together.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.table.len() > LARGE
     }
 
     /// Adds a flow that is not there yet.

@@ -196,6 +196,7 @@ impl Host {
     pub fn poll(&mut self, now: Instant) {
         let mut due = core::mem::take(&mut self.due);
         self.tcp.wheel.expire(now, &mut due);
+        self.tcp.fetch_due(&due);
         for index in due.drain(..) {
             self.tcp_timeout(now, index);
         }

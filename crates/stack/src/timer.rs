@@ -16,14 +16,15 @@ const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 8;
 /// The tick of a timer that does not run.
 const UNARMED: u64 = (1 << (LEVEL_BITS * LEVELS as u32)) - 1;
-const MAX_TICK: u64 = UNARMED - 1;
 const NIL: u32 = u32::MAX;
 
-/// One timer, linked with the others of its slot; 16 bytes, one for each connection.
+/// One timer, linked with the others of its slot; 24 bytes, one for each connection.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// When it fires, or `UNARMED`; below that, level and slot.
+    /// When it is looked at, or `UNARMED`; below that, level and slot.
     place: u64,
+    /// The tick at which it fires: then or later.
+    due: u64,
     prev: u32,
     next: u32,
 }
@@ -34,6 +35,7 @@ impl Node {
     const fn at(tick: u64, level: u8, slot: u8) -> Self {
         Self {
             place: tick << 16 | (level as u64) << 8 | slot as u64,
+            due: tick,
             prev: NIL,
             next: NIL,
         }
@@ -69,12 +71,13 @@ pub(crate) struct Wheel {
     nodes: Vec<Node>,
 }
 
-/// The first tick at or after `at`, so that nothing fires early.
+/// The first tick at or after `at`, so that nothing fires early. What lies beyond all ticks never
+/// fires.
 #[inline]
 fn tick_at_or_after(at: Instant) -> u64 {
     let ns = at.as_nanos();
     let up = u64::from(ns & ((1 << TICK_SHIFT) - 1) != 0);
-    ((ns >> TICK_SHIFT) + up).min(MAX_TICK)
+    ((ns >> TICK_SHIFT) + up).min(UNARMED)
 }
 
 #[inline]
@@ -97,15 +100,16 @@ impl Wheel {
         }
     }
 
-    /// Makes sure that timer `index` fires at `at` or before. A timer that stands earlier is left
-    /// where it is: its owner looks at the real deadline when it fires, and arms it again. That
-    /// makes the common case, a deadline that moves away with each ACK, a comparison.
+    /// Timer `index` fires at `at`, or never if that is the far future. A timer that stands earlier
+    /// is left where it is and takes its new place when that time comes, without its owner. That
+    /// makes the common case, a deadline that moves away with each ACK, a comparison and a store.
     #[inline]
     pub(crate) fn arm(&mut self, index: u32, at: Instant) {
         let tick = tick_at_or_after(at);
-        if let Some(node) = self.nodes.get(index as usize)
+        if let Some(node) = self.nodes.get_mut(index as usize)
             && node.tick() <= tick
         {
+            node.due = tick;
             return;
         }
         self.rearm(index, tick);
@@ -113,11 +117,21 @@ impl Wheel {
 
     #[inline(never)]
     fn rearm(&mut self, index: u32, tick: u64) {
+        if tick == UNARMED {
+            return;
+        }
         if self.nodes.len() <= index as usize {
             self.nodes.resize(index as usize + 1, Node::IDLE);
         }
         self.disarm(index);
         self.link(index, tick.max(self.current));
+    }
+
+    /// Timer `index` runs.
+    #[inline]
+    pub(crate) fn is_armed(&self, index: u32) -> bool {
+        let node = self.nodes.get(index as usize);
+        node.is_some_and(|node| node.due != UNARMED)
     }
 
     /// Takes timer `index` out.
@@ -212,10 +226,10 @@ impl Wheel {
             self.set_head(level as u8, slot as u8, NIL);
             while index != NIL {
                 let node = core::mem::replace(&mut self.nodes[index as usize], Node::IDLE);
-                if node.tick() <= target {
+                if node.due <= target {
                     due.push(index);
-                } else {
-                    self.link(index, node.tick());
+                } else if node.due != UNARMED {
+                    self.link(index, node.due);
                 }
                 index = node.next;
             }

@@ -51,6 +51,7 @@ impl Host {
         let mut batch = core::mem::take(&mut self.batch);
         interface.gro.receive_batch(now, frames);
         interface.gro.flush(&mut batch);
+        self.tcp_look_ahead(&batch);
         for packet in &mut batch {
             self.ip_input(now, iface.0, packet);
         }

@@ -147,11 +147,22 @@ impl Path {
         fold(self.pseudo_sum as u32 + (len >> 16) + (len & 0xffff))
     }
 
+    /// Bytes of link and network header.
+    #[inline]
+    pub(crate) const fn headers_len(&self) -> usize {
+        self.len as usize
+    }
+
     /// Prepends network and link header to a packet of `len` bytes of transport header and
     /// payload.
     #[inline]
     pub(crate) fn prepend(&self, header: &mut HeaderBuf, len: usize, ident: u16, ecn: u8) {
-        let all = header.prepend(self.len as usize);
+        self.fill(header.prepend(self.headers_len()), len, ident, ecn);
+    }
+
+    /// The same, in memory of [`headers_len`](Self::headers_len) bytes.
+    #[inline]
+    pub(crate) fn fill(&self, all: &mut [u8], len: usize, ident: u16, ecn: u8) {
         all.copy_from_slice(&self.header[..self.len as usize]);
         let network = &mut all[self.link_len as usize..];
         if self.is_v4() {

@@ -26,7 +26,10 @@ pub enum Interest {
 
 /// The connection of a user's handle.
 #[inline]
-fn user_conn(table: &mut Table<Entry>, id: TcpId) -> Result<(u32, &mut Socket), StackError> {
+pub(super) fn user_conn(
+    table: &mut Table<Entry>,
+    id: TcpId,
+) -> Result<(u32, &mut Socket), StackError> {
     match table.by_id(id.0) {
         Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => Ok((index, socket)),
         // Held: there is no connection before it is accepted.
@@ -109,7 +112,8 @@ impl Host {
             written = socket.conn.write(&mut cx, data, more)?;
         }
         if !socket.queued {
-            self.after_write(index);
+            let turn = socket.after_write(index, &mut self.tcp.wheel);
+            self.take_turn(index, turn);
         }
         Ok(written)
     }
@@ -132,13 +136,15 @@ impl Host {
         data: Slice,
         more: bool,
     ) -> Result<(), (StackError, Slice)> {
-        let (index, socket, mut cx) = match self.user_socket(now, id) {
+        let (index, socket) = match user_conn(&mut self.tcp.table, id) {
             Ok(found) => found,
             Err(error) => return Err((error, data)),
         };
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let result = socket.conn.write_slice(&mut cx, data, more);
         if !socket.queued {
-            self.after_write(index);
+            let turn = socket.after_write(index, &mut self.tcp.wheel);
+            self.take_turn(index, turn);
         }
         result.map_err(|(error, data)| (error.into(), data))
     }
@@ -151,10 +157,12 @@ impl Host {
         id: TcpId,
         out: &mut [u8],
     ) -> Result<usize, StackError> {
-        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let read = socket.conn.read(&mut cx, out)?;
         if !socket.queued {
-            self.after_write(index);
+            let turn = socket.after_write(index, &mut self.tcp.wheel);
+            self.take_turn(index, turn);
         }
         Ok(read)
     }
@@ -166,10 +174,12 @@ impl Host {
         id: TcpId,
         max: usize,
     ) -> Result<Chain, StackError> {
-        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let read = socket.conn.read_chain(&mut cx, max)?;
         if !socket.queued {
-            self.after_write(index);
+            let turn = socket.after_write(index, &mut self.tcp.wheel);
+            self.take_turn(index, turn);
         }
         Ok(read)
     }
@@ -181,10 +191,12 @@ impl Host {
         id: TcpId,
         max: usize,
     ) -> Result<Slice, StackError> {
-        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let slice = socket.conn.read_slice(&mut cx, max)?;
         if !socket.queued {
-            self.after_write(index);
+            let turn = socket.after_write(index, &mut self.tcp.wheel);
+            self.take_turn(index, turn);
         }
         Ok(slice)
     }

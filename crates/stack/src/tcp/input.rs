@@ -68,7 +68,8 @@ impl Host {
             Some(Entry::Conn(socket)) => {
                 let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
                 socket.conn.handle_segment(&mut cx, segment);
-                self.settle(now, index);
+                let left = socket.settle(index, &mut self.wakers, &mut self.tcp.wheel);
+                self.see_to(now, index, left);
             }
             Some(Entry::Held(_)) => self.held_input(index, &segment.repr),
             Some(Entry::Request(_)) => self.request_input(now, index, segment),

@@ -10,6 +10,7 @@ mod inspect;
 mod isn;
 mod listen;
 mod listener_settings;
+mod look_ahead;
 mod output;
 mod pending;
 mod ports;
@@ -40,6 +41,7 @@ use cookie::SynCookies;
 use fastopen::Fastopen;
 use isn::IsnGenerator;
 use listen::Listeners;
+use look_ahead::Ahead;
 use ports::EphemeralPorts;
 use socket::Entry;
 
@@ -72,6 +74,8 @@ pub(crate) struct Tcp {
     resets: TokenBucket,
     /// Connections whose user let go.
     orphans: usize,
+    /// Scratch of `look_ahead`.
+    ahead: Ahead,
 }
 
 impl Tcp {
@@ -95,6 +99,7 @@ impl Tcp {
             saved_syns: BTreeMap::new(),
             resets: TokenBucket::default(),
             orphans: 0,
+            ahead: Ahead::default(),
         }
     }
 

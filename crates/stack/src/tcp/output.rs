@@ -8,7 +8,7 @@ use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, MAX_HEADER_LEN, TcpFlags};
 
-use super::socket::{Entry, Socket};
+use super::socket::{Entry, Left, Socket};
 use crate::demux::FlowKey;
 use crate::interface::{Dropped, LOOPBACK};
 use crate::ip::Path;
@@ -24,17 +24,24 @@ const fn gso_kind(path: &Path, segment: &SegmentOut) -> GsoKind {
     }
 }
 
-/// Makes an empty packet that of a segment on a path, where it lies.
-#[inline]
-fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64, ident: u16) {
-    let header = &mut packet.header;
+/// Makes an empty packet that of a segment on a path, where it lies. How long it is, from the IP
+/// header on.
+#[inline(always)]
+fn fill(
+    packet: &mut Packet,
+    path: &Path,
+    segment: &mut SegmentOut,
+    socket: u64,
+    ident: u16,
+) -> usize {
     let header_len = segment.repr.header_len();
     debug_assert!(header_len <= MAX_HEADER_LEN);
-    let tcp = header.prepend(header_len);
-    segment.repr.emit(tcp);
+    let all = packet.header.prepend(path.headers_len() + header_len);
+    let (below, tcp) = all.split_at_mut(path.headers_len());
+    segment.repr.fill(tcp);
     let len = header_len + segment.payload.len();
     tcp[CHECKSUM_OFFSET..][..2].copy_from_slice(&path.partial_checksum(len).to_be_bytes());
-    path.prepend(header, len, ident, segment.ecn.bits());
+    path.fill(below, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
     let cut = kind != GsoKind::None;
     // An assignment would look for something to drop.
@@ -57,9 +64,11 @@ fn fill(packet: &mut Packet, path: &Path, segment: &mut SegmentOut, socket: u64,
             departure_ns: segment.departure.as_nanos(),
         };
     }
+    usize::from(path.network_len()) + len
 }
 
 /// The packet of a segment on a path.
+#[inline(never)]
 fn build(path: &Path, mut segment: SegmentOut, socket: u64, ident: u16) -> Packet {
     let mut packet = Packet::default();
     fill(&mut packet, path, &mut segment, socket, ident);
@@ -76,6 +85,12 @@ impl Host {
         out: &mut Vec<Packet>,
         max: usize,
     ) {
+        let ready = if iface == LOOPBACK {
+            &self.loopback.ready
+        } else {
+            &self.ifaces[usize::from(iface)].ready
+        };
+        self.tcp.fetch_ready(ready, max);
         let mut left = max;
         while left > 0
             && let Some(index) = self.iface_mut(iface).ready.pop_front()
@@ -105,11 +120,6 @@ impl Host {
         if let Some(segment) = &mut segment {
             let ident = socket.ip_ident;
             socket.ip_ident = ident.wrapping_add(segment.gso_segs.max(1));
-            let octets = usize::from(socket.path.network_len())
-                + segment.repr.header_len()
-                + segment.payload.len();
-            let mib = &mut self.mib;
-            mib.count_output(socket.path.is_v4(), octets);
             if !socket.path.resolved {
                 return self.transmit_unresolved(now, index, segment, ident);
             }
@@ -119,16 +129,16 @@ impl Host {
                 &self.ifaces[usize::from(iface)]
             };
             let kind = gso_kind(&socket.path, segment);
-            if interface.cuts_early(kind, segment.repeats_cwr) {
-                let mut whole = Packet::default();
-                fill(&mut whole, &socket.path, segment, id, ident);
+            // Made in its place: `push` would build it on the stack first.
+            out.resize_with(out.len() + 1, Packet::default);
+            if let Some(packet) = out.last_mut() {
+                let octets = fill(packet, &socket.path, segment, id, ident);
+                self.mib.count_output(socket.path.is_v4(), octets);
+            }
+            if interface.cuts_early(kind, segment.repeats_cwr)
+                && let Some(whole) = out.pop()
+            {
                 cut_up(whole, out);
-            } else {
-                // Made in its place: `push` would build it on the stack first.
-                out.resize_with(out.len() + 1, Packet::default);
-                if let Some(packet) = out.last_mut() {
-                    fill(packet, &socket.path, segment, id, ident);
-                }
             }
         }
         socket.queued = sent && socket.conn.wants_transmit();
@@ -136,17 +146,15 @@ impl Host {
         if wakes.read || wakes.write {
             socket.wake(wakes, &mut self.wakers);
         }
-        if let Some(at) = socket.conn.poll_deadline() {
-            self.tcp.wheel.arm(index, at);
-        }
+        self.tcp.wheel.arm(index, socket.deadline());
         if let Some(at) = socket.conn.paced_until() {
             self.paced_until = self.paced_until.max(at);
         }
-        if socket.queued {
-            self.iface_mut(iface).ready.push_back(index);
-        } else {
-            self.settle_state(now, index);
-        }
+        let left = Left {
+            queue: socket.queued.then_some(iface),
+            unusual: !socket.queued && socket.is_unusual(),
+        };
+        self.see_to(now, index, left);
         sent
     }
 
@@ -168,7 +176,8 @@ impl Host {
         socket.conn.handle_tx_complete(&mut cx, segment.truesize);
         socket.queued = false;
         let mut packet = Packet::default();
-        fill(&mut packet, &path, segment, 0, ident);
+        let octets = fill(&mut packet, &path, segment, 0, ident);
+        self.mib.count_output(path.is_v4(), octets);
         self.send_on(now, &path, (key.local, key.remote), packet);
         self.settle(now, index);
         false
@@ -260,9 +269,7 @@ impl Host {
         // Its turn is over, though it may have more: the next completion, ACK or timeout asks it
         // again. Until then the queue would only drop what it gives.
         socket.queued = false;
-        if let Some(at) = socket.conn.poll_deadline() {
-            self.tcp.wheel.arm(index, at);
-        }
+        self.tcp.wheel.arm(index, socket.deadline());
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use fullsend_tcp::{State, TimeWait};
 use fullsend_units::Instant;
 
-use super::socket::{Entry, Owner};
+use super::socket::{Entry, Left, Owner};
 use crate::Host;
 use crate::demux::Target;
 use crate::waiters::{Wait, Waiters};
@@ -18,53 +18,37 @@ impl Host {
     /// After a call on a connection that could have changed anything.
     #[inline]
     pub(crate) fn settle(&mut self, now: Instant, index: u32) {
-        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
-            return;
-        };
-        let wakes = socket.conn.take_wakes();
-        if wakes.read || wakes.write {
-            socket.wake(wakes, &mut self.wakers);
-            if socket.conn.has_fastopen_news() {
-                self.fastopen_news(now, index);
-                return self.settle(now, index);
-            }
-        }
-        if socket.waiters.any_flush() && socket.conn.is_flushed() {
-            socket.waiters.wake(Wait::Flush, &mut self.wakers);
-        }
-        if let Some(at) = socket.conn.poll_deadline() {
-            self.tcp.wheel.arm(index, at);
-        }
-        if !socket.queued && socket.conn.wants_transmit() {
-            socket.queued = true;
-            let iface = socket.path.iface;
-            self.iface_mut(iface).ready.push_back(index);
-        }
-        self.settle_state(now, index);
-    }
-
-    /// After a read or write on a connection that is not in the transmit queue.
-    #[inline]
-    pub(super) fn after_write(&mut self, index: u32) {
-        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
-            return;
-        };
-        if socket.conn.wants_transmit() {
-            socket.queued = true;
-            let iface = socket.path.iface;
-            self.iface_mut(iface).ready.push_back(index);
-        } else if let Some(at) = socket.conn.poll_deadline() {
-            self.tcp.wheel.arm(index, at);
+        if let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) {
+            let left = socket.settle(index, &mut self.wakers, &mut self.tcp.wheel);
+            self.see_to(now, index, left);
         }
     }
 
-    #[inline]
-    pub(super) fn settle_state(&mut self, now: Instant, index: u32) {
-        let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
+    /// What a call on a socket left for the host to do.
+    #[inline(always)]
+    pub(super) fn see_to(&mut self, now: Instant, index: u32, left: Left) {
+        self.take_turn(index, left.queue);
+        if left.unusual {
+            self.settle_unusual(now, index);
+        }
+    }
+
+    /// The socket stands in the transmit queue of this interface from now on.
+    #[inline(always)]
+    pub(super) fn take_turn(&mut self, index: u32, iface: Option<u16>) {
+        if let Some(iface) = iface {
+            self.iface_mut(iface).ready.push_back(index);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_unusual(&mut self, now: Instant, index: u32) {
+        let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
         };
-        if socket.conn.state() == State::Established && socket.owner == Owner::User {
-            return;
+        if socket.conn.has_fastopen_news() {
+            self.fastopen_news(now, index);
+            return self.settle(now, index);
         }
         self.settle_turn(now, index);
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-use fullsend_tcp::{Connection, Wakes};
+use fullsend_tcp::{Connection, State, Wakes};
 use fullsend_units::Instant;
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
@@ -13,6 +13,7 @@ use super::ListenerId;
 use super::request::Request;
 use crate::demux::FlowKey;
 use crate::ip::Path;
+use crate::timer::Wheel;
 use crate::waiters::{Wait, Waiters};
 
 /// Who is to hear of a connection. Listeners are named by their slot: one that closes leaves no
@@ -52,6 +53,75 @@ impl Socket {
         if wakes.write {
             self.waiters.wake(Wait::Write, out);
         }
+    }
+}
+
+/// What a call on a socket leaves to be done by its host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// The interface in whose `ready` the socket is to stand.
+    pub(super) queue: Option<u16>,
+    /// The connection is not simply established and its user's, or has news.
+    pub(super) unusual: bool,
+}
+
+impl Socket {
+    /// After a call on the connection that could have changed anything.
+    #[inline(always)]
+    pub(super) fn settle(
+        &mut self,
+        index: u32,
+        wakers: &mut Vec<Waker>,
+        wheel: &mut Wheel,
+    ) -> Left {
+        let mut unusual = self.is_unusual();
+        let wakes = self.conn.take_wakes();
+        if wakes.read || wakes.write {
+            self.wake(wakes, wakers);
+            unusual |= self.conn.has_fastopen_news();
+        }
+        if self.waiters.any_flush() && self.conn.is_flushed() {
+            self.waiters.wake(Wait::Flush, wakers);
+        }
+        wheel.arm(index, self.deadline());
+        let queue = self.turn();
+        Left { queue, unusual }
+    }
+
+    /// After a read or write, if the socket does not stand in the transmit queue.
+    #[inline(always)]
+    pub(super) fn after_write(&mut self, index: u32, wheel: &mut Wheel) -> Option<u16> {
+        let queue = self.turn();
+        if queue.is_none() {
+            wheel.arm(index, self.deadline());
+        }
+        queue
+    }
+
+    /// Reads a little of what the next call on the connection will want.
+    #[inline]
+    pub(super) fn fetch(&self) -> u64 {
+        u64::from(self.key.remote_port) ^ u64::from(self.path.version) ^ self.conn.fetch()
+    }
+
+    /// When the connection's next timer fires; the far future if none runs.
+    #[inline]
+    pub(super) fn deadline(&self) -> Instant {
+        self.conn.poll_deadline().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// The interface in whose `ready` the socket is to stand from now on.
+    #[inline]
+    fn turn(&mut self) -> Option<u16> {
+        let joins = !self.queued && self.conn.wants_transmit();
+        self.queued |= joins;
+        joins.then_some(self.path.iface)
+    }
+
+    /// The host has to look whether the connection's life took a turn.
+    #[inline]
+    pub(super) fn is_unusual(&self) -> bool {
+        self.conn.state() != State::Established || self.owner != Owner::User
     }
 }
 

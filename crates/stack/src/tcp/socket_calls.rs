@@ -5,6 +5,7 @@ use fullsend_tcp::{Connection, SocketOption, SocketOptions, TxEvent, TxStages, W
 use fullsend_units::Instant;
 
 use super::TcpId;
+use super::calls::user_conn;
 use crate::{Host, StackError};
 
 /// Bytes in a connection's queues.
@@ -47,10 +48,12 @@ impl Host {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, StackError> {
-        let (index, socket, mut cx) = self.user_socket(now, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let written = socket.conn.write_with(&mut cx, data, flags)?;
         if !socket.queued {
-            self.after_write(index);
+            let turn = socket.after_write(index, &mut self.tcp.wheel);
+            self.take_turn(index, turn);
         }
         Ok(written)
     }

@@ -26,11 +26,28 @@ fn fires_at_its_tick_and_not_before() {
 }
 
 #[test]
-fn a_later_deadline_leaves_the_timer_alone_and_an_earlier_one_moves_it() {
+fn the_last_deadline_counts() {
     let mut wheel = Wheel::new();
     wheel.arm(0, at(1_000_000));
     wheel.arm(0, at(2_000_000));
+    // It is looked at where it stood, and moves on.
     assert!(wheel.next().unwrap() <= at(1_000_000 + (1 << TICK_SHIFT)));
+    assert_eq!(expired(&mut wheel, at(1_500_000)), []);
+    assert_eq!(expired(&mut wheel, at(2_000_000 + (1 << TICK_SHIFT))), [0]);
+    wheel.arm(0, at(3_000_000));
+    wheel.arm(0, Instant::FAR_FUTURE);
+    assert_eq!(expired(&mut wheel, at(3_500_000)), []);
+    assert_eq!(wheel.next(), None);
+    wheel.arm(0, at(5_000_000));
+    wheel.arm(0, at(3_600_000));
+    assert_eq!(expired(&mut wheel, at(3_700_000)), [0]);
+    assert_eq!(expired(&mut wheel, at(6_000_000)), []);
+}
+
+#[test]
+fn an_earlier_deadline_moves_the_timer() {
+    let mut wheel = Wheel::new();
+    wheel.arm(0, at(1_000_000));
     wheel.arm(0, at(100_000));
     assert_eq!(expired(&mut wheel, at(200_000)), [0]);
     assert_eq!(expired(&mut wheel, at(3_000_000)), []);
@@ -86,8 +103,7 @@ proptest! {
                     let deadline = now + span;
                     wheel.arm(index, at(deadline));
                     let tick = deadline.div_ceil(1 << TICK_SHIFT);
-                    let slot = &mut model[index as usize];
-                    *slot = Some(slot.map_or(tick, |t| t.min(tick)));
+                    model[index as usize] = Some(tick);
                 }
                 2 => {
                     wheel.disarm(index);
