@@ -107,7 +107,15 @@ impl Way {
             let mut joined = Vec::new();
             self.gro.receive_batch(now, &mut self.frames);
             self.gro.flush(&mut joined);
-            self.out.extend(joined);
+            for packet in joined {
+                // The kernel would keep CWR on the first segment alone.
+                if packet.offload.repeats_cwr {
+                    segment(packet, &mut self.cut);
+                    self.out.extend(self.cut.drain(..));
+                } else {
+                    self.out.push_back(packet);
+                }
+            }
         }
         if self.out.is_empty() {
             return Ok(());

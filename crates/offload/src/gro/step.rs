@@ -63,8 +63,7 @@ impl<I: Ids> Step<I> {
             fixed_id: None,
             flags,
             ids,
-            // CWR stands on the first segment only when a super-segment is cut.
-            flush: odd_checksum && checksum != Checksum::Partial || flags.contains(TcpFlags::CWR),
+            flush: odd_checksum && checksum != Checksum::Partial,
         }
     }
 
@@ -131,6 +130,8 @@ impl<I: Ids> Step<I> {
         }
         self.size = packet.offload.gso_size;
         self.fixed_id = Some(packet.offload.fixed_id);
+        // Its first segment alone has CWR.
+        self.flush |= self.flags.contains(TcpFlags::CWR) && !packet.offload.repeats_cwr;
     }
 
     #[inline]

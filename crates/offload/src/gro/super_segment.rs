@@ -3,6 +3,7 @@
 
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::tcp::TcpFlags;
 
 use super::held::Control;
 use crate::bytes::{be16, put16};
@@ -24,12 +25,14 @@ pub(super) fn describe(control: &Control, packet: &mut Packet) {
     let len = whole - transport;
     let network = usize::from(layers.network[1]);
     let partial = checksum::pseudo(header, network, v6, layers.protocol, len).fold();
+    let mut repeats_cwr = false;
     let kind = if layers.protocol == protocol::UDP {
         put16(header, transport + 4, len as u16);
         put16(header, transport + 6, partial);
         GsoKind::Udp
     } else {
         put16(header, transport + 16, partial);
+        repeats_cwr = TcpFlags(be16(header, transport + 12)).contains(TcpFlags::CWR);
         if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 }
     };
     packet.offload = Offload {
@@ -38,8 +41,8 @@ pub(super) fn describe(control: &Control, packet: &mut Packet) {
         kind,
         checksum: Checksum::Partial,
         fixed_id: control.fixed_id,
-        // What has CWR joins nothing.
-        repeats_cwr: false,
+        // The segments have the same flags.
+        repeats_cwr,
     };
 }
 
