@@ -17,9 +17,7 @@ fn made<R: c::Returned>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::
     returned(|| {
         let instance = current()?;
         instance.refresh();
-        let result = call(&instance);
-        instance.returns();
-        result
+        instance.make(call)
     })
 }
 

@@ -35,9 +35,16 @@ pub(crate) struct Instance {
     clock: Clock,
     /// The thread that began the run, and lets time pass.
     main: ThreadId,
-    /// Another thread's call has returned. packetdrill asks at once when that was, and so long time
-    /// stands still.
-    returned: Mutex<Option<ThreadId>>,
+    /// What threads do that do not let time pass.
+    others: Mutex<Others>,
+}
+
+#[derive(Default)]
+struct Others {
+    /// How many are in a call.
+    inside: usize,
+    /// A call has returned. packetdrill asks at once when that was, and so long time stands still.
+    returned: Option<ThreadId>,
 }
 
 /// The run's.
@@ -97,7 +104,7 @@ impl Instance {
             counters: Mutex::new(Counters::new(flags.counters)),
             clock,
             main: thread::current().id(),
-            returned: Mutex::new(None),
+            others: Mutex::default(),
         };
         instance.refresh();
         Ok(instance)
@@ -125,31 +132,39 @@ impl Instance {
         (EPOCH_MICROS + at.as_micros()) as c_long
     }
 
-    /// A call on this thread is about to return.
-    pub(crate) fn returns(&self) {
+    /// Makes a call.
+    pub(crate) fn make<R>(&self, call: impl FnOnce(&Self) -> R) -> R {
         let this = thread::current().id();
-        if this != self.main {
-            *self.returned.lock() = Some(this);
+        if this == self.main {
+            return call(self);
         }
+        self.others.lock().inside += 1;
+        let result = call(self);
+        let mut others = self.others.lock();
+        others.inside -= 1;
+        others.returned = Some(this);
+        result
     }
 
     /// This thread looks at the clock, as packetdrill does before each event.
     pub(crate) fn looks(&self) {
         self.counters.lock().tell(&self.stack);
-        let mut returned = self.returned.lock();
-        if *returned == Some(thread::current().id()) {
-            *returned = None;
+        let mut others = self.others.lock();
+        if others.returned == Some(thread::current().id()) {
+            others.returned = None;
         }
     }
 
     /// A thread was woken and has not done what it was woken for, or not looked at the clock.
     pub(crate) fn is_restless(&self) -> bool {
-        self.stack.has_woken() || self.has_to_look()
-    }
-
-    fn has_to_look(&self) -> bool {
+        if self.stack.has_woken() {
+            return true;
+        }
+        let asleep = self.stack.has_sleepers();
         let this = thread::current().id();
-        self.returned.lock().is_some_and(|thread| thread != this)
+        let others = self.others.lock();
+        let to_look = others.returned.is_some_and(|thread| thread != this);
+        to_look || others.inside > 0 && !asleep
     }
 
     /// Waits until nobody is restless: time must not pass before.
@@ -159,7 +174,7 @@ impl Instance {
         while self.is_restless() && waited < PATIENCE {
             if waited > LOOK_PATIENCE {
                 // Whoever it is has no interest in the time.
-                *self.returned.lock() = None;
+                self.others.lock().returned = None;
             }
             thread::sleep(step);
             waited += step;
