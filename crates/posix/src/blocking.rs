@@ -16,6 +16,16 @@ impl Posix {
         Ok(self.files.get(handle)?.nonblocking)
     }
 
+    /// Its handshake is under way. A call that waits and whose bytes ride on the SYN (Fast Open)
+    /// goes on waiting, and [`connect`](Self::connect) tells how it ends.
+    pub fn is_opening(&self, handle: Handle) -> bool {
+        let file = self.files.get(handle);
+        file.is_ok_and(|file| match &file.kind {
+            Kind::Stream(stream) => stream.is_opening(&self.host),
+            _ => false,
+        })
+    }
+
     /// Sets `O_NONBLOCK`.
     pub fn set_nonblocking(&mut self, handle: Handle, on: bool) -> Result<()> {
         self.files.get_mut(handle)?.nonblocking = on;

@@ -32,9 +32,16 @@ impl Posix {
         control: &[u8],
     ) -> Result<usize> {
         let host = &mut self.host;
-        let result = match &mut self.files.get_mut(handle)?.kind {
+        let file = self.files.get_mut(handle)?;
+        let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
+        let result = match &mut file.kind {
             Kind::Stream(stream) if flags & MSG_FASTOPEN != 0 => {
-                stream.send_opening(host, now, data, flags, dest)
+                let sent = stream.send_opening(host, now, data, flags, dest);
+                let want: usize = data.iter().map(|part| part.len()).sum();
+                if waits && sent.map_or_else(|e| e == Errno::EINPROGRESS, |n| n < want) {
+                    stream.expect_write(host);
+                }
+                sent
             }
             // As on Linux, a stream takes no notice of an address.
             Kind::Stream(stream) => stream.send(host, now, data, flags, control),

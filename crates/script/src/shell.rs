@@ -11,6 +11,8 @@ pub(crate) enum Wish {
     NoFile(String),
     /// Change the link: `mtu`, `tso` or `qdisc`, and its value.
     Link(&'static str, String),
+    /// Forget what peers told of themselves.
+    Forget,
     /// Nothing, here: it restores what a run has changed, or flushes what a new host has not got.
     Nothing,
     /// Not understood.
@@ -61,7 +63,7 @@ fn line(text: &str) -> Vec<Wish> {
         "ethtool" => ethtool(&texts, text),
         "tc" if args.first().is_some_and(|a| a == "qdisc") => qdisc(&texts),
         "ip" if args.first().is_some_and(|a| a == "link") => mtu(&texts, text),
-        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Nothing],
+        "ip" if args.first().is_some_and(|a| a == "tcp_metrics") => vec![Wish::Forget],
         "dd" => vec![zeros(args).unwrap_or_else(|| Wish::Unknown(text.to_owned()))],
         "rm" => {
             let paths = args.iter().filter(|arg| !arg.starts_with('-'));

@@ -221,11 +221,11 @@ fn without_a_cookie_where_both_say_so() {
         .set("tcp_fastopen", "0x203")
         .unwrap();
     let (_, sent) = open(&mut net, &to, &common::bytes(1000));
-    assert_eq!(sent, Ok(496), "the peer's MSS is not known");
+    assert_eq!(sent, Ok(1000), "the peer's MSS is taken to be ours");
     net.run_for(Nanos::from_millis(100));
     let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
     let (now, mut buf) = (net.now, [0; 1000]);
-    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(496));
+    assert_eq!(net.hosts[1].tcp_read(now, server, &mut buf), Ok(1000));
     assert_eq!(count(&net, 0, "Active"), 1);
 }
 

@@ -8,7 +8,7 @@ use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 
 use super::Patience;
 use crate::abi::{
-    EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_PEEK,
+    AF_INET, EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_PEEK,
 };
 use crate::stack::Stack;
 
@@ -29,10 +29,22 @@ impl Stack {
         let mut late = Errno::EAGAIN;
         // The first attempt opens the connection, others go on with it.
         let mut opens = flags & MSG_FASTOPEN;
+        // What was taken rides on a SYN: how that fares is for this call to tell.
+        let mut opening = false;
         let sent = self.wait(
             &[handle],
             |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
             |posix, now| loop {
+                if opening {
+                    match posix.connect(now, handle, SockAddr::any(AF_INET)) {
+                        Err(Errno::EALREADY) => return Ok(None),
+                        Ok(()) | Err(Errno::EISCONN) => opening = false,
+                        Err(error) => return Err(error),
+                    }
+                    if done >= want {
+                        return Ok(Some(()));
+                    }
+                }
                 let flags = flags & !MSG_FASTOPEN | opens;
                 let sent = if done == 0 {
                     posix.sendmsg(now, handle, data, flags, dest, control)
@@ -49,12 +61,16 @@ impl Stack {
                     Err(Errno::EAGAIN) => return Ok(None),
                     Err(error) => return Err(error),
                 }
-                if done >= want {
+                let begun = opened || done < want;
+                if begun && posix.is_opening(handle) {
+                    opening = true;
+                } else if done >= want {
                     return Ok(Some(()));
                 }
             },
         );
         match sent {
+            Err(error) if opening => Err(error),
             _ if done > 0 => Ok(done),
             Ok(Some(())) => Ok(0),
             Ok(None) => Err(late),

@@ -74,6 +74,12 @@ impl Stream {
         }
     }
 
+    /// The handshake is under way.
+    pub(crate) fn is_opening(&self, host: &Host) -> bool {
+        let opening = matches!(self.state(host), State::SynSent | State::SynReceived);
+        self.phase == Phase::Connecting && opening
+    }
+
     fn start(
         &mut self,
         host: &mut Host,

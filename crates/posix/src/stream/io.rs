@@ -141,7 +141,24 @@ impl Stream {
             }
             self.open(host, now, dest.unwrap_or(none), true)?;
         }
+        // Nothing to ride on the SYN, which goes all the same.
+        if let Core::Connection(id) = self.core
+            && self.phase == Phase::Deferred
+            && data.iter().all(|part| part.is_empty())
+        {
+            host.tcp_connect_now(now, id)?;
+            self.phase = Phase::Connecting;
+            return Err(Errno::EINPROGRESS);
+        }
         self.send(host, now, data, flags & !MSG_FASTOPEN, &[])
+    }
+
+    /// The call that opened the connection waits, and writes then.
+    pub(crate) fn expect_write(&self, host: &mut Host) {
+        if let Core::Connection(id) = self.core {
+            // The handle is ours.
+            let _ = host.tcp_expect_write(id);
+        }
     }
 
     /// Takes bytes of the user's own memory; how many. With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the

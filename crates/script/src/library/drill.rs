@@ -205,7 +205,7 @@ impl Target for Drill {
         for wish in shell::wishes(command) {
             match wish {
                 // Files are the runner's.
-                Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
+                Wish::Nothing | Wish::Forget | Wish::File(..) | Wish::NoFile(_) => {}
                 Wish::Sysctl(key, value) => set(file, &key, &value)?,
                 Wish::Link(key, value) => set(file, key, &value)?,
                 Wish::Unknown(text) => skipped.push(text),

@@ -72,7 +72,8 @@ pub(crate) struct Settings {
 }
 
 /// Settings of packetdrill that mean nothing in virtual time.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 13] = [
+    "tcp_ts_ecr_scaled",
     "mss",
     "ip_version",
     "gateway_ip",

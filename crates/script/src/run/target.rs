@@ -104,6 +104,10 @@ pub(crate) trait Sockets {
     }
     /// The call on `fd` that gave EAGAIN would rather wait.
     fn waits(&mut self, fd: Fd) -> bool;
+    /// Its handshake is under way: [`connect`](Self::connect) tells how it ends.
+    fn is_opening(&self, _fd: Fd) -> bool {
+        false
+    }
     /// How long it waits at most.
     fn time_out(&mut self, fd: Fd, wait: Wait) -> Option<Nanos>;
     /// Bytes that a call waits for that receives up to `len`; fewer are given at the end.

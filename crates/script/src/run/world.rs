@@ -195,6 +195,7 @@ impl Target for World {
             match wish {
                 // Files are the runner's.
                 Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
+                Wish::Forget => self.posix.host_mut().forget_tcp_metrics(),
                 Wish::Sysctl(key, value) => {
                     let now = self.instant();
                     if let Err(error) = self.posix.host_mut().set_sysctl(now, &key, &value) {

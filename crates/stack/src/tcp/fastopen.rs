@@ -55,23 +55,13 @@ impl FastopenQueue {
 }
 
 /// What a peer told, to open the next connection with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// The request for one as long as the peer has given none.
     cookie: FastopenCookie,
     mss: Option<u16>,
     /// The option's older form was tried, too, and is not known either.
     neither: bool,
-}
-
-impl Known {
-    fn given(cookie: FastopenCookie, mss: u16) -> Self {
-        Self {
-            cookie,
-            mss: Some(mss),
-            neither: false,
-        }
-    }
 }
 
 /// The host's part.
@@ -151,18 +141,25 @@ impl Fastopen {
         }
     }
 
-    /// A server gave none. Linux: it may know the option in the older form; if it does not, either,
-    /// that is not tried again.
-    fn keep_refusal(&mut self, peer: IpAddr, experimental: bool) {
-        let known = self.cookies.get(&peer);
-        if known.is_some_and(|known| known.neither || !known.cookie.is_request()) {
-            return;
+    /// A server answered. Linux: one that gave no cookie may know the option in the older form; if
+    /// it does not, either, that is not tried again.
+    fn hear(
+        &mut self,
+        peer: IpAddr,
+        mss: u16,
+        cookie: Option<FastopenCookie>,
+        refused: Option<bool>,
+    ) {
+        let mut known = self.cookies.get(&peer).copied().unwrap_or_default();
+        known.mss = Some(mss);
+        match (cookie, refused) {
+            (Some(cookie), _) => known.cookie = cookie,
+            (None, Some(old)) if !known.neither && known.cookie.is_request() => {
+                known.cookie = FastopenCookie::REQUEST.in_form(!old);
+                known.neither = old;
+            }
+            _ => {}
         }
-        let known = Known {
-            cookie: FastopenCookie::REQUEST.in_form(!experimental),
-            mss: None,
-            neither: experimental,
-        };
         self.keep(peer, known);
     }
 
@@ -315,10 +312,11 @@ impl Host {
         {
             let peer = socket.key.remote.to_ip();
             match news {
-                FastopenNews::Cookie(cookie, mss) => {
-                    self.tcp.fastopen.keep(peer, Known::given(cookie, mss));
-                }
-                FastopenNews::NoCookie(old) => self.tcp.fastopen.keep_refusal(peer, old),
+                FastopenNews::Answer {
+                    mss,
+                    cookie,
+                    refused,
+                } => self.tcp.fastopen.hear(peer, mss, cookie, refused),
                 FastopenNews::Blackhole => self.fastopen_off(now),
                 FastopenNews::Works => self.tcp.fastopen.times_off = 0,
                 FastopenNews::HandshakeOver(reset) => self.fastopen_over(now, index, reset),
@@ -336,6 +334,12 @@ impl Host {
         let fastopen = &mut self.tcp.fastopen;
         fastopen.times_off = fastopen.times_off.saturating_add(1);
         fastopen.off_at = now;
+    }
+
+    /// Forgets what peers told of themselves: their cookies, and their MSS (`ip tcp_metrics flush`).
+    pub fn forget_tcp_metrics(&mut self) {
+        self.tcp.fastopen.cookies.clear();
+        self.tcp.fastopen.order.clear();
     }
 
     /// Linux: to set `tcp_fastopen_blackhole_timeout_sec` is to begin anew.

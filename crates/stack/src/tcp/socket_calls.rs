@@ -140,6 +140,13 @@ impl Host {
         self.with_conn(now, id, |conn, _| Connection::send_syn(conn))
     }
 
+    /// The user waits for the connection, to write at once.
+    pub fn tcp_expect_write(&mut self, id: TcpId) -> Result<(), StackError> {
+        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+        socket.conn.expect_write();
+        Ok(())
+    }
+
     /// A deferred SYN can carry text: a cookie is known for the destination, or none is needed.
     /// If not, connect by [`tcp_connect_now`](Self::tcp_connect_now).
     pub fn tcp_fastopen_ready(&mut self, now: Instant, id: TcpId) -> Result<bool, StackError> {

@@ -11,9 +11,6 @@ use super::{Connection, State};
 use crate::recovery::TransmitUnit;
 use crate::{Cx, TcpError};
 
-/// RFC 7413 4.1.2: what a SYN carries when the peer's MSS is not known.
-const UNKNOWN_MSS: u16 = 536;
-
 /// Consecutive timeouts after which the path is suspected to swallow what Fast Open sends
 /// (RFC 7413 4.1.3.1).
 const BLACKHOLE_TIMEOUTS: u8 = 2;
@@ -34,10 +31,15 @@ pub struct FastopenClient {
 /// What a host should know of a connection's Fast Open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastopenNews {
-    /// The peer gave a cookie, and told its MSS.
-    Cookie(FastopenCookie, u16),
-    /// The peer was asked for a cookie, in the option's older form or not, and gave none.
-    NoCookie(bool),
+    /// The peer answered a client's SYN.
+    Answer {
+        /// Its MSS.
+        mss: u16,
+        /// The cookie that it gave.
+        cookie: Option<FastopenCookie>,
+        /// It was asked for one, in the option's older form or not, and gave none.
+        refused: Option<bool>,
+    },
     /// The path seems to swallow what Fast Open sends.
     Blackhole,
     /// A connection on trial received text: the path is good.
@@ -65,6 +67,10 @@ pub(crate) struct Fastopen {
     deferred: bool,
     /// The SYN went with the option, or with text.
     used: bool,
+    /// The option.
+    asked: Option<FastopenCookie>,
+    /// The user waits to write.
+    writes_next: bool,
     /// Text bytes in the SYN.
     syn_text: u32,
     /// The text in the SYN was taken, by the peer or by us.
@@ -125,14 +131,29 @@ impl Connection {
 
     /// A deferred SYN goes, without text.
     pub fn send_syn(&mut self) {
+        let no_cookie = self.settings.fastopen_no_cookie();
         if self.is_syn_deferred()
             && let Some(fastopen) = self.fastopen_mut()
         {
             fastopen.deferred = false;
-            fastopen.fail = FastopenFail::CookieUnavailable;
+            if !fastopen.carries_text(no_cookie) {
+                fastopen.fail = FastopenFail::CookieUnavailable;
+            }
             self.out.syn = true;
             self.out.any = true;
         }
+    }
+
+    /// The user of a connection that was deferred waits to write: the ACK of the SYN-ACK need not
+    /// go by itself.
+    pub fn expect_write(&mut self) {
+        if let Some(fastopen) = self.fastopen_mut() {
+            fastopen.writes_next = true;
+        }
+    }
+
+    pub(super) fn is_write_expected(&self) -> bool {
+        self.fastopen().is_some_and(|f| f.writes_next)
     }
 
     /// The SYN waits for a write.
@@ -174,7 +195,8 @@ impl Connection {
     /// Text bytes that fit into a SYN beside 40 bytes of options.
     fn syn_room(&self) -> u32 {
         let known = self.fastopen().and_then(|f| f.client?.mss);
-        let mss = known.unwrap_or(UNKNOWN_MSS).min(self.snd.mss_clamp);
+        // Linux: a peer that never told its MSS is taken to be like us.
+        let mss = known.unwrap_or(self.adv_mss.get()).min(self.snd.mss_clamp);
         u32::from(mss).min(self.snd.mss.bytes()).saturating_sub(40)
     }
 
@@ -191,6 +213,7 @@ impl Connection {
         }
         let option = fastopen.syn_option(no_cookie);
         fastopen.used = option.is_some();
+        fastopen.asked = option;
         if !fastopen.carries_text(no_cookie) {
             return (option, Chain::new());
         }
@@ -263,16 +286,15 @@ impl Connection {
         let Some(fastopen) = self.fastopen_mut().filter(|f| f.used) else {
             return;
         };
-        let asked = fastopen.client.and_then(|client| client.cookie);
-        let news = match (repr.options.fastopen, asked) {
-            (Some(cookie), _) if !cookie.is_request() => {
-                let mss = repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get());
-                FastopenNews::Cookie(cookie, mss)
-            }
-            (None, Some(asked)) if fastopen.syn_text == 0 && !retransmitted => {
-                FastopenNews::NoCookie(asked.is_experimental())
-            }
-            _ => return,
+        let (asked, option) = (fastopen.asked, repr.options.fastopen);
+        let refused = option.is_none() && fastopen.syn_text == 0 && !retransmitted;
+        let news = FastopenNews::Answer {
+            mss: repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get()),
+            // One that was not asked for is not to be trusted.
+            cookie: option.filter(|cookie| asked.is_some() && !cookie.is_request()),
+            refused: asked
+                .filter(|_| refused)
+                .map(|asked| asked.is_experimental()),
         };
         fastopen.tell(news);
         self.user.wakes.read = true;

@@ -252,9 +252,14 @@ impl Connection {
             .take_if(|ecn| !ecn.hear_answer(cx.sysctl, repr, segment.ecn));
         self.agree(cx, repr);
         if acks {
-            self.rcv.ack.now();
+            if self.extras.is_some() && self.is_write_expected() {
+                self.rcv.ack.with_text(cx.now);
+            } else {
+                self.rcv.ack.now();
+            }
             self.establish(cx, repr, Window(self.snd.wnd));
-            if self.extras.is_some() && !segment.payload.is_empty() {
+            let fin = flags.contains(TcpFlags::FIN);
+            if self.extras.is_some() && (fin || !segment.payload.is_empty()) {
                 self.take_text_of_syn_ack(cx, segment);
             }
         } else {
@@ -271,8 +276,10 @@ impl Connection {
         let Some(ts) = repr.options.timestamps.filter(|_| self.agreed.timestamps) else {
             return in_range;
         };
-        let age = self.ts.value(cx.now).wrapping_sub(ts.ecr) as i32;
-        in_range && (ts.ecr == 0 || age >= 0)
+        // Nothing was heard yet: that is when the connection was made.
+        let (made, now) = (self.ts.value(self.timers.heard_at), self.ts.value(cx.now));
+        let is_ours = ts.ecr.wrapping_sub(made) <= now.wrapping_sub(made);
+        in_range && (ts.ecr == 0 || is_ours)
     }
 
     /// Our SYN is acknowledged and we have the peer's: ESTABLISHED, and further if the user has
@@ -289,6 +296,8 @@ impl Connection {
             self.take_rtt(cx, rtt);
         }
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
+        // The SYN, and what rode on it, count as one.
+        self.stats.delivered = self.stats.delivered.wrapping_add(1);
         self.timers.rtx_off();
         if self.snd.rtx.is_empty() {
             // The SYN's unit goes, so that a connection that never sends holds no memory for it.

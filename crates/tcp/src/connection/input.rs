@@ -286,7 +286,8 @@ impl Connection {
     pub(super) fn take_text_of_syn_ack(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         let text = core::mem::take(&mut segment.payload);
         segment.repr.seq += 1;
-        self.take_text(cx, segment, text, false);
+        let fin = segment.repr.flags.contains(TcpFlags::FIN);
+        self.take_text(cx, segment, text, fin);
     }
 
     /// RFC 9293 3.10.7.4, seventh and eighth: the segment's text and FIN.

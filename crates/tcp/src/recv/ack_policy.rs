@@ -113,6 +113,13 @@ impl AckPolicy {
         due
     }
 
+    /// The user is about to write, and what it writes acknowledges too.
+    pub(crate) fn with_text(&mut self, now: Instant) {
+        // Linux: this counts as text of the peer's, which the user's text answers.
+        self.last_data = now;
+        self.delay(now + DELAY);
+    }
+
     fn delay(&mut self, until: Instant) {
         self.at = self.at.min(until);
     }

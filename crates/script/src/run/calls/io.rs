@@ -114,11 +114,16 @@ impl Runner<'_> {
         {
             self.connecting(io.fd, dest);
         }
+        let total: usize = io.lens.iter().sum();
+        if progress.opening
+            && let Some(step) = self.opened(&io, total, progress)
+        {
+            return Ok(step);
+        }
         let control = match io.header {
             Some(header) => self.control_to_send(header)?,
             None => Vec::new(),
         };
-        let total: usize = io.lens.iter().sum();
         let written = self.streams.entry(io.fd).or_default().written;
         let data = match io.text {
             Some(text) => {
@@ -134,7 +139,12 @@ impl Runner<'_> {
         let sending = Sending {
             name: &call.name,
             parts: &parts,
-            flags: io.flags,
+            // The first attempt opens the connection, others go on with it.
+            flags: if progress.done > 0 {
+                io.flags & !MSG_FASTOPEN
+            } else {
+                io.flags
+            },
             dest: io.dest,
             control: &control,
         };
@@ -154,7 +164,8 @@ impl Runner<'_> {
             Ok(len) => {
                 progress.done += len;
                 self.streams.entry(io.fd).or_default().written += len as u64;
-                if progress.done < total && waits && len > 0 {
+                progress.opening = waits && self.target.is_opening(io.handle);
+                if progress.opening || (progress.done < total && waits && len > 0) {
                     return self.wait_for_rest(io, progress);
                 }
                 Step::Returned(Ok(progress.done as i64))
@@ -164,6 +175,18 @@ impl Runner<'_> {
             }
             Err(_) if progress.done > 0 => Step::Returned(Ok(progress.done as i64)),
             Err(error) => Step::Returned(Err(error)),
+        }
+    }
+
+    /// Linux: a call that waits tells how the connection fared that its bytes began.
+    fn opened(&mut self, io: &Io<'_>, total: usize, progress: &mut Progress) -> Option<Step> {
+        match self.target.connect(io.handle, self.remote_addr().into()) {
+            Err(Errno::EALREADY) => Some(self.wait_for_rest(io, progress)),
+            Ok(()) | Err(Errno::EISCONN) => {
+                progress.opening = false;
+                (progress.done >= total).then_some(Step::Returned(Ok(progress.done as i64)))
+            }
+            Err(error) => Some(Step::Returned(Err(error))),
         }
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Progress {
     done: usize,
     /// It is not the first try.
     tried: bool,
+    /// What is done rides on a SYN whose answer is waited for.
+    opening: bool,
 }
 
 impl Progress {
@@ -61,6 +63,7 @@ impl Progress {
             deadline: None,
             done: 0,
             tried: false,
+            opening: false,
         }
     }
 }

@@ -32,6 +32,11 @@ impl Sockets for World {
         !self.is_nonblocking(fd).unwrap_or(true)
     }
 
+    fn is_opening(&self, fd: Fd) -> bool {
+        let handle = self.handle(fd);
+        handle.is_ok_and(|handle| self.posix.is_opening(handle))
+    }
+
     fn time_out(&mut self, fd: Fd, wait: Wait) -> Option<Nanos> {
         let (receive, send) = self.posix.timeouts(self.handle(fd).ok()?).ok()?;
         let span = match wait {

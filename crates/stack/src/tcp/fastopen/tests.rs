@@ -4,7 +4,7 @@ use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::tcp::FastopenCookie;
 
-use super::{Fastopen, Known, MAX_COOKIES, make_cookie};
+use super::{Fastopen, MAX_COOKIES, make_cookie};
 use crate::demux::Addr;
 use crate::siphash::SipKey;
 
@@ -39,13 +39,14 @@ fn the_oldest_destination_goes_when_there_are_too_many() {
     let cookie = FastopenCookie::new(&[1; 8]).unwrap();
     let peer = |n: u32| IpAddr::from(n.to_be_bytes());
     for n in 0..=MAX_COOKIES as u32 {
-        fastopen.keep(peer(n), Known::given(cookie, 1460));
-        fastopen.keep(peer(n), Known::given(cookie, 1400));
+        fastopen.hear(peer(n), 1460, Some(cookie), None);
+        fastopen.hear(peer(n), 1400, None, None);
     }
     assert_eq!(fastopen.cookies.len(), MAX_COOKIES);
     assert_eq!(fastopen.order.len(), MAX_COOKIES);
     assert!(!fastopen.cookies.contains_key(&peer(0)));
-    assert_eq!(fastopen.cookies[&peer(1)].mss, Some(1400));
+    let known = fastopen.cookies[&peer(1)];
+    assert_eq!((known.cookie, known.mss), (cookie, Some(1400)));
 }
 
 #[test]
@@ -53,15 +54,15 @@ fn both_forms_of_the_option_are_tried_and_then_the_new_one() {
     let mut fastopen = Fastopen::new(SipKey(1, 2));
     let peer = IpAddr::from([192, 0, 2, 1]);
     let mut refuse = |old| {
-        fastopen.keep_refusal(peer, old);
+        fastopen.hear(peer, 1460, None, Some(old));
         fastopen.cookies[&peer].cookie.is_experimental()
     };
     assert!(refuse(false));
     assert!(!refuse(true));
     assert!(!refuse(false));
     let cookie = FastopenCookie::new(&[1; 8]).unwrap();
-    fastopen.keep(peer, Known::given(cookie, 1460));
-    fastopen.keep_refusal(peer, false);
+    fastopen.hear(peer, 1460, Some(cookie), None);
+    fastopen.hear(peer, 1460, None, Some(false));
     assert_eq!(fastopen.cookies[&peer].cookie, cookie);
 }
 
