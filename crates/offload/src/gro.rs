@@ -96,6 +96,8 @@ pub struct Gro {
     /// Which of the packets are held.
     table: Table,
     keys: Keys,
+    /// The last packet did not follow the one before it.
+    in_turn: bool,
     /// Of the packet parsed last, by kind.
     layouts: [Layout; 2],
     /// What came since the last flush. Packets are parsed, held and completed where they lie.
@@ -122,6 +124,7 @@ impl Gro {
             stats: GroStats::default(),
             table: Table::default(),
             keys: Keys::new(seed),
+            in_turn: false,
             layouts: [Layout::default(); 2],
             packets: Vec::new(),
             spare: Vec::new(),
@@ -198,10 +201,12 @@ impl Gro {
     fn coalesce(&mut self, now: Instant, from: usize) {
         let mut packets = core::mem::take(&mut self.packets);
         self.stats.received += (packets.len() - from) as u64;
-        let mut kept = from;
+        let (mut kept, mut ahead) = (from, None);
         for place in from..packets.len() {
             let (before, rest) = packets.split_at_mut(place);
-            let stays = match self.follow(&mut before[..kept], &mut rest[0]) {
+            let known = ahead.take();
+            ahead = self.look_ahead(rest.get(1));
+            let stays = match self.follow(&mut before[..kept], &mut rest[0], known) {
                 Ok(()) => false,
                 Err(guess) => self.parse(now, &mut before[..kept], &mut rest[0], guess),
             };
