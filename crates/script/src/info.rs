@@ -1,29 +1,34 @@
-//! `struct tcp_info` as Linux lays it out, by its fields' names.
+//! What a script's code can ask of a socket: `struct tcp_info` as Linux lays it out, and
+//! `SO_MEMINFO`, by their fields' names.
 
 use crate::code::Names;
 use crate::constants::constant;
 
-/// The bytes that `TCP_INFO` gave.
-pub(crate) struct TcpInfo<'a>(pub(crate) &'a [u8]);
+/// What the socket under test tells of itself.
+pub(crate) struct Facts<'a> {
+    /// The bytes that `TCP_INFO` gave.
+    pub(crate) info: &'a [u8],
+    /// Those of `SO_MEMINFO`.
+    pub(crate) memory: &'a [u8],
+}
 
-impl Names for TcpInfo<'_> {
+impl Names for Facts<'_> {
     fn value(&self, name: &str) -> Option<i128> {
+        if let Some(field) = name.strip_prefix("SK_MEMINFO_") {
+            let index = MEMORY.iter().position(|known| *known == field)?;
+            return number(self.memory, 4 * index, 4);
+        }
         let Some(field) = name.strip_prefix("tcpi_") else {
             return constant(name).map(i128::from);
         };
         self.bits(field).or_else(|| {
             let (_, offset, len) = *FIELDS.iter().find(|(known, _, _)| *known == field)?;
-            let bytes = self.0.get(offset..offset + len)?;
-            let value = bytes
-                .iter()
-                .rev()
-                .fold(0, |sum: u64, b| sum << 8 | u64::from(*b));
-            Some(value.into())
+            number(self.info, offset, len)
         })
     }
 }
 
-impl TcpInfo<'_> {
+impl Facts<'_> {
     /// The fields that share a byte.
     fn bits(&self, field: &str) -> Option<i128> {
         let (byte, shift, mask) = match field {
@@ -36,9 +41,31 @@ impl TcpInfo<'_> {
             "accecn_fail_mode" => (276, 4, 0xf),
             _ => return None,
         };
-        Some(i128::from(self.0.get(byte)? >> shift & mask))
+        Some(i128::from(self.info.get(byte)? >> shift & mask))
     }
 }
+
+fn number(bytes: &[u8], offset: usize, len: usize) -> Option<i128> {
+    let bytes = bytes.get(offset..offset + len)?;
+    let value = bytes
+        .iter()
+        .rev()
+        .fold(0, |sum: u64, b| sum << 8 | u64::from(*b));
+    Some(value.into())
+}
+
+/// Four bytes each, in this order.
+const MEMORY: [&str; 9] = [
+    "RMEM_ALLOC",
+    "RCVBUF",
+    "WMEM_ALLOC",
+    "SNDBUF",
+    "FWD_ALLOC",
+    "WMEM_QUEUED",
+    "OPTMEM",
+    "BACKLOG",
+    "DROPS",
+];
 
 /// Name, offset, bytes; little-endian, as the posix layer writes it on every machine it runs on.
 const FIELDS: &[(&str, usize, usize)] = &[

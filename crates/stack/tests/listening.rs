@@ -156,7 +156,7 @@ fn connections_begin_with_their_listeners_options() {
     net.run_for(Nanos::from_millis(10));
     let now = net.now;
     let info = net.hosts[0].tcp_info(now, client).unwrap();
-    assert_eq!((info.tcpi_snd_mss, info.tcpi_snd_wnd), (488, 10_000));
+    assert_eq!((info.tcpi_snd_mss, info.tcpi_snd_wnd), (488, 20 * 488));
     let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
     let options = net.hosts[1].tcp_options(server).unwrap();
     assert_eq!((options.tcp_nodelay, options.tcp_cork), (false, true));

@@ -29,7 +29,7 @@ mod time_wait;
 
 pub use connection::{
     Connection, FastopenClient, FastopenNews, IpSettings, Readiness, State, SynAckSent, TxEvent,
-    TxStage, TxStages, offered_scale,
+    TxStage, TxStages,
 };
 pub use error::TcpError;
 pub use info::TcpInfo;

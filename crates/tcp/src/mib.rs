@@ -160,5 +160,9 @@ fullsend_units::counters! {
         rcv_pruned: "TcpExtRcvPruned",
         /// In-order segments dropped for want of memory.
         rcv_q_drop: "TcpExtTCPRcvQDrop",
+        /// Segments dropped that lay behind the window, or reached beyond it.
+        beyond_window: "TcpExtBeyondWindow",
+        /// Segments with text dropped because the window was closed.
+        zero_window_drop: "TcpExtTCPZeroWindowDrop",
     }
 }

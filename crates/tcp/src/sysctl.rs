@@ -72,6 +72,8 @@ sysctls! {
     "net.ipv4." tcp_rmem: [u32; 3] = [4096, 131_072, 6_291_456], BUFFER;
     /// Send buffer: least, initial, most bytes.
     "net.ipv4." tcp_wmem: [u32; 3] = [4096, 16_384, 4_194_304], BUFFER;
+    /// A window may be taken back where the reader leaves no room for what was offered.
+    "net.ipv4." tcp_shrink_window: bool = false, ();
     /// Most bytes `SO_RCVBUF` can ask for.
     "net.core." rmem_max: u32 = 4_194_304, BUFFER;
     /// Most bytes `SO_SNDBUF` can ask for.

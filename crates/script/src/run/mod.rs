@@ -24,7 +24,7 @@ use world::World;
 use crate::code::{self, Scope};
 use crate::constants::constant;
 use crate::error::{Pos, ScriptError};
-use crate::info::TcpInfo;
+use crate::info::Facts;
 use crate::library::{Drill, Library};
 use crate::script::{Action, Call, Event, Nanos, Script, Seconds, Time};
 
@@ -298,34 +298,43 @@ impl<'a> Runner<'a> {
         let at = |line: u32| pos.down(line);
         let statements =
             code::read(text).map_err(|(line, what)| ScriptError::new(at(line), what))?;
-        let info = self.tcp_info(pos)?;
+        let info = self.option_bytes(pos, ("SOL_TCP", "TCP_INFO"), 280)?;
+        let memory = if text.contains("SK_MEMINFO_") {
+            self.option_bytes(pos, ("SOL_SOCKET", "SO_MEMINFO"), 36)?
+        } else {
+            Vec::new()
+        };
+        let facts = Facts {
+            info: &info,
+            memory: &memory,
+        };
         let mut printed = Vec::new();
-        let done = self.scope.run(&statements, &TcpInfo(&info), &mut printed);
+        let done = self.scope.run(&statements, &facts, &mut printed);
         for line in &printed {
             self.log(line);
         }
         done.map_err(|failure| ScriptError::new(at(failure.line), failure.message))
     }
 
-    /// What `TCP_INFO` says of the socket under test.
-    fn tcp_info(&mut self, pos: Pos) -> Result<Vec<u8>, ScriptError> {
+    /// What an option of the socket under test has, up to `len` bytes.
+    fn option_bytes(
+        &mut self,
+        pos: Pos,
+        (level, name): (&str, &str),
+        len: usize,
+    ) -> Result<Vec<u8>, ScriptError> {
         let flow = self.under_test.and_then(|index| self.flows[index].fd);
         let Some(fd) = flow.or(self.files.last()) else {
-            return Err(ScriptError::new(
-                pos,
-                "there is no socket to ask for TCP_INFO",
-            ));
+            let message = format!("there is no socket to ask for {name}");
+            return Err(ScriptError::new(pos, message));
         };
         let handle = self.files.fd(fd, pos)?;
-        let mut bytes = vec![0; 280];
-        let (level, name) = (
-            constant("SOL_TCP").unwrap_or(0) as i32,
-            constant("TCP_INFO").unwrap_or(0) as i32,
-        );
+        let mut bytes = vec![0; len];
+        let number = |name| constant(name).unwrap_or(0) as i32;
         let len = self
             .target
-            .getsockopt_of_code(handle, level, name, &mut bytes)
-            .map_err(|errno| ScriptError::new(pos, format!("TCP_INFO: {errno}")))?;
+            .getsockopt_of_code(handle, number(level), number(name), &mut bytes)
+            .map_err(|errno| ScriptError::new(pos, format!("{name}: {errno}")))?;
         bytes.truncate(len);
         Ok(bytes)
     }

@@ -175,13 +175,6 @@ impl Host {
         let Some(syn) = self.syn_of_cookie(key, &repr, mss) else {
             return true;
         };
-        let sent = SynAckSent {
-            at: now,
-            ambiguous: true,
-            window_scale: fullsend_tcp::offered_scale(&self.env.sysctl),
-            repeats: 0,
-            ecn_withdrawn: false,
-        };
         let Ok(mut socket) = self.embryo(
             now,
             key,
@@ -192,6 +185,13 @@ impl Host {
             return true;
         };
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        let sent = SynAckSent {
+            at: now,
+            ambiguous: true,
+            window_scale: socket.conn.offered_scale(),
+            repeats: 0,
+            ecn_withdrawn: false,
+        };
         socket.conn.assume_syn_ack(&mut cx, sent);
         let Some((index, _)) = self.tcp.table.insert(Entry::Conn(socket)) else {
             return true;

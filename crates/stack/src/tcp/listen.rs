@@ -306,7 +306,10 @@ impl Host {
         let id = tcp.table.id(index).ok_or(StackError::NoSuchSocket)?;
         let entry = tcp.table.get_mut(index).ok_or(StackError::NoSuchSocket)?;
         match entry {
-            Entry::Conn(socket) => socket.owner = Owner::User,
+            Entry::Conn(socket) => {
+                socket.owner = Owner::User;
+                socket.conn.on_accepted();
+            }
             Entry::Held(held) => held.taken = true,
             Entry::Request(_) => return Err(StackError::NoSuchSocket),
         }

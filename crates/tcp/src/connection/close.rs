@@ -33,6 +33,7 @@ impl Connection {
     pub fn shutdown_read(&mut self, cx: &mut Cx<'_>) {
         self.user.read_shut = true;
         self.rcv.queue.clear();
+        self.rcv.window.on_taken(0, 0);
         self.charge(cx);
         self.wake_reader();
     }
@@ -43,6 +44,7 @@ impl Connection {
         self.user.orphan = true;
         let unread = self.rcv.queue.readable() > 0;
         self.rcv.queue.clear();
+        self.rcv.window.on_taken(0, 0);
         match self.state {
             State::Closed => {}
             State::SynSent => {

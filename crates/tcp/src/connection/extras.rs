@@ -2,6 +2,8 @@
 
 use alloc::boxed::Box;
 
+use fullsend_units::SeqNum;
+
 use super::Connection;
 use super::fastopen::Fastopen;
 use super::mtu_probing::MtuSearch;
@@ -22,10 +24,12 @@ pub(crate) struct Extras {
     pub(crate) rto: RtoStats,
     /// Segments that came out of order (`tcpi_rcv_ooopack`).
     pub(crate) rcv_ooopack: u32,
+    /// Where the window ended before it was taken back.
+    pub(crate) furthest_edge: Option<SeqNum>,
 }
 
 // A connection that once lost something, or got something out of order, keeps this.
-const _: () = assert!(size_of::<Extras>() <= 96);
+const _: () = assert!(size_of::<Extras>() <= 104);
 
 impl Connection {
     #[cold]

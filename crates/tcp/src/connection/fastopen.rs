@@ -388,7 +388,8 @@ impl Connection {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         self.rcv.ack.on_sent(rcv_nxt);
         let scaled = self.agreed.window_scale;
-        self.rcv.window.establish(cx.now, rcv_nxt, scaled);
+        let told = self.told_segment();
+        self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
         self.charge(cx);
     }
 

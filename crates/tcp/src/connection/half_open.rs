@@ -2,11 +2,11 @@
 //! connection.
 
 use fullsend_buf::Chain;
-use fullsend_units::{Instant, Window, WindowScale};
+use fullsend_units::{Instant, WindowScale};
 
 use super::{Connection, State};
+use crate::Cx;
 use crate::recovery::TransmitUnit;
-use crate::{Cx, Sysctl};
 
 /// The SYN-ACK that was sent for a connection before there was one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,17 +24,23 @@ pub struct SynAckSent {
     pub ecn_withdrawn: bool,
 }
 
-/// The window scale that our SYNs and SYN-ACKs offer now.
-pub fn offered_scale(sysctl: &Sysctl) -> u8 {
-    WindowScale::for_window(Window(sysctl.tcp_rmem[2])).shift()
-}
-
 impl Connection {
+    /// The window scale that our SYN or SYN-ACK offers.
+    pub fn offered_scale(&self) -> u8 {
+        self.rcv.window.scale().shift()
+    }
+
+    /// The user has it, not its listener any more.
+    pub fn on_accepted(&mut self) {
+        self.rcv.window.set_waiting(false);
+    }
+
     /// Takes a SYN-ACK of [`accept`](Self::accept)'s as sent already: the connection waits for its
     /// answer.
     pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
         debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
         let iss = self.snd.una;
+        self.rcv.window.set_waiting(true);
         self.out.syn = false;
         self.out.any = false;
         self.snd.rtx.push(TransmitUnit {

@@ -81,7 +81,7 @@ impl Connection {
             snd: Sender::new(cx, iss, mss, ip_header_len),
             rcv: Receiver {
                 queue: RecvQueue::new(SeqNum::new(0)),
-                window: RecvWindow::new(cx.sysctl.tcp_rmem),
+                window: RecvWindow::new(cx.sysctl.tcp_rmem, cx.sysctl.rmem_max),
                 ack: AckPolicy::new(),
             },
             adv_mss: mss,
@@ -179,7 +179,7 @@ impl Connection {
                 seq: iss,
                 ack,
                 flags,
-                window: self.rcv.window.for_syn(),
+                window: self.rcv.window.for_syn(self.told_segment()),
                 urgent: 0,
                 options,
             },
@@ -219,11 +219,20 @@ impl Connection {
         let rcv_nxt = syn.seq + 1;
         self.rcv.queue = RecvQueue::new(rcv_nxt);
         let scaled = self.agreed.window_scale;
-        self.rcv.window.establish(cx.now, rcv_nxt, scaled);
+        let told = self.told_segment();
+        self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
         let mss = self.adv_mss;
         let window = self.rcv.window.current(rcv_nxt);
         self.rcv.ack.start(rcv_nxt, mss, window);
         self.sync_mss(cx);
+    }
+
+    /// What the window of our SYN is a multiple of: our MSS, and the bytes of options that go from
+    /// it as far as the peer has agreed to them.
+    pub(crate) fn told_segment(&self) -> (Mss, u32) {
+        const TIMESTAMPS: u32 = 12;
+        let agreed = self.state == State::SynReceived && self.agreed.timestamps;
+        (self.adv_mss, if agreed { TIMESTAMPS } else { 0 })
     }
 
     /// RFC 9293 3.10.7.3.

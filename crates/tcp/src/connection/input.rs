@@ -5,7 +5,7 @@ use fullsend_units::{Instant, SeqNum};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
 
 use super::{Connection, Reset, State, TsState};
-use crate::recv::Arrival;
+use crate::recv::{Arrival, Place};
 use crate::{Cx, SegmentIn, TcpError};
 
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
@@ -92,13 +92,24 @@ impl Connection {
             }
             return false;
         }
-        let len = segment_len(segment);
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let acceptable = self.rcv.window.is_acceptable(rcv_nxt, repr.seq, len);
-        if !acceptable {
+        let place = self.place(segment);
+        if place != Place::Within {
+            cx.mib.beyond_window += u64::from(place == Place::Beyond);
             self.complain(cx, segment, Complaint::Sequence);
         }
-        acceptable
+        place == Place::Within
+    }
+
+    /// Where the segment lies.
+    #[inline]
+    fn place(&self, segment: &SegmentIn) -> Place {
+        let queue = &self.rcv.queue;
+        let fin = segment.repr.flags.contains(TcpFlags::FIN);
+        let range = (segment.repr.seq, segment_len(segment), fin);
+        let starved = queue.readable() == 0;
+        let furthest = || self.extras.as_ref()?.furthest_edge;
+        let rcv_nxt = queue.rcv_nxt();
+        self.rcv.window.place(rcv_nxt, range, starved, furthest)
     }
 
     /// The same for RST and SYN.
@@ -109,11 +120,7 @@ impl Connection {
         if repr.flags.contains(TcpFlags::RST) {
             if self.is_reset(repr.seq) {
                 self.take_reset(cx);
-            } else if self
-                .rcv
-                .window
-                .is_acceptable(rcv_nxt, repr.seq, segment_len(segment))
-            {
+            } else if self.place(segment) == Place::Within {
                 if self.extras.is_some() {
                     self.fastopen_odd_reset();
                 }
@@ -237,7 +244,9 @@ impl Connection {
     /// ever lies here.
     fn is_near(&self, seq: SeqNum) -> bool {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let window = self.rcv.window.largest().max(LEAST_NEAR);
+        let furthest = self.extras.as_ref().and_then(|e| e.furthest_edge);
+        let withdrawn = furthest.map_or(0, |edge| edge.distance(rcv_nxt).max(0) as u32);
+        let window = self.rcv.window.largest().max(withdrawn).max(LEAST_NEAR);
         seq.in_window(rcv_nxt - window, 3 * window)
     }
 
@@ -292,7 +301,7 @@ impl Connection {
 
     /// RFC 9293 3.10.7.4, seventh and eighth: the segment's text and FIN.
     #[inline(always)]
-    fn take_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, mut text: Chain, fin: bool) {
+    fn take_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, text: Chain, fin: bool) {
         if self.rcv.queue.fin_received() {
             return;
         }
@@ -307,14 +316,15 @@ impl Connection {
             self.finish();
             return;
         }
-        let edge = self.rcv.window.right_edge();
-        let beyond = end.distance(edge).max(0) as usize;
-        text.truncate(text.len().saturating_sub(beyond));
-        let fin = fin && beyond == 0;
         let (len, segs) = (text.len(), u32::from(segment.gso_segs.max(1)));
-        if len == 0 && !fin {
-            self.rcv.ack.now();
-            return;
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        // Some close although the window is closed, and would do so for ever.
+        let bare_end = len == 0 && seq == rcv_nxt;
+        if self.rcv.window.is_shut(rcv_nxt, seq) && !bare_end {
+            return self.refuse_text(cx, segment, segs);
+        }
+        if self.rcv.queue.readable() > self.rcv.window.rcvbuf() as usize && len > 0 {
+            return self.close_window(cx, segs);
         }
         if cx.mem.is_exhausted(cx.sysctl) && !self.admits_text(cx, seq, segs) {
             self.rcv.ack.now();
@@ -328,13 +338,54 @@ impl Connection {
             self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
         }
         let segment_len = match segment.gso_size {
-            0 => len as u32,
+            // A run that nobody says anything of has no longer ones.
+            0 => (len as u32).min(self.snd.mss_clamp.into()),
             size => size.into(),
         };
-        self.after_text(cx, arrival, segment, (segment_len, segs));
+        self.after_text(cx, arrival, segment, (len as u32, segment_len, segs));
         if self.rcv.queue.fin_received() {
             self.take_fin(cx);
         }
+        if self.rcv.window.is_overdrawn() {
+            // The sender should know at once.
+            self.rcv.ack.now();
+            self.out.any = true;
+        }
+    }
+
+    /// Text behind the window, or while it is closed: a probe, or sent before we took it back.
+    #[cold]
+    fn refuse_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, segs: u32) {
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let left = segment.repr.seq;
+        if left.after(rcv_nxt) {
+            cx.mib.beyond_window += u64::from(segs);
+        } else {
+            cx.mib.zero_window_drop += u64::from(segs);
+            if self.agreed.sack && cx.sysctl.tcp_dsack {
+                let right = rcv_nxt;
+                self.rcv.queue.note_duplicate(SackBlock { left, right });
+            }
+        }
+        self.rcv.ack.quick();
+    }
+
+    /// More waits for the reader than the buffer was ever to hold: it has become smaller.
+    #[cold]
+    fn close_window(&mut self, cx: &mut Cx<'_>, segs: u32) {
+        cx.mib.rcv_q_drop += u64::from(segs);
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let before = self.rcv.window.right_edge();
+        self.rcv.window.withdraw(rcv_nxt);
+        self.note_withdrawn(before);
+        self.rcv.ack.now();
+    }
+
+    /// The window was taken back from `edge`: what was sent before may still arrive.
+    #[cold]
+    pub(crate) fn note_withdrawn(&mut self, edge: SeqNum) {
+        let furthest = &mut self.extras_mut().furthest_edge;
+        *furthest = Some(furthest.map_or(edge, |known| known.latest(edge)));
     }
 
     /// Text came while the host's memory is exhausted. A reader who has nothing gets it all the
@@ -347,7 +398,7 @@ impl Connection {
             return false;
         }
         self.charge(cx);
-        if self.rcv.queue.prune(cx.mem.excess_bytes(cx.sysctl)) {
+        if self.prune(cx.mem.excess_bytes(cx.sysctl)) {
             cx.mib.ofo_pruned += 1;
             self.charge(cx);
         }
@@ -380,18 +431,36 @@ impl Connection {
     fn bound_out_of_order(&mut self, cx: &mut Cx<'_>) {
         let most = 2 * self.rcv.window.rcvbuf() as usize + BESIDE_RCVBUF;
         let held = self.rcv.queue.truesize();
-        if held > most && self.rcv.queue.prune(held - most) {
+        if held > most && self.prune(held - most) {
             cx.mib.ofo_pruned += 1;
         }
     }
 
+    fn prune(&mut self, bytes: usize) -> bool {
+        let queue = &mut self.rcv.queue;
+        let before = queue.held();
+        let pruned = queue.prune(bytes);
+        let held = queue.held();
+        self.rcv.window.on_taken(before - held, held);
+        pruned
+    }
+
+    /// Text of `len` bytes came in segments of `segment_len`.
     fn after_text(
         &mut self,
         cx: &mut Cx<'_>,
         arrival: Arrival,
         segment: &SegmentIn,
-        (segment_len, segs): (u32, u32),
+        (len, segment_len, segs): (u32, u32, u32),
     ) {
+        if len > 0 && matches!(arrival, Arrival::InOrder { .. } | Arrival::OutOfOrder) {
+            let larger = self.rcv.ack.on_segment(segment_len, self.adv_mss);
+            if larger || self.rcv.window.is_denser(len) {
+                self.rcv.window.on_packing(len);
+            }
+            let may_grow = !cx.mem.is_under_pressure();
+            self.rcv.window.on_stored(len, self.adv_mss, may_grow);
+        }
         match arrival {
             Arrival::InOrder { bytes, had_gap } => {
                 let rcv_nxt = self.rcv.queue.rcv_nxt();
@@ -404,11 +473,14 @@ impl Connection {
                     self.rcv.ack.now();
                 } else if bytes > 0 {
                     let pushed = segment.repr.flags.contains(TcpFlags::PSH);
-                    let size = (segment_len, segs);
-                    self.rcv.ack.on_text(cx.now, rcv_nxt, size, pushed);
+                    let lagging = self.rcv.window.is_lagging(rcv_nxt);
+                    self.rcv
+                        .ack
+                        .on_text(cx.now, rcv_nxt, segs, (pushed, lagging));
                 }
                 if self.user.read_shut {
                     self.rcv.queue.clear();
+                    self.rcv.window.on_taken(0, 0);
                 } else {
                     self.wake_reader_if_enough();
                 }

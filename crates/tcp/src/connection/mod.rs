@@ -34,7 +34,7 @@ use crate::{Cx, SegmentOut, TcpError, TimeWait, Wakes};
 
 pub(crate) use extras::Extras;
 pub use fastopen::{FastopenClient, FastopenNews};
-pub use half_open::{SynAckSent, offered_scale};
+pub use half_open::SynAckSent;
 pub(crate) use mtu_probing::ProbeNow;
 pub use readiness::Readiness;
 pub use settings::IpSettings;

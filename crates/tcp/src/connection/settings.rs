@@ -155,11 +155,15 @@ impl Connection {
     /// Sets an option.
     pub fn set_option(&mut self, cx: &mut Cx<'_>, option: SocketOption) -> Result<(), TcpError> {
         self.change_option(cx, option)?;
+        if !self.state.is_synchronized() && self.snd.rtx.is_empty() {
+            let most = cx.sysctl.tcp_rmem[2].max(cx.sysctl.rmem_max);
+            self.rcv.window.choose_scale(most);
+        }
         if self.state == State::SynReceived && self.snd.rtx.is_empty() {
             // Our SYN-ACK will say something else than was agreed on so far.
             let rcv_nxt = self.rcv.queue.rcv_nxt();
-            let scaled = self.agreed.window_scale;
-            self.rcv.window.establish(cx.now, rcv_nxt, scaled);
+            let (scaled, told) = (self.agreed.window_scale, self.told_segment());
+            self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
         }
         Ok(())
     }
@@ -273,11 +277,6 @@ impl Connection {
     fn set_rcvbuf(&mut self, bytes: u32) {
         let bytes = bytes.saturating_mul(2).clamp(MIN_BUFFER, MAX_BUFFER);
         self.rcv.window.lock(bytes);
-        if self.out.syn && self.state == State::SynReceived {
-            // A listener's child: the SYN-ACK that is to go tells this window.
-            let rcv_nxt = self.rcv.queue.rcv_nxt();
-            self.rcv.window.retell(rcv_nxt);
-        }
     }
 
     fn set_sndbuf(&mut self, cx: &Cx<'_>, bytes: u32) {

@@ -208,6 +208,7 @@ impl Connection {
         let rcv = &mut self.rcv;
         let mss = self.adv_mss;
         let held = rcv.queue.readable();
+        rcv.window.on_taken(n, rcv.queue.held());
         if cx.sysctl.tcp_moderate_rcvbuf {
             let may_grow = !cx.mem.is_under_pressure();
             rcv.window
@@ -216,18 +217,15 @@ impl Connection {
         if rcv.queue.fin_received() {
             return;
         }
-        if held == 0 && rcv.ack.on_all_read() {
+        if (held == 0 && rcv.ack.on_all_read()) || rcv.ack.on_read() {
             self.out.any = true;
             return;
         }
-        let squeeze = cx.squeeze();
         let syns = 1 + self.stats.total_retrans;
-        if rcv
-            .window
-            .update_due(rcv.queue.rcv_nxt(), held, mss, squeeze)
-            && !(self.stats.segs_out <= syns && rcv.window.exceeds_syn())
-        {
-            rcv.ack.now();
+        let ask = self.window_ask(cx);
+        let window = &self.rcv.window;
+        if window.update_due(ask) && !(self.stats.segs_out <= syns && window.exceeds_syn()) {
+            self.rcv.ack.now();
             self.out.any = true;
         }
     }

@@ -12,6 +12,9 @@ const ANSWER_GRACE: Nanos = Nanos::from_millis(1);
 /// start is not slowed down.
 const QUICK_SEGS: u32 = 16;
 
+/// In place of a count: an acknowledgement waits for the reader, who has a lot to read.
+const WITHHELD: u8 = u8::MAX;
+
 /// What is owed to the sender.
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
@@ -24,6 +27,7 @@ pub(crate) struct AckPolicy {
     acked: SeqNum,
     /// Text of a full segment as the peer sends them.
     rcv_mss: u16,
+    /// How many more are acknowledged one by one, or [`WITHHELD`].
     quick_segs: u8,
     habit: Habit,
 }
@@ -62,16 +66,30 @@ impl AckPolicy {
         self.quick_segs = (window.0 / (2 * mss.bytes())).clamp(2, QUICK_SEGS) as u8;
     }
 
-    /// Text arrived in order, without a hole before or behind it, `pushed` or not.
+    /// Text arrived in segments of `len` bytes; true if they are larger than all before.
+    #[inline]
+    pub(crate) fn on_segment(&mut self, len: u32, adv_mss: Mss) -> bool {
+        let larger = len > u32::from(self.rcv_mss);
+        if larger {
+            self.rcv_mss = len.min(adv_mss.bytes()) as u16;
+        }
+        larger
+    }
+
+    /// Text arrived in order, without a hole before or behind it, `pushed` or not. `lagging`: the sender has used up the
+    /// window, and the reader has so much to read that there is little to tell; what he reads will
+    /// change that.
     pub(crate) fn on_text(
         &mut self,
         now: Instant,
         rcv_nxt: SeqNum,
-        (segment_len, segs): (u32, u32),
-        pushed: bool,
+        segs: u32,
+        (pushed, lagging): (bool, bool),
     ) {
         self.last_data = now;
-        self.rcv_mss = self.rcv_mss.max(segment_len.min(0xffff) as u16);
+        if lagging || self.quick_segs == WITHHELD {
+            self.quick_segs = 0;
+        }
         let owed = rcv_nxt.since(self.acked);
         let interactive = self.habit == Habit::Interactive;
         if self.quick_segs > 0 && !interactive {
@@ -85,9 +103,26 @@ impl AckPolicy {
             }
         } else if interactive {
             self.delay(now + ANSWER_GRACE);
+        } else if lagging {
+            self.quick_segs = WITHHELD;
+            self.delay(now + DELAY);
         } else {
             self.now();
         }
+    }
+
+    /// The reader took something: true if an acknowledgement is due now because of it.
+    #[inline]
+    pub(crate) fn on_read(&mut self) -> bool {
+        if self.quick_segs != WITHHELD {
+            return false;
+        }
+        self.quick_segs = 0;
+        let owed = self.is_owed();
+        if owed {
+            self.now();
+        }
+        owed
     }
 
     /// The peer's text ends, up to `rcv_nxt`, FIN included: our own end will often follow at once,
@@ -134,6 +169,7 @@ impl AckPolicy {
     pub(crate) fn quick(&mut self) {
         self.now();
         self.habit = Habit::Bulk;
+        self.quick_segs %= WITHHELD;
         self.quick_segs = self.quick_segs.max(2);
     }
 

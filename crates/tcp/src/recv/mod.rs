@@ -16,7 +16,7 @@ mod window;
 pub(crate) use ack_policy::AckPolicy;
 use buffer::Text;
 use reassembly::Reassembly;
-pub(crate) use window::{RecvWindow, Squeeze};
+pub(crate) use window::{Ask, Place, RecvWindow, Squeeze};
 
 /// Duplicate ACKs of one batch: what a stranger's segments can draw has a bound.
 const MOST_REPEATS: u8 = 32;
@@ -213,6 +213,12 @@ impl RecvQueue {
     #[inline]
     pub(crate) fn out_of_order(&self) -> usize {
         self.beyond.as_ref().map_or(0, |b| b.reassembly.bytes())
+    }
+
+    /// Bytes waiting for the reader, or behind holes.
+    #[inline]
+    pub(crate) fn held(&self) -> usize {
+        self.readable() + self.out_of_order()
     }
 
     /// Bytes of memory held for all of this.

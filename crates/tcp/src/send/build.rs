@@ -6,6 +6,7 @@ use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlocks, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::connection::{Connection, Reset};
+use crate::recv::Ask;
 use crate::{Cx, SegmentOut};
 
 /// A segment about to be built.
@@ -122,11 +123,25 @@ impl Connection {
     /// The window field for a segment that leaves now.
     #[inline]
     pub(crate) fn window_field(&mut self, cx: &Cx<'_>) -> WireWindow {
-        let rcv_nxt = self.rcv.queue.rcv_nxt();
-        let held = self.rcv.queue.readable();
-        let squeeze = cx.squeeze();
-        let window = &mut self.rcv.window;
-        window.advertise(rcv_nxt, held, self.adv_mss, squeeze)
+        let ask = self.window_ask(cx);
+        let before = self.rcv.window.right_edge();
+        let field = self.rcv.window.advertise(ask);
+        if self.rcv.window.right_edge().before(before) {
+            self.note_withdrawn(before);
+        }
+        field
+    }
+
+    /// What the window to be told depends on.
+    #[inline]
+    pub(crate) fn window_ask(&self, cx: &Cx<'_>) -> Ask {
+        Ask {
+            rcv_nxt: self.rcv.queue.rcv_nxt(),
+            acked: self.rcv.ack.last_acked(),
+            mss: self.rcv.ack.rcv_mss(),
+            squeeze: cx.squeeze(),
+            may_shrink: cx.sysctl.tcp_shrink_window,
+        }
     }
 
     /// RFC 9293 3.10.7.1, 3.10.5.

@@ -19,7 +19,7 @@ fn with_timestamps() -> Setup {
 fn active_open() {
     let mut bench = Bench::connecting(&with_timestamps());
     bench.play(
-        "> S 0:0(0) win 65535 <mss 1460,sackOK,ts,wscale 7>
+        "> S 0:0(0) win 64240 <mss 1460,sackOK,ts,wscale 7>
          writable = false
          write 1 = WouldBlock
          < S. 0:0(0) ack 1 win 65535

@@ -1,0 +1,93 @@
+//! What received text costs: memory as Linux counts it, about, so that a buffer of so many bytes
+//! gives the windows that its users know.
+
+/// Of 256 bytes of memory, before it is known how densely text comes.
+const FIRST_DENSITY: u8 = 128;
+/// Smaller pieces are gathered with their neighbours.
+const LEAST_PIECE: u32 = 640;
+/// What stands beside a piece in its block, and outside of it.
+const IN_BLOCK: u32 = 424;
+const BESIDE: u32 = 256;
+/// A piece larger than this takes whole pages.
+const PAGE: u32 = 4096;
+
+/// What a piece of `len` bytes takes.
+#[inline]
+pub(super) fn cost_of(len: u32) -> u32 {
+    if len < LEAST_PIECE {
+        2 * len
+    } else if len <= PAGE {
+        (len + IN_BLOCK).next_power_of_two() + BESIDE
+    } else {
+        len.next_multiple_of(PAGE) + 2 * BESIDE
+    }
+}
+
+/// What remains of `held` when `bytes` of text went and `left` stayed.
+#[inline]
+pub(super) fn remaining(held: u32, bytes: usize, left: usize) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let (bytes, left) = (bytes as u64, left as u64);
+    (u64::from(held) * left / (bytes + left)) as u32
+}
+
+/// Bytes of text in 256 of memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Density(u8);
+
+impl Density {
+    pub(super) const FIRST: Self = Self(FIRST_DENSITY);
+
+    /// Of full segments that come in pieces of `len` bytes.
+    pub(super) fn of(len: u32) -> Self {
+        let density = u64::from(len) * 256 / u64::from(cost_of(len).max(1));
+        Self(density.clamp(1, 255) as u8)
+    }
+
+    /// As of a long run.
+    #[inline]
+    pub(super) fn is_high(self) -> bool {
+        self.0 >= 224
+    }
+
+    /// Text that so much memory has room for.
+    #[inline]
+    pub(super) fn window_of(self, memory: u32) -> u32 {
+        ((u64::from(memory) * u64::from(self.0)) >> 8) as u32
+    }
+
+    /// Memory that so much text takes.
+    pub(super) fn memory_for(self, text: u64) -> u32 {
+        let memory = text.saturating_mul(256) / u64::from(self.0);
+        u32::try_from(memory).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Density, cost_of, remaining};
+
+    #[test]
+    fn pieces_cost_blocks_or_pages() {
+        let costs = [1, 100, 1023, 1448, 4000, 4097, 65_160].map(cost_of);
+        assert_eq!(costs, [2, 200, 2304, 2304, 8448, 8704, 66_048]);
+    }
+
+    #[test]
+    fn what_is_read_is_free_again_in_proportion() {
+        assert_eq!(remaining(15_000, 5500, 5500), 7500);
+        assert_eq!(remaining(15_000, 5500, 0), 0);
+        assert_eq!(remaining(15_000, 0, 100), 15_000);
+    }
+
+    #[test]
+    fn dense_text_gets_more_of_the_buffer() {
+        assert_eq!(Density::FIRST.window_of(131_072), 65_536);
+        assert!(Density::of(65_160).window_of(131_072) > 120_000);
+        let single = Density::of(1448);
+        assert_eq!(single.window_of(131_072), 81_920);
+        assert_eq!(single.memory_for(81_920), 131_072);
+    }
+}
