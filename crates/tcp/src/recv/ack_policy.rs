@@ -281,7 +281,8 @@ mod tests {
     fn policy() -> AckPolicy {
         let mut policy = AckPolicy::new();
         policy.start(SeqNum::new(0), Mss::clamped(1000), Window(65_535));
-        policy.on_text(at(1), SeqNum::new(16_000), (MSS, 16), false);
+        assert!(policy.on_segment(MSS, Mss::clamped(1000)));
+        policy.on_text(at(1), SeqNum::new(16_000), 16, (false, false));
         assert!(policy.is_due());
         policy.on_sent(SeqNum::new(16_000));
         policy
@@ -297,7 +298,7 @@ mod tests {
         ] {
             let mut policy = policy();
             let end = SeqNum::new(16_000 + len);
-            policy.on_text(at(2), end, (len, 1), pushed);
+            policy.on_text(at(2), end, 1, (pushed, false));
             assert_eq!(policy.deadline(), at(42));
             assert_eq!(policy.on_all_read(), at_once, "{len} {pushed}");
             assert_eq!(policy.is_due(), at_once);
@@ -310,7 +311,7 @@ mod tests {
     fn where_answers_follow_it_waits_for_them() {
         let mut policy = policy();
         policy.on_text_sent(at(1) + Nanos::from_micros(1));
-        policy.on_text(at(2), SeqNum::new(17_000), (MSS, 1), true);
+        policy.on_text(at(2), SeqNum::new(17_000), 1, (true, false));
         assert!(!policy.on_all_read() && policy.deadline() == at(42));
     }
 }

@@ -112,9 +112,9 @@ fn without_sack_each_segment_behind_a_hole_has_its_own_duplicate() {
         "< . 1001:2001(1000) ack 1
          << . 2001:3001(1000) ack 1
          << . 3001:4001(1000) ack 1
-         > . 1:1(0) ack 1 win 512
-         > . 1:1(0) ack 1 win 512
-         > . 1:1(0) ack 1 win 512
+         > . 1:1(0) ack 1 win 502
+         > . 1:1(0) ack 1 win 502
+         > . 1:1(0) ack 1 win 502
          < . 1:1001(1000) ack 1
          > . 1:1(0) ack 4001
          read 4000",
@@ -204,10 +204,10 @@ fn a_reader_that_opens_the_window_tells() {
 #[test]
 fn text_that_reaches_beyond_the_window_is_for_a_reader_who_has_nothing() {
     let mut bench = Bench::warmed_up(&plain());
-    let edge = 1601 + bench.info().tcpi_rcv_wnd;
+    bench.play("< . 1601:1701(100) ack 1\n+40ms\n> . 1:1(0) ack 1701");
+    let edge = 1701 + bench.info().tcpi_rcv_wnd;
     let (from, to) = (edge - 1000, edge + 1000);
     let text = format!("< . {from}:{to}(2000) ack 1");
-    bench.play("< . 1601:1701(100) ack 1\n+40ms\n> . 1:1(0) ack 1701");
     bench.play(&format!("{text}\n> . 1:1(0) ack 1701"));
     assert_eq!(bench.mib.beyond_window, 1);
     bench.play("read 100");
