@@ -222,7 +222,7 @@ fn check_memory(sim: &mut Sim, host: HostId) {
     );
     let held = |socket: &SocketInfo| {
         let memory = socket.tcp.as_ref()?.memory;
-        Some((memory.rmem_alloc + memory.wmem_queued).div_ceil(4096))
+        Some(memory.truesize.div_ceil(4096))
     };
     let sum: u64 = sockets.iter().filter_map(held).sum();
     assert_eq!(host.sockstat().mem, sum);

@@ -16,8 +16,10 @@ pub struct SkMem {
     pub wmem_alloc: u64,
     /// `tb`: send buffer.
     pub sndbuf: u64,
-    /// `w`: held by what was written and is not acknowledged.
+    /// `w`: what was written and is not acknowledged, as `SO_SNDBUF` is charged for it.
     pub wmem_queued: u64,
+    /// The blocks that all of it lies in, which `tcp_mem` is charged for.
+    pub truesize: u64,
 }
 
 /// What a connection's next timer is for, in the words of `ss -o`.
@@ -110,6 +112,7 @@ impl Connection {
             wmem_alloc: self.snd.wmem_inflight.into(),
             sndbuf: self.snd.sndbuf.into(),
             wmem_queued: self.wmem_queued() as u64,
+            truesize: self.truesize() as u64,
         }
     }
 
