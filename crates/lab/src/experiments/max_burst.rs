@@ -11,7 +11,7 @@ use crate::bulk::{Bulk, run_sampled};
 use crate::experiment::{AFTER, BEFORE, Experiment, Progress, Run};
 use crate::figure::{Check, Figure};
 use crate::measure::{Histogram, Measures, Series};
-use crate::net::{CLIENT, Cable, End, Net};
+use crate::net::{CLIENT, Cable, End, Net, SERVER};
 use crate::plot::{Kind, Plot};
 
 #[cfg(test)]
@@ -68,6 +68,9 @@ fn network(run: &Run<'_>) -> Net {
         },
         run.seed,
     );
+    // Half more than the path holds. How many ACKs are on their way after the repair, and with them
+    // the rate under the old rule, hangs on how far a flow can overshoot.
+    net.sysctl(SERVER, "tcp_rmem", "4096 131072 2000000");
     net.host(CLIENT).set_legacy(Legacy {
         max_burst: run.case != AFTER,
         ..Legacy::default()
