@@ -17,9 +17,8 @@ impl RecvWindow {
         may_grow: bool,
     ) {
         match self.tuning {
-            Tuning::Auto => {}
             Tuning::Exhausted if held == 0 => self.on_exhausted(rmem[2], may_grow),
-            Tuning::Exhausted => {}
+            Tuning::Auto | Tuning::Exhausted => {}
             Tuning::Waiting | Tuning::Locked | Tuning::Clamped => return,
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
