@@ -96,8 +96,6 @@ pub struct Gro {
     /// Which of the packets are held.
     table: Table,
     keys: Keys,
-    /// The last packet did not follow the one before it.
-    in_turn: bool,
     /// Of the packet parsed last, by kind.
     layouts: [Layout; 2],
     /// What came since the last flush. Packets are parsed, held and completed where they lie.
@@ -124,7 +122,6 @@ impl Gro {
             stats: GroStats::default(),
             table: Table::default(),
             keys: Keys::new(seed),
-            in_turn: false,
             layouts: [Layout::default(); 2],
             packets: Vec::new(),
             spare: Vec::new(),
@@ -201,12 +198,10 @@ impl Gro {
     fn coalesce(&mut self, now: Instant, from: usize) {
         let mut packets = core::mem::take(&mut self.packets);
         self.stats.received += (packets.len() - from) as u64;
-        let (mut kept, mut ahead) = (from, None);
+        let mut kept = from;
         for place in from..packets.len() {
             let (before, rest) = packets.split_at_mut(place);
-            let known = ahead.take();
-            ahead = self.look_ahead(rest.get(1));
-            let stays = match self.follow(&mut before[..kept], &mut rest[0], known) {
+            let stays = match self.follow(&mut before[..kept], &mut rest[0]) {
                 Ok(()) => false,
                 Err(guess) => self.parse(now, &mut before[..kept], &mut rest[0], guess),
             };

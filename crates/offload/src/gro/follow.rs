@@ -66,18 +66,12 @@ impl Gro {
         &mut self,
         kept: &mut [Packet],
         packet: &mut Packet,
-        ahead: Option<Absent>,
     ) -> Result<(), Option<Absent>> {
         if self.table.is_empty() || packet.offload.gso_size != 0 {
             return Err(None);
         }
         let front = packet.front();
-        let recent = self.table.recent(front);
-        self.in_turn = recent.is_none();
-        let at = match recent {
-            Some(at) => at,
-            None => self.guess(front, ahead)?,
-        };
+        let at = self.guess(front)?;
         let held = self.table.read(at, kept, self.config.max_size);
         let joining = match held.control.shape {
             Shape::V4 => held.followed_by::<20, _>(kept, packet, front, OneId::new),
@@ -94,25 +88,11 @@ impl Gro {
 
     /// What is held of a packet's flow, if its headers lie as those of the last that was parsed.
     #[inline(always)]
-    fn guess(&self, front: &[u8], ahead: Option<Absent>) -> Result<At, Option<Absent>> {
-        let absent = ahead.or_else(|| self.hash(front)).ok_or(None)?;
-        let found = self.table.find(absent.hash, |_| Some(()));
-        Ok(found.ok_or(Some(absent))?.0)
-    }
-
-    #[inline(always)]
-    fn hash(&self, front: &[u8]) -> Option<Absent> {
+    fn guess(&mut self, front: &[u8]) -> Result<At, Option<Absent>> {
         let layout = self.layouts[kind(front, self.config.link)];
-        let hash = layout.hash(front, &self.keys)?;
-        Some(Absent { hash, layout })
-    }
-
-    /// The hash of the packet that comes next, where flows come in turn: by the time it is asked
-    /// for, the processor has it.
-    #[inline(always)]
-    pub(super) fn look_ahead(&self, next: Option<&Packet>) -> Option<Absent> {
-        let next = next.filter(|_| self.in_turn && !self.table.is_empty())?;
-        self.hash(next.front())
+        let hash = layout.hash(front, &self.keys).ok_or(None)?;
+        let found = self.table.find(hash, |_| Some(()));
+        Ok(found.ok_or(Some(Absent { hash, layout }))?.0)
     }
 
     /// Joins a packet to the one held.
@@ -129,8 +109,6 @@ impl Gro {
         let ends = held.join(joining, &mut kept[held.place()], packet);
         if ends {
             self.table.complete(at, kept);
-        } else {
-            self.table.set_recent(at);
         }
     }
 }

@@ -110,20 +110,6 @@ impl Held {
         self.control.since
     }
 
-    /// A packet with this front may continue this one: its sequence number, or its ports, are the
-    /// next.
-    #[inline(always)]
-    pub(super) fn may_precede(&self, front: &[u8]) -> bool {
-        let ahead = if self.control.shape == Shape::Udp {
-            0
-        } else {
-            4
-        };
-        let at = usize::from(self.control.transport) + ahead;
-        let next = front.get(at..).and_then(|rest| rest.first_chunk());
-        next.is_some_and(|next| u32::from_be_bytes(*next) == self.control.next)
-    }
-
     #[inline]
     pub(super) fn place(&self) -> usize {
         self.control.place as usize

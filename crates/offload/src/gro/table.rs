@@ -53,8 +53,6 @@ pub(super) struct Table {
     taken: usize,
     /// Records in the middle that are free.
     free: Vec<u16>,
-    /// The one that a packet joined last.
-    recent: Option<At>,
 }
 
 impl Table {
@@ -62,18 +60,6 @@ impl Table {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.taken == self.free.len()
-    }
-
-    /// The packet that another joined last, if it is still held and one with this front may be the
-    /// next to join it.
-    #[inline(always)]
-    pub(super) fn recent(&self, front: &[u8]) -> Option<At> {
-        self.recent.filter(|&at| self.held(at).may_precede(front))
-    }
-
-    #[inline(always)]
-    pub(super) fn set_recent(&mut self, at: At) {
-        self.recent = Some(at);
     }
 
     #[inline]
@@ -183,7 +169,6 @@ impl Table {
 
     /// Completes a packet: it is held no longer.
     pub(super) fn complete(&mut self, at: At, packets: &mut [Packet]) {
-        self.recent = None;
         let number = self.bucket(at.hash);
         self.held_mut(at).complete(packets);
         self.buckets[number].remove(at.record);
@@ -195,7 +180,6 @@ impl Table {
         for held in &mut self.records[..self.taken] {
             held.complete(packets);
         }
-        self.recent = None;
         self.taken = 0;
         self.free.clear();
         self.poll = self.poll.wrapping_add(1);
