@@ -116,9 +116,9 @@ tcp_info! {
     }
 }
 
-/// Bits of `tcpi_options`.
 /// What Linux shows as long as slow start has no end.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+/// Bits of `tcpi_options`.
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
@@ -129,11 +129,37 @@ const OPT_TFO_CHILD: u8 = 128;
 const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 
+/// `tcpi_ca_state`: Linux's number (`TCP_CA_Open` and so on).
+fn ca_state(phase: Phase) -> u8 {
+    match phase {
+        Phase::Open => 0,
+        Phase::Disorder => 1,
+        Phase::Cwr => 2,
+        Phase::Recovery => 3,
+        Phase::Loss => 4,
+    }
+}
+
+/// `tcpi_options`: what the handshake agreed on, and what came of it.
+fn options(c: &Connection) -> u8 {
+    let fastopen = c.fastopen();
+    [
+        (c.agreed.timestamps, OPT_TIMESTAMPS),
+        (c.agreed.sack, OPT_SACK),
+        (c.agreed.window_scale, OPT_WSCALE),
+        (fastopen.is_some_and(|f| f.syn_text_taken), OPT_SYN_DATA),
+        (fastopen.is_some_and(|f| f.opened_at_once), OPT_TFO_CHILD),
+        (c.ecn.is_some(), OPT_ECN),
+        (c.ecn.as_ref().is_some_and(|e| e.is_seen()), OPT_ECN_SEEN),
+    ]
+    .into_iter()
+    .fold(0, |bits, (on, bit)| if on { bits | bit } else { bits })
+}
+
 /// Reads a connection's state out.
 pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let us = |span: Nanos| span.as_micros().min(u64::from(u32::MAX)) as u32;
     let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
-    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     let flow = c.snd.flow.as_ref();
     let (busy, sndbuf) = flow.map_or((Nanos::ZERO, Nanos::ZERO), |flow| flow.times(cx.now));
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
@@ -148,26 +174,11 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let rate_bytes = u128::from(rate_segs) * u128::from(snd.mss.bytes()) * 1_000_000_000;
     let mut info = TcpInfo {
         tcpi_state: c.state.number(),
-        tcpi_ca_state: match c.recovery.phase() {
-            Phase::Open => 0,
-            Phase::Disorder => 1,
-            Phase::Cwr => 2,
-            Phase::Recovery => 3,
-            Phase::Loss => 4,
-        },
+        tcpi_ca_state: ca_state(c.recovery.phase()),
         tcpi_retransmits: c.timers.retransmits,
         tcpi_probes: c.timers.probes,
         tcpi_backoff: c.rtt.backoff(),
-        tcpi_options: flag(c.agreed.timestamps, OPT_TIMESTAMPS)
-            | flag(c.agreed.sack, OPT_SACK)
-            | flag(c.agreed.window_scale, OPT_WSCALE)
-            | flag(c.fastopen().is_some_and(|f| f.syn_text_taken), OPT_SYN_DATA)
-            | flag(
-                c.fastopen().is_some_and(|f| f.opened_at_once),
-                OPT_TFO_CHILD,
-            )
-            | flag(c.ecn.is_some(), OPT_ECN)
-            | flag(c.ecn.as_ref().is_some_and(|e| e.is_seen()), OPT_ECN_SEEN),
+        tcpi_options: options(c),
         tcpi_snd_wscale: snd.scale.shift(),
         tcpi_rcv_wscale: if c.agreed.window_scale {
             c.rcv.window.scale().shift()
