@@ -5,10 +5,8 @@
 
 use arbitrary::Arbitrary;
 use fullsend_buf::Slice;
-use fullsend_offload::{Checksum, GsoKind, Link, Packet, segment};
-use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, QdiscConfig,
-};
+use fullsend_offload::{Caps, Checksum, GsoKind, Link, Packet, segment};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 use fullsend_wire::checksum::sum;
@@ -42,19 +40,7 @@ enum Op {
 const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 fn iface(link: Link) -> IfaceConfig {
-    IfaceConfig {
-        link,
-        mac: OUR_MAC,
-        mtu: 1500,
-        tso4: false,
-        tso6: false,
-        uso: false,
-        tx_checksum: false,
-        gso_max_size: 65_536,
-        gso: true,
-        gro: true,
-        qdisc: QdiscConfig::NoQueue,
-    }
+    IfaceConfig::over(Caps::plain(link, 1500), OUR_MAC)
 }
 
 /// 10.`net`.0.`last` or fd00:`net`::`last`.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fullsend_device::{Caps, Device};
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::Packet;
 use fullsend_units::Instant;
 use parking_lot::Mutex;
 
@@ -48,19 +48,6 @@ impl Outbox {
 pub(crate) struct HandDevice {
     pub(crate) outbox: Outbox,
     pub(crate) caps: Caps,
-}
-
-/// A device that takes super-segments whole, with checksums that somebody else completes.
-pub(crate) const fn caps(link: Link, mtu: u32, offload: bool) -> Caps {
-    Caps {
-        link,
-        mtu,
-        tso4: offload,
-        tso6: offload,
-        uso: offload,
-        tx_checksum: offload,
-        gso_max_size: 65_535,
-    }
 }
 
 impl Device for HandDevice {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use fullsend_device::Device;
-use fullsend_offload::Packet;
+use fullsend_offload::{Caps, Packet};
 use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, MutexGuard};
@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::Clock;
 use crate::config::{self, Config, DeviceChoice};
 use crate::driver::{self, Kick};
-use crate::hand::{self, HandDevice, Outbox};
+use crate::hand::{HandDevice, Outbox};
 use crate::shard::Shard;
 use crate::wait;
 
@@ -118,9 +118,14 @@ impl Stack {
         };
         let (host, seed) = config.host()?;
         let outbox = Outbox::new(clock.clone(), hand.completes_at_once);
+        let caps = if hand.offload {
+            Caps::offloading(link, config.mtu())
+        } else {
+            Caps::plain(link, config.mtu())
+        };
         let device = HandDevice {
             outbox: outbox.clone(),
-            caps: hand::caps(link, config.mtu(), hand.offload),
+            caps,
         };
         let mut stack = Self::start(config, clock, host, seed, Box::new(device), false)?;
         stack.outbox = Some(outbox);

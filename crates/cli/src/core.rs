@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, Result, anyhow, bail};
-use fullsend_offload::{Checksum, Link, Packet, TxToken};
+use fullsend_offload::{Caps, Checksum, Link, Packet, TxToken};
 use fullsend_stack::{
     Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, QdiscConfig,
     StackError, TcpId,
@@ -23,8 +23,6 @@ mod stream;
 const PORT: u16 = 5211;
 /// Free payload memory that each host keeps.
 const POOL_BYTES: usize = 64 << 20;
-/// Largest super-segment, IP header included, bytes: what IPv4's length field can say.
-const GSO_MAX_SIZE: u32 = 65_535;
 /// Super-segments that one host hands over at a time: enough to share the work around them,
 /// little enough to stay in the cache.
 const BATCH: usize = 32;
@@ -57,19 +55,14 @@ impl Side {
             sysctl,
             pool_bytes: POOL_BYTES,
         });
-        let tso = link.nic == Nic::Tso;
+        let caps = match link.nic {
+            Nic::Tso => Caps::offloading(Link::Ip, link.mtu),
+            Nic::Mtu => Caps::plain(Link::Ip, link.mtu),
+        };
         let iface = host.add_interface(IfaceConfig {
-            link: Link::Ip,
-            mac: Mac([2, 0, 0, 0, 0, n]),
-            mtu: link.mtu,
-            tso4: tso,
-            tso6: tso,
-            uso: tso,
-            tx_checksum: tso,
-            gso_max_size: GSO_MAX_SIZE,
-            gso: true,
             gro: link.gro,
             qdisc,
+            ..IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, n]))
         });
         let (ip, prefix): (IpAddr, u8) = if link.ipv6 {
             ([0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(), 64)

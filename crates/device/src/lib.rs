@@ -30,9 +30,6 @@ pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, TapPoint, Tapped};
 pub use tun::{OpenError, Tun, TunBuilder, TunStats, other_address};
 
-/// Largest super-segment, IP header included, bytes: what IPv4's length field can say.
-const GSO_MAX_SIZE: u32 = 65_535;
-
 /// Something that sends and receives packets in batches, without blocking.
 pub trait Device: Send {
     /// What it can do.

@@ -131,15 +131,10 @@ impl PairEnd {
 
 impl Device for PairEnd {
     fn caps(&self) -> Caps {
-        let tso = self.config.nic == NicMode::Tso;
-        Caps {
-            link: self.config.link,
-            mtu: self.config.mtu,
-            tso4: tso,
-            tso6: tso,
-            uso: tso,
-            tx_checksum: tso,
-            gso_max_size: crate::GSO_MAX_SIZE,
+        let PairConfig { link, mtu, nic, .. } = self.config;
+        match nic {
+            NicMode::Tso => Caps::offloading(link, mtu),
+            NicMode::Mtu => Caps::plain(link, mtu),
         }
     }
 

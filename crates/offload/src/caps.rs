@@ -20,3 +20,33 @@ pub struct Caps {
     /// Largest super-segment, IP header included, bytes.
     pub gso_max_size: u32,
 }
+
+impl Caps {
+    /// How large super-segments have always been: one more than the length field of IP can tell,
+    /// which TCP sees to.
+    pub const GSO_MAX_SIZE: u32 = 65_536;
+
+    /// A device that takes packets of its MTU, complete with their checksums.
+    pub const fn plain(link: Link, mtu: u32) -> Self {
+        Self {
+            link,
+            mtu,
+            tso4: false,
+            tso6: false,
+            uso: false,
+            tx_checksum: false,
+            gso_max_size: Self::GSO_MAX_SIZE,
+        }
+    }
+
+    /// A device that cuts every kind of super-segment and completes checksums.
+    pub const fn offloading(link: Link, mtu: u32) -> Self {
+        Self {
+            tso4: true,
+            tso6: true,
+            uso: true,
+            tx_checksum: true,
+            ..Self::plain(link, mtu)
+        }
+    }
+}

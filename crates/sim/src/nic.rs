@@ -1,6 +1,6 @@
 //! The network card at each end of a link.
 
-use fullsend_offload::{Link, Packet};
+use fullsend_offload::{Caps, Link, Packet};
 use fullsend_stack::{IfaceConfig, Mac, QdiscConfig};
 use fullsend_units::{Instant, Nanos, Rate};
 
@@ -50,7 +50,7 @@ impl Default for NicConfig {
             ring: 256,
             rx_wait: Nanos::ZERO,
             tx_wait: Nanos::ZERO,
-            gso_max_size: 65_536,
+            gso_max_size: Caps::GSO_MAX_SIZE,
             qdisc: QdiscConfig::NoQueue,
         }
     }
@@ -59,19 +59,17 @@ impl Default for NicConfig {
 impl NicConfig {
     /// The interface that a host with the hardware address `mac` has of it.
     pub(crate) const fn iface(&self, mac: Mac) -> IfaceConfig {
-        let tso = matches!(self.mode, NicMode::Tso);
-        IfaceConfig {
-            link: self.link,
-            mac,
-            mtu: self.mtu,
-            tso4: tso,
-            tso6: tso,
-            uso: tso,
-            tx_checksum: tso,
+        let caps = match self.mode {
+            NicMode::Tso => Caps::offloading(self.link, self.mtu),
+            NicMode::Mtu => Caps::plain(self.link, self.mtu),
+        };
+        let caps = Caps {
             gso_max_size: self.gso_max_size,
-            gso: true,
-            gro: true,
+            ..caps
+        };
+        IfaceConfig {
             qdisc: self.qdisc,
+            ..IfaceConfig::over(caps, mac)
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use fullsend_offload::{Checksum, Link, Packet};
+use fullsend_offload::{Caps, Checksum, Link, Packet};
 use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, QdiscConfig, StackError, TcpId,
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, Mac, StackError, TcpId,
 };
 use fullsend_tcp::{SocketOption, Sysctl, TcpError};
 use fullsend_units::{Instant, Seed};
@@ -53,19 +53,12 @@ impl Pair {
                 sysctl: Sysctl::default(),
                 pool_bytes: 64 << 20,
             });
-            host.add_interface(IfaceConfig {
-                link: Link::Ip,
-                mac: Mac([2, 0, 0, 0, 0, n]),
-                mtu: 1500,
-                tso4: !mtu_nic,
-                tso6: !mtu_nic,
-                uso: !mtu_nic,
-                tx_checksum: !mtu_nic,
-                gso_max_size: 65_536,
-                gso: true,
-                gro: true,
-                qdisc: QdiscConfig::NoQueue,
-            });
+            let caps = if mtu_nic {
+                Caps::plain(Link::Ip, 1500)
+            } else {
+                Caps::offloading(Link::Ip, 1500)
+            };
+            host.add_interface(IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, n])));
             let addr = Cidr {
                 addr: [10, 0, 0, n].into(),
                 prefix: 24,

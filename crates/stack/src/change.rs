@@ -3,6 +3,7 @@
 
 use alloc::format;
 
+use fullsend_offload::Caps;
 use fullsend_qdisc::{Qdisc, QdiscConfig};
 use fullsend_units::Instant;
 use fullsend_wire::numbers::ethertype;
@@ -41,16 +42,20 @@ impl Host {
         let Some(interface) = self.ifaces.get_mut(index) else {
             return Ok(());
         };
-        let able = interface.able;
         let config = &mut interface.config;
         match change {
-            IfaceChange::Mtu(mtu) if (LEAST_MTU..=65_535).contains(&mtu) => config.mtu = mtu,
+            IfaceChange::Mtu(mtu) if (LEAST_MTU..=65_535).contains(&mtu) => config.caps.mtu = mtu,
             IfaceChange::Mtu(mtu) => {
                 let text = format!("mtu {mtu} is out of range: choose {LEAST_MTU} to 65535");
                 return Err(StackError::Config(text));
             }
             IfaceChange::Tso(on) => {
-                (config.tso4, config.tso6, config.uso) = if on { able } else { Default::default() };
+                config.caps = Caps {
+                    tso4: on && interface.device.tso4,
+                    tso6: on && interface.device.tso6,
+                    uso: on && interface.device.uso,
+                    ..config.caps
+                };
             }
             IfaceChange::Gso(on) => config.gso = on,
             IfaceChange::Qdisc(qdisc) => {
@@ -59,7 +64,7 @@ impl Host {
                 config.qdisc = qdisc;
             }
         }
-        self.env.caps[index] = config.caps();
+        self.env.caps[index] = config.device_caps();
         if matches!(change, IfaceChange::Qdisc(_)) {
             self.replace_qdisc(now, iface.0);
         }
@@ -109,14 +114,16 @@ mod tests {
         change(IfaceChange::Mtu(9000));
         change(IfaceChange::Qdisc("fq".parse().unwrap()));
         let (config, caps) = (host.ifaces[0].config, host.env.caps[0]);
-        assert!(!config.tso4 && !config.tso6 && !config.uso && config.gso);
+        let cuts = [config.caps.tso4, config.caps.tso6, config.caps.uso];
+        assert!(cuts == [false; 3] && config.gso);
         assert!(caps.fq && caps.mtu == 9000 && caps.gso_max_segs > 1);
         let mut change = |change| host.change_interface(Instant::ZERO, iface, change).unwrap();
         change(IfaceChange::Tso(true));
         change(IfaceChange::Gso(false));
         change(IfaceChange::Qdisc("noqueue".parse().unwrap()));
         let (config, caps) = (host.ifaces[0].config, host.env.caps[0]);
-        assert!(config.tso4 && config.tso6 && config.uso);
+        let cuts = [config.caps.tso4, config.caps.tso6, config.caps.uso];
+        assert_eq!(cuts, [true; 3]);
         assert!(!caps.fq && caps.gso_max_segs == 1);
     }
 

@@ -125,7 +125,7 @@ impl Host {
                 rng,
                 legacy: Legacy::default(),
                 caps: Vec::new(),
-                loopback: IfaceConfig::loopback().caps(),
+                loopback: IfaceConfig::loopback().device_caps(),
             },
             ifaces: Vec::new(),
             loopback: Interface::new(IfaceConfig::loopback(), 0),
@@ -177,7 +177,7 @@ impl Host {
     /// Adds an interface.
     pub fn add_interface(&mut self, config: IfaceConfig) -> IfaceId {
         let id = IfaceId(self.ifaces.len() as u16);
-        self.env.caps.push(config.caps());
+        self.env.caps.push(config.device_caps());
         let SipKey(seed, _) = self.tcp.derive_key(4 + u64::from(id.0));
         self.ifaces.push(Interface::new(config, seed));
         id

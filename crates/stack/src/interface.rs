@@ -36,22 +36,10 @@ pub use fullsend_wire::ethernet::Mac;
 /// How to build an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IfaceConfig {
-    /// IP frames (TUN) or Ethernet frames (TAP).
-    pub link: Link,
+    /// What the device takes. What it does not cut or sum, software does in `transmit`.
+    pub caps: Caps,
     /// Our hardware address; used with Ethernet only.
     pub mac: Mac,
-    /// Largest IP packet, bytes.
-    pub mtu: u32,
-    /// The device cuts TCP/IPv4 super-segments (else software GSO does, in `transmit`).
-    pub tso4: bool,
-    /// The same for IPv6.
-    pub tso6: bool,
-    /// The same for UDP.
-    pub uso: bool,
-    /// The device completes checksums (else software does, in `transmit`).
-    pub tx_checksum: bool,
-    /// Largest super-segment TCP builds, IP header included, bytes.
-    pub gso_max_size: u32,
     /// Build super-segments at all; off cuts in TCP.
     pub gso: bool,
     /// Coalesce what is received.
@@ -72,14 +60,8 @@ impl IfaceConfig {
     /// All that a device can do, with super-segments both ways and no queue.
     pub const fn over(caps: Caps, mac: Mac) -> Self {
         Self {
-            link: caps.link,
+            caps,
             mac,
-            mtu: caps.mtu,
-            tso4: caps.tso4,
-            tso6: caps.tso6,
-            uso: caps.uso,
-            tx_checksum: caps.tx_checksum,
-            gso_max_size: caps.gso_max_size,
             gso: true,
             gro: true,
             qdisc: QdiscConfig::NoQueue,
@@ -88,28 +70,19 @@ impl IfaceConfig {
 
     pub(crate) const fn loopback() -> Self {
         Self {
-            link: Link::Ip,
-            mac: Mac([0; 6]),
-            mtu: 65_536,
-            tso4: true,
-            tso6: true,
-            uso: true,
-            tx_checksum: true,
-            gso_max_size: 65_536,
-            gso: true,
             gro: false,
-            qdisc: QdiscConfig::NoQueue,
+            ..Self::over(Caps::offloading(Link::Ip, 65_536), Mac([0; 6]))
         }
     }
 
-    pub(crate) fn caps(&self) -> DeviceCaps {
+    /// The device as TCP sees it.
+    pub(crate) fn device_caps(&self) -> DeviceCaps {
+        let Caps {
+            mtu, gso_max_size, ..
+        } = self.caps;
         DeviceCaps {
-            mtu: self.mtu,
-            gso_max_size: if self.gso {
-                self.gso_max_size.max(self.mtu)
-            } else {
-                self.mtu
-            },
+            mtu,
+            gso_max_size: if self.gso { gso_max_size.max(mtu) } else { mtu },
             gso_max_segs: if self.gso { u16::MAX.into() } else { 1 },
             fq: matches!(self.qdisc, QdiscConfig::Fq(_)),
         }
@@ -132,11 +105,11 @@ impl IfaceConfig {
     pub(crate) const fn needs_software(&self, kind: GsoKind, partial: bool) -> bool {
         let able = match kind {
             GsoKind::None => true,
-            GsoKind::TcpV4 => self.tso4,
-            GsoKind::TcpV6 => self.tso6,
-            GsoKind::Udp => self.uso,
+            GsoKind::TcpV4 => self.caps.tso4,
+            GsoKind::TcpV6 => self.caps.tso6,
+            GsoKind::Udp => self.caps.uso,
         };
-        !able || partial && !self.tx_checksum
+        !able || partial && !self.caps.tx_checksum
     }
 }
 
@@ -167,8 +140,8 @@ impl Dropped {
 #[derive(Debug)]
 pub(crate) struct Interface {
     pub(crate) config: IfaceConfig,
-    /// What the device can cut, whether it is asked to or not: TCP over IPv4, over IPv6, UDP.
-    pub(crate) able: (bool, bool, bool),
+    /// What the device can do, whether it is asked to or not.
+    pub(crate) device: Caps,
     pub(crate) gro: Gro,
     pub(crate) stats: LinkStats,
     /// Who has which hardware address; Ethernet only.
@@ -187,7 +160,7 @@ impl Interface {
     /// `seed` keys the hash by which GRO tells flows apart.
     pub(crate) fn new(config: IfaceConfig, seed: u64) -> Self {
         let gro = GroConfig {
-            link: config.link,
+            link: config.caps.link,
             enabled: config.gro,
             max_size: 65_536,
             tunnels: Tunnels::NONE,
@@ -195,7 +168,7 @@ impl Interface {
         Self {
             gro: Gro::with_seed(gro, seed),
             stats: LinkStats::default(),
-            neighbours: match config.link {
+            neighbours: match config.caps.link {
                 Link::Ip => None,
                 Link::Ethernet => Some(Neighbours::new(config.mac)),
             },
@@ -203,7 +176,7 @@ impl Interface {
             qdisc: Qdisc::new(config.qdisc),
             departure: Instant::FAR_FUTURE,
             ready: VecDeque::new(),
-            able: (config.tso4, config.tso6, config.uso),
+            device: config.caps,
             config,
         }
     }

@@ -62,8 +62,11 @@ impl NetConfig {
         caps: Caps,
         random: u64,
     ) -> Result<IfaceId, StackError> {
-        let iface = host.add_interface(IfaceConfig {
+        let caps = Caps {
             mtu: self.checked_mtu(caps.mtu)?,
+            ..caps
+        };
+        let iface = host.add_interface(IfaceConfig {
             gso: self.gso,
             gro: self.gro,
             qdisc: self.qdisc,
@@ -102,15 +105,7 @@ mod tests {
     use super::*;
     use crate::HostConfig;
 
-    const CAPS: Caps = Caps {
-        link: Link::Ip,
-        mtu: 1500,
-        tso4: true,
-        tso6: true,
-        uso: true,
-        tx_checksum: true,
-        gso_max_size: 65_535,
-    };
+    const CAPS: Caps = Caps::offloading(Link::Ip, 1500);
 
     fn set_up(config: &NetConfig) -> Result<IfaceId, StackError> {
         let mut host = Host::new(HostConfig {

@@ -14,7 +14,7 @@ use super::kernel_side::KernelSide;
 use super::negotiate::negotiate;
 use super::{OpenError, Tun};
 use crate::sys::{self, IfName};
-use crate::{Caps, GSO_MAX_SIZE, OffloadSet};
+use crate::{Caps, OffloadSet};
 
 /// Free memory that a device's own pool keeps, bytes.
 const POOL_BYTES: usize = 16 << 20;
@@ -128,7 +128,7 @@ impl TunBuilder {
             tso6: offload.tso6,
             uso: offload.uso,
             tx_checksum: offload.csum,
-            gso_max_size: GSO_MAX_SIZE,
+            gso_max_size: Caps::GSO_MAX_SIZE,
         };
         Ok(Tun::new(file, name, caps, offload, self.own_pool(), notes))
     }

@@ -20,15 +20,7 @@ struct Counting(UnixDatagram, Arc<AtomicUsize>);
 
 impl Device for Counting {
     fn caps(&self) -> Caps {
-        Caps {
-            link: Link::Ip,
-            mtu: 1500,
-            tso4: false,
-            tso6: false,
-            uso: false,
-            tx_checksum: false,
-            gso_max_size: 65_535,
-        }
+        Caps::plain(Link::Ip, 1500)
     }
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {

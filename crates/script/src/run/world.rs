@@ -5,7 +5,7 @@ mod sockets;
 use std::collections::VecDeque;
 
 use fullsend_buf::Slice;
-use fullsend_offload::{Link, Packet, segment};
+use fullsend_offload::{Caps, Link, Packet, segment};
 use fullsend_posix::{Handle, Posix};
 use fullsend_stack::{Cidr, Host, HostConfig, IfaceChange, IfaceConfig, IfaceId, Mac, QdiscConfig};
 use fullsend_tcp::Sysctl;
@@ -43,19 +43,8 @@ impl World {
             sysctl: Sysctl::default(),
             pool_bytes: 1 << 20,
         });
-        let iface = host.add_interface(IfaceConfig {
-            link: Link::Ip,
-            mac: Mac([0; 6]),
-            mtu: settings.mtu,
-            tso4: true,
-            tso6: true,
-            uso: true,
-            tx_checksum: true,
-            gso_max_size: 65_536,
-            gso: true,
-            gro: true,
-            qdisc: QdiscConfig::NoQueue,
-        });
+        let caps = Caps::offloading(Link::Ip, settings.mtu);
+        let iface = host.add_interface(IfaceConfig::over(caps, Mac([0; 6])));
         let config = |error| format!("{error:?}");
         let now = Instant::from_nanos(BASE);
         host.add_address(now, iface, settings.local_net())

@@ -24,7 +24,7 @@ impl Host {
     ) -> Result<Path, StackError> {
         let version = self.ip.version;
         if self.ip.addresses.is_local(remote) {
-            let loopback = (LOOPBACK, self.loopback.config.mtu, version);
+            let loopback = (LOOPBACK, self.loopback.config.caps.mtu, version);
             return Ok(Path::new(loopback, Some(&[]), (local, remote), upper));
         }
         let to = remote.to_ip();
@@ -34,7 +34,7 @@ impl Host {
         };
         let interface = &mut self.ifaces[usize::from(hop.iface)];
         let mtu = self.ip.pmtu.get(now, to).unwrap_or(u32::MAX);
-        let mtu = mtu.min(interface.config.mtu);
+        let mtu = mtu.min(interface.config.caps.mtu);
         let broadcast = self.ip.addresses.is_broadcast(to);
         let mac = match &mut interface.neighbours {
             None => None,

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use fullsend_offload::{Checksum, Link, Packet};
+use fullsend_offload::{Caps, Checksum, Link, Packet};
 use fullsend_stack::{
-    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, QdiscConfig,
-    StackError, TcpId,
+    Cidr, Host, HostConfig, IfaceConfig, IfaceId, ListenConfig, ListenerId, Mac, StackError, TcpId,
 };
 use fullsend_tcp::{State, Sysctl, TcpError};
 use fullsend_units::{Instant, Nanos, Seed};
@@ -48,20 +47,11 @@ pub struct Net {
 pub const IFACE: IfaceId = IfaceId(0);
 
 pub fn config(link: Link, nic: Nic, host: u8) -> IfaceConfig {
-    let tso = nic == Nic::Tso;
-    IfaceConfig {
-        link,
-        mac: Mac([2, 0, 0, 0, 0, host]),
-        mtu: 1500,
-        tso4: tso,
-        tso6: tso,
-        uso: tso,
-        tx_checksum: tso,
-        gso_max_size: 65_536,
-        gso: true,
-        gro: true,
-        qdisc: QdiscConfig::NoQueue,
-    }
+    let caps = match nic {
+        Nic::Tso => Caps::offloading(link, 1500),
+        Nic::Mtu => Caps::plain(link, 1500),
+    };
+    IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, host]))
 }
 
 pub fn host(seed: u64) -> Host {
