@@ -187,16 +187,12 @@ fn ip_packet(
     let mut packet = match (src, dst) {
         (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
             let repr = ipv4::Ipv4Repr {
-                src,
-                dst,
-                protocol,
                 tos: to,
                 ident: ident.into(),
                 dont_fragment: false,
                 more_fragments: fragment & 1 != 0,
                 fragment_offset: fragment & 0x78,
-                ttl: 64,
-                payload_len,
+                ..ipv4::Ipv4Repr::new(src, dst, protocol, payload_len)
             };
             let mut bytes = vec![0; ipv4::HEADER_LEN];
             repr.emit(&mut bytes);
@@ -204,13 +200,9 @@ fn ip_packet(
         }
         (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
             let repr = ipv6::Ipv6Repr {
-                src,
-                dst,
-                next_header: protocol,
                 traffic_class: to,
-                flow_label: 0,
                 hop_limit: 255,
-                payload_len,
+                ..ipv6::Ipv6Repr::new(src, dst, protocol, payload_len)
             };
             let mut bytes = vec![0; ipv6::HEADER_LEN];
             repr.emit(&mut bytes);

@@ -52,19 +52,8 @@ impl End {
         let partial = (len - 20 + payload.len()) as u32;
         let partial = Sum::pseudo_v4(OURS, self.dst, 6, partial).fold();
         header[36..38].copy_from_slice(&partial.to_be_bytes());
-        let ip = Ipv4Repr {
-            src: OURS,
-            dst: self.dst,
-            protocol: 6,
-            tos: 0,
-            ident: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            ttl: 64,
-            payload_len: (len - 20 + payload.len()) as u16,
-        };
-        ip.emit(&mut header);
+        let below = (len - 20 + payload.len()) as u16;
+        Ipv4Repr::new(OURS, self.dst, 6, below).emit(&mut header);
         let segments = payload.len().div_ceil(self.mss);
         Packet {
             header: HeaderBuf::from_slice(&header[..len]),

@@ -14,33 +14,16 @@ fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let repr = Ipv4Repr {
-                src,
-                dst,
-                protocol,
-                tos: 0,
                 ident: 1,
-                dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
-                ttl: 64,
-                payload_len: len as u16,
+                ..Ipv4Repr::new(src, dst, protocol, len as u16)
             };
             let mut out = vec![0; 20];
             repr.emit(&mut out);
             out
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = Ipv6Repr {
-                src,
-                dst,
-                next_header: protocol,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                payload_len: len as u16,
-            };
             let mut out = vec![0; 40];
-            repr.emit(&mut out);
+            Ipv6Repr::new(src, dst, protocol, len as u16).emit(&mut out);
             out
         }
         _ => panic!("addresses of one family"),

@@ -58,18 +58,7 @@ fn too_big_v4(quote: &[u8], mtu: u32) -> Option<Vec<u8>> {
         mtu: mtu as u16,
         quote,
     };
-    let header = Ipv4Repr {
-        src: ROUTER_V4,
-        dst: to,
-        protocol: protocol::ICMP,
-        tos: 0,
-        ident: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        fragment_offset: 0,
-        ttl: 64,
-        payload_len: message.len() as u16,
-    };
+    let header = Ipv4Repr::new(ROUTER_V4, to, protocol::ICMP, message.len() as u16);
     let mut out = vec![0; ipv4::HEADER_LEN + message.len()];
     header.emit(&mut out);
     message.emit(&mut out[ipv4::HEADER_LEN..]);
@@ -79,15 +68,7 @@ fn too_big_v4(quote: &[u8], mtu: u32) -> Option<Vec<u8>> {
 fn too_big_v6(quote: &[u8], mtu: u32) -> Option<Vec<u8>> {
     let to = Ipv6View::new(quote).ok()?.src();
     let message = Icmpv6Repr::PacketTooBig { mtu, quote };
-    let header = Ipv6Repr {
-        src: ROUTER_V6,
-        dst: to,
-        next_header: protocol::ICMPV6,
-        traffic_class: 0,
-        flow_label: 0,
-        hop_limit: 64,
-        payload_len: message.len() as u16,
-    };
+    let header = Ipv6Repr::new(ROUTER_V6, to, protocol::ICMPV6, message.len() as u16);
     let mut out = vec![0; ipv6::HEADER_LEN + message.len()];
     header.emit(&mut out);
     message.emit(ROUTER_V6, to, &mut out[ipv6::HEADER_LEN..]);

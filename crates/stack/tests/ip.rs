@@ -5,7 +5,7 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{Count, IFACE, Net, Nic, V4, V6, bytes, config, host, wake_all};
+use common::{Count, IFACE, Net, Nic, V4, V6, bytes, config, forge, host, wake_all};
 use fullsend_buf::Slice;
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::{Cidr, Interest, StackError, UdpId};
@@ -13,8 +13,6 @@ use fullsend_tcp::{State, TcpError};
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
 use fullsend_wire::icmpv6::Icmpv6Repr;
-use fullsend_wire::ipv4::Ipv4Repr;
-use fullsend_wire::ipv6::Ipv6Repr;
 use fullsend_wire::numbers::protocol;
 use proptest::prelude::*;
 
@@ -158,38 +156,7 @@ fn udp_errors_name_what_is_wrong() {
 
 /// An IP packet as a device gives it.
 fn ip_frame(src: &str, dst: &str, protocol: u8, body: &[u8]) -> Packet {
-    let mut bytes = if let (Ok(src), Ok(dst)) = (src.parse(), dst.parse()) {
-        let repr = Ipv4Repr {
-            src,
-            dst,
-            protocol,
-            tos: 0,
-            ident: 1,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset: 0,
-            ttl: 64,
-            payload_len: body.len() as u16,
-        };
-        let mut bytes = vec![0; 20];
-        repr.emit(&mut bytes);
-        bytes
-    } else {
-        let repr = Ipv6Repr {
-            src: src.parse().unwrap(),
-            dst: dst.parse().unwrap(),
-            next_header: protocol,
-            traffic_class: 0,
-            flow_label: 0,
-            hop_limit: 64,
-            payload_len: body.len() as u16,
-        };
-        let mut bytes = vec![0; 40];
-        repr.emit(&mut bytes);
-        bytes
-    };
-    bytes.extend_from_slice(body);
-    Packet::from_frame(Slice::copied_from(&bytes))
+    forge::ip(src.parse().unwrap(), dst.parse().unwrap(), protocol, body)
 }
 
 #[test]

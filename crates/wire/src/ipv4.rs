@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 
 use crate::WireError;
 use crate::checksum::{Sum, sum};
+use crate::numbers::DEFAULT_TTL;
 use crate::read::{array, be16, put16};
 
 /// Bytes of a header without options; we send no others.
@@ -175,6 +176,22 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
+    /// A whole packet as hosts send it: DF, the default TTL, everything else zero.
+    pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload_len: u16) -> Self {
+        Self {
+            src,
+            dst,
+            protocol,
+            tos: 0,
+            ident: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: DEFAULT_TTL,
+            payload_len,
+        }
+    }
+
     /// What a view says.
     #[inline]
     pub fn parse(view: Ipv4View<'_>) -> Self {

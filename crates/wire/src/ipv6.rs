@@ -3,6 +3,7 @@
 use core::net::Ipv6Addr;
 
 use crate::WireError;
+use crate::numbers::DEFAULT_TTL;
 use crate::read::{array, be16, be32, put16, put32};
 
 /// Bytes of the fixed header.
@@ -103,6 +104,19 @@ pub struct Ipv6Repr {
 }
 
 impl Ipv6Repr {
+    /// A packet as hosts send it: the default hop limit, everything else zero.
+    pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload_len: u16) -> Self {
+        Self {
+            src,
+            dst,
+            next_header,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: DEFAULT_TTL,
+            payload_len,
+        }
+    }
+
     /// What a view says.
     #[inline]
     pub fn parse(view: Ipv6View<'_>) -> Self {

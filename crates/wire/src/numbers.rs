@@ -1,4 +1,7 @@
-//! Assigned numbers: IP protocols and EtherTypes.
+//! Assigned numbers: IP protocols, EtherTypes, the TTL of hosts.
+
+/// TTL, or hop limit, of who chose none (RFC 1340, and everybody since).
+pub const DEFAULT_TTL: u8 = 64;
 
 /// IP protocol numbers, in IPv4's protocol and IPv6's next header field.
 pub mod protocol {

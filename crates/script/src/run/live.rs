@@ -59,16 +59,9 @@ impl Datagram {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let mut header = vec![0; ipv4::HEADER_LEN];
                 let repr = Ipv4Repr {
-                    src,
-                    dst,
-                    protocol: self.protocol,
                     tos: self.tos,
-                    ident: 0,
-                    dont_fragment: true,
-                    more_fragments: false,
-                    fragment_offset: 0,
                     ttl: self.ttl,
-                    payload_len: len,
+                    ..Ipv4Repr::new(src, dst, self.protocol, len)
                 };
                 repr.emit(&mut header);
                 header
@@ -80,13 +73,10 @@ impl Datagram {
                 };
                 let mut header = vec![0; ipv6::HEADER_LEN];
                 let repr = Ipv6Repr {
-                    src: v6(src),
-                    dst: v6(dst),
-                    next_header: self.protocol,
                     traffic_class: self.tos,
                     flow_label: self.flow_label,
                     hop_limit: self.ttl,
-                    payload_len: len,
+                    ..Ipv6Repr::new(v6(src), v6(dst), self.protocol, len)
                 };
                 repr.emit(&mut header);
                 header

@@ -115,28 +115,14 @@ mod tests {
         let mut bytes = alloc::vec![0; if v6 { 40 } else { 20 }];
         let payload_len = len as u16;
         if v6 {
-            let repr = Ipv6Repr {
-                src: "fd00::1".parse().unwrap(),
-                dst: "fd00::2".parse().unwrap(),
-                next_header: protocol::ICMPV6,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                payload_len,
-            };
-            repr.emit(&mut bytes);
+            let (src, dst) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
+            Ipv6Repr::new(src, dst, protocol::ICMPV6, payload_len).emit(&mut bytes);
         } else {
+            let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
             let repr = Ipv4Repr {
-                src: [10, 0, 0, 1].into(),
-                dst: [10, 0, 0, 2].into(),
-                protocol: protocol::ICMP,
-                tos: 0,
                 ident: 7,
                 dont_fragment: false,
-                more_fragments: false,
-                fragment_offset: 0,
-                ttl: 64,
-                payload_len,
+                ..Ipv4Repr::new(src, dst, protocol::ICMP, payload_len)
             };
             repr.emit(&mut bytes);
         }

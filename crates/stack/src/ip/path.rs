@@ -6,15 +6,13 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use fullsend_offload::{Encap, HeaderBuf, Layers};
 use fullsend_tcp::IpSettings;
 use fullsend_wire::checksum::{Sum, sum};
-use fullsend_wire::numbers::ethertype;
+use fullsend_wire::numbers::{DEFAULT_TTL, ethertype};
 use fullsend_wire::{ipv4, ipv6};
 
 use crate::demux::Addr;
 
 /// Ethernet and IPv6 headers.
 const MAX_HEADER: usize = 14 + ipv6::HEADER_LEN;
-/// RFC 1340, and everybody's default since.
-const DEFAULT_TTL: u8 = 64;
 
 /// Don't Fragment, in the seventh byte of an IPv4 header.
 const DF: u8 = 0x40;

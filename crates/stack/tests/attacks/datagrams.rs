@@ -21,17 +21,13 @@ fn fragment(attacker: &mut Attacker<'_>, from: SocketAddr) -> Packet {
     };
     let units = attacker.rng.below(8000) as u16;
     let len = 8 * (1 + attacker.rng.below(180) as usize);
+    let to = V4[1].parse().unwrap();
     let repr = Ipv4Repr {
-        src: *from.ip(),
-        dst: V4[1].parse().unwrap(),
-        protocol: protocol::UDP,
-        tos: 0,
         ident: attacker.rng.next_u32() as u16,
         dont_fragment: false,
         more_fragments: attacker.rng.chance(0.9),
         fragment_offset: units * 8,
-        ttl: 64,
-        payload_len: len as u16,
+        ..Ipv4Repr::new(*from.ip(), to, protocol::UDP, len as u16)
     };
     let mut bytes = vec![0xee; 20 + len];
     repr.emit(&mut bytes);

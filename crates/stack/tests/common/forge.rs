@@ -42,34 +42,13 @@ pub fn ip_bytes(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u
     let payload_len = payload.len() as u16;
     let mut bytes = match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let repr = Ipv4Repr {
-                src,
-                dst,
-                protocol,
-                tos: 0,
-                ident: 0,
-                dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
-                ttl: 64,
-                payload_len,
-            };
             let mut bytes = vec![0; 20];
-            repr.emit(&mut bytes);
+            Ipv4Repr::new(src, dst, protocol, payload_len).emit(&mut bytes);
             bytes
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = Ipv6Repr {
-                src,
-                dst,
-                next_header: protocol,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                payload_len,
-            };
             let mut bytes = vec![0; 40];
-            repr.emit(&mut bytes);
+            Ipv6Repr::new(src, dst, protocol, payload_len).emit(&mut bytes);
             bytes
         }
         _ => unreachable!("two families"),

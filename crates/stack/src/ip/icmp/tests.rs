@@ -56,33 +56,17 @@ fn ip_packet(src: &str, dst: &str, protocol: u8, offset: u16, payload: &[u8]) ->
     let mut bytes = match (src.parse().unwrap(), dst.parse().unwrap()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let repr = Ipv4Repr {
-                src,
-                dst,
-                protocol,
-                tos: 0,
-                ident: 0,
                 dont_fragment: false,
-                more_fragments: false,
                 fragment_offset: offset,
-                ttl: 64,
-                payload_len,
+                ..Ipv4Repr::new(src, dst, protocol, payload_len)
             };
             let mut bytes = vec![0; 20];
             repr.emit(&mut bytes);
             bytes
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = Ipv6Repr {
-                src,
-                dst,
-                next_header: protocol,
-                traffic_class: 0,
-                flow_label: 0,
-                hop_limit: 64,
-                payload_len,
-            };
             let mut bytes = vec![0; 40];
-            repr.emit(&mut bytes);
+            Ipv6Repr::new(src, dst, protocol, payload_len).emit(&mut bytes);
             bytes
         }
         _ => panic!("families"),

@@ -101,13 +101,8 @@ fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, message: &Icmpv6Repr<'_>) -> Packet {
     let mut header = HeaderBuf::new();
     message.emit(src, dst, header.prepend(message.len()));
     let ip = Ipv6Repr {
-        src,
-        dst,
-        next_header: protocol::ICMPV6,
-        traffic_class: 0,
-        flow_label: 0,
         hop_limit: 255,
-        payload_len: message.len() as u16,
+        ..Ipv6Repr::new(src, dst, protocol::ICMPV6, message.len() as u16)
     };
     ip.emit(header.prepend(ipv6::HEADER_LEN));
     Packet {

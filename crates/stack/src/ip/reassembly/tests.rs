@@ -30,17 +30,14 @@ fn v4(ident: u16, at: usize, len: usize, more: bool) -> Packet {
 }
 
 fn v4_from(host: u8, ident: u16, at: usize, len: usize, more: bool) -> Packet {
+    let (src, dst) = ([10, 0, 0, host].into(), [10, 0, 0, 1].into());
     let repr = Ipv4Repr {
-        src: [10, 0, 0, host].into(),
-        dst: [10, 0, 0, 1].into(),
-        protocol: protocol::ICMP,
         tos: if at == 8 { 3 } else { 2 },
         ident,
         dont_fragment: false,
         more_fragments: more,
         fragment_offset: at as u16,
-        ttl: 64,
-        payload_len: len as u16,
+        ..Ipv4Repr::new(src, dst, protocol::ICMP, len as u16)
     };
     let mut frame = [0; 20].to_vec();
     repr.emit(&mut frame);
@@ -49,15 +46,8 @@ fn v4_from(host: u8, ident: u16, at: usize, len: usize, more: bool) -> Packet {
 }
 
 fn v6(ident: u32, at: usize, len: usize, more: bool) -> Packet {
-    let repr = Ipv6Repr {
-        src: "fd00::2".parse().unwrap(),
-        dst: "fd00::1".parse().unwrap(),
-        next_header: protocol::FRAGMENT,
-        traffic_class: 0,
-        flow_label: 0,
-        hop_limit: 64,
-        payload_len: (len + 8) as u16,
-    };
+    let (src, dst) = ("fd00::2".parse().unwrap(), "fd00::1".parse().unwrap());
+    let repr = Ipv6Repr::new(src, dst, protocol::FRAGMENT, (len + 8) as u16);
     let mut frame = [0; 48].to_vec();
     repr.emit(&mut frame);
     let fragment = FragmentRepr {
