@@ -388,6 +388,14 @@ impl Connection {
         *furthest = Some(furthest.map_or(edge, |known| known.latest(edge)));
     }
 
+    /// Text has come further than where the window once ended, which in half a turn of the sequence
+    /// numbers would seem to lie ahead.
+    fn forget_withdrawn(&mut self, rcv_nxt: SeqNum) {
+        if let Some(extras) = &mut self.extras {
+            extras.furthest_edge.take_if(|edge| edge.before(rcv_nxt));
+        }
+    }
+
     /// Text came while the host's memory is exhausted. A reader who has nothing gets it all the
     /// same, so that every connection makes progress; the rest is sent again.
     #[cold]
@@ -468,6 +476,7 @@ impl Connection {
                 self.rcv.window.on_data(cx.now, rcv_nxt, self.adv_mss);
                 if self.extras.is_some() {
                     self.note_rx_time(cx.now);
+                    self.forget_withdrawn(rcv_nxt);
                 }
                 if had_gap {
                     self.rcv.ack.now();

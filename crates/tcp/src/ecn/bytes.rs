@@ -99,7 +99,7 @@ impl Bytes {
         mode != 0 && self.seen != Seen::Never && (!fails || mode >= 3)
     }
 
-    /// Whether text is to leave room for it; `None` if it does already, or does not.
+    /// Whether text is to leave room for it. True if that is new.
     pub(super) fn reserve(&mut self, usable: bool) -> bool {
         core::mem::replace(&mut self.reserved, usable) != usable
     }

@@ -76,9 +76,9 @@ impl AckPolicy {
         larger
     }
 
-    /// Text arrived in order, without a hole before or behind it, `pushed` or not. `lagging`: the sender has used up the
-    /// window, and the reader has so much to read that there is little to tell; what he reads will
-    /// change that.
+    /// Text arrived in order, without a hole before or behind it, `pushed` or not. `lagging`: the
+    /// sender has used up the window, and the reader has so much to read that there is little to
+    /// tell; what he reads will change that.
     pub(crate) fn on_text(
         &mut self,
         now: Instant,

@@ -350,6 +350,22 @@ impl Bench {
         }
     }
 
+    /// `bytes` of text arrive where the last ended, are acknowledged, and read at once.
+    pub(crate) fn stream_in(&mut self, bytes: u64) {
+        let mut scratch = vec![0; 60_000];
+        let text = Slice::copied_from(&scratch);
+        for _ in 0..bytes.div_ceil(60_000) {
+            let mut segment = self.parse(&format!("P. {0}:{0}(0) ack 1", self.read + 1));
+            segment.payload = text.clone().into();
+            segment.gso_size = 1460;
+            segment.gso_segs = 42;
+            self.conn.handle_segment(cx!(self), &mut segment);
+            assert_eq!(self.conn.read(cx!(self), &mut scratch), Ok(60_000));
+            self.read = self.read.wrapping_add(60_000);
+            while self.next_out().is_some() {}
+        }
+    }
+
     fn set(&mut self, args: &str) -> String {
         let (name, value) = args.split_once(' ').expect("set NAME VALUE");
         let n: u64 = value.parse().expect("a number");

@@ -246,3 +246,24 @@ fn a_waiting_reader_is_told_once() {
          > . 1:1(0) ack 2001",
     );
 }
+
+/// Where a window once ended means nothing when text has come further: 2 GiB later it would seem to
+/// lie ahead, and everything before it to be in the window.
+#[test]
+fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
+    let mut bench = Bench::warmed_up(&plain());
+    bench.play(
+        "< P. 1601:11601(10000) ack 1 gro 1460
+         > . 1:1(0) ack 11601
+         set rcvbuf 4000
+         < P. 11601:13061(1460) ack 1
+         > . 1:1(0) ack 11601 win 0
+         set rcvbuf 1000000
+         read 10000
+         > . 1:1(0) ack 11601",
+    );
+    bench.stream_in((1 << 31) + (1 << 20));
+    let before = bench.mib.beyond_window;
+    bench.answers(". 3000000000:3000000000(0) ack 1");
+    assert_eq!(bench.mib.beyond_window, before + 1);
+}
