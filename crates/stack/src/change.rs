@@ -9,6 +9,7 @@ use fullsend_units::Instant;
 use fullsend_wire::numbers::ethertype;
 
 use crate::error::StackError;
+use crate::net_config::checked_mtu;
 use crate::{Host, IfaceId};
 
 /// What changes.
@@ -23,9 +24,6 @@ pub enum IfaceChange {
     /// What waits for the device. Packets in the old queue move to the new one.
     Qdisc(QdiscConfig),
 }
-
-/// Least MTU that IPv4 knows (RFC 791).
-const LEAST_MTU: u32 = 68;
 
 impl Host {
     /// Changes an interface. One that is not there stays so.
@@ -44,10 +42,9 @@ impl Host {
         };
         let config = &mut interface.config;
         match change {
-            IfaceChange::Mtu(mtu) if (LEAST_MTU..=65_535).contains(&mtu) => config.caps.mtu = mtu,
             IfaceChange::Mtu(mtu) => {
-                let text = format!("mtu {mtu} is out of range: choose {LEAST_MTU} to 65535");
-                return Err(StackError::Config(text));
+                let v6 = self.ip.addresses.has_v6(iface.0);
+                config.caps.mtu = checked_mtu(mtu, v6)?;
             }
             IfaceChange::Tso(on) => {
                 config.caps = Caps {
@@ -130,11 +127,17 @@ mod tests {
     #[test]
     fn what_cannot_work_is_named_and_changes_nothing() {
         let (mut host, iface) = host();
-        for mtu in [0, 67, 65_536] {
+        let refused = |host: &mut Host, mtu| {
             let refused = host.change_interface(Instant::ZERO, iface, IfaceChange::Mtu(mtu));
             let text = refused.unwrap_err().to_string();
             assert!(text.contains(&mtu.to_string()), "{text}");
+        };
+        for mtu in [0, 67, 65_536] {
+            refused(&mut host, mtu);
         }
+        let v6 = "fd00::1/64".parse().unwrap();
+        host.add_address(Instant::ZERO, iface, v6).unwrap();
+        refused(&mut host, 1279);
         assert_eq!(host.ifaces[0].config, IfaceConfig::loopback());
     }
 }

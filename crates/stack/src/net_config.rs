@@ -14,7 +14,17 @@ use crate::{Cidr, Host, IfaceConfig, IfaceId, Mac, StackError};
 /// Smallest MTU over which every IPv4 host can be reached (RFC 791 3.2).
 const IPV4_MIN_MTU: u32 = 68;
 /// The same for IPv6 (RFC 8200 5).
-const IPV6_MIN_MTU: u32 = 1280;
+pub(crate) const IPV6_MIN_MTU: u32 = 1280;
+
+/// `mtu`, if it is one that an interface can have that has an IPv6 address (`v6`) or none.
+pub(crate) fn checked_mtu(mtu: u32, v6: bool) -> Result<u32, StackError> {
+    let least = if v6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
+    if (least..=65_535).contains(&mtu) {
+        return Ok(mtu);
+    }
+    let text = format!("mtu {mtu} is out of range: choose {least} to 65535");
+    Err(StackError::Config(text))
+}
 
 /// An interface as its user wants it, to be [`set_up`](Self::set_up) over a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,8 +72,9 @@ impl NetConfig {
         caps: Caps,
         random: u64,
     ) -> Result<IfaceId, StackError> {
+        let v6 = self.addresses.iter().any(|a| a.addr.is_ipv6());
         let caps = Caps {
-            mtu: self.checked_mtu(caps.mtu)?,
+            mtu: checked_mtu(self.mtu.unwrap_or(caps.mtu), v6)?,
             ..caps
         };
         let iface = host.add_interface(IfaceConfig {
@@ -79,17 +90,6 @@ impl NetConfig {
             host.add_route(destination, gateway, iface)?;
         }
         Ok(iface)
-    }
-
-    fn checked_mtu(&self, of_device: u32) -> Result<u32, StackError> {
-        let mtu = self.mtu.unwrap_or(of_device);
-        let v6 = self.addresses.iter().any(|a| a.addr.is_ipv6());
-        let least = if v6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
-        if (least..=65_535).contains(&mtu) {
-            return Ok(mtu);
-        }
-        let text = format!("mtu {mtu} is out of range: choose {least} to 65535");
-        Err(StackError::Config(text))
     }
 }
 

@@ -29,8 +29,6 @@ mod tests;
 const RCVBUF: usize = 212_992;
 /// What a datagram costs beside its payload.
 const OVERHEAD: usize = 256;
-/// `net.ipv4.ip_local_port_range`.
-const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 /// The longest payloads: what the length fields of IP can tell.
 const MAX_V4: usize = 65_535 - 20 - HEADER_LEN;
 const MAX_V6: usize = 65_535 - HEADER_LEN;
@@ -211,15 +209,16 @@ impl Udp {
         }
     }
 
-    /// Binds to an address of ours or an unspecified one; port 0 means "choose" (RFC 6056 3.3.1).
+    /// Binds to an address of ours or an unspecified one; port 0 means "choose" from `range` (RFC
+    /// 6056 3.3.1).
     pub(crate) fn bind(
         &mut self,
         mut local: SocketAddr,
         sharing: UdpSharing,
-        rng: &mut Rng,
+        (range, rng): (RangeInclusive<u16>, &mut Rng),
     ) -> Result<UdpId, StackError> {
         if local.port() == 0 {
-            local.set_port(self.free_port(rng).ok_or(StackError::NoPorts)?);
+            local.set_port(self.free_port(range, rng).ok_or(StackError::NoPorts)?);
         } else if self.conflicts(local, sharing) {
             return Err(StackError::AddressInUse(local));
         }
@@ -240,11 +239,11 @@ impl Udp {
         Ok(UdpId(id))
     }
 
-    fn free_port(&self, rng: &mut Rng) -> Option<u16> {
-        let count = EPHEMERAL.len() as u64;
+    fn free_port(&self, range: RangeInclusive<u16>, rng: &mut Rng) -> Option<u16> {
+        let count = range.len() as u64;
         let start = rng.below(count);
         (0..count)
-            .map(|n| EPHEMERAL.start() + ((start + n) % count) as u16)
+            .map(|n| range.start() + ((start + n) % count) as u16)
             .find(|port| !self.ports.contains_key(port))
     }
 

@@ -88,7 +88,9 @@ impl Host {
         if !ip.is_unspecified() && !self.ip.addresses.is_local(ip.into()) {
             return Err(StackError::AddressNotAvailable(local));
         }
-        self.udp.bind(local, sharing, &mut self.env.rng)
+        let [first, last] = self.env.sysctl.ip_local_port_range;
+        self.udp
+            .bind(local, sharing, (first..=last, &mut self.env.rng))
     }
 
     /// With whom it shares its address from now on.

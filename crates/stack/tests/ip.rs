@@ -154,6 +154,20 @@ fn udp_errors_name_what_is_wrong() {
     assert_eq!(host.udp_addr(id), Err(StackError::NoSuchSocket));
 }
 
+#[test]
+fn ports_come_from_the_range() {
+    let mut host = host(1);
+    host.sysctl_mut()
+        .set("net.ipv4.ip_local_port_range", "40000 40003")
+        .unwrap();
+    let mut bind = || host.udp_bind("0.0.0.0:0".parse().unwrap());
+    let ids: Vec<_> = (0..4).map(|_| bind().unwrap()).collect();
+    assert_eq!(bind(), Err(StackError::NoPorts));
+    for id in ids {
+        assert!((40_000..=40_003).contains(&host.udp_addr(id).unwrap().port()));
+    }
+}
+
 /// An IP packet as a device gives it.
 fn ip_frame(src: &str, dst: &str, protocol: u8, body: &[u8]) -> Packet {
     forge::ip(src.parse().unwrap(), dst.parse().unwrap(), protocol, body)

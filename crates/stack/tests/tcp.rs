@@ -226,6 +226,9 @@ fn loopback_needs_no_interface() {
     let data = bytes(300_000);
     net.transfer((0, client), (0, server.id), &data);
     assert_eq!(net.crossed, [0, 0]);
+    // As on Linux: with headers no longer than what IPv4 can tell, though the MTU is 65,536.
+    let info = net.hosts[0].tcp_info(now, client).unwrap();
+    assert_eq!((info.tcpi_advmss, info.tcpi_snd_mss), (65_495, 65_483));
 }
 
 #[test]

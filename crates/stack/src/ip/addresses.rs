@@ -119,6 +119,12 @@ impl Addresses {
         self.entries.iter().any(|e| e.key == addr) || addr.to_ip().is_loopback()
     }
 
+    /// The interface has an IPv6 address.
+    pub(crate) fn has_v6(&self, iface: u16) -> bool {
+        let mut own = self.entries.iter().filter(|e| e.iface == iface);
+        own.any(|e| e.cidr.addr.is_ipv6())
+    }
+
     /// The directed broadcast address of one of our IPv4 networks, or the limited one.
     pub(crate) fn is_broadcast(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(ip) = ip else { return false };

@@ -5,14 +5,14 @@ use core::net::IpAddr;
 
 use fullsend_units::{Instant, Nanos};
 
+use crate::net_config::IPV6_MIN_MTU;
+
 /// How long a path's MTU is believed (RFC 1191 6.3); Linux's `mtu_expires`.
 const LIFETIME: Nanos = Nanos::from_secs(600);
 /// Most destinations remembered; then the oldest goes.
 const MAX_ENTRIES: usize = 4096;
 /// The least we go down to over IPv4, whatever is claimed; Linux's `min_pmtu`.
 const MIN_V4: u32 = 552;
-/// The least link of IPv6 (RFC 8201 4: never below).
-const MIN_V6: u32 = 1280;
 /// RFC 1191 7.1: MTUs that links have, for routers that do not tell theirs.
 const PLATEAUS: [u32; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, MIN_V4];
 
@@ -67,7 +67,7 @@ impl PathMtus {
 
 /// What a claim is taken for: no path is smaller than the least.
 pub(crate) fn believable(to: IpAddr, mtu: u32) -> u32 {
-    mtu.max(if to.is_ipv4() { MIN_V4 } else { MIN_V6 })
+    mtu.max(if to.is_ipv4() { MIN_V4 } else { IPV6_MIN_MTU })
 }
 
 /// The MTU to try when a router said "too big" about a packet of `len` bytes but not what fits.

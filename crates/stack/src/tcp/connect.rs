@@ -15,9 +15,12 @@ use crate::ip::Path;
 use crate::waiters::Waiters;
 use crate::{Host, StackError};
 
-/// What we can take in one segment: the path's MTU less IP and TCP headers (RFC 6691 2).
+/// What we can take in one segment: the path's MTU less IP and TCP headers (RFC 6691 2). The
+/// loopback's is longer than the length field of IPv4 can tell.
 fn mss_of(path: &Path) -> Mss {
-    let bytes = path.mtu.saturating_sub(headers_len(path.is_v4()));
+    let longest = if path.is_v4() { 0xffff } else { u32::MAX };
+    let bytes = path.mtu.min(longest);
+    let bytes = bytes.saturating_sub(headers_len(path.is_v4()));
     Mss::clamped(bytes.min(u16::MAX.into()) as u16)
 }
 

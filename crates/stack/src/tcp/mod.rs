@@ -103,8 +103,8 @@ impl Tcp {
         }
     }
 
-    /// A key for the rest of the host; 1 and 2 are taken. IP has 3, UDP the
-    /// last, interfaces have those from 4 on.
+    /// A key for the rest of the host; 1 and 2 are taken. IP has 3, UDP the last, interfaces have
+    /// those from 4 on.
     pub(crate) fn derive_key(&self, label: u64) -> SipKey {
         self.timestamp_key.derive(label)
     }

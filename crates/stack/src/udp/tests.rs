@@ -2,19 +2,22 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
 use fullsend_buf::Slice;
 use fullsend_units::{Rng, Seed};
 
-use super::{Delivery, EPHEMERAL, RCVBUF, Udp};
+use super::{Delivery, RCVBUF, Udp};
 use crate::siphash::SipKey;
 use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
+
+const EPHEMERAL: RangeInclusive<u16> = 40_000..=40_099;
 
 struct Rig {
     udp: Udp,
@@ -36,7 +39,8 @@ impl Rig {
     }
 
     fn share(&mut self, local: &str, sharing: UdpSharing) -> Result<UdpId, StackError> {
-        self.udp.bind(at(local), sharing, &mut self.rng)
+        self.udp
+            .bind(at(local), sharing, (EPHEMERAL, &mut self.rng))
     }
 
     fn input(&mut self, to: &str, data: &[u8]) -> Delivery {
