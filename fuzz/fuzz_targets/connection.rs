@@ -5,6 +5,7 @@
 
 use arbitrary::Arbitrary;
 use fullsend_buf::{Chain, Pool, Slice};
+use fullsend_tcp::congestion::AVAILABLE;
 use fullsend_tcp::{
     Connection, Cx, DeviceCaps, HostLimits, IcmpError, Linger, SegmentIn, SegmentOut, SocketOption,
     State, Sysctl, TcpError, TcpMemory, TcpMib,
@@ -68,7 +69,7 @@ enum Op {
 struct Input {
     passive: bool,
     options: u8,
-    reno: bool,
+    congestion: u8,
     /// `tcp_ecn`, and the peer's ACE field in the handshake.
     ecn: (u8, u8),
     ops: Vec<Op>,
@@ -407,7 +408,7 @@ fn start(input: &Input) -> Bench {
         tcp_timestamps: input.options & 2 == 0,
         tcp_window_scaling: input.options & 4 == 0,
         tcp_ecn: u32::from(input.ecn.0 % 6),
-        tcp_congestion_control: if input.reno { "reno" } else { "cubic" },
+        tcp_congestion_control: AVAILABLE[usize::from(input.congestion) % AVAILABLE.len()],
         ..Sysctl::default()
     };
     let pool = Pool::new(1 << 20);

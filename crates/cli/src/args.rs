@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fullsend_stack::{Cidr, QdiscConfig};
+use fullsend_tcp::congestion::CongestionSet;
 
 use crate::lab::Lab;
 use crate::script::ScriptArgs;
@@ -142,7 +143,9 @@ pub(crate) struct CommonArgs {
     /// Set TCP_NODELAY on both sides.
     #[arg(short = 'N', long)]
     nodelay: bool,
-    /// Congestion control on both sides (TCP_CONGESTION), as in cubic, reno or bbr.
+    /// Congestion control on both sides (TCP_CONGESTION), as in cubic, reno, bbr or dctcp. dctcp
+    /// is agreed on in the handshake: a server elsewhere needs --set
+    /// tcp_congestion_control=dctcp, too.
     #[arg(short = 'K', long, value_name = "NAME")]
     congestion: Option<String>,
     /// The in-process link's NIC.
@@ -403,6 +406,12 @@ impl CommonArgs {
             (Place::Loopback { .. }, None) => 2,
             (_, None) => 1,
         };
+        // What a handshake asks for depends on it, and sockets come after theirs.
+        let known = self
+            .congestion
+            .as_deref()
+            .filter(|name| CongestionSet::ALL.has(name));
+        let begin = known.map(|name| ("tcp_congestion_control".to_owned(), name.to_owned()));
         Ok(TestArgs {
             test,
             flows: self.flows,
@@ -410,7 +419,7 @@ impl CommonArgs {
             nodelay: self.nodelay,
             congestion: self.congestion,
             place,
-            set: self.set,
+            set: begin.into_iter().chain(self.set).collect(),
             qdisc: self.qdisc.unwrap_or_default(),
             threads,
             json: self.json,
@@ -505,7 +514,7 @@ impl TunArgs {
 
 /// What to say about a congestion control that a stack does not have.
 pub(crate) fn congestion_help(name: &str) -> String {
-    format!("--congestion `{name}` is not to be had on this stack; try cubic, reno or bbr")
+    format!("--congestion `{name}` is not to be had on this stack; try cubic, reno, bbr or dctcp")
 }
 
 fn parse_flows(text: &str) -> Result<usize, String> {

@@ -157,6 +157,7 @@ fn stream_options() {
         "-m 128 --api core --pump full",
         "-m 3M",
         "-N -K reno",
+        "-K dctcp",
         "--flows 20",
         "--flows 20 --api core --nic mtu",
         "--mtu 9000 --nic mtu",

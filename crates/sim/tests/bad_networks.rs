@@ -59,7 +59,7 @@ fn draw(seed: u64) -> Scenario {
         ..Scenario::default()
     };
     scenario.nic.mode = mode;
-    scenario.congestion = pick(&mut rng, &["cubic", "cubic", "reno", "bbr"]);
+    scenario.congestion = pick(&mut rng, &["cubic", "cubic", "reno", "bbr", "dctcp"]);
     scenario.netem = netem(&words(&mut rng));
     if rng.chance(0.5) {
         // The way back has faults of its own: lost ACKs.

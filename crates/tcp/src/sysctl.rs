@@ -579,7 +579,7 @@ mod tests {
         );
         assert_eq!(
             error("tcp_allowed_congestion_control", "vegas"),
-            "tcp_allowed_congestion_control cannot be \"vegas\": give some of: cubic reno bbr"
+            "tcp_allowed_congestion_control cannot be \"vegas\": give some of: cubic reno bbr dctcp"
         );
         assert_eq!(sysctl, Sysctl::default());
     }

@@ -47,29 +47,34 @@ fn fastopen_keys(value: &[u8]) -> Result<FastopenKeys> {
     Ok(FastopenKeys { primary, backup })
 }
 
-/// `struct tcp_bbr_info`, or nothing.
+/// `union tcp_cc_info`: `struct tcp_bbr_info`, `struct tcp_dctcp_info`, or nothing.
 fn cc_info(info: CcInfo) -> Vec<u8> {
-    let CcInfo::Bbr {
-        bw,
-        min_rtt,
-        pacing_gain,
-        cwnd_gain,
-    } = info
-    else {
-        return Vec::new();
+    let words: &[u32] = match info {
+        CcInfo::None => &[],
+        CcInfo::Bbr {
+            bw,
+            min_rtt,
+            pacing_gain,
+            cwnd_gain,
+        } => {
+            let gain = |gain: f64| (gain * BBR_UNIT) as u32;
+            let min_rtt = min_rtt.as_micros().min(u32::MAX.into()) as u32;
+            let bw = [bw.0 as u32, (bw.0 >> 32) as u32];
+            &[bw[0], bw[1], min_rtt, gain(pacing_gain), gain(cwnd_gain)]
+        }
+        CcInfo::Dctcp {
+            ce_state,
+            alpha,
+            ab_ecn,
+            ab_tot,
+        } => {
+            let [enabled, ce_state] = [1, u16::from(ce_state)].map(u16::to_ne_bytes);
+            let flags = [enabled[0], enabled[1], ce_state[0], ce_state[1]];
+            &[u32::from_ne_bytes(flags), alpha, ab_ecn, ab_tot]
+        }
+        CcInfo::DctcpFallback => &[0; 4],
     };
-    let gain = |gain: f64| (gain * BBR_UNIT) as u32;
-    let min_rtt = min_rtt.as_micros().min(u32::MAX.into()) as u32;
-    [
-        bw.0 as u32,
-        (bw.0 >> 32) as u32,
-        min_rtt,
-        gain(pacing_gain),
-        gain(cwnd_gain),
-    ]
-    .iter()
-    .flat_map(|n| n.to_ne_bytes())
-    .collect()
+    words.iter().flat_map(|n| n.to_ne_bytes()).collect()
 }
 
 impl Stream {
@@ -372,7 +377,28 @@ fn deferral(asked: i32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::deferral;
+    use alloc::vec::Vec;
+
+    use fullsend_tcp::congestion::CcInfo;
+
+    use super::{cc_info, deferral};
+
+    /// `struct tcp_dctcp_info`: two of 16 bits, three of 32.
+    #[test]
+    fn dctcp_is_told_in_its_layout() {
+        let told = cc_info(CcInfo::Dctcp {
+            ce_state: true,
+            alpha: 1024,
+            ab_ecn: 1460,
+            ab_tot: 14_600,
+        });
+        let halves = told[..4].as_chunks().0.iter().copied();
+        let words = told[4..].as_chunks().0.iter().copied();
+        assert_eq!(halves.map(u16::from_ne_bytes).collect::<Vec<_>>(), [1, 1]);
+        let words: Vec<_> = words.map(u32::from_ne_bytes).collect();
+        assert_eq!(words, [1024, 1460, 14_600]);
+        assert_eq!(cc_info(CcInfo::DctcpFallback), [0; 16]);
+    }
 
     #[test]
     fn deferral_is_rounded_up_to_retransmissions() {

@@ -268,11 +268,17 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
         let rmem = format!("{bytes} {bytes} {bytes}");
         for host in hosts {
             let sysctl = sim.host(host).sysctl_mut();
+            sysctl
+                .set("tcp_congestion_control", scenario.congestion)
+                .unwrap();
             sysctl.set("net.ipv4.tcp_rmem", &rmem).unwrap();
         }
     }
     for host in hosts {
         let sysctl = sim.host(host).sysctl_mut();
+        sysctl
+            .set("tcp_congestion_control", scenario.congestion)
+            .unwrap();
         if let Some(retries) = scenario.syn_retries {
             for name in ["tcp_syn_retries", "tcp_synack_retries"] {
                 sysctl.set(name, &retries.to_string()).unwrap();

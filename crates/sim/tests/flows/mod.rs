@@ -164,20 +164,15 @@ impl Lab {
     }
 
     pub(crate) fn cc(&mut self, flow: &Flow) -> CcInfo {
-        let (name, info) = self
-            .sim
-            .host(self.hosts[0])
-            .tcp_cc_info(flow.client)
-            .unwrap();
-        assert_eq!(name, "bbr");
-        info
+        let host = self.sim.host(self.hosts[0]);
+        host.tcp_cc_info(flow.client).unwrap().1
     }
 
     /// What BBR takes the bandwidth to be, bytes per second.
     pub(crate) fn bw(&mut self, flow: &Flow) -> f64 {
         match self.cc(flow) {
             CcInfo::Bbr { bw, .. } => bw.0 as f64,
-            CcInfo::None => unreachable!(),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -187,6 +182,15 @@ impl Lab {
         self.sim
             .host(self.hosts[0])
             .tcp_set_congestion(now, flow.client, congestion)
+            .unwrap();
+    }
+
+    /// The same on the receiver's side.
+    pub(crate) fn switch_server(&mut self, flow: &Flow, congestion: &str) {
+        let now = self.sim.now();
+        self.sim
+            .host(self.hosts[1])
+            .tcp_set_congestion(now, flow.server, congestion)
             .unwrap();
     }
 
@@ -205,9 +209,13 @@ impl Lab {
     }
 
     pub(crate) fn sysctl(&mut self, name: &str, value: &str) {
-        for host in self.hosts {
-            self.sim.host(host).sysctl_mut().set(name, value).unwrap();
-        }
+        (0..self.hosts.len()).for_each(|host| self.sysctl_of(host, name, value));
+    }
+
+    /// Of the sender (0) or the receiver (1) alone.
+    pub(crate) fn sysctl_of(&mut self, host: usize, name: &str, value: &str) {
+        let host = self.sim.host(self.hosts[host]);
+        host.sysctl_mut().set(name, value).unwrap();
     }
 
     /// A counter of the sender (0) or the receiver (1).

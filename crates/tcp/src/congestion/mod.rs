@@ -11,6 +11,7 @@ use fullsend_units::{Instant, Mss, Nanos, Rate, Rng, SeqNum};
 mod bbr;
 mod cubic;
 mod cwnd;
+mod dctcp;
 mod hystart;
 mod reno;
 mod sample;
@@ -18,8 +19,9 @@ mod sample;
 pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use cwnd::{Cwnd, INITIAL_WINDOW_SEGS};
+pub use dctcp::Dctcp;
 pub use reno::Reno;
-pub use sample::{CcInfo, FlightSample, LostUnit, RateSample};
+pub use sample::{CcInfo, FlightSample, LostUnit, MarkSample, RateSample};
 
 /// What one cumulative or selective ACK said, as an algorithm sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,17 @@ pub trait CongestionControl: Send + fmt::Debug {
     /// The new ssthresh, in segments (at least 2), as a congestion event begins. The sender
     /// stores it in the window, with what is needed for an undo ([`Cwnd::reduce`]).
     fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32;
+
+    /// A mark brings cwnd to ssthresh at once, not over a round trip.
+    fn reduces_at_once(&self) -> bool {
+        false
+    }
+
+    /// Text is lost while cwnd comes down because of a mark: the new ssthresh. One window is
+    /// reduced once, so it differs only where a mark costs less than a loss.
+    fn ssthresh_of_loss_after_mark(&self, window: &Cwnd) -> u32 {
+        window.ssthresh
+    }
 
     /// Nothing was in flight for `idle` and sending starts again; the sender has already decayed
     /// the window (RFC 2861, [`Cwnd::restart_after_idle`]).
@@ -139,6 +152,21 @@ pub trait CongestionControl: Send + fmt::Debug {
         2
     }
 
+    /// It lives on marks: the connection asks for ECN whatever `tcp_ecn` says, all that it sends is
+    /// ECN-capable, and it tells the peer of marks as RFC 8257 3.2 has it.
+    fn needs_ecn(&self) -> bool {
+        false
+    }
+
+    /// The peer takes no part in ECN. Only called if it [needs that](Self::needs_ecn).
+    fn go_without_ecn(&mut self) {}
+
+    /// An ACK tells how much of what arrived was marked: before [`ssthresh`](Self::ssthresh), if
+    /// it has the window reduced. Only called if it [needs ECN](Self::needs_ecn).
+    fn on_marks(&mut self, sample: &MarkSample) {
+        let _ = sample;
+    }
+
     /// What `ss -i` would show of it.
     fn info(&self) -> CcInfo {
         CcInfo::None
@@ -146,7 +174,7 @@ pub trait CongestionControl: Send + fmt::Debug {
 }
 
 /// The names that [`by_name`] knows.
-pub const AVAILABLE: [&str; 3] = ["cubic", "reno", "bbr"];
+pub const AVAILABLE: [&str; 4] = ["cubic", "reno", "bbr", "dctcp"];
 
 /// A fresh instance of the algorithm called `name`.
 ///
@@ -157,6 +185,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongesti
         "cubic" => Ok(Box::new(Cubic::new())),
         "reno" => Ok(Box::new(Reno::new())),
         "bbr" => Ok(Box::new(Bbr::new())),
+        "dctcp" => Ok(Box::new(Dctcp::new())),
         _ => Err(UnknownCongestion),
     }
 }
@@ -216,7 +245,7 @@ impl core::error::Error for UnknownCongestion {}
 mod tests {
     use alloc::string::ToString;
 
-    use super::{AVAILABLE, Bbr, CongestionSet, Cubic, Reno, by_name};
+    use super::{AVAILABLE, Bbr, CongestionSet, Cubic, Dctcp, Reno, by_name};
 
     #[test]
     fn every_available_name_gives_an_instance_of_that_name() {
@@ -230,7 +259,7 @@ mod tests {
         let error = by_name("vegas").expect_err("not there");
         assert_eq!(
             error.to_string(),
-            "unknown congestion control; available: cubic, reno, bbr"
+            "unknown congestion control; available: cubic, reno, bbr, dctcp"
         );
     }
 
@@ -239,7 +268,7 @@ mod tests {
         let set = CongestionSet::parse(" bbr  cubic").expect("known");
         assert!(set.has("bbr") && set.has("cubic") && !set.has("reno"));
         assert_eq!(set.to_string(), "cubic bbr");
-        assert_eq!(CongestionSet::ALL.to_string(), "cubic reno bbr");
+        assert_eq!(CongestionSet::ALL.to_string(), "cubic reno bbr dctcp");
         assert_eq!(CongestionSet::parse("vegas"), None);
         assert_eq!(CongestionSet::parse(""), None);
     }
@@ -248,6 +277,7 @@ mod tests {
     fn instances_are_small() {
         assert!(size_of::<Cubic>() <= 96);
         assert!(size_of::<Reno>() <= 96);
+        assert!(size_of::<Dctcp>() <= 32);
         let bbr = size_of::<Bbr>();
         assert!(bbr <= 392, "{bbr}");
     }

@@ -73,6 +73,19 @@ pub struct LostUnit {
     pub prior_delivered_segs: u32,
 }
 
+/// How much of our text arrived marked (CE), as one ACK tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MarkSample {
+    /// Bytes that this ACK newly acknowledged, cumulatively or selectively.
+    pub acked_bytes: u32,
+    /// Of these, marked.
+    pub marked_bytes: u32,
+    /// First unacknowledged byte after this ACK.
+    pub snd_una: SeqNum,
+    /// Next byte to be sent.
+    pub snd_nxt: SeqNum,
+}
+
 /// What an algorithm tells of itself, in the words of `ss -i`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum CcInfo {
@@ -89,27 +102,54 @@ pub enum CcInfo {
         /// The window is so many times the bandwidth-delay product.
         cwnd_gain: f64,
     },
+    /// DCTCP's estimate of what the path marks.
+    Dctcp {
+        /// The text that the peer sent last came marked.
+        ce_state: bool,
+        /// The share of bytes that were marked lately, in 1,024ths.
+        alpha: u32,
+        /// Bytes marked in the present window.
+        ab_ecn: u32,
+        /// Bytes acknowledged in the present window.
+        ab_tot: u32,
+    },
+    /// DCTCP with a peer that takes no part in ECN: Reno.
+    DctcpFallback,
 }
 
 impl fmt::Display for CcInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Bbr {
-            bw,
-            min_rtt,
-            pacing_gain,
-            cwnd_gain,
-        } = self
-        else {
-            return Ok(());
-        };
-        let us = min_rtt.as_micros();
-        write!(
-            f,
-            "bbr:(bw:{}bps,mrtt:{}.{:03},pacing_gain:{pacing_gain},cwnd_gain:{cwnd_gain})",
-            bw.0.saturating_mul(8),
-            us / 1000,
-            us % 1000,
-        )
+        match self {
+            Self::None => Ok(()),
+            Self::Bbr {
+                bw,
+                min_rtt,
+                pacing_gain,
+                cwnd_gain,
+            } => {
+                let us = min_rtt.as_micros();
+                write!(
+                    f,
+                    "bbr:(bw:{}bps,mrtt:{}.{:03},pacing_gain:{pacing_gain},cwnd_gain:{cwnd_gain})",
+                    bw.0.saturating_mul(8),
+                    us / 1000,
+                    us % 1000,
+                )
+            }
+            Self::Dctcp {
+                ce_state,
+                alpha,
+                ab_ecn,
+                ab_tot,
+            } => {
+                let ce_state = u8::from(*ce_state);
+                write!(
+                    f,
+                    "dctcp:(ce_state:{ce_state},alpha:{alpha},ab_ecn:{ab_ecn},ab_tot:{ab_tot})"
+                )
+            }
+            Self::DctcpFallback => f.write_str("dctcp:fallback_mode"),
+        }
     }
 }
 
@@ -132,5 +172,14 @@ mod tests {
         let text = "bbr:(bw:100000000bps,mrtt:40.063,pacing_gain:1.25,cwnd_gain:2)";
         assert_eq!(info.to_string(), text);
         assert_eq!(CcInfo::None.to_string(), "");
+        let info = CcInfo::Dctcp {
+            ce_state: true,
+            alpha: 512,
+            ab_ecn: 1460,
+            ab_tot: 14_600,
+        };
+        let text = "dctcp:(ce_state:1,alpha:512,ab_ecn:1460,ab_tot:14600)";
+        assert_eq!(info.to_string(), text);
+        assert_eq!(CcInfo::DctcpFallback.to_string(), "dctcp:fallback_mode");
     }
 }

@@ -31,7 +31,7 @@ impl Connection {
         cx.mib.active_opens += 1;
         let ports = (local_port, remote_port);
         let mut this = Self::new(cx, State::SynSent, ports, iss, mss, ip_header_len);
-        this.ecn = Ecn::to_ask(cx.sysctl);
+        this.settle_ecn(cx);
         this
     }
 
@@ -48,7 +48,7 @@ impl Connection {
     ) -> Self {
         let ports = (syn.dst_port, syn.src_port);
         let mut this = Self::new(cx, State::SynReceived, ports, iss, mss, ip_header_len);
-        this.ecn = Ecn::to_answer(cx.sysctl, syn, syn_ecn);
+        this.ecn = Ecn::to_answer(cx.sysctl, (syn, syn_ecn), this.cc.needs_ecn());
         this.agree(cx, syn);
         this
     }
@@ -157,9 +157,11 @@ impl Connection {
             Some(ecn) => flags.union(ecn.syn_flags(cx.sysctl, syn_ack, earlier)),
             None => flags,
         };
-        let ecn = self.ecn.as_ref().filter(|_| syn_ack);
+        let ecn = self.ecn.as_ref();
         let options = TcpOptions {
-            acc_ecn: ecn.and_then(|ecn| ecn.syn_ack_option(cx.sysctl, earlier)),
+            acc_ecn: ecn
+                .filter(|_| syn_ack)
+                .and_then(|ecn| ecn.syn_ack_option(cx.sysctl, earlier)),
             mss: Some(self.adv_mss.get()),
             window_scale: self
                 .agreed
@@ -186,7 +188,7 @@ impl Connection {
             payload: Chain::new(),
             gso_size: 0,
             gso_segs: 1,
-            ecn: EcnField::NotEct,
+            ecn: ecn.map_or(EcnField::NotEct, |ecn| ecn.syn_field(flags)),
             repeats_cwr: false,
             departure: Instant::ZERO,
             truesize: 0,
@@ -325,6 +327,9 @@ impl Connection {
         self.sync_mss(cx);
         self.grow_sndbuf(cx);
         self.transition(State::Established);
+        if self.cc.needs_ecn() {
+            self.settle_ecn(cx);
+        }
         if self.snd.fin != Fin::No {
             self.transition(State::FinWait1);
         }

@@ -332,7 +332,7 @@ impl Connection {
         }
         let arrival = self.rcv.queue.insert(cx.pool, seq, text, fin);
         if self.ecn.is_some() && len > 0 {
-            self.take_ecn_of_text(segment, arrival);
+            self.take_ecn_of_text(segment, arrival, rcv_nxt);
         }
         if len > 0 {
             self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);

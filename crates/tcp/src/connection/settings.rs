@@ -344,6 +344,7 @@ impl Connection {
         }
         self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
         self.adopt_congestion(cx.now);
+        self.settle_ecn(cx);
         Ok(())
     }
 

@@ -3,7 +3,6 @@
 use fullsend_buf::{Chain, Slice};
 
 use super::{Connection, State};
-use crate::congestion::CcInfo;
 use crate::{Cx, TcpError, TcpInfo, WriteFlags};
 
 impl Connection {
@@ -284,11 +283,6 @@ impl Connection {
     /// The pending error (`SO_ERROR`), cleared by reading.
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.user.error.take().or(self.user.soft_error.take())
-    }
-
-    /// What the congestion control tells of itself beside the window (`TCP_CC_INFO`).
-    pub fn cc_info(&self) -> CcInfo {
-        self.cc.info()
     }
 
     /// The name of the congestion control (`TCP_CONGESTION`).

@@ -1,16 +1,20 @@
-//! Explicit congestion notification (RFC 3168, RFC 9768): who may use it, what is marked, what is
-//! told.
+//! Explicit congestion notification (RFC 3168, RFC 8257, RFC 9768): who may use it, what is marked,
+//! what is told.
 
 mod accurate;
 mod bytes;
+mod mirror;
 mod negotiation;
 mod report;
+
+use alloc::boxed::Box;
 
 use fullsend_units::SeqNum;
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{AccEcn, TcpFlags};
 
 use accurate::{ACE, Accurate, Feedback, fail};
+use mirror::Mirror;
 
 use crate::connection::State;
 use crate::recovery::{AckNews, Phase};
@@ -41,6 +45,8 @@ pub(crate) struct Ecn {
     seen: bool,
     /// Segments of ours that arrived marked, or (RFC 3168) beside an echo; wraps.
     delivered_ce: u32,
+    /// The congestion control [lives on marks](crate::congestion::CongestionControl::needs_ecn).
+    mirror: Option<Box<Mirror>>,
 }
 
 impl Ecn {
@@ -69,12 +75,13 @@ impl Ecn {
             }
             return;
         }
-        // RFC 3168 6.1.4, 6.1.5: neither acknowledgements nor retransmissions are ECN-capable.
-        if fresh {
+        // RFC 3168 6.1.4, 6.1.5: neither acknowledgements nor retransmissions are ECN-capable. As on
+        // Linux, all is that DCTCP sends.
+        if fresh || self.mirror.is_some() {
             segment.ecn = EcnField::Ect0;
-            if core::mem::take(&mut self.owes_cwr) {
-                *flags = flags.union(TcpFlags::CWR);
-            }
+        }
+        if fresh && core::mem::take(&mut self.owes_cwr) {
+            *flags = flags.union(TcpFlags::CWR);
         }
         if self.demands_cwr {
             *flags = flags.union(TcpFlags::ECE);
@@ -143,8 +150,12 @@ impl Connection {
         let probe = fresh && self.snd.nxt.after(self.snd.una + self.snd.wnd);
         let fresh = fresh && !probe && !segment.payload.is_empty();
         ecn.mark(segment, fresh);
+        let accurate = ecn.is_accurate();
+        if ecn.mirror.is_some() {
+            self.tell_past(segment);
+        }
         // As on Linux, what answers once both have closed tells no counts.
-        if ecn.is_accurate() && self.state != State::Closed {
+        if accurate && self.state != State::Closed {
             self.tell_counts(cx, segment);
         }
     }
@@ -259,9 +270,14 @@ impl Connection {
         }
     }
 
-    /// The ECN side of text that arrived.
+    /// The ECN side of text that arrived; before it `rcv_nxt` was the next byte.
     #[cold]
-    pub(crate) fn take_ecn_of_text(&mut self, segment: &SegmentIn, arrival: Arrival) {
+    pub(crate) fn take_ecn_of_text(
+        &mut self,
+        segment: &SegmentIn,
+        arrival: Arrival,
+        rcv_nxt: SeqNum,
+    ) {
         if arrival == Arrival::Duplicate {
             self.note_lost_option(segment.repr.seq);
         }
@@ -269,11 +285,14 @@ impl Connection {
             return;
         };
         // What came twice says nothing new of the path.
-        let field = match arrival {
-            Arrival::Duplicate | Arrival::Pruned => EcnField::Ect0,
-            _ => segment.ecn,
-        };
-        if ecn.on_text(segment.repr.flags, field) {
+        let stale = matches!(arrival, Arrival::Duplicate | Arrival::Pruned);
+        let flags = segment.repr.flags;
+        if ecn.mirror.is_some() {
+            let field = if stale { EcnField::NotEct } else { segment.ecn };
+            return self.mirror_text(flags, field, rcv_nxt);
+        }
+        let field = if stale { EcnField::Ect0 } else { segment.ecn };
+        if ecn.on_text(flags, field) {
             self.rcv.ack.quick();
         }
     }
@@ -282,20 +301,22 @@ impl Connection {
     /// 3.2.2.5.2).
     #[cold]
     pub(crate) fn take_feedback(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
-        let Some(ecn) = &mut self.ecn else {
+        let Some(ecn) = &self.ecn else {
             return false;
         };
-        let flags = news.repr.flags;
-        let accurate = ecn.is_accurate();
-        if flags.contains(TcpFlags::SYN) || !(accurate || flags.contains(TcpFlags::ECE)) {
-            return false;
+        let (flags, mirrors) = (news.repr.flags, ecn.mirror.is_some());
+        let told = match ecn.mode {
+            _ if flags.contains(TcpFlags::SYN) => None,
+            Mode::Accurate => Some(self.hear_counts(news)).filter(|marked| *marked > 0),
+            // What the echo is for counts as marked.
+            Mode::Classic => flags
+                .contains(TcpFlags::ECE)
+                .then_some(news.ack.delivered_segs + news.sack.delivered_segs),
+        };
+        if mirrors {
+            self.tell_marks(news, told.unwrap_or(0));
         }
-        let marked = if accurate {
-            self.hear_counts(news)
-        } else {
-            news.ack.delivered_segs + news.sack.delivered_segs
-        };
-        let Some(ecn) = self.ecn.as_mut().filter(|_| !accurate || marked > 0) else {
+        let (Some(marked), Some(ecn)) = (told, &mut self.ecn) else {
             return false;
         };
         ecn.delivered_ce = ecn.delivered_ce.wrapping_add(marked);
@@ -305,9 +326,22 @@ impl Connection {
         true
     }
 
+    /// Bytes of ours that an ACK says have arrived.
+    fn delivered_bytes(&self, news: &AckNews<'_>) -> u32 {
+        let bytes_of = |segs: u32| segs.saturating_mul(self.snd.mss.bytes());
+        // Of what was SACKed before only segments are known.
+        let acked = if news.ack.acked_segs == news.ack.delivered_segs {
+            news.ack.acked_bytes
+        } else {
+            news.ack.acked_bytes.min(bytes_of(news.ack.delivered_segs))
+        };
+        acked.saturating_add(bytes_of(news.sack.delivered_segs))
+    }
+
     /// Segments of ours that were marked, by what an ACK tells (RFC 9768 3.2.2.5.2).
     fn hear_counts(&mut self, news: &AckNews<'_>) -> u32 {
         let sent = self.stats.bytes_acked + u64::from(self.snd.text_in_flight());
+        let (delivered_bytes, mss) = (self.delivered_bytes(news), self.snd.mss.bytes());
         let Some(ecn) = &mut self.ecn else {
             return 0;
         };
@@ -321,18 +355,10 @@ impl Connection {
         if accurate.bytes.is_too_late(sent) {
             accurate.fails |= fail::OPTION_RECV;
         }
-        let mss = self.snd.mss.bytes();
-        let bytes_of = |segs: u32| segs.saturating_mul(mss);
-        // Of what was SACKed before only segments are known.
-        let acked = if news.ack.acked_segs == news.ack.delivered_segs {
-            news.ack.acked_bytes
-        } else {
-            news.ack.acked_bytes.min(bytes_of(news.ack.delivered_segs))
-        };
         let mut told = Feedback {
             flags: news.repr.flags,
             delivered: arrived,
-            delivered_bytes: acked.saturating_add(bytes_of(news.sack.delivered_segs)),
+            delivered_bytes,
             ce_bytes: None,
             mss,
             exact: self.agreed.sack || matches!(self.recovery.phase(), Phase::Open | Phase::Cwr),

@@ -29,26 +29,59 @@ impl Ecn {
         }
     }
 
-    /// For an active open, if we are to ask for it.
-    pub(crate) fn to_ask(sysctl: &Sysctl) -> Option<Box<Self>> {
-        match sysctl.tcp_ecn {
-            1 | 4 => Some(Box::new(Self::new(Mode::Classic))),
-            3 => Some(Box::new(Self::new(Mode::Accurate))),
-            _ => None,
+    /// For an active open, if we are to ask for it; `needs`: the congestion control lives on marks.
+    pub(crate) fn to_ask(sysctl: &Sysctl, needs: bool) -> Option<Box<Self>> {
+        let mode = match sysctl.tcp_ecn {
+            3 => Mode::Accurate,
+            1 | 4 => Mode::Classic,
+            _ if needs => Mode::Classic,
+            _ => return None,
+        };
+        let mut ecn = Self::new(mode);
+        ecn.set_mirror(needs);
+        Some(Box::new(ecn))
+    }
+
+    /// For a passive open, if the SYN asks for it; `needs`: the congestion control lives on marks.
+    pub(crate) fn to_answer(
+        sysctl: &Sysctl,
+        (syn, field): (&TcpRepr, EcnField),
+        needs: bool,
+    ) -> Option<Box<Self>> {
+        let mut ecn = Self::default();
+        if sysctl.tcp_ecn >= 3 && asks_accurate(syn.flags) {
+            ecn.mode = Mode::Accurate;
+            ecn.accurate.handshake = Some(field);
+        } else {
+            // RFC 3168 6.1.1: a SYN that is itself ECN-capable was changed on its way, or comes from
+            // a host that takes the flags for others. Or it is DCTCP's.
+            let granted = needs || (sysctl.tcp_ecn != 0 && !field.is_capable());
+            if !granted || !syn.flags.contains(SETUP) {
+                return None;
+            }
+        }
+        ecn.set_mirror(needs);
+        Some(Box::new(ecn))
+    }
+
+    /// The congestion control lives on marks, or does not.
+    pub(crate) fn set_mirror(&mut self, needs: bool) {
+        if !needs {
+            self.mirror = None;
+        } else if self.mirror.is_none() {
+            self.mirror = Some(Box::default());
         }
     }
 
-    /// For a passive open, if the SYN asks for it.
-    pub(crate) fn to_answer(sysctl: &Sysctl, syn: &TcpRepr, field: EcnField) -> Option<Box<Self>> {
-        if sysctl.tcp_ecn >= 3 && asks_accurate(syn.flags) {
-            let mut ecn = Self::new(Mode::Accurate);
-            ecn.accurate.handshake = Some(field);
-            return Some(Box::new(ecn));
+    /// The ECN field of a SYN or SYN-ACK with these flags. Linux: DCTCP's may be marked like its
+    /// text. What accurate ECN reflects in the handshake is a field that nobody may change.
+    pub(crate) fn syn_field(&self, flags: TcpFlags) -> EcnField {
+        let asks = self.mode == Mode::Classic && flags.contains(TcpFlags::ECE);
+        if asks && self.mirror.is_some() {
+            EcnField::Ect0
+        } else {
+            EcnField::NotEct
         }
-        // RFC 3168 6.1.1: a SYN that is itself ECN-capable was changed on its way, or comes from a
-        // host that takes the flags for others.
-        let asked = syn.flags.contains(SETUP) && !field.is_capable();
-        (asked && sysctl.tcp_ecn != 0).then(|| Box::new(Self::new(Mode::Classic)))
     }
 
     /// The SYN that we answer came again, with these flags and this field.
@@ -227,10 +260,27 @@ mod tests {
             let sysctl = sysctl(value as u32);
             let answer = |flags| {
                 let syn = segment(TcpFlags::SYN.union(flags));
-                Ecn::to_answer(&sysctl, &syn, EcnField::NotEct)
+                Ecn::to_answer(&sysctl, (&syn, EcnField::NotEct), false)
             };
-            let modes = [Ecn::to_ask(&sysctl), answer(SETUP), answer(ACE)];
+            let modes = [Ecn::to_ask(&sysctl, false), answer(SETUP), answer(ACE)];
             assert_eq!(modes.map(|ecn| ecn.map(|ecn| ecn.mode)), row, "{value}");
+        }
+    }
+
+    /// Linux's `TCP_CONG_NEEDS_ECN`.
+    #[test]
+    fn who_lives_on_marks_asks_and_answers_whatever_the_sysctl_says() {
+        let (classic, accurate) = (Some(Mode::Classic), Some(Mode::Accurate));
+        for value in 0..=5 {
+            let sysctl = sysctl(value);
+            let syn = segment(TcpFlags::SYN.union(SETUP));
+            let answer = Ecn::to_answer(&sysctl, (&syn, EcnField::Ect0), true);
+            assert_eq!(answer.as_ref().map(|ecn| ecn.mode), classic, "{value}");
+            let asked = Ecn::to_ask(&sysctl, true);
+            let mode = if value == 3 { accurate } else { classic };
+            assert_eq!(asked.as_ref().map(|ecn| ecn.mode), mode, "{value}");
+            let bare = segment(TcpFlags::SYN);
+            assert!(Ecn::to_answer(&sysctl, (&bare, EcnField::Ect0), true).is_none());
         }
     }
 
@@ -239,11 +289,11 @@ mod tests {
         let sysctl = sysctl(2);
         for flags in [TcpFlags::default(), TcpFlags::ECE, TcpFlags::CWR] {
             let syn = segment(TcpFlags::SYN.union(flags));
-            assert!(Ecn::to_answer(&sysctl, &syn, EcnField::NotEct).is_none());
+            assert!(Ecn::to_answer(&sysctl, (&syn, EcnField::NotEct), false).is_none());
         }
         let syn = segment(TcpFlags::SYN.union(SETUP));
         for field in [EcnField::Ect0, EcnField::Ect1, EcnField::Ce] {
-            assert!(Ecn::to_answer(&sysctl, &syn, field).is_none());
+            assert!(Ecn::to_answer(&sysctl, (&syn, field), false).is_none());
         }
     }
 

@@ -397,6 +397,7 @@ impl Connection {
         if self.recovery.phase == Phase::Cwr {
             // It is coming down already, and rightly so.
             self.recovery.remember().undo.disarm();
+            self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
         } else {
             self.begin_reduction(cx, CongestionEvent::Loss);
         }
@@ -427,6 +428,10 @@ impl Connection {
         }
         let in_flight = self.snd.rtx.in_flight();
         let ssthresh = self.cwnd.ssthresh;
+        if self.recovery.phase == Phase::Cwr && self.cc.reduces_at_once() {
+            self.cwnd.cwnd = self.cwnd.cwnd.min(ssthresh);
+            return;
+        }
         if let Some(past) = self.recovery.past_mut() {
             self.cwnd.cwnd = past.prr.on_ack(delivered, in_flight, ssthresh, safe);
         }
@@ -445,6 +450,8 @@ impl Connection {
             && (before != Phase::Loss || self.timers.retransmits > 0);
         if !again {
             self.begin_reduction(cx, CongestionEvent::Rto);
+        } else if before == Phase::Cwr {
+            self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
         }
         self.cwnd.cwnd = self.snd.rtx.in_flight() + 1;
         // So many duplicates, and it was loss: reordering was overrated.

@@ -393,7 +393,7 @@ fn any_user() -> impl Strategy<Value = Op> {
 fn kind() -> impl Strategy<Value = Kind> {
     let rate = prop_oneof![4 => Just(u64::MAX), 1 => 100_000..100_000_000u64];
     let limit = prop_oneof![Just(4_194_304u32), 4096..100_000u32];
-    let congestion = prop_oneof![Just("cubic"), Just("reno"), Just("bbr")];
+    let congestion = prop_oneof![Just("cubic"), Just("reno"), Just("bbr"), Just("dctcp")];
     (any::<[bool; 3]>(), limit, rate, congestion).prop_map(
         |([fq, autocorking, legacy_split], limit_output_bytes, max_pacing_rate, congestion)| Kind {
             fq,

@@ -400,6 +400,11 @@ impl Bench {
         self.conn.info(cx!(self))
     }
 
+    /// `TCP_CONGESTION`.
+    pub(crate) fn congestion(&mut self, name: &str) {
+        self.conn.set_congestion(cx!(self), name).expect(name);
+    }
+
     pub(crate) fn report(&self) -> fullsend_tcp::FlowReport {
         self.conn.flow_report(self.now)
     }

@@ -2,6 +2,7 @@
 
 mod accecn;
 mod closing;
+mod dctcp;
 mod ecn;
 mod handshake;
 mod harness;

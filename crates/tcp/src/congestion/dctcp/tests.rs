@@ -1,0 +1,154 @@
+use fullsend_units::{Instant, SeqNum};
+
+use super::Dctcp;
+use crate::congestion::{CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample};
+
+/// A sender whose windows are of 1,000 bytes each.
+struct Sender {
+    cc: Dctcp,
+    una: u32,
+}
+
+impl Sender {
+    fn new() -> Self {
+        let cc = Dctcp::new();
+        Self { cc, una: 0 }
+    }
+
+    /// One window goes by, with so many of its bytes marked, and alpha behind it.
+    fn window(&mut self, marked_bytes: u32) -> u32 {
+        self.una += 1000;
+        self.cc.on_marks(&MarkSample {
+            acked_bytes: 1000,
+            marked_bytes,
+            snd_una: SeqNum::new(self.una),
+            snd_nxt: SeqNum::new(self.una + 1000),
+        });
+        self.alpha()
+    }
+
+    fn alpha(&self) -> u32 {
+        match self.cc.info() {
+            CcInfo::Dctcp { alpha, .. } => alpha,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ssthresh(&mut self, cwnd: u32, event: CongestionEvent) -> u32 {
+        let window = Cwnd {
+            cwnd,
+            ..Cwnd::default()
+        };
+        self.cc.ssthresh(&window, event, Instant::ZERO)
+    }
+}
+
+/// RFC 8257 3.3 by hand: alpha less a sixteenth of itself, and 64 for a window that is all marked.
+#[test]
+fn alpha_follows_the_share_of_marked_bytes() {
+    let mut sender = Sender::new();
+    assert_eq!(sender.alpha(), 1024);
+    // 1024 - 64 + 64.
+    assert_eq!(sender.window(1000), 1024);
+    // 1024 - 64; 960 - 60; 900 - 56; 844 - 52.
+    assert_eq!([0; 4].map(|none| sender.window(none)), [960, 900, 844, 792]);
+    // 792 - 49 + 64 * 250 / 1000.
+    assert_eq!(sender.window(250), 759);
+    // 759 - 47 + 64 * 999 / 1000, rounded down.
+    assert_eq!(sender.window(999), 775);
+}
+
+#[test]
+fn alpha_goes_to_zero_and_not_below() {
+    let mut sender = Sender::new();
+    let mut windows = 0;
+    while sender.window(0) > 0 {
+        windows += 1;
+        assert!(windows < 100);
+    }
+    assert_eq!(sender.window(0), 0);
+    // 64 * 15 / 1000 is less than one; 64 * 16 / 1000 is one.
+    assert_eq!(sender.window(15), 0);
+    assert_eq!(sender.window(16), 1);
+    assert_eq!(sender.window(0), 0);
+}
+
+/// Several ACKs for one window are one update, made by the ACK that reaches its end.
+#[test]
+fn alpha_changes_once_a_window() {
+    let mut sender = Sender::new();
+    let ack = |una, marked_bytes| MarkSample {
+        acked_bytes: 100,
+        marked_bytes,
+        snd_una: SeqNum::new(una),
+        snd_nxt: SeqNum::new(1000),
+    };
+    // The first ACK ends what was before.
+    sender.cc.on_marks(&ack(100, 0));
+    assert_eq!(sender.alpha(), 960);
+    for una in (200..1000).step_by(100) {
+        sender.cc.on_marks(&ack(una, 100));
+        assert_eq!(sender.alpha(), 960);
+    }
+    let CcInfo::Dctcp { ab_ecn, ab_tot, .. } = sender.cc.info() else {
+        panic!("it is DCTCP");
+    };
+    assert_eq!((ab_ecn, ab_tot), (800, 800));
+    // 960 - 60 + 64 * 800 / 900.
+    sender.cc.on_marks(&ack(1000, 0));
+    assert_eq!(sender.alpha(), 956);
+}
+
+/// RFC 8257 3.3: cwnd * (1 - alpha / 2).
+#[test]
+fn a_mark_costs_half_of_alpha() {
+    let mut sender = Sender::new();
+    assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 50);
+    while sender.window(0) > 256 {}
+    // 256 - 16 + ... : 255 comes next below.
+    let alpha = sender.alpha();
+    assert!((240..=256).contains(&alpha), "{alpha}");
+    assert_eq!(
+        sender.ssthresh(100, CongestionEvent::Ecn),
+        100 - 100 * alpha / 2048
+    );
+    while sender.window(0) > 0 {}
+    assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 100);
+    assert_eq!(Sender::new().ssthresh(3, CongestionEvent::Ecn), 2);
+}
+
+/// RFC 8257 3.5.
+#[test]
+fn a_loss_costs_half_whatever_alpha_is() {
+    let mut sender = Sender::new();
+    while sender.window(0) > 0 {}
+    for event in [CongestionEvent::Loss, CongestionEvent::Rto] {
+        assert_eq!(sender.ssthresh(100, event), 50);
+    }
+}
+
+/// A loss in the window that a mark has reduced already: as much as Reno would have taken.
+#[test]
+fn a_loss_after_a_mark_takes_the_rest_of_the_half() {
+    let mut sender = Sender::new();
+    while sender.window(0) > 0 {}
+    let mut window = Cwnd {
+        cwnd: 100,
+        ..Cwnd::default()
+    };
+    window.reduce(97);
+    window.cwnd = 98;
+    assert_eq!(sender.cc.ssthresh_of_loss_after_mark(&window), 50);
+    window.ssthresh = 50;
+    assert_eq!(sender.cc.ssthresh_of_loss_after_mark(&window), 50);
+}
+
+#[test]
+fn without_ecn_it_is_reno() {
+    let mut sender = Sender::new();
+    while sender.window(0) > 0 {}
+    sender.cc.go_without_ecn();
+    assert_eq!(sender.cc.name(), "dctcp-reno");
+    assert_eq!(sender.cc.info(), CcInfo::DctcpFallback);
+    assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 50);
+}

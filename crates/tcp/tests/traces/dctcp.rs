@@ -1,0 +1,306 @@
+//! DCTCP (RFC 8257): what it asks for, what it marks, what a receiver tells and what a sender makes
+//! of it.
+
+use fullsend_tcp::congestion::CcInfo;
+use fullsend_wire::EcnField;
+use fullsend_wire::tcp::TcpFlags;
+
+use crate::harness::{Bench, Setup};
+
+const SETUP: TcpFlags = TcpFlags::SYN.union(TcpFlags::ECE).union(TcpFlags::CWR);
+
+fn setup(tcp_ecn: u32) -> Setup {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_ecn = tcp_ecn;
+    setup.sysctl.tcp_congestion_control = "dctcp";
+    setup
+}
+
+/// A connection that a peer with DCTCP opened.
+fn accepted() -> Bench {
+    let mut bench = Bench::accepting_syn(&setup(2), SETUP, EcnField::Ect0);
+    bench.play(
+        "> SE. 0:0(0) ack 1 ect0
+         < . 1:1(0) ack 1 ect0
+         set nodelay 1",
+    );
+    bench
+}
+
+/// The same where acknowledgements wait for company.
+fn settled() -> Bench {
+    let mut bench = accepted();
+    bench.play(
+        "set quickack 0
+         < . 1:1461(1460) ack 1 ect0
+         +40ms
+         > . 1:1(0) ack 1461 ect0",
+    );
+    bench
+}
+
+/// Ten segments of ours are on their way.
+fn sending() -> Bench {
+    let mut bench = accepted();
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1 ect0
+         > P. 7301:14601(7300) ack 1 ect0",
+    );
+    bench
+}
+
+fn alpha(bench: &Bench) -> u32 {
+    match bench.conn.cc_info() {
+        CcInfo::Dctcp { alpha, .. } => alpha,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It asks whatever `tcp_ecn` says, and its SYN is ECN-capable; so is all that follows.
+#[test]
+fn all_that_it_sends_is_ecn_capable() {
+    for tcp_ecn in [0, 1, 2] {
+        let mut bench = Bench::connecting(&setup(tcp_ecn));
+        bench.play(
+            "> SEW 0:0(0) ect0
+             < SE. 0:0(0) ack 1 ect0
+             > . 1:1(0) ack 1 ect0
+             write 100
+             > P. 1:101(100) ack 1 ect0
+             < P. 1:101(100) ack 101 ect0
+             > . 101:101(0) ack 101 ect0
+             read 100
+             shutdown
+             > F. 101:101(0) ack 101 ect0",
+        );
+        assert_eq!(bench.conn.congestion(), "dctcp");
+    }
+    let mut bench = accepted();
+    bench.play(
+        "write 1000
+         > P. 1:1001(1000) ack 1 ect0",
+    );
+    let again = bench.next_timeout_until_out();
+    assert!(
+        again.starts_with("P. 1:1001(1000) ack 1 ect0 |"),
+        "a repetition: {again}"
+    );
+}
+
+/// With tcp_ecn=3 it asks for accurate ECN, whose handshake nobody marks.
+#[test]
+fn accurate_ecn_carries_its_marks_too() {
+    let mut bench = Bench::connecting(&setup(3));
+    bench.play(
+        "> SEWA 0:0(0)
+         < SW. 0:0(0) ack 1
+         > W. 1:1(0) ack 1 ect0
+         set nodelay 1
+         write 14600
+         > PEA. 1:7301(7300) ack 1 ect0
+         > PEA. 7301:14601(7300) ack 1 ect0
+         < EA. 1:1(0) ack 2921",
+    );
+    assert_eq!((alpha(&bench), bench.info().tcpi_ecn_mode), (960, 2));
+    // One of the rest: 960 - 60 + 64 / 8.
+    bench.play("< WA. 1:1(0) ack 14601");
+    assert_eq!((alpha(&bench), bench.info().tcpi_delivered_ce), (908, 1));
+    // 12 - 12 * 908 / 2048.
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
+}
+
+/// Linux: `dctcp-reno`.
+#[test]
+fn a_peer_without_ecn_makes_it_reno() {
+    let mut bench = Bench::connecting(&setup(2));
+    bench.play(
+        "> SEW 0:0(0) ect0
+         < S. 0:0(0) ack 1
+         > . 1:1(0) ack 1
+         write 100
+         > P. 1:101(100) ack 1",
+    );
+    assert_eq!(bench.conn.congestion(), "dctcp-reno");
+    assert_eq!(bench.conn.cc_info(), CcInfo::DctcpFallback);
+    let mut bench = Bench::accepting_syn(&setup(2), TcpFlags::SYN, EcnField::NotEct);
+    bench.play(
+        "> S. 0:0(0) ack 1
+         < . 1:1(0) ack 1",
+    );
+    assert_eq!(bench.conn.congestion(), "dctcp-reno");
+}
+
+/// A SYN that is sent again asks no longer, and is not marked.
+#[test]
+fn a_syn_in_vain_goes_without() {
+    Bench::connecting(&setup(2)).play(
+        "> SEW 0:0(0) ect0
+         +1s
+         > S 0:0(0)
+         < SE. 0:0(0) ack 1
+         > . 1:1(0) ack 1 ect0",
+    );
+}
+
+/// `TCP_CONGESTION`: before the SYN has gone it asks; once the connection stands without ECN it is
+/// too late.
+#[test]
+fn it_may_be_chosen_until_the_syn_goes() {
+    let plain = Setup::default();
+    let mut early = Bench::connecting(&plain);
+    early.congestion("dctcp");
+    early.play(
+        "> SEW 0:0(0) ect0
+         < SE. 0:0(0) ack 1
+         > . 1:1(0) ack 1 ect0",
+    );
+    assert_eq!(early.conn.congestion(), "dctcp");
+    let mut changed = Bench::connecting(&setup(2));
+    changed.congestion("cubic");
+    changed.play("> S 0:0(0)");
+    let mut late = Bench::connecting(&plain);
+    late.play(
+        "> S 0:0(0)
+         < S. 0:0(0) ack 1
+         > . 1:1(0) ack 1",
+    );
+    late.congestion("dctcp");
+    assert_eq!(late.conn.congestion(), "dctcp-reno");
+    late.congestion("reno");
+    assert_eq!(late.conn.congestion(), "reno");
+}
+
+/// 3.2: text that is not acknowledged yet is, with the ECE that it came with, and the change is
+/// told at once; CWR ends nothing.
+#[test]
+fn each_change_is_told_at_once() {
+    settled().play(
+        "< . 1461:2921(1460) ack 1 ect0
+         < . 2921:4381(1460) ack 1 ce
+         > . 1:1(0) ack 2921 ect0
+         > E. 1:1(0) ack 4381 ect0
+         < . 4381:5841(1460) ack 1 ce
+         < . 5841:7301(1460) ack 1 ce
+         > E. 1:1(0) ack 7301 ect0
+         < W. 7301:8761(1460) ack 1 ce
+         > E. 1:1(0) ack 8761 ect0
+         < . 8761:10221(1460) ack 1 ce
+         < . 10221:11681(1460) ack 1 ect0
+         > E. 1:1(0) ack 10221 ect0
+         > . 1:1(0) ack 11681 ect0",
+    );
+}
+
+/// 3.2: as long as nothing changes, acknowledgements wait for company, marked or not.
+#[test]
+fn between_changes_acknowledgements_are_delayed() {
+    let mut bench = settled();
+    bench.play(
+        "< . 1461:2921(1460) ack 1 ce
+         > E. 1:1(0) ack 2921 ect0
+         < . 2921:4381(1460) ack 1 ce
+         +40ms
+         > E. 1:1(0) ack 4381 ect0",
+    );
+    let CcInfo::Dctcp { ce_state, .. } = bench.conn.cc_info() else {
+        panic!("it is DCTCP");
+    };
+    assert!(ce_state);
+}
+
+/// What the host had no time to acknowledge is acknowledged in order, change by change; text of
+/// ours carries the first. The window ends where it ends, whatever is acknowledged.
+#[test]
+fn changes_that_arrive_together_are_told_apart() {
+    settled().play(
+        "write 100
+         << . 1461:2921(1460) ack 1 ect0
+         << . 2921:4381(1460) ack 1 ce
+         << . 4381:5841(1460) ack 1 ect0
+         > P. 1:101(100) ack 2921 ect0 win 614
+         > E. 101:101(0) ack 4381 ect0 win 603
+         > . 101:101(0) ack 5841 ect0 win 592",
+    );
+}
+
+/// Behind a hole each change is told once, by the duplicate acknowledgement.
+#[test]
+fn a_change_behind_a_hole_is_told_by_its_duplicate() {
+    settled().play(
+        "< . 2921:4381(1460) ack 1 ce
+         > E. 1:1(0) ack 1461 ect0
+         < . 4381:5841(1460) ack 1 ect0
+         > . 1:1(0) ack 1461 ect0
+         < . 1461:2921(1460) ack 1 ect0
+         > . 1:1(0) ack 5841 ect0",
+    );
+}
+
+/// 3.3: alpha is 1 before anything is known, so that the first mark halves; then it falls by a
+/// sixteenth for each window without.
+#[test]
+fn the_window_comes_down_by_half_of_alpha() {
+    let mut bench = sending();
+    bench.play("< E. 1:1(0) ack 2921");
+    assert_eq!((alpha(&bench), bench.info().tcpi_snd_ssthresh), (1024, 5));
+    assert_eq!(bench.info().tcpi_ca_state, 2);
+    // A reduction once a window: the rest of this one changes nothing.
+    bench.play(
+        "< E. 1:1(0) ack 5841
+         < . 1:1(0) ack 14601",
+    );
+    // 1024 - 64 + 64 * 2 / 8.
+    assert_eq!((alpha(&bench), bench.info().tcpi_snd_ssthresh), (976, 5));
+    assert_eq!(bench.mib.retrans_segs, 0);
+}
+
+/// A peer that repeats ECE until CWR comes (RFC 3168) is told of each reduction.
+#[test]
+fn a_reduction_is_told_with_cwr() {
+    let mut bench = sending();
+    bench.play(
+        "< E. 1:1(0) ack 14601
+         write 1460
+         > PW. 14601:16061(1460) ack 1 ect0
+         < . 1:1(0) ack 16061
+         cwnd = 5",
+    );
+    assert_eq!(bench.info().tcpi_ca_state, 0);
+}
+
+/// 3.5: a loss halves although the mark before it cost less, and not twice.
+#[test]
+fn a_loss_after_a_mark_brings_the_window_to_half() {
+    let mut bench = accepted();
+    // Twenty windows without a mark.
+    let mut una = 1;
+    for _ in 0..20 {
+        bench.play(&format!(
+            "write 1460
+             > P. {una}:{}(1460) ack 1 ect0
+             < . 1:1(0) ack {}",
+            una + 1460,
+            una + 1460
+        ));
+        una += 1460;
+    }
+    assert_eq!(alpha(&bench), 287);
+    let cwnd = bench.info().tcpi_snd_cwnd;
+    assert_eq!(cwnd, 10);
+    let [seg, next, half, end] = [1, 2, 5, 10].map(|n| una + 1460 * n);
+    bench.play(&format!(
+        "write 14600
+         > P. {una}:{half}(7300) ack 1 ect0
+         > P. {half}:{end}(7300) ack 1 ect0
+         < E. 1:1(0) ack {seg}",
+    ));
+    // 287 - 17 + 64; 10 - 10 * 334 / 2048.
+    assert_eq!((alpha(&bench), bench.info().tcpi_snd_ssthresh), (334, 9));
+    bench.play(&format!(
+        "< . 1:1(0) ack {seg} <sack {next}:{half}>
+         > . {seg}:{next}(1460) ack 1 ect0",
+    ));
+    assert_eq!(bench.info().tcpi_ca_state, 3);
+    assert_eq!(bench.info().tcpi_snd_ssthresh, 5);
+}
