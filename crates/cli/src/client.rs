@@ -1,5 +1,6 @@
 //! The client of a test: opens the connections, runs them, and measures.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +16,10 @@ use crate::args::{Test, TestArgs, congestion_help};
 use crate::flow::{self, Carriage, Stopwatch};
 use crate::net::{Net, Socket};
 use crate::pattern::Pattern;
-use crate::preamble::{Preamble, Receipt, Role};
+use crate::preamble::{ASK_COUNTERS, ASK_SENDING, Preamble, Receipt, Role};
 use crate::progress::Progress;
 use crate::report::{Outcome, new_histogram};
+use crate::sending::Sending;
 use crate::usage::{self, Counters, Usage};
 
 /// How long connections may take to finish after the test's time.
@@ -31,7 +33,7 @@ pub(crate) async fn run<N: Net>(
     progress: &Progress,
 ) -> Result<Outcome> {
     let work = Arc::new(Work::new(args, progress));
-    let mut control = Control::open(net, server).await?;
+    let mut control = Control::open(net, server, work.preamble.test).await?;
     let mut sockets = Vec::with_capacity(args.flows);
     for _ in 0..args.flows {
         sockets.push(work.open(net, server).await?);
@@ -58,6 +60,11 @@ pub(crate) async fn run<N: Net>(
     let seconds = started.elapsed().as_secs_f64();
     let usage = Usage::now()?.since(&usage);
     let after = (net.counters()?, control.counters().await?);
+    let flow = if args.test.is_reverse() {
+        control.sending().await?
+    } else {
+        total.flow.as_ref().map(Sending::from)
+    };
     Ok(Outcome {
         seconds,
         bytes: total.bytes,
@@ -67,7 +74,7 @@ pub(crate) async fn run<N: Net>(
         client: usage::delta(&before.0, &after.0),
         server: usage::delta(&before.1, &after.1),
         reverse: args.test.is_reverse(),
-        flow: total.flow,
+        flow,
     })
 }
 
@@ -95,13 +102,14 @@ async fn connect<N: Net>(net: &N, server: SocketAddr) -> Result<N::Socket> {
 struct Control<S>(S);
 
 impl<S: Socket> Control<S> {
-    async fn open<N: Net<Socket = S>>(net: &N, server: SocketAddr) -> Result<Self> {
+    async fn open<N: Net<Socket = S>>(net: &N, server: SocketAddr, test: u32) -> Result<Self> {
         let mut socket = connect(net, server).await?;
         let preamble = Preamble {
             role: Role::Counters,
             verify: false,
             nodelay: true,
             congestion: None,
+            test,
         };
         socket.set_nodelay()?;
         socket.write_all(&preamble.emit()).await?;
@@ -109,18 +117,28 @@ impl<S: Socket> Control<S> {
     }
 
     async fn counters(&mut self) -> Result<Counters> {
+        Ok(serde_json::from_slice(&self.ask(ASK_COUNTERS).await?)?)
+    }
+
+    /// What the server sent; `None` if its stack does not tell, or it is an older one, which
+    /// answers with counters.
+    async fn sending(&mut self) -> Result<Option<Sending>> {
+        let text = self.ask(ASK_SENDING).await?;
+        Ok(serde_json::from_slice(&text).unwrap_or_default())
+    }
+
+    async fn ask(&mut self, what: u8) -> Result<Vec<u8>> {
         let get = async {
-            self.0.write_all(&[0]).await?;
+            self.0.write_all(&[what]).await?;
             let len = self.0.read_u32().await?.min(1 << 20);
             let mut text = vec![0; len as usize];
             self.0.read_exact(&mut text).await?;
             io::Result::Ok(text)
         };
-        let text = tokio::time::timeout(GRACE, get)
+        tokio::time::timeout(GRACE, get)
             .await
             .context("the server does not answer")?
-            .context("the server did not tell its counters; is it a `fullsend perf serve`?")?;
-        Ok(serde_json::from_slice(&text)?)
+            .context("the server did not tell its counters; is it a `fullsend perf serve`?")
     }
 }
 
@@ -174,6 +192,7 @@ impl Work {
                 verify,
                 nodelay: args.nodelay,
                 congestion: args.congestion.clone(),
+                test: RandomState::new().hash_one(()) as u32,
             },
             pattern: Pattern::new(largest),
             latencies: Mutex::new(new_histogram()),

@@ -15,6 +15,7 @@ use fullsend_units::{Instant, Seed};
 use crate::args::{Inside, Nic, Test, TestArgs, congestion_help};
 use crate::progress::Progress;
 use crate::report::Outcome;
+use crate::sending::Sending;
 use crate::usage::{self, Counters, Usage};
 
 mod rr;
@@ -314,6 +315,6 @@ pub(crate) fn run(link: Inside, args: &TestArgs, progress: &Progress) -> Result<
         client: usage::delta(&counters.0, &wire.client.counters()),
         server: usage::delta(&counters.1, &wire.server.counters()),
         reverse: false,
-        flow: Some(wire.flow_report(&flows)),
+        flow: Some(Sending::from(&wire.flow_report(&flows))),
     })
 }

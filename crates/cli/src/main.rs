@@ -18,6 +18,7 @@ mod preamble;
 mod progress;
 mod report;
 mod script;
+mod sending;
 mod serve;
 mod server;
 mod size;

@@ -11,6 +11,11 @@ const MAGIC: [u8; 4] = *b"FSP1";
 /// Longest name of a congestion control, as Linux has it (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
 
+/// What is asked where the role is [`Role::Counters`]: what the server's stack counted.
+pub(crate) const ASK_COUNTERS: u8 = 0;
+/// What the sources of this test sent, once all have ended.
+pub(crate) const ASK_SENDING: u8 = 1;
+
 /// What the server does on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
@@ -30,7 +35,7 @@ pub(crate) enum Role {
         /// Bytes.
         response: u32,
     },
-    /// Answers each byte with its counters, as a length and JSON.
+    /// Answers each byte as a length and JSON: [`ASK_COUNTERS`], [`ASK_SENDING`].
     Counters,
 }
 
@@ -45,6 +50,8 @@ pub(crate) struct Preamble {
     pub(crate) nodelay: bool,
     /// `TCP_CONGESTION` at the server too.
     pub(crate) congestion: Option<String>,
+    /// Which connections belong together: a number of the client's.
+    pub(crate) test: u32,
 }
 
 impl Preamble {
@@ -62,6 +69,7 @@ impl Preamble {
         out[5] = u8::from(self.verify) | u8::from(self.nodelay) << 1;
         out[8..12].copy_from_slice(&u32::to_be_bytes(a));
         out[12..16].copy_from_slice(&u32::to_be_bytes(b));
+        out[16..20].copy_from_slice(&self.test.to_be_bytes());
         let name = self.congestion.as_deref().unwrap_or("").as_bytes();
         let len = name.len().min(NAME_MAX);
         out[20..20 + len].copy_from_slice(&name[..len]);
@@ -103,6 +111,7 @@ impl Preamble {
             verify: data[5] & 1 != 0,
             nodelay: data[5] & 2 != 0,
             congestion: (!name.is_empty()).then_some(name),
+            test: word(16),
         })
     }
 
@@ -173,6 +182,7 @@ mod tests {
                         verify: bits & 1 != 0,
                         nodelay: bits & 2 != 0,
                         congestion: congestion.clone(),
+                        test: 0xdead_beef,
                     };
                     assert_eq!(Preamble::parse(&preamble.emit()).unwrap(), preamble);
                 }
@@ -190,6 +200,7 @@ mod tests {
             verify: false,
             nodelay: false,
             congestion: None,
+            test: 0,
         }
         .emit();
         let with = |at: usize, byte: u8| {

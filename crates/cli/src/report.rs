@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use fullsend_tcp::{FlowReport, SendLimit};
-
 use crate::args::{Test, TestArgs};
+use crate::sending::{Buckets, Sending};
 use crate::size;
 use crate::usage::{ContextSwitches, Counters, Cpu, Usage, bytes_per_packet};
 
@@ -36,8 +35,8 @@ pub(crate) struct Outcome {
     /// The server was the one that sent.
     pub(crate) reverse: bool,
     /// What the flows of the sender of data sent, all together, and what held them back; `None`
-    /// if that is another process or the kernel.
-    pub(crate) flow: Option<FlowReport>,
+    /// if its stack does not tell (the kernel's).
+    pub(crate) flow: Option<Sending>,
 }
 
 /// Percentiles in microseconds.
@@ -57,31 +56,30 @@ struct LimitShare {
     time_share: f64,
 }
 
-/// Least value and count of each bucket that is not empty; powers of two.
-type Buckets = Vec<(u32, u32)>;
-
-fn send_limits(flow: &FlowReport) -> BTreeMap<&'static str, LimitShare> {
+fn send_limits(sending: &Sending) -> BTreeMap<String, LimitShare> {
     let share = |part: f64, whole: f64| {
         let ratio = if whole > 0.0 { part / whole } else { 0.0 };
         (ratio * 1e4).round() / 1e4
     };
-    let seconds = |limit| flow.time(limit).as_nanos() as f64 / 1e9;
-    let sends: f64 = SendLimit::ALL
-        .map(|l| f64::from(flow.sends(l)))
+    let held = sending.limits.values();
+    let sends: f64 = held.clone().map(|held| f64::from(held.sends)).sum();
+    let time_ns: f64 = held.map(|held| held.time_ns as f64).sum();
+    let limits = sending.limits.iter().map(|(name, held)| {
+        let part = LimitShare {
+            sends: held.sends,
+            sends_share: share(held.sends.into(), sends),
+            time_s: held.time_ns as f64 / 1e9,
+            time_share: share(held.time_ns as f64, time_ns),
+        };
+        (name.clone(), part)
+    });
+    limits.collect()
+}
+
+fn pairs(buckets: &Buckets) -> Vec<(u32, u32)> {
+    buckets
         .iter()
-        .sum();
-    let time: f64 = SendLimit::ALL.map(seconds).iter().sum();
-    SendLimit::ALL
-        .into_iter()
-        .map(|limit| {
-            let share = LimitShare {
-                sends: flow.sends(limit),
-                sends_share: share(flow.sends(limit).into(), sends),
-                time_s: seconds(limit),
-                time_share: share(seconds(limit), time),
-            };
-            (limit.name(), share)
-        })
+        .map(|(least, count)| (*least, *count))
         .collect()
 }
 
@@ -105,9 +103,11 @@ pub(crate) struct Report {
     context_switches: ContextSwitches,
     bytes_per_packet: Option<f64>,
     counters: CounterDeltas,
-    send_limits: Option<BTreeMap<&'static str, LimitShare>>,
-    send_size_bytes: Option<Buckets>,
-    head_room_bytes: Option<Buckets>,
+    /// Whose the following are: of the end that sends data.
+    send_limits_of: &'static str,
+    send_limits: Option<BTreeMap<String, LimitShare>>,
+    send_size_bytes: Option<Vec<(u32, u32)>>,
+    head_room_bytes: Option<Vec<(u32, u32)>>,
 }
 
 impl Report {
@@ -122,9 +122,10 @@ impl Report {
         let transactions = outcome.transactions.as_ref();
         let flow = outcome.flow.as_ref();
         Self {
+            send_limits_of: if outcome.reverse { "server" } else { "client" },
             send_limits: flow.map(send_limits),
-            send_size_bytes: flow.map(|f| f.send_size.iter().collect()),
-            head_room_bytes: flow.map(|f| f.headroom.iter().collect()),
+            send_size_bytes: flow.map(|f| pairs(&f.send_size)),
+            head_room_bytes: flow.map(|f| pairs(&f.headroom)),
             test: args.test.name(),
             flows: args.flows,
             seconds: outcome.seconds,
@@ -215,7 +216,11 @@ impl Report {
         if words.is_empty() {
             return String::new();
         }
-        format!("Held back by: {}\n", words.join(", "))
+        let whose = match self.send_limits_of {
+            "server" => "The server was held back by",
+            _ => "Held back by",
+        };
+        format!("{whose}: {}\n", words.join(", "))
     }
 
     fn headline(&self, args: &TestArgs, scene: &str) -> String {

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::net::Net;
 use crate::preamble::Role;
+use crate::sending::Ledger;
 use crate::server::{self, Served};
 
 /// Accepts and serves until told to stop, by Ctrl-C or SIGTERM.
@@ -21,11 +22,12 @@ pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<(
     );
     let mut stop = signal(SignalKind::terminate())?;
     let total = Arc::new(Total::default());
+    let ledger = Arc::new(Ledger::default());
     let started = Instant::now();
     loop {
         tokio::select! {
             accepted = N::accept(&mut listener) => match accepted {
-                Ok((socket, peer)) => spawn(&net, socket, peer, &total),
+                Ok((socket, peer)) => spawn(&net, socket, peer, (&total, &ledger)),
                 Err(error) => pause_after(&error).await,
             },
             done = tokio::signal::ctrl_c() => {
@@ -52,10 +54,15 @@ async fn pause_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-fn spawn<N: Net>(net: &N, socket: N::Socket, peer: SocketAddr, total: &Arc<Total>) {
-    let (net, total) = (net.clone(), total.clone());
+fn spawn<N: Net>(
+    net: &N,
+    socket: N::Socket,
+    peer: SocketAddr,
+    (total, ledger): (&Arc<Total>, &Arc<Ledger>),
+) {
+    let (net, total, ledger) = (net.clone(), total.clone(), ledger.clone());
     tokio::spawn(async move {
-        match server::serve(&net, socket, false).await {
+        match server::serve(&net, socket, &ledger, false).await {
             Ok(served) => total.add(peer, &served),
             Err(error) => {
                 total.fail();
@@ -67,12 +74,13 @@ fn spawn<N: Net>(net: &N, socket: N::Socket, peer: SocketAddr, total: &Arc<Total
 
 /// Serves whatever comes, silently: the server of a test that runs in this process.
 pub(crate) async fn accept_all<N: Net>(net: N, mut listener: N::Listener, zerocopy: bool) {
+    let ledger = Arc::new(Ledger::default());
     loop {
         match N::accept(&mut listener).await {
             Ok((socket, _)) => {
-                let net = net.clone();
+                let (net, ledger) = (net.clone(), ledger.clone());
                 // The client of the same test reports what goes wrong.
-                tokio::spawn(async move { server::serve(&net, socket, zerocopy).await });
+                tokio::spawn(async move { server::serve(&net, socket, &ledger, zerocopy).await });
             }
             Err(error) => pause_after(&error).await,
         }

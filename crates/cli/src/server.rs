@@ -1,6 +1,7 @@
 //! The serving end of a connection.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::flow::{self, Carriage};
 use crate::net::{Net, Socket};
 use crate::pattern::Pattern;
-use crate::preamble::{Preamble, Role};
+use crate::preamble::{ASK_SENDING, Preamble, Role};
+use crate::sending::{Ledger, Listening};
 
 /// What was done for one client.
 pub(crate) struct Served {
@@ -24,6 +26,7 @@ pub(crate) struct Served {
 pub(crate) async fn serve<N: Net>(
     net: &N,
     mut socket: N::Socket,
+    ledger: &Arc<Ledger>,
     zerocopy: bool,
 ) -> io::Result<Served> {
     let preamble = Preamble::read(&mut socket).await?;
@@ -46,8 +49,10 @@ pub(crate) async fn serve<N: Net>(
         Role::Source { time_ms, message } => {
             let carriage = carriage(&preamble, message as usize, zerocopy);
             let until = started + Duration::from_millis(time_ms.into());
+            let account = ledger.flow(preamble.test);
             served.sent = flow::send(&mut socket, &carriage, until, &AtomicU64::new(0)).await?;
             flow::take(&mut socket, 1).await?;
+            account.report(socket.flow_report());
         }
         Role::Rr { request, response } => {
             rr(
@@ -58,7 +63,7 @@ pub(crate) async fn serve<N: Net>(
             )
             .await?;
         }
-        Role::Counters => counters(net, &mut socket).await?,
+        Role::Counters => counters(net, &mut socket, &ledger.open(preamble.test)).await?,
     }
     served.seconds = started.elapsed().as_secs_f64();
     Ok(served)
@@ -102,10 +107,17 @@ async fn rr(
     socket.shutdown().await
 }
 
-async fn counters<N: Net>(net: &N, socket: &mut N::Socket) -> io::Result<()> {
+async fn counters<N: Net>(
+    net: &N,
+    socket: &mut N::Socket,
+    listening: &Listening,
+) -> io::Result<()> {
     let mut ask = [0];
     while socket.read(&mut ask).await? > 0 {
-        let text = serde_json::to_vec(&net.counters()?)?;
+        let text = match ask {
+            [ASK_SENDING] => serde_json::to_vec(&listening.all().await)?,
+            _ => serde_json::to_vec(&net.counters()?)?,
+        };
         let mut answer = (text.len() as u32).to_be_bytes().to_vec();
         answer.extend(text);
         socket.write_all(&answer).await?;

@@ -59,6 +59,7 @@ fn check(line: &str, report: &Value) {
         "context_switches",
         "bytes_per_packet",
         "counters",
+        "send_limits_of",
         "send_limits",
         "send_size_bytes",
         "head_room_bytes",
@@ -166,6 +167,27 @@ fn stream_options() {
     ] {
         report(&format!("perf stream --verify {options}"));
     }
+}
+
+/// Where the server sends, its stack says what held it back.
+#[test]
+fn the_sender_tells_what_held_it_back() {
+    for (options, whose) in [
+        ("", "client"),
+        ("--reverse", "server"),
+        ("--reverse --flows 20", "server"),
+        ("--reverse --threads 2", "server"),
+    ] {
+        let report = report(&format!("perf stream {options}"));
+        assert_eq!(report["send_limits_of"], whose, "{options}");
+        assert!(report["send_limits"].is_object(), "{options}");
+    }
+    let out = fullsend("perf stream --reverse --time 0.2");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("The server was held back by: "), "{text}");
+    // The kernel does not tell.
+    let report = report("perf stream --reverse --kernel");
+    assert!(report["send_limits"].is_null());
 }
 
 #[test]
