@@ -134,7 +134,7 @@ impl RecvQueue {
             beyond.fin_at.get_or_insert(seq + text.len() as u32);
         }
         if let Some(end) = beyond.fin_at {
-            text.truncate(end.since(seq).min(text.len() as u32) as usize);
+            text.truncate(text.len().min(end.distance(seq).max(0) as usize));
         }
         let in_order = seq == old;
         let stored = beyond.reassembly.insert(pool, seq, text, in_order);
@@ -162,14 +162,16 @@ impl RecvQueue {
             self.rcv_nxt += run.len() as u32;
             self.text.append(run);
         }
-        if beyond.fin_at == Some(self.rcv_nxt) {
-            beyond.fin_at = None;
-            // Nothing more is coming: what came twice is of no interest any more, as on Linux.
-            beyond.dsack = None;
+        // An end within text that is here was none.
+        beyond.fin_at.take_if(|end| end.before(self.rcv_nxt));
+        let ends = beyond.fin_at == Some(self.rcv_nxt);
+        if ends {
             self.fin_received = true;
             self.rcv_nxt += 1;
         }
-        if beyond.is_idle() {
+        // Nothing more is coming: as on Linux, what came twice is of no interest any more, and what
+        // lies behind the end never was.
+        if ends || beyond.is_idle() {
             self.beyond = None;
         }
     }

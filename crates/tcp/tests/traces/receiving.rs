@@ -267,3 +267,41 @@ fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
     bench.answers(". 3000000000:3000000000(0) ack 1");
     assert_eq!(bench.mib.beyond_window, before + 1);
 }
+
+/// A peer that sends on behind its own FIN is mad, or two.
+#[test]
+fn text_behind_the_end_is_not_kept() {
+    for late in [false, true] {
+        let mut bench = Bench::warmed_up(&plain());
+        let behind = "< . 3601:4601(1000) ack 1
+                      > . 1:1(0) ack 1601";
+        let end = "< F. 2601:2601(0) ack 1
+                   > . 1:1(0) ack 1601";
+        let (first, second) = if late { (end, behind) } else { (behind, end) };
+        bench.play(first).play(second);
+        bench.play(
+            "< . 1601:2601(1000) ack 1
+             > . 1:1(0) ack 2602 <>
+             read 1000",
+        );
+        assert_eq!(bench.conn.truesize(), 0);
+    }
+}
+
+#[test]
+fn an_end_within_text_that_is_here_is_none() {
+    Bench::warmed_up(&plain()).play(
+        "< . 2601:4601(2000) ack 1
+         > . 1:1(0) ack 1601
+         < F. 3001:3001(0) ack 1
+         > . 1:1(0) ack 1601
+         < . 1601:2601(1000) ack 1
+         > . 1:1(0) ack 4601
+         < P. 4601:4701(100) ack 1
+         > . 1:1(0) ack 4701
+         < F. 4701:4701(0) ack 1
+         state = CloseWait
+         +40ms
+         > . 1:1(0) ack 4702",
+    );
+}
