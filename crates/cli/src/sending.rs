@@ -1,7 +1,7 @@
 //! What the flows of a sender of data sent, and what held them back: counted at the end that sends,
 //! and told to the other one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fullsend_tcp::{FlowReport, SendLimit};
@@ -49,7 +49,7 @@ impl From<&FlowReport> for Sending {
 /// The flows of each test whose client listens.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    tests: Mutex<HashMap<u32, Account>>,
+    tests: Mutex<BTreeMap<u32, Account>>,
     closed: Notify,
 }
 
@@ -62,7 +62,7 @@ struct Account {
 }
 
 impl Ledger {
-    fn tests(&self) -> MutexGuard<'_, HashMap<u32, Account>> {
+    fn tests(&self) -> MutexGuard<'_, BTreeMap<u32, Account>> {
         self.tests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +83,6 @@ impl Ledger {
         FlowAccount {
             ledger: self.clone(),
             test,
-            report: None,
         }
     }
 }
@@ -122,13 +121,14 @@ impl Drop for Listening {
 pub(crate) struct FlowAccount {
     ledger: Arc<Ledger>,
     test: u32,
-    report: Option<FlowReport>,
 }
 
 impl FlowAccount {
     /// All has been sent.
-    pub(crate) fn report(mut self, report: Option<FlowReport>) {
-        self.report = report;
+    pub(crate) fn report(self, report: &FlowReport) {
+        if let Some(account) = self.ledger.tests().get_mut(&self.test) {
+            account.all.get_or_insert_default().merge(report);
+        }
     }
 }
 
@@ -136,9 +136,6 @@ impl Drop for FlowAccount {
     fn drop(&mut self) {
         if let Some(account) = self.ledger.tests().get_mut(&self.test) {
             account.open = account.open.saturating_sub(1);
-            if let Some(report) = &self.report {
-                account.all.get_or_insert_default().merge(report);
-            }
         }
         self.ledger.closed.notify_waiters();
     }
@@ -146,45 +143,43 @@ impl Drop for FlowAccount {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
 
     use fullsend_tcp::FlowReport;
 
-    use super::{Ledger, Sending};
+    use super::{Ledger, Listening, Sending};
 
-    fn told(listening: &super::Listening) -> Option<Option<Sending>> {
-        let waker = std::task::Waker::noop();
-        let mut cx = std::task::Context::from_waker(waker);
-        match std::pin::pin!(listening.all()).poll(&mut cx) {
-            std::task::Poll::Ready(all) => Some(all),
-            std::task::Poll::Pending => None,
-        }
+    fn told(listening: &Listening) -> Poll<Option<Sending>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        pin!(listening.all()).poll(&mut cx)
     }
 
     #[test]
     fn all_that_began_have_to_report() {
         let ledger = Arc::new(Ledger::default());
         let listening = ledger.open(7);
-        assert_eq!(told(&listening), Some(None));
+        assert_eq!(told(&listening), Poll::Ready(None));
         let flows = [ledger.flow(7), ledger.flow(7), ledger.flow(8)];
         let [first, second, _of_another] = flows;
-        first.report(Some(FlowReport::default()));
-        assert_eq!(told(&listening), None);
+        first.report(&FlowReport::default());
+        assert_eq!(told(&listening), Poll::Pending);
         // A connection that breaks reports nothing.
         drop(second);
-        let all = told(&listening).unwrap().unwrap();
-        assert_eq!(all, Sending::from(&FlowReport::default()));
+        let all = Sending::from(&FlowReport::default());
+        assert_eq!(told(&listening), Poll::Ready(Some(all)));
     }
 
     #[test]
     fn nothing_is_kept_of_tests_that_nobody_listens_to() {
         let ledger = Arc::new(Ledger::default());
-        ledger.flow(7).report(Some(FlowReport::default()));
+        ledger.flow(7).report(&FlowReport::default());
         assert!(ledger.tests().is_empty());
         let listening = ledger.open(7);
         let late = ledger.flow(7);
         drop(listening);
-        late.report(None);
+        late.report(&FlowReport::default());
         assert!(ledger.tests().is_empty());
     }
 

@@ -52,7 +52,9 @@ pub(crate) async fn serve<N: Net>(
             let account = ledger.flow(preamble.test);
             served.sent = flow::send(&mut socket, &carriage, until, &AtomicU64::new(0)).await?;
             flow::take(&mut socket, 1).await?;
-            account.report(socket.flow_report());
+            if let Some(report) = socket.flow_report() {
+                account.report(&report);
+            }
         }
         Role::Rr { request, response } => {
             rr(
