@@ -195,8 +195,8 @@ pub enum ExprKind {
     Array(Vec<Expr>),
     /// `{name=value, value, name(n)=value}`.
     Struct(Vec<Field>),
-    /// `a|b`.
-    Or(Box<Expr>, Box<Expr>),
+    /// `a|b|c`.
+    Or(Vec<Expr>),
 }
 
 /// A part of a structure.

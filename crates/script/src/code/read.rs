@@ -4,6 +4,8 @@ use super::{Node, Statement, StatementKind};
 
 /// How deep an expression may be nested.
 const MAX_DEPTH: u32 = 40;
+/// How many operators with two operands a statement may have: each may lie within the next.
+const MAX_BINARY: u32 = 200;
 
 /// What is wrong, and on which line of the code, from 0.
 type Result<T> = core::result::Result<T, (u32, String)>;
@@ -14,6 +16,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Statement>> {
         tokens: tokens(text)?,
         next: 0,
         depth: 0,
+        binary: 0,
     };
     let mut statements = Vec::new();
     loop {
@@ -127,6 +130,8 @@ struct Reader {
     tokens: Vec<(u32, Token)>,
     next: usize,
     depth: u32,
+    /// Operators with two operands in the statement, so far.
+    binary: u32,
 }
 
 /// The binary operators, the loosest first; comparisons stand between the second and the third.
@@ -177,6 +182,7 @@ impl Reader {
     }
 
     fn statement(&mut self) -> Result<StatementKind> {
+        self.binary = 0;
         if self.take_name("assert") {
             let condition = self.or()?;
             let message = match self.take_op(&[","]) {
@@ -216,6 +222,14 @@ impl Reader {
         self.expected("assert, print or an assignment")
     }
 
+    fn binary(&mut self, op: &'static str, left: Node, right: Node) -> Result<Node> {
+        self.binary += 1;
+        if self.binary > MAX_BINARY {
+            return self.expected("a shorter expression");
+        }
+        Ok(Node::Binary(op, Box::new(left), Box::new(right)))
+    }
+
     fn or(&mut self) -> Result<Node> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -223,7 +237,8 @@ impl Reader {
         }
         let mut left = self.and()?;
         while self.take_name("or") || self.take_op(&["||"]).is_some() {
-            left = Node::Binary("or", Box::new(left), Box::new(self.and()?));
+            let right = self.and()?;
+            left = self.binary("or", left, right)?;
         }
         self.depth -= 1;
         Ok(left)
@@ -232,7 +247,8 @@ impl Reader {
     fn and(&mut self) -> Result<Node> {
         let mut left = self.not()?;
         while self.take_name("and") || self.take_op(&["&&"]).is_some() {
-            left = Node::Binary("and", Box::new(left), Box::new(self.not()?));
+            let right = self.not()?;
+            left = self.binary("and", left, right)?;
         }
         Ok(left)
     }
@@ -285,7 +301,8 @@ impl Reader {
         };
         let mut left = self.level(level + 1)?;
         while let Some(op) = self.take_op(operators) {
-            left = Node::Binary(op, Box::new(left), Box::new(self.level(level + 1)?));
+            let right = self.level(level + 1)?;
+            left = self.binary(op, left, right)?;
         }
         Ok(left)
     }

@@ -51,6 +51,10 @@ fn what_is_not_understood_is_said() {
             .unwrap_err()
             .contains("nested")
     );
+    for operator in ["+", " and ", " or ", "|"] {
+        let long = format!("assert {}1", format!("1{operator}").repeat(100_000));
+        assert!(run(&long).unwrap_err().contains("shorter"), "{operator}");
+    }
 }
 
 #[test]

@@ -56,15 +56,17 @@ fn expr(cursor: &mut Cursor<'_>, depth: u32) -> Result<Expr> {
     if depth > MAX_DEPTH {
         return cursor.expected("arguments that are nested less deeply");
     }
-    let mut left = primary(cursor, depth)?;
-    while cursor.take("|")? {
-        let right = primary(cursor, depth)?;
-        left = Expr {
-            pos: left.pos,
-            kind: ExprKind::Or(Box::new(left), Box::new(right)),
-        };
+    let first = primary(cursor, depth)?;
+    if !cursor.take("|")? {
+        return Ok(first);
     }
-    Ok(left)
+    let pos = first.pos;
+    let mut flags = vec![first, primary(cursor, depth)?];
+    while cursor.take("|")? {
+        flags.push(primary(cursor, depth)?);
+    }
+    let kind = ExprKind::Or(flags);
+    Ok(Expr { pos, kind })
 }
 
 fn primary(cursor: &mut Cursor<'_>, depth: u32) -> Result<Expr> {

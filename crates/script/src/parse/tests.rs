@@ -84,3 +84,10 @@ fn names_stand_for_text_where_they_are_words() {
     assert_eq!(super::define(text, &names), want);
     assert_eq!(super::define("\"open", &names), "\"open");
 }
+
+#[test]
+fn flags_may_be_ever_so_many() {
+    let flags = "1|".repeat(100_000);
+    let script = format!("0 poll([{{fd=3, events={flags}2}}], 1, 0) = 0");
+    parse(&script).unwrap();
+}

@@ -50,7 +50,9 @@ impl Runner<'_> {
     pub(super) fn int(&self, expr: &Expr) -> Result<i64> {
         match &expr.kind {
             ExprKind::Int(value) => Ok(*value),
-            ExprKind::Or(left, right) => Ok(self.int(left)? | self.int(right)?),
+            ExprKind::Or(flags) => flags
+                .iter()
+                .try_fold(0, |all, flag| Ok(all | self.int(flag)?)),
             ExprKind::Word(name) => self.named(name).map_or_else(
                 || wrong(expr.pos, format!("the constant {name} is not known")),
                 Ok,
