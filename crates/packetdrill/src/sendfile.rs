@@ -23,7 +23,11 @@ pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count:
         while sent < count {
             let room = (count - sent).min(CHUNK);
             let from = offset.as_deref().copied();
-            let got = read_at(file, &mut chunk[..room], from)?;
+            let got = match read_at(file, &mut chunk[..room], from) {
+                Ok(got) => got,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            };
             let part = match stack.write(handle, &[&chunk[..got]]) {
                 Ok(part) => part,
                 Err(error) if sent == 0 => return Err(error),

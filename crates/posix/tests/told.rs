@@ -1,9 +1,10 @@
 //! What sockets tell beside their bytes: readiness, times, completions, how much is left.
 
 use fullsend_buf::Slice;
+use fullsend_offload::{Caps, Link};
 use fullsend_posix::abi::*;
 use fullsend_posix::{EpollEvent, Errno, Handle, Posix, SockAddr};
-use fullsend_stack::{Host, HostConfig};
+use fullsend_stack::{Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 
@@ -364,4 +365,48 @@ fn what_a_blocking_layer_asks() {
     assert_eq!(net.posix.is_flushed(client), Ok(false));
     net.run(Nanos::from_millis(100));
     assert_eq!(net.posix.is_flushed(client), Ok(true));
+}
+
+/// 10.0.0.`n` on a link.
+fn neighbour(n: u8) -> (Posix, IfaceId) {
+    let mut host = Host::new(HostConfig {
+        seed: Seed([n.into(); 4]),
+        sysctl: Sysctl::default(),
+        pool_bytes: 0,
+    });
+    let caps = Caps::offloading(Link::Ip, 1500);
+    let iface = host.add_interface(IfaceConfig::over(caps, Mac::local(n.into())));
+    let address = format!("10.0.0.{n}/24").parse().unwrap();
+    host.add_address(Instant::ZERO, iface, address).unwrap();
+    (Posix::new(host), iface)
+}
+
+#[test]
+fn what_was_sent_to_all_is_answered_from_an_address_of_ours() {
+    let now = Instant::ZERO + Nanos::from_secs(1);
+    let ((mut from, out), (mut to, iface)) = (neighbour(1), neighbour(2));
+    let [client, server] = [&mut from, &mut to].map(|p| p.socket(AF_INET, SOCK_DGRAM, 0).unwrap());
+    let on = 1_u32.to_ne_bytes();
+    from.setsockopt(now, client, SOL_SOCKET, SO_BROADCAST, &on)
+        .unwrap();
+    to.setsockopt(now, server, IPPROTO_IP, IP_PKTINFO, &on)
+        .unwrap();
+    let any = SockAddr::V4("0.0.0.0:9".parse().unwrap());
+    to.bind(now, server, any).unwrap();
+    for dest in ["10.0.0.255", "10.0.0.2"] {
+        let addr = SockAddr::V4(format!("{dest}:9").parse().unwrap());
+        let sent = from.sendmsg(now, client, &[b"all"], 0, Some(addr), &[]);
+        assert_eq!(sent, Ok(3));
+        let mut packets = Vec::new();
+        from.host_mut().transmit(now, out, &mut packets, 8);
+        to.host_mut().receive(now, iface, &mut packets);
+        let (mut data, mut control) = ([0; 9], [0; 64]);
+        let got = to.recvmsg(now, server, &mut [&mut data], 0, &mut control);
+        let told = split(&control[..got.unwrap().control_len]);
+        let (level, kind, info) = &told[0];
+        assert_eq!((*level, *kind), (IPPROTO_IP, IP_PKTINFO));
+        assert_eq!(info[4..8], [10, 0, 0, 2]);
+        let header: std::net::Ipv4Addr = dest.parse().unwrap();
+        assert_eq!(info[8..12], header.octets());
+    }
 }

@@ -98,7 +98,7 @@ impl Datagram {
             return self.nothing(blocks);
         };
         let mut out = Writer::new(control);
-        self.tell.tell_with(&datagram, self.domain, &mut out);
+        self.tell.tell_with(host, &datagram, self.domain, &mut out);
         let whole = datagram.payload.len();
         let mut rest = datagram.payload;
         let mut taken = 0;

@@ -2,7 +2,7 @@
 //! class (`IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS` and IPv6's), and what ICMP said of those that were
 //! sent (`IP_RECVERR`). And what a control message can ask for one datagram.
 
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fullsend_stack::{Host, UdpDatagram, UdpError};
 use fullsend_tcp::IpSettings;
@@ -89,7 +89,13 @@ impl Tell {
     }
 
     /// The control messages that go with a datagram, in Linux's order.
-    pub(super) fn tell_with(self, datagram: &UdpDatagram, domain: i32, out: &mut Writer<'_>) {
+    pub(super) fn tell_with(
+        self,
+        host: &Host,
+        datagram: &UdpDatagram,
+        domain: i32,
+        out: &mut Writer<'_>,
+    ) {
         let index = datagram.iface.index().to_ne_bytes();
         let (ttl, tos) = (i32::from(datagram.ttl).to_ne_bytes(), datagram.tos);
         let to = datagram.to.ip();
@@ -107,7 +113,8 @@ impl Tell {
             IpAddr::V4(ip) => {
                 if self.v4.info {
                     // The address to answer from, and the one in the header.
-                    let info = [index, ip.octets(), ip.octets()].concat();
+                    let own = answer_from(host, datagram).unwrap_or(ip);
+                    let info = [index, own.octets(), ip.octets()].concat();
                     out.put(IPPROTO_IP, IP_PKTINFO, &info);
                 }
                 if self.v4.ttl {
@@ -126,6 +133,20 @@ impl Tell {
                 }
             }
         }
+    }
+}
+
+/// Where an answer comes from: of what was sent to many, the address of ours towards the sender.
+fn answer_from(host: &Host, datagram: &UdpDatagram) -> Option<Ipv4Addr> {
+    let to = datagram.to.ip();
+    let own = if host.is_own_address(to) {
+        to
+    } else {
+        host.source_address(datagram.from.ip()).ok()?
+    };
+    match own {
+        IpAddr::V4(own) => Some(own),
+        IpAddr::V6(_) => None,
     }
 }
 
