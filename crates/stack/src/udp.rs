@@ -87,13 +87,9 @@ impl Socket {
         self.ip = settings;
     }
 
-    /// Takes from `remote` only, or from all.
+    /// Takes from `remote` only, or from all. As on Linux, what waits stays, errors too.
     pub(crate) fn connect(&mut self, remote: Option<SocketAddr>) {
         self.remote = remote;
-        self.error = None;
-        self.queue
-            .retain(|datagram| remote.is_none_or(|remote| remote == datagram.from));
-        self.bytes = self.queue.iter().map(cost).sum();
     }
 
     pub(crate) fn peek(&self) -> Option<UdpDatagram> {

@@ -13,6 +13,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("exchange", exchange),
     ("sizes", sizes),
     ("connected", connected),
+    ("connected_late", connected_late),
     ("refused", refused),
     ("shutdown", shutdown),
     ("dissolve", dissolve),
@@ -115,6 +116,29 @@ fn connected(b: &mut dyn Backend, log: &mut Log) {
     log.note("elsewhere", b.send_to(client, b"x", 0, "127.0.0.1", port));
     log.note("connect anew", b.connect(client, "127.0.0.1", port));
     log.note("wrong family", b.connect(client, "::1", port));
+}
+
+/// What came before it was connected, datagrams and errors, is there still.
+fn connected_late(b: &mut dyn Backend, log: &mut Log) {
+    let (one, port) = bound(b);
+    let (stranger, _) = bound(b);
+    let (gone, dead) = bound(b);
+    b.close(gone);
+    let (client, own) = bound(b);
+    b.send_to(stranger, b"early", 0, "127.0.0.1", own);
+    b.settle();
+    log.note("connect", b.connect(client, "127.0.0.1", port));
+    b.send_to(stranger, b"late", 0, "127.0.0.1", own);
+    b.send_to(one, b"answer", 0, "127.0.0.1", own);
+    b.settle();
+    for _ in 0..3 {
+        log.note("recv", b.recv(client, 10, 0));
+    }
+    b.connect(client, "127.0.0.1", dead);
+    b.send(client, b"x", 0);
+    b.settle();
+    log.note("connect anew", b.connect(client, "127.0.0.1", port));
+    log.note("error", b.get_int(client, SOL_SOCKET, SO_ERROR));
 }
 
 fn refused(b: &mut dyn Backend, log: &mut Log) {
