@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
+use serde_json::Value;
 
 /// What runs in a namespace of its own, until it is dropped.
 struct Running(Child);
@@ -57,18 +58,19 @@ fn run(of: &Running, line: &str) {
     assert!(done.success(), "{line}");
 }
 
-#[test]
-fn a_path_between_two_namespaces_delays_what_it_carries() {
+const FULLSEND: &str = env!("CARGO_BIN_EXE_fullsend");
+
+/// Two namespaces, 10.1.0.1 and 10.1.0.2, with a path between them; `None` without root.
+fn path(netem: &str, back: &str) -> Option<[Running; 3]> {
     if !geteuid().is_root() {
         println!("skipped: needs root, for network namespaces and TUN devices");
-        return;
+        return None;
     }
     let (left, right) = (namespace(), namespace());
-    let fullsend = env!("CARGO_BIN_EXE_fullsend");
     let mut wan = Running::start(
-        inside(&left, fullsend)
-            .args(["wan", "wanl", "wanr", "--netem"])
-            .args(["delay 20ms rate 50mbit loss 1%", "--back", "delay 30ms"]),
+        inside(&left, FULLSEND)
+            .args(["wan", "wanl", "wanr", "--netem", netem])
+            .args(["--back", back]),
     );
     assert!(wan.first_line().starts_with("wanl -- wanr"));
     run(&left, &format!("ip link set wanr netns {}", right.pid()));
@@ -82,17 +84,73 @@ fn a_path_between_two_namespaces_delays_what_it_carries() {
         );
         run(ns, &format!("ip link set {device} up"));
     }
-    let mut server = Running::start(
-        inside(&right, fullsend).args(["perf", "serve", "--kernel", "--bind", "10.1.0.2"]),
-    );
-    assert!(server.first_line().contains("listening"));
-    let out = inside(&left, fullsend)
-        .args(["perf", "rr", "--kernel", "--connect", "10.1.0.2"])
-        .args(["--time", "0.5", "--json"])
+    Some([left, right, wan])
+}
+
+/// Writes a sysctl of a namespace's kernel.
+fn sysctl(of: &Running, name: &str, value: &str) {
+    let script = format!("echo {value} > /proc/sys/net/ipv4/{name}");
+    let done = inside(of, "sh").args(["-c", &script]).status();
+    assert!(done.expect("nsenter(1) starts").success(), "{script}");
+}
+
+/// A test by the kernel's sockets in that namespace.
+fn report(of: &Running, test: &str) -> Value {
+    let out = inside(of, FULLSEND)
+        .args(test.split_whitespace())
+        .args(["--kernel", "--json"])
         .output()
         .expect("it runs");
-    assert!(out.status.success(), "{out:?}");
-    let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("a report");
+    assert!(out.status.success(), "{test}: {out:?}");
+    serde_json::from_slice(&out.stdout).expect("a report")
+}
+
+#[test]
+fn a_path_between_two_namespaces_delays_what_it_carries() {
+    let Some([left, right, _wan]) = path("delay 20ms rate 50mbit loss 1%", "delay 30ms") else {
+        return;
+    };
+    let mut server = Running::start(
+        inside(&right, FULLSEND).args(["perf", "serve", "--kernel", "--bind", "10.1.0.2"]),
+    );
+    assert!(server.first_line().contains("listening"));
+    let report = report(&left, "perf rr --connect 10.1.0.2 --time 0.5");
     let least = report["latency_us"]["p50"].as_f64().expect("a latency");
     assert!(least >= 50_000.0, "{least} us for 20 and 30 ms");
+}
+
+/// DCTCP sends to a kernel that repeats ECE until it sees CWR (RFC 3168), over a path with a low
+/// threshold: it slows down for marks, does not stall, and nothing is lost.
+#[test]
+fn dctcp_gets_along_with_a_kernel_that_echoes_as_rfc_3168_has_it() {
+    let netem = "delay 1ms rate 50mbit limit 1000 ce_threshold 2ms";
+    let Some([left, right, _wan]) = path(netem, "delay 1ms") else {
+        return;
+    };
+    // Our stack is behind the left kernel.
+    sysctl(&left, "ip_forward", "1");
+    run(&right, "ip route add 10.9.0.0/24 via 10.1.0.1");
+    sysctl(&right, "tcp_ecn", "1");
+    let mut server = Running::start(inside(&left, FULLSEND).args([
+        "perf",
+        "serve",
+        "--tun",
+        "fs0",
+        "--address",
+        "10.9.0.2/24",
+        "--gateway",
+        "10.9.0.1",
+        "--set",
+        "tcp_congestion_control=dctcp",
+    ]));
+    assert!(server.first_line().contains("listening"));
+    let report = report(&right, "perf stream --reverse --connect 10.9.0.2 --time 1");
+    let counter = |side: &str, name: &str| report["counters"][side][name].as_i64().unwrap_or(0);
+    // A busy machine may make it probe the tail.
+    assert!(counter("server", "TcpRetransSegs") <= 10, "{report}");
+    assert!(counter("server", "TcpExtTCPDeliveredCE") > 0, "{report}");
+    assert!(counter("client", "IpExtInCEPkts") > 0, "{report}");
+    // A stall at each mark would leave a few segments a second.
+    let share = report["throughput_bps"].as_f64().expect("a rate") / 50e6;
+    assert!(share > 0.3, "{share}");
 }
