@@ -5,7 +5,7 @@ mod common;
 
 use common::{Net, Nic, V4};
 use fullsend_offload::Link;
-use fullsend_stack::{ListenConfig, ListenerId, StackError, TcpId};
+use fullsend_stack::{Host, ListenConfig, ListenerId, StackError, TcpId};
 use fullsend_tcp::{SocketOption, State};
 use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
@@ -161,4 +161,48 @@ fn connections_begin_with_their_listeners_options() {
     let options = net.hosts[1].tcp_options(server).unwrap();
     assert_eq!((options.tcp_nodelay, options.tcp_cork), (false, true));
     assert_eq!((options.so_rcvbuf, options.ip_tos), (20_000, 0x28));
+}
+
+/// DCTCP is agreed on in the handshake: a listener's choice counts from the SYN-ACK on.
+#[test]
+fn a_listeners_congestion_control_takes_part_in_the_handshake() {
+    for (choice, client_has, server_has) in [
+        (Some("dctcp"), "dctcp", "dctcp"),
+        (Some("reno"), "dctcp-reno", "reno"),
+        (None, "dctcp-reno", "cubic"),
+    ] {
+        let mut net = Net::new(Link::Ip, Nic::Tso);
+        let listener = net.listen(1, &to());
+        if let Some(name) = choice {
+            net.hosts[1]
+                .listener_set_congestion(listener, name)
+                .unwrap();
+        }
+        let client = connect(&mut net);
+        let now = net.now;
+        net.hosts[0]
+            .tcp_set_congestion(now, client, "dctcp")
+            .unwrap();
+        net.run_for(Nanos::from_millis(10));
+        let server = net.hosts[1].tcp_accept(listener).unwrap().unwrap().id;
+        let name = |host: &mut Host, id| host.tcp_cc_info(id).unwrap().0;
+        assert_eq!(name(&mut net.hosts[0], client), client_has, "{choice:?}");
+        assert_eq!(name(&mut net.hosts[1], server), server_has, "{choice:?}");
+    }
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let listener = net.listen(1, &to());
+    assert!(
+        net.hosts[1]
+            .listener_set_congestion(listener, "vegas")
+            .is_err()
+    );
+    net.hosts[1]
+        .sysctl_mut()
+        .set("tcp_allowed_congestion_control", "reno")
+        .unwrap();
+    assert!(
+        net.hosts[1]
+            .listener_set_congestion(listener, "dctcp")
+            .is_err()
+    );
 }

@@ -129,6 +129,18 @@ impl TcpListener {
         })
     }
 
+    /// `TCP_CONGESTION`: the congestion control that its connections begin with, by name. DCTCP is
+    /// agreed on in the handshake, so a server chooses it here.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that the stack does not have.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        self.listening.engine.op(|host, _| {
+            host.listener_set_congestion(self.listening.id, name)
+                .map_err(io_error)
+        })
+    }
+
     /// The next connection and where it comes from. Several tasks may wait. Dropping the future
     /// loses no connection.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {

@@ -175,8 +175,10 @@ impl Stream {
         let known = congestion::AVAILABLE.iter();
         let name = known.copied().find(|known| known.as_bytes() == name);
         let name = name.ok_or(Errno::ENOENT)?;
-        if let Core::Connection(id) = self.core {
-            host.tcp_set_congestion(now, id, name)?;
+        match self.core {
+            Core::Connection(id) => host.tcp_set_congestion(now, id, name)?,
+            Core::Listener(id) => host.listener_set_congestion(id, name)?,
+            Core::None => {}
         }
         self.congestion = Some(name);
         Ok(())

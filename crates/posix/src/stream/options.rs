@@ -99,6 +99,9 @@ impl Stream {
         for option in self.set.iter().filter(|option| !is_own(option)) {
             host.listener_set_option(id, *option)?;
         }
+        if let Some(name) = self.congestion {
+            host.listener_set_congestion(id, name)?;
+        }
         Ok(())
     }
 
@@ -113,9 +116,6 @@ impl Stream {
         new.set.clone_from(&self.set);
         new.set
             .retain(|option| !is_own(option) && !is_listeners(option));
-        if let Some(name) = self.congestion {
-            host.tcp_set_congestion(now, id, name)?;
-        }
         Ok(new)
     }
 }

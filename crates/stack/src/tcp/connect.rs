@@ -117,7 +117,7 @@ impl Host {
         let (path, conn) = self.embryo_connection(now, key, syn, iss)?;
         let mut socket = Socket::new(conn, *key, path, owner);
         if let Owner::Queued(listener) = owner {
-            self.inherit(now, listener, &mut socket);
+            self.inherit(now, listener, &mut socket, syn);
         }
         Ok(socket)
     }

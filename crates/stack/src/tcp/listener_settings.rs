@@ -2,8 +2,11 @@
 
 use alloc::vec::Vec;
 
+use fullsend_tcp::congestion;
 use fullsend_tcp::{FastopenKeys, SocketOption, Sysctl, TcpError, defer_accept_timeouts};
 use fullsend_units::{Instant, Nanos};
+use fullsend_wire::EcnField;
+use fullsend_wire::tcp::TcpRepr;
 
 use super::ListenerId;
 use super::listen::Listeners;
@@ -25,15 +28,23 @@ pub(super) struct ListenerSettings {
     pub(super) save_syn: bool,
     /// `TCP_RTO_MAX_MS`; `None`: the host's.
     rto_max: Option<Nanos>,
+    /// `TCP_CONGESTION` of its connections; `None`: the host's.
+    congestion: Option<&'static str>,
     /// What connections begin with, one of each kind.
     inherited: Vec<SocketOption>,
+}
+
+impl ListenerSettings {
+    fn has_inheritance(&self) -> bool {
+        self.congestion.is_some() || !self.inherited.is_empty()
+    }
 }
 
 impl Listeners {
     /// The connections of this listener begin with options of its user's.
     pub(super) fn has_inheritance(&self, listener: u32) -> bool {
         let listener = self.table.get(listener);
-        listener.is_some_and(|l| !l.settings.inherited.is_empty())
+        listener.is_some_and(|l| l.settings.has_inheritance())
     }
 
     /// The longest time between two SYN-ACKs for a SYN.
@@ -75,17 +86,44 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a new connection its listener's options.
-    pub(super) fn inherit(&mut self, now: Instant, listener: u32, socket: &mut Socket) {
+    /// Chooses the congestion control that a listener's connections begin with, by name
+    /// (`TCP_CONGESTION`): from their SYN-ACK on, as some need ECN.
+    pub fn listener_set_congestion(
+        &mut self,
+        id: ListenerId,
+        name: &str,
+    ) -> Result<(), StackError> {
+        let allowed = self.env.sysctl.tcp_allowed_congestion_control.has(name);
+        let known = congestion::AVAILABLE
+            .into_iter()
+            .find(|known| *known == name);
+        let name = known.filter(|_| allowed).ok_or(TcpError::InvalidValue)?;
+        let listener = self.tcp.listeners.get_mut(id);
+        let listener = listener.ok_or(StackError::NoSuchSocket)?;
+        listener.settings.congestion = Some(name);
+        Ok(())
+    }
+
+    /// Gives a new connection that answers `syn` its listener's options.
+    pub(super) fn inherit(
+        &mut self,
+        now: Instant,
+        listener: u32,
+        socket: &mut Socket,
+        syn: (&TcpRepr, EcnField),
+    ) {
         let Some(listener) = self.tcp.listeners.table.get(listener) else {
             return;
         };
-        if listener.settings.inherited.is_empty() {
+        if !listener.settings.has_inheritance() {
             return;
         }
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        // A value that does not fit was the listener's user's to notice.
+        if let Some(name) = listener.settings.congestion {
+            let _: Result<(), TcpError> = socket.conn.begin_congestion(&mut cx, name, syn);
+        }
         for option in &listener.settings.inherited {
-            // A value that does not fit was the listener's user's to notice.
             let _: Result<(), TcpError> = socket.conn.set_option(&mut cx, *option);
         }
         socket.apply_ip_settings();

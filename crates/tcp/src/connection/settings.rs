@@ -4,9 +4,12 @@
 use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos, Rate};
+use fullsend_wire::EcnField;
+use fullsend_wire::tcp::TcpRepr;
 
 use super::{Connection, State};
 use crate::congestion::{self, UnknownCongestion};
+use crate::ecn::Ecn;
 use crate::send::{Force, Pacing};
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
 
@@ -345,6 +348,19 @@ impl Connection {
         self.cc = congestion::by_name(name).map_err(|UnknownCongestion| TcpError::InvalidValue)?;
         self.adopt_congestion(cx.now);
         self.settle_ecn(cx);
+        Ok(())
+    }
+
+    /// The same of a connection that answers `syn`, which came with this ECN field: before its
+    /// SYN-ACK goes, as the congestion control has a say in ECN.
+    pub fn begin_congestion(
+        &mut self,
+        cx: &mut Cx<'_>,
+        name: &str,
+        syn: (&TcpRepr, EcnField),
+    ) -> Result<(), TcpError> {
+        self.set_congestion(cx, name)?;
+        self.ecn = Ecn::to_answer(cx.sysctl, syn, self.cc.needs_ecn());
         Ok(())
     }
 
