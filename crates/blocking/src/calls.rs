@@ -77,8 +77,8 @@ impl Stack {
 
     /// `accept4(2)`: waits for a connection, at most `SO_RCVTIMEO`.
     pub fn accept4(&self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
-        self.retry(handle, Patience::Receive, |posix, now| {
-            posix.accept4(now, handle, flags)
+        self.retry(handle, Patience::Receive, |posix, _| {
+            posix.accept4(handle, flags)
         })
     }
 

@@ -47,17 +47,12 @@ impl Posix {
     }
 
     /// `accept4(2)`: the new socket and its peer. EAGAIN when there is none.
-    pub fn accept4(
-        &mut self,
-        now: Instant,
-        handle: Handle,
-        flags: i32,
-    ) -> Result<(Handle, SockAddr)> {
+    pub fn accept4(&mut self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
             return Err(Errno::EINVAL);
         }
         let accepted = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.accept(&mut self.host, now),
+            Kind::Stream(stream) => stream.accept(&mut self.host),
             Kind::Datagram(_) => Err(Errno::EOPNOTSUPP),
             _ => Err(Errno::ENOTSOCK),
         };

@@ -26,7 +26,7 @@
 //! posix.connect(now, client, addr)?;
 //! posix.sendmsg(now, client, &[b"hello"], 0, None, &[])?;
 //! posix.host_mut().poll(now);
-//! let (peer, _from) = posix.accept4(now, server, SOCK_NONBLOCK)?;
+//! let (peer, _from) = posix.accept4(server, SOCK_NONBLOCK)?;
 //! let mut buffer = [0; 16];
 //! let received = posix.recvmsg(now, peer, &mut [&mut buffer], 0, &mut [])?;
 //! assert_eq!(&buffer[..received.len], b"hello");

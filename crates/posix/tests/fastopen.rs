@@ -57,7 +57,7 @@ impl Net {
     }
 
     fn accept(&mut self) -> Handle {
-        self.posix.accept4(self.now, self.listener, 0).unwrap().0
+        self.posix.accept4(self.listener, 0).unwrap().0
     }
 
     fn recv(&mut self, handle: Handle) -> Result<Vec<u8>, Errno> {
@@ -123,7 +123,7 @@ fn a_deferred_connect_waits_for_the_first_write() {
     assert_eq!(again, Err(Errno::EISCONN));
     net.run();
     assert_eq!(net.posix.poll_events(client), Ok(EPOLLOUT | EPOLLWRNORM));
-    let nobody = net.posix.accept4(net.now, net.listener, 0);
+    let nobody = net.posix.accept4(net.listener, 0);
     assert_eq!(nobody, Err(Errno::EAGAIN));
     let sent = net
         .posix

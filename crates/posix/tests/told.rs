@@ -36,7 +36,7 @@ impl Net {
         assert_eq!(posix.connect(now, client, addr), Err(Errno::EINPROGRESS));
         posix.host_mut().poll(now);
         posix.connect(now, client, addr).unwrap();
-        let (server, _) = posix.accept4(now, listener, 0).unwrap();
+        let (server, _) = posix.accept4(listener, 0).unwrap();
         let mut net = Self {
             posix,
             now,

@@ -16,7 +16,7 @@ mod tests;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "fairness",
     purpose: "two flows share a bottleneck of 50 Mbit/s: one has it for itself for ten seconds, then the other comes",
-    source: "RFC 9438 (CUBIC) 3.3, 5.1 and 5.6, draft-ietf-ccwg-bbr, RFC 3168 (ECN); judged by Jain's index (1 is equal, 0.5 is all for one)",
+    source: "RFC 9438 (CUBIC) 3.3, 5.1 and 5.6, draft-ietf-ccwg-bbr, RFC 3168 (ECN), RFC 8257 (DCTCP); judged by Jain's index (1 is equal, 0.5 is all for one)",
     cases: &NAMES,
     weights: &[30; CASES.len()],
     run,
@@ -65,7 +65,7 @@ const fn twins(name: &'static str, kind: &'static str, buffer: f64) -> Case {
     }
 }
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     twins("reno", "reno", 1.0),
     twins("cubic", "cubic", 1.0),
     twins("bbr", "bbr", 1.0),
@@ -126,6 +126,12 @@ const CASES: [Case; 14] = [
         fair: 0.8,
         also: Some(Also::Delay(10.0)),
         ..twins("bbr, marked", "bbr", 4.0)
+    },
+    Case {
+        // RFC 8257: the queue stands at the threshold, and the link is full.
+        ce_threshold_ms: Some(10),
+        also: Some(Also::Used(95.0)),
+        ..twins("dctcp, marked", "dctcp", 4.0)
     },
 ];
 
@@ -315,7 +321,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
     out.push(delays("Queue delay, 1 BDP", &["reno", "cubic", "bbr"]));
     let deep = ["cubic, deep buffer", "bbr, deep buffer"];
     out.push(delays("Queue delay, 10 BDP", &deep));
-    let marked = ["cubic, marked", "bbr, marked"];
+    let marked = ["cubic, marked", "bbr, marked", "dctcp, marked"];
     out.push(delays("Queue delay, 4 BDP and marks at 10 ms", &marked));
     out
 }

@@ -3,7 +3,6 @@
 use core::net::SocketAddr;
 
 use fullsend_stack::{Host, ListenConfig};
-use fullsend_units::Instant;
 
 use super::{Core, Phase, Stream};
 use crate::SockAddr;
@@ -46,12 +45,12 @@ impl Stream {
         self.equip_listener(host, id)
     }
 
-    pub(crate) fn accept(&mut self, host: &mut Host, now: Instant) -> Result<(Self, SockAddr)> {
+    pub(crate) fn accept(&mut self, host: &mut Host) -> Result<(Self, SockAddr)> {
         let Core::Listener(id) = self.core else {
             return Err(Errno::EINVAL);
         };
         let incoming = host.tcp_accept(id)?.ok_or(Errno::EAGAIN)?;
         let peer = SockAddr::shown_in(self.domain, incoming.remote);
-        Ok((self.accepted(host, now, incoming.id)?, peer))
+        Ok((self.accepted(incoming.id), peer))
     }
 }

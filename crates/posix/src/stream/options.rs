@@ -106,7 +106,7 @@ impl Stream {
     }
 
     /// A socket for a connection that this listener took.
-    pub(super) fn accepted(&self, host: &mut Host, now: Instant, id: TcpId) -> Result<Self> {
+    pub(super) fn accepted(&self, id: TcpId) -> Self {
         let mut new = Self::new(self.domain);
         new.phase = super::Phase::Connected;
         new.core = Core::Connection(id);
@@ -116,6 +116,6 @@ impl Stream {
         new.set.clone_from(&self.set);
         new.set
             .retain(|option| !is_own(option) && !is_listeners(option));
-        Ok(new)
+        new
     }
 }

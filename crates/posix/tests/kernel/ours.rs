@@ -84,7 +84,7 @@ impl Backend for Ours {
     fn accept(&mut self, fd: Ret) -> Ret {
         let handle = self.handles[fd as usize];
         let flags = libc::SOCK_NONBLOCK;
-        let result = self.posix.accept4(self.now, handle, flags);
+        let result = self.posix.accept4(handle, flags);
         self.keep(result.map(|(new, _)| new))
     }
 

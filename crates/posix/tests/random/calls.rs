@@ -160,7 +160,7 @@ impl World<'_> {
                 let _ = self.posix.listen(now, handle, backlog);
             }
             3 => {
-                let new = self.posix.accept4(now, handle, SOCK_NONBLOCK);
+                let new = self.posix.accept4(handle, SOCK_NONBLOCK);
                 self.keep(new.map(|(new, _)| new));
             }
             4 | 5 => {

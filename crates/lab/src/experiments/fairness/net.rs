@@ -109,6 +109,12 @@ impl Bottleneck {
             self.receiver,
             self.listener,
         );
+        // DCTCP is agreed on by both.
+        let chosen = self
+            .sim
+            .host(receiver)
+            .listener_set_congestion(listener, congestion);
+        chosen.expect("it is available");
         let sender = self.sim.host(host);
         let client = sender.tcp_connect(now, None, self.to);
         let client = client.expect("there is a port");

@@ -90,7 +90,7 @@ impl Sockets for World {
 
     fn accept4(&mut self, fd: Fd, flags: i32) -> Result<(Fd, SockAddr)> {
         let handle = self.handle(fd)?;
-        let (handle, peer) = self.posix.accept4(self.instant(), handle, flags)?;
+        let (handle, peer) = self.posix.accept4(handle, flags)?;
         Ok((self.add(handle), peer))
     }
 
