@@ -1,6 +1,8 @@
 //! What streams carry: bytes that depend on their place, so that a byte lost, repeated or moved
 //! shows at the reader.
 
+use std::sync::{Mutex, PoisonError};
+
 use bytes::Bytes;
 
 /// A prime, so that no power of two and no common MSS is a multiple: data that slips by one
@@ -14,23 +16,36 @@ pub(crate) struct Pattern {
     table: Bytes,
 }
 
+/// A period, and `largest` bytes of the next.
+fn table(largest: usize) -> Bytes {
+    // xorshift64 (Marsaglia 2003); the seed is arbitrary, and both ends use the same.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut table = Vec::with_capacity(PERIOD + largest);
+    while table.len() < PERIOD {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        table.push((state >> 32) as u8);
+    }
+    for i in 0..largest {
+        table.push(table[i]);
+    }
+    table.into()
+}
+
+/// The longest table that was asked for yet. All flows read the same one, so that what a test of
+/// ten thousand costs is the stack's memory and not the test's.
+static LONGEST: Mutex<Bytes> = Mutex::new(Bytes::new());
+
 impl Pattern {
     /// For pieces of at most `largest` bytes.
     pub(crate) fn new(largest: usize) -> Self {
-        // xorshift64 (Marsaglia 2003); the seed is arbitrary, and both ends use the same.
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut table = Vec::with_capacity(PERIOD + largest);
-        while table.len() < PERIOD {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            table.push((state >> 32) as u8);
-        }
-        for i in 0..largest {
-            table.push(table[i]);
+        let mut longest = LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
+        if longest.len() < PERIOD + largest {
+            *longest = table(largest);
         }
         Self {
-            table: table.into(),
+            table: longest.slice(..PERIOD + largest),
         }
     }
 
