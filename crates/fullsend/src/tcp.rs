@@ -5,6 +5,7 @@ mod options;
 mod pending;
 mod split;
 mod stream;
+mod turn;
 
 pub use listener::TcpListener;
 pub use pending::{PendingConnection, TransparentListener};

@@ -18,6 +18,7 @@ use crate::addr::{self, ToAddr};
 use crate::engine::Handle;
 use crate::error::io_error;
 use crate::stack::Stack;
+use crate::tcp::turn::Turn;
 
 /// Most bytes of lent memory queued in one step; more waits for room in the send buffer.
 const LEND_MAX: usize = 256 << 10;
@@ -45,6 +46,7 @@ pub struct TcpStream {
     /// The next write answers something that was read (or opens): whoever waits for it waits
     /// now. Writes that follow each other gain from going in batches instead.
     prompt: AtomicBool,
+    turn: Turn,
 }
 
 impl TcpStream {
@@ -55,6 +57,7 @@ impl TcpStream {
             local,
             remote,
             prompt: AtomicBool::new(true),
+            turn: Turn::default(),
         }
     }
 
@@ -219,6 +222,7 @@ impl TcpStream {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
+        self.turn.begin();
         self.prompt.store(true, Ordering::Relaxed);
         let id = self.id;
         // Memory that nobody has written to yet is filled from the received slices: to zero it
@@ -295,10 +299,13 @@ impl TcpStream {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.turn.poll_go_on(cx));
         let prompt = self.take_prompt();
-        self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
+        let write = self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
             host.tcp_write(now, self.id, data, false)
-        })
+        });
+        self.turn.count(&write);
+        write
     }
 
     pub(crate) fn poll_write_vectored_inner(
@@ -306,10 +313,13 @@ impl TcpStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.turn.poll_go_on(cx));
         let prompt = self.take_prompt();
-        self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
+        let write = self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
             write_vectored(host, now, self.id, bufs)
-        })
+        });
+        self.turn.count(&write);
+        write
     }
 
     /// Writes as much of `data` as there is room for now.
