@@ -24,7 +24,7 @@ pub struct Cubic {
     /// `epoch` as the last reduction began, for an undo (RFC 9438 4.9); in a box, as most
     /// connections never lose anything.
     prior: Option<Box<Epoch>>,
-    /// When `on_ack` last counted time.
+    /// When the last ACK came that told of a time in which the window was the limit.
     last_ack: Instant,
     /// Part of a segment by which the window has grown already.
     fraction: f32,
@@ -144,12 +144,11 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) {
-        let passed = ack.now.since(self.last_ack);
-        self.last_ack = ack.now;
         if !ack.cwnd_limited {
-            self.skip(passed);
             return;
         }
+        self.skip(ack.prior.since(self.last_ack));
+        self.last_ack = ack.now;
         let mut acked_segs = ack.acked_segs;
         if window.in_slow_start() {
             // RFC 9406 4.3: for the first slow start only; later ones know their end.

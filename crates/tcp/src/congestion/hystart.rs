@@ -135,6 +135,7 @@ mod tests {
                 self.una += 2 * mss.bytes();
                 let sample = AckSample {
                     now: self.now,
+                    prior: self.now,
                     acked_segs: 2,
                     rtt: Some(rtt),
                     srtt: rtt,

@@ -28,6 +28,9 @@ pub use sample::{CcInfo, FlightSample, LostUnit, MarkSample, RateSample};
 pub struct AckSample {
     /// When the ACK arrived.
     pub now: Instant,
+    /// When the last one before it moved `snd_una`, or, if that was later, when sending began
+    /// again.
+    pub prior: Instant,
     /// Segments that this ACK newly acknowledged (each segment of a super-segment counted).
     pub acked_segs: u32,
     /// Round-trip time of this ACK, if it gave an unambiguous one (Karn).
@@ -69,8 +72,14 @@ pub trait CongestionControl: Send + fmt::Debug {
     /// Its name, as `TCP_CONGESTION` has it.
     fn name(&self) -> &'static str;
 
-    /// Grows the window for newly acknowledged segments.
+    /// Grows the window for newly acknowledged segments; told of a time in which the window was
+    /// not the limit only if it [counts every ACK](Self::counts_every_ack).
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample);
+
+    /// It learns from ACKs of flights that the window did not limit, too.
+    fn counts_every_ack(&self) -> bool {
+        false
+    }
 
     /// The new ssthresh, in segments (at least 2), as a congestion event begins. The sender
     /// stores it in the window, with what is needed for an undo ([`Cwnd::reduce`]).

@@ -1,7 +1,7 @@
 //! The acknowledgement field (RFC 9293 3.10.7.4, fifth): what has arrived, the send window, and
 //! what both allow.
 
-use fullsend_units::{Nanos, Window, WindowScale};
+use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::input::Complaint;
@@ -12,6 +12,15 @@ use crate::recovery::{AckNews, AckOutcome, Phase, SackOutcome, Sighting};
 
 /// Of the timestamp clock.
 const TICK: Nanos = Nanos::from_millis(1);
+
+/// The flight as an ACK found it.
+#[derive(Clone, Copy)]
+struct Prior {
+    /// Segments.
+    in_flight: u32,
+    /// When `snd_una` had moved last, or sending began again.
+    progress_at: Instant,
+}
 
 impl Connection {
     /// SYN-RECEIVED: the handshake's last step. False: the segment is done with.
@@ -135,7 +144,10 @@ impl Connection {
     /// [`update_scoreboard`](Self::update_scoreboard) of an untroubled connection.
     #[inline]
     fn move_on(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
-        let prior_in_flight = self.snd.rtx.packets_out();
+        let prior = Prior {
+            in_flight: self.snd.rtx.packets_out(),
+            progress_at: self.timers.progress_at,
+        };
         let outcome = self.advance_una(cx, repr);
         let rtt = match outcome.rtt {
             None => self.echoed_rtt(cx, repr, true),
@@ -150,22 +162,28 @@ impl Connection {
         let segs = outcome.delivered_segs;
         self.stats.delivered = self.stats.delivered.wrapping_add(segs);
         let rtt = outcome.rtt_newest.or(rtt);
-        self.grow_cwnd(cx, segs, rtt, prior_in_flight);
+        self.grow_cwnd(cx, segs, rtt, prior);
         #[cfg(debug_assertions)]
         self.snd.rtx.check();
     }
 
-    /// Tells the congestion control of `segs` segments that arrived.
+    /// Tells the congestion control of `segs` segments that arrived. Most flows are held back by
+    /// their application, and most algorithms have no use for what those tell.
     #[inline]
-    fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior_in_flight: u32) {
+    fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Prior) {
+        let cwnd_limited = self.recovery.was_cwnd_limited(&self.cwnd);
+        if !cwnd_limited && !self.cc.counts_every_ack() {
+            return;
+        }
         let sample = AckSample {
             now: cx.now,
+            prior: prior.progress_at,
             acked_segs: segs,
             rtt,
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
             min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
-            prior_in_flight_segs: prior_in_flight,
-            cwnd_limited: self.recovery.was_cwnd_limited(&self.cwnd),
+            prior_in_flight_segs: prior.in_flight,
+            cwnd_limited,
             mss: self.snd.mss,
             snd_una: self.snd.una,
             snd_nxt: self.snd.nxt,
@@ -176,7 +194,10 @@ impl Connection {
     /// Moves `snd_una`, reads SACK blocks, and lets recovery and congestion control act.
     #[inline(never)]
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
-        let prior_in_flight = self.snd.rtx.in_flight();
+        let prior = Prior {
+            in_flight: self.snd.rtx.in_flight(),
+            progress_at: self.timers.progress_at,
+        };
         self.check_app_limited();
         let prior_una = self.snd.una;
         let advanced = repr.ack.after(prior_una);
@@ -221,7 +242,7 @@ impl Connection {
             self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt_newest));
         } else if (advanced || self.sacks_are_progress(cx, &sack)) && self.recovery.may_grow() {
             let rtt = outcome.rtt_newest.or(rtt);
-            self.grow_cwnd(cx, delivered, rtt, prior_in_flight);
+            self.grow_cwnd(cx, delivered, rtt, prior);
         }
         #[cfg(debug_assertions)]
         self.snd.rtx.check();

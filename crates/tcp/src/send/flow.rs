@@ -18,15 +18,14 @@ struct Sent {
     limit: SendLimit,
 }
 
-/// The state of a flow that sends.
+/// The state of a flow that sends. What each unit touches comes first and lies on one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Flow {
-    /// Without the units of the present run.
-    report: FlowReport,
     /// The last unit, and how many in a row looked like it: most flows send alike all the time,
     /// and need not touch the report for each unit.
-    run: Sent,
     run_units: u32,
+    run: Sent,
     held_by: SendLimit,
     since: Instant,
     /// Something is in flight or waits (`tcpi_busy_time`): since when, and the times before.
@@ -43,7 +42,11 @@ pub(crate) struct Flow {
     completed_units: u16,
     /// Since the first retransmission: segments that this event may still send.
     burst_segs: Option<u8>,
+    /// Without the units of the present run.
+    report: FlowReport,
 }
+
+const _: () = assert!(core::mem::offset_of!(Flow, report) <= 64);
 
 impl Flow {
     pub(super) fn new(now: Instant) -> Box<Self> {
@@ -172,8 +175,7 @@ impl Flow {
         }
     }
 
-    /// The first retransmission: from here on, bursts are bounded.
-    /// Segments it may have itself.
+    /// The first retransmission: from here on, bursts are bounded. Segments it may have itself.
     pub(super) fn latch_burst(&mut self) -> u32 {
         self.burst_segs.get_or_insert(MAX_BURST_SEGS);
         MAX_BURST_SEGS.into()

@@ -5,26 +5,13 @@ use fullsend_units::{Instant, Mss, Nanos, SeqNum};
 use super::super::{AckSample, CongestionControl, CongestionEvent, Cwnd, Reno};
 use super::{Cubic, cbrt};
 
-fn ack(now: Instant, acked_segs: u32, rtt: Nanos) -> AckSample {
-    AckSample {
-        now,
-        acked_segs,
-        rtt: Some(rtt),
-        srtt: rtt,
-        min_rtt: rtt,
-        prior_in_flight_segs: acked_segs,
-        cwnd_limited: true,
-        mss: Mss::clamped(1448),
-        snd_una: SeqNum::new(0),
-        snd_nxt: SeqNum::new(1),
-    }
-}
-
 /// A flow that always fills its window, one ACK for each two segments.
 struct Flow<C> {
     cc: C,
     window: Cwnd,
     now: Instant,
+    /// The last ACK, or the first text after a pause.
+    prior: Instant,
     rtt: Nanos,
 }
 
@@ -38,6 +25,7 @@ impl<C: CongestionControl> Flow<C> {
             cc,
             window,
             now: Instant::ZERO,
+            prior: Instant::ZERO,
             rtt: Nanos::from_millis(rtt_ms),
         }
     }
@@ -59,10 +47,27 @@ impl<C: CongestionControl> Flow<C> {
             self.now += self.rtt / u64::from(acks);
             let acked = left.min(2);
             left -= acked;
-            self.cc
-                .on_ack(&mut self.window, &ack(self.now, acked, self.rtt));
+            self.ack(acked);
         }
         self.window.cwnd
+    }
+
+    fn ack(&mut self, acked_segs: u32) {
+        let sample = AckSample {
+            now: self.now,
+            prior: self.prior,
+            acked_segs,
+            rtt: Some(self.rtt),
+            srtt: self.rtt,
+            min_rtt: self.rtt,
+            prior_in_flight_segs: acked_segs,
+            cwnd_limited: true,
+            mss: Mss::clamped(1448),
+            snd_una: SeqNum::new(0),
+            snd_nxt: SeqNum::new(1),
+        };
+        self.cc.on_ack(&mut self.window, &sample);
+        self.prior = self.now;
     }
 
     fn rounds(&mut self, n: usize) -> Vec<u32> {
@@ -185,15 +190,13 @@ fn time_without_need_does_not_count() {
         flow.rounds(10);
     }
     for _ in 0..100 {
+        // The sender tells nothing of these.
         lazy.now += Nanos::from_millis(100);
-        let sample = AckSample {
-            cwnd_limited: false,
-            ..ack(lazy.now, 10, lazy.rtt)
-        };
-        lazy.cc.on_ack(&mut lazy.window, &sample);
+        lazy.prior = lazy.now;
     }
     lazy.cc.on_idle_restart(&lazy.window, Nanos::from_secs(60));
     lazy.now += Nanos::from_secs(60);
+    lazy.prior = lazy.now;
     assert_eq!(busy.rounds(20), lazy.rounds(20));
 }
 
@@ -210,8 +213,7 @@ fn huge_stretch_acks_stay_within_bounds() {
     let mut flow = Flow::new(Cubic::new(), 10, 100);
     flow.loss(CongestionEvent::Loss);
     flow.now += Nanos::from_secs(1_000_000);
-    flow.cc
-        .on_ack(&mut flow.window, &ack(flow.now, u32::MAX, flow.rtt));
+    flow.ack(u32::MAX);
     assert!(flow.window.cwnd <= 20);
 }
 
