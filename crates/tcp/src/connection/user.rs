@@ -74,7 +74,7 @@ impl Connection {
     /// Bytes that the tail unit still takes, or a new one of `goal` bytes; 0 when there is no room
     /// for a new one. Memory is looked at once for each transmit unit. `leaving` of the bytes queued
     /// are as good as sent.
-    #[inline]
+    #[inline(always)]
     fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize, leaving: &mut u32) -> usize {
         let mut room = self.snd.queue.tail_room(*goal);
         let tail = self.snd.queue.tail_len();
@@ -211,7 +211,7 @@ impl Connection {
         if cx.sysctl.tcp_moderate_rcvbuf {
             let may_grow = !cx.mem.is_under_pressure();
             rcv.window
-                .on_read(cx.now, (n, held), mss, cx.sysctl.tcp_rmem, may_grow);
+                .on_read(cx.now, (n, held), mss, cx.sysctl.tcp_rmem[2], may_grow);
         }
         if rcv.queue.fin_received() {
             return;
@@ -220,6 +220,14 @@ impl Connection {
             self.out.any = true;
             return;
         }
+        if !rcv.window.is_half_open(rcv.queue.rcv_nxt()) {
+            self.tell_of_room(cx);
+        }
+    }
+
+    /// Less than half of the window is open: the peer is told at once if it can be much more.
+    #[inline(never)]
+    fn tell_of_room(&mut self, cx: &Cx<'_>) {
         let syns = 1 + self.stats.total_retrans;
         let ask = self.window_ask(cx);
         let window = &self.rcv.window;

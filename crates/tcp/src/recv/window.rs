@@ -356,15 +356,20 @@ impl RecvWindow {
         self.right_edge.before_eq(seq.latest(rcv_nxt))
     }
 
-    /// After the user read: the window could open enough to tell the peer at once: to twice what
-    /// it is, when it is less than half open (RFC 9293 3.8.6.2.2 asks for less; the ACKs of
-    /// arriving data tell the rest).
+    /// More than half of the largest window is on offer.
     #[inline]
+    pub(crate) fn is_half_open(&self, rcv_nxt: SeqNum) -> bool {
+        self.current(rcv_nxt).0 > self.most() / 2
+    }
+
+    /// After the user read: the window could open enough to tell the peer at once: to twice what
+    /// it is, when it is less than [half open](Self::is_half_open) (RFC 9293 3.8.6.2.2 asks for
+    /// less; the ACKs of arriving data tell the rest).
     pub(crate) fn update_due(&self, ask: Ask) -> bool {
-        let current = self.current(ask.rcv_nxt).0;
-        if current > self.most() / 2 {
+        if self.is_half_open(ask.rcv_nxt) {
             return false;
         }
+        let current = self.current(ask.rcv_nxt).0;
         let new = self.select(ask);
         new > 0 && new >= current.saturating_mul(2)
     }

@@ -194,7 +194,7 @@ fn the_buffer_grows_ahead_of_slow_start() {
         window.on_rtt(Nanos::from_millis(100));
         store(&mut window, sent);
         window.on_taken(sent as usize, 0);
-        window.on_read(at(now), (sent as usize, 0), mss(), RMEM, true);
+        window.on_read(at(now), (sent as usize, 0), mss(), RMEM[2], true);
         window.advertise(ask(next, next - sent));
         cwnd *= 2;
     }
@@ -203,7 +203,7 @@ fn the_buffer_grows_ahead_of_slow_start() {
     let mut locked = established(true);
     locked.lock(100_000);
     locked.on_rtt(Nanos::from_millis(1));
-    locked.on_read(at(10), (90_000, 0), mss(), RMEM, true);
+    locked.on_read(at(10), (90_000, 0), mss(), RMEM[2], true);
     assert_eq!(locked.rcvbuf(), 100_000);
 }
 
@@ -213,7 +213,7 @@ fn a_hole_does_not_stop_growth() {
     let mut window = established(true);
     window.on_rtt(Nanos::from_millis(100));
     window.on_data(at(100), seq(28_960), mss());
-    window.on_read(at(100), (28_960, 0), mss(), RMEM, true);
+    window.on_read(at(100), (28_960, 0), mss(), RMEM[2], true);
     window.advertise(ask(28_960, 28_960));
     let before = window.current(seq(28_960)).0;
     let end = seq(28_960) + before;
@@ -237,13 +237,13 @@ fn a_hole_does_not_stop_growth() {
 fn small_transactions_grow_no_buffer_however_small_the_first() {
     let mut window = established(true);
     window.on_rtt(Nanos::from_micros(20));
-    window.on_read(at(1), (36, 0), mss(), RMEM, true);
+    window.on_read(at(1), (36, 0), mss(), RMEM[2], true);
     for ms in 2..100 {
-        window.on_read(at(ms), (4096, 0), mss(), RMEM, true);
+        window.on_read(at(ms), (4096, 0), mss(), RMEM[2], true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
     // A bulk sender's second round trip does.
-    window.on_read(at(100), (28_960, 0), mss(), RMEM, true);
+    window.on_read(at(100), (28_960, 0), mss(), RMEM[2], true);
     assert!(
         (131_073..400_000).contains(&window.rcvbuf()),
         "{}",
@@ -272,12 +272,12 @@ fn a_sender_that_waits_for_a_reader_that_waits_gets_more_room() {
     for round in 1..10 {
         next += window.current(seq(next)).0;
         window.on_data(at(round), seq(next), mss());
-        window.on_read(at(round), (1, 1), mss(), RMEM, true);
+        window.on_read(at(round), (1, 1), mss(), RMEM[2], true);
         let before = window.rcvbuf();
-        window.on_read(at(round), (1, 0), mss(), RMEM, round != 9);
+        window.on_read(at(round), (1, 0), mss(), RMEM[2], round != 9);
         let after = if round == 9 { before } else { before * 2 };
         assert_eq!(window.rcvbuf(), after.min(RMEM[2]));
-        window.on_read(at(round), (1, 0), mss(), RMEM, true);
+        window.on_read(at(round), (1, 0), mss(), RMEM[2], true);
         assert_eq!(window.rcvbuf(), after.min(RMEM[2]));
         window.advertise(ask(next, next));
     }
@@ -289,7 +289,7 @@ fn no_time_passing_changes_nothing() {
     let mut window = established(true);
     window.on_data(at(0), seq(65_535), mss());
     for _ in 0..100 {
-        window.on_read(at(0), (1 << 20, 1), mss(), RMEM, true);
+        window.on_read(at(0), (1 << 20, 1), mss(), RMEM[2], true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
 }
@@ -320,7 +320,7 @@ proptest! {
                     let n = held.min(n as usize);
                     held -= n;
                     window.on_taken(n, held);
-                    window.on_read(now, (n, held), mss, RMEM, true);
+                    window.on_read(now, (n, held), mss, RMEM[2], true);
                 }
                 2 => window.lock(n),
                 _ => {

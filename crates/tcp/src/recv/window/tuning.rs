@@ -6,32 +6,37 @@ use super::{FIRST_SEGS, RecvWindow, Tuning, micros};
 
 impl RecvWindow {
     /// The user took `bytes` out and left `held`: grows the buffer to twice what is read per round
-    /// trip, up to `rmem[2]`, unless locked or memory is scarce (dynamic right-sizing).
-    #[inline]
+    /// trip, up to `most` (`tcp_rmem[2]`), unless locked or memory is scarce (dynamic right-sizing).
+    #[inline(always)]
     pub(crate) fn on_read(
         &mut self,
         now: Instant,
         (bytes, held): (usize, usize),
         mss: Mss,
-        rmem: [u32; 3],
+        most: u32,
         may_grow: bool,
     ) {
         match self.tuning {
-            Tuning::Exhausted if held == 0 => self.on_exhausted(rmem[2], may_grow),
+            Tuning::Exhausted if held == 0 => self.on_exhausted(most, may_grow),
             Tuning::Auto | Tuning::Exhausted => {}
             Tuning::Waiting | Tuning::Locked | Tuning::Clamped => return,
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.read_this_rtt = self.read_this_rtt.saturating_add(bytes);
         let passed = micros(now).wrapping_sub(self.round_us);
-        if passed < self.rtt_us || passed == 0 {
-            return;
+        if passed >= self.rtt_us && passed > 0 {
+            self.end_round(now, mss, most, may_grow);
         }
+    }
+
+    /// A round trip of reading is over.
+    #[inline(never)]
+    fn end_round(&mut self, now: Instant, mss: Mss, most: u32, may_grow: bool) {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit() / 2);
         let before = self.read_per_rtt.max(first);
         if self.read_this_rtt > before {
             if may_grow {
-                self.grow(mss, before, rmem[2]);
+                self.grow(mss, before, most);
             }
             self.read_per_rtt = self.read_this_rtt;
         }
