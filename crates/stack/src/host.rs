@@ -47,20 +47,22 @@ impl Env {
     /// What a connection on `path` needs.
     #[inline]
     pub(crate) fn cx(&mut self, now: Instant, path: &Path, ts_offset: u32) -> Cx<'_> {
-        let caps = self.caps.get(usize::from(path.iface)).copied();
+        let caps = self.caps.get(usize::from(path.iface));
         let device = DeviceCaps {
             mtu: path.mtu,
-            ..caps.unwrap_or(self.loopback)
+            ..*caps.unwrap_or(&self.loopback)
         };
-        Cx {
-            device,
-            ..self.cx_without_path(now, ts_offset)
-        }
+        self.cx_on(device, now, ts_offset)
     }
 
     /// What TIME-WAIT needs.
     #[inline]
     pub(crate) fn cx_without_path(&mut self, now: Instant, ts_offset: u32) -> Cx<'_> {
+        self.cx_on(self.loopback, now, ts_offset)
+    }
+
+    #[inline(always)]
+    fn cx_on(&mut self, device: DeviceCaps, now: Instant, ts_offset: u32) -> Cx<'_> {
         Cx {
             now,
             sysctl: &self.sysctl,
@@ -69,7 +71,7 @@ impl Env {
             mem: &mut self.mem,
             limits: &mut self.limits,
             rng: &mut self.rng,
-            device: self.loopback,
+            device,
             ts_offset,
             legacy: self.legacy,
         }

@@ -1,6 +1,7 @@
 //! What users do with a connection.
 
 use alloc::vec::Vec;
+use core::hint::black_box;
 use core::net::SocketAddr;
 use core::task::Waker;
 
@@ -24,14 +25,20 @@ pub enum Interest {
     Write,
 }
 
-/// The connection of a user's handle.
+/// The connection of a user's handle. Of many, its memory is fetched at once.
 #[inline]
 pub(super) fn user_conn(
     table: &mut Table<Entry>,
+    many: bool,
     id: TcpId,
 ) -> Result<(u32, &mut Socket), StackError> {
     match table.by_id(id.0) {
-        Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => Ok((index, socket)),
+        Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
+            if many {
+                black_box(socket.fetch());
+            }
+            Ok((index, socket))
+        }
         // Held: there is no connection before it is accepted.
         Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
         _ => Err(StackError::NoSuchSocket),
@@ -46,7 +53,7 @@ impl Host {
         now: Instant,
         id: TcpId,
     ) -> Result<(u32, &mut Socket, Cx<'_>), StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
         let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         Ok((index, socket, cx))
     }
@@ -97,7 +104,7 @@ impl Host {
         data: &[u8],
         more: bool,
     ) -> Result<usize, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
         let extended = if more {
             Extended::No
         } else {
@@ -136,7 +143,7 @@ impl Host {
         data: Slice,
         more: bool,
     ) -> Result<(), (StackError, Slice)> {
-        let (index, socket) = match user_conn(&mut self.tcp.table, id) {
+        let (index, socket) = match user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id) {
             Ok(found) => found,
             Err(error) => return Err((error, data)),
         };
@@ -157,7 +164,7 @@ impl Host {
         id: TcpId,
         out: &mut [u8],
     ) -> Result<usize, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let read = socket.conn.read(&mut cx, out)?;
         if !socket.queued {
@@ -174,7 +181,7 @@ impl Host {
         id: TcpId,
         max: usize,
     ) -> Result<Chain, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let read = socket.conn.read_chain(&mut cx, max)?;
         if !socket.queued {
@@ -191,7 +198,7 @@ impl Host {
         id: TcpId,
         max: usize,
     ) -> Result<Slice, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let slice = socket.conn.read_slice(&mut cx, max)?;
         if !socket.queued {

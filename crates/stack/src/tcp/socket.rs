@@ -28,7 +28,9 @@ pub(super) enum Owner {
     Nobody,
 }
 
-/// A connection with what the host keeps for it.
+/// A connection with what the host keeps for it. Nearly all of it is read or written for each
+/// packet: it begins where a cache line does, lest it lie on one more.
+#[repr(align(64))]
 pub(crate) struct Socket {
     pub(super) conn: Connection,
     pub(super) key: FlowKey,
@@ -101,7 +103,9 @@ impl Socket {
     /// Reads a little of what the next call on the connection will want.
     #[inline]
     pub(super) fn fetch(&self) -> u64 {
-        u64::from(self.key.remote_port) ^ u64::from(self.path.version) ^ self.conn.fetch()
+        let own = self.owner == Owner::User;
+        let below = u64::from(self.key.remote_port) ^ u64::from(self.path.version);
+        u64::from(own) ^ below ^ self.conn.fetch()
     }
 
     /// When the connection's next timer fires; the far future if none runs.
@@ -165,4 +169,4 @@ impl Entry {
 }
 
 // An idle connection is to cost 1 KiB at most, with its slots in the tables.
-const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 160);
+const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 168);

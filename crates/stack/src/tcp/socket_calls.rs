@@ -48,7 +48,7 @@ impl Host {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, id)?;
+        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let written = socket.conn.write_with(&mut cx, data, flags)?;
         if !socket.queued {
