@@ -18,6 +18,8 @@ mod ours;
 mod streams;
 #[path = "kernel/told.rs"]
 mod told;
+#[path = "kernel/walk.rs"]
+mod walk;
 
 use backend::{Backend, Log};
 
@@ -35,23 +37,42 @@ fn unfit() -> Option<&'static str> {
     six.is_err().then_some("there is no ::1")
 }
 
+/// Runs a scenario on both; where they differ.
+fn difference(name: &str, scenario: impl Fn(&mut dyn Backend, &mut Log)) -> String {
+    let mut kernel = Log::default();
+    scenario(&mut linux::Linux::default(), &mut kernel);
+    let mut own = Log::default();
+    scenario(&mut ours::Ours::new(), &mut own);
+    if kernel == own {
+        return String::new();
+    }
+    format!("\n{name}:\n{}", kernel.difference(&own))
+}
+
 /// Runs every scenario on both, and shows where they differ.
 fn compare(scenarios: &[(&str, Scenario)]) {
     if let Some(why) = unfit() {
         eprintln!("skipped: {why}");
         return;
     }
-    let mut differences = String::new();
-    for &(name, scenario) in scenarios {
-        let mut kernel = Log::default();
-        scenario(&mut linux::Linux::default(), &mut kernel);
-        let mut own = Log::default();
-        scenario(&mut ours::Ours::new(), &mut own);
-        if kernel != own {
-            differences.extend(["\n", name, ":\n", &kernel.difference(&own)]);
-        }
-    }
+    let differences: String = scenarios
+        .iter()
+        .map(|(name, scenario)| difference(name, scenario))
+        .collect();
     assert!(differences.is_empty(), "{differences}");
+}
+
+#[test]
+fn walks_end_where_the_kernel_s_do() {
+    if let Some(why) = unfit() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    for seed in 0..40 {
+        let name = format!("seed {seed}");
+        let differs = difference(&name, |b, log| walk::walk(seed, b, log));
+        assert!(differs.is_empty(), "{differs}");
+    }
 }
 
 #[test]

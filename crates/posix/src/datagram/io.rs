@@ -39,19 +39,19 @@ impl Datagram {
         {
             return Err(Errno::EACCES);
         }
-        if self.shut_write {
-            return Err(Errno::EPIPE);
-        }
         let asked = self.asked(control)?;
         let id = self.socket(host)?;
-        if let Some(error) = self.take_error(host) {
-            return Err(error);
-        }
         let source = match asked.source {
             Some(ip) if !host.is_own_address(ip) => return Err(Errno::EINVAL),
             Some(ip) => Some(SocketAddr::new(ip, host.udp_addr(id)?.port())),
             None => self.source_for(to.is_ipv4()),
         };
+        if let Some(error) = self.take_error(host) {
+            return Err(error);
+        }
+        if self.shut_write {
+            return Err(Errno::EPIPE);
+        }
         let all = match data {
             [one] => Slice::copied_from(one),
             parts => Slice::copied_from(&parts.concat()),

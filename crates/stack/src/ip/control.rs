@@ -1,7 +1,5 @@
 //! ICMP and the rest of the host: who is pinged, who is told of errors, and whom we tell.
 
-use core::net::IpAddr;
-
 use fullsend_offload::Packet;
 use fullsend_tcp::{IcmpError, IpSettings, TcpError};
 use fullsend_units::Instant;
@@ -113,17 +111,6 @@ impl Host {
         }
     }
 
-    fn icmp_error(
-        &mut self,
-        now: Instant,
-        problem: Problem,
-        about: &Packet,
-        own: IpAddr,
-    ) -> Option<Datagram> {
-        let limits = (&self.env.sysctl, &mut self.env.rng);
-        self.ip.icmp.error(now, problem, about, own, limits)
-    }
-
     /// Tells the sender of a packet of a problem with it.
     pub(crate) fn tell(&mut self, now: Instant, problem: Problem, about: &Packet) {
         let Some((src, dst)) = ends(about) else {
@@ -136,7 +123,9 @@ impl Host {
         } else {
             return;
         };
-        if let Some(datagram) = self.icmp_error(now, problem, about, own) {
+        let ours = self.ip.addresses.is_local(src);
+        let limits = (!ours).then_some((&self.env.sysctl, &mut self.env.rng));
+        if let Some(datagram) = self.ip.icmp.error(now, problem, about, own, limits) {
             self.send_datagram(now, datagram);
         }
     }

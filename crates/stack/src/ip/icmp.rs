@@ -216,33 +216,44 @@ impl Icmp {
 
     /// Tells the sender of `about`, a parsed packet that arrived, of a problem with it; `own` is
     /// our address to tell it from. `None` where the rules say silence (RFC 1122 3.2.2, RFC 4443
-    /// 2.4): about errors, groups, later fragments, or too often.
+    /// 2.4): about errors, groups, later fragments, or too often. `limits` are for others' packets;
+    /// as on Linux, what we tell ourselves has none.
     pub(crate) fn error(
         &mut self,
         now: Instant,
         problem: Problem,
         about: &Packet,
         own: IpAddr,
-        (sysctl, rng): (&Sysctl, &mut Rng),
+        limits: Option<(&Sysctl, &mut Rng)>,
     ) -> Option<Datagram> {
         let datagram = error::about(problem, about, own)?;
-        let v6 = own.is_ipv6();
+        if let Some(limits) = limits
+            && !self.may_tell(now, datagram.dst, limits)
+        {
+            return None;
+        }
+        self.count_error(problem, own.is_ipv6());
+        Some(datagram)
+    }
+
+    /// Not too much was told lately; counts one more, or that it was too much.
+    fn may_tell(&mut self, now: Instant, to: IpAddr, (sysctl, rng): (&Sysctl, &mut Rng)) -> bool {
+        let v6 = to.is_ipv6();
         let rate = Rate {
             per_second: sysctl.icmp_msgs_per_sec,
             burst: sysctl.icmp_msgs_burst,
         };
         if !self.errors.has(now, rate) {
             *self.out_rate_limit_global(v6) += 1;
-            return None;
+            return false;
         }
         let interval = Nanos::from_millis(sysctl.icmp_ratelimit.into());
-        if !self.hosts.take(now, datagram.dst.into(), interval) {
+        if !self.hosts.take(now, to.into(), interval) {
             *self.out_rate_limit_host(v6) += 1;
-            return None;
+            return false;
         }
         self.errors.take(now, rate, rng);
-        self.count_error(problem, v6);
-        Some(datagram)
+        true
     }
 }
 

@@ -371,7 +371,7 @@ fn error_about(
     own: IpAddr,
 ) -> Option<Datagram> {
     let mut rng = Rng::new(Seed::from_u64(icmp.v4.out_msgs));
-    let limits = (&Sysctl::default(), &mut rng);
+    let limits = Some((&Sysctl::default(), &mut rng));
     icmp.error(T0, problem, packet, own, limits)
 }
 

@@ -1,0 +1,59 @@
+//! Random walks over three connected and unconnected datagram sockets.
+
+use fullsend_units::{Rng, Seed};
+use libc::{
+    AF_INET, FIONREAD, IP_RECVERR, IPPROTO_IP, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, SO_ERROR,
+    SOCK_DGRAM, SOCK_NONBLOCK, SOL_SOCKET,
+};
+
+use crate::backend::{Backend, Log, Ret};
+
+const STEPS: usize = 25;
+/// A port where nobody is: that of a service (discard) that nobody runs any more.
+const NOBODY: u16 = 9;
+
+fn bound(b: &mut dyn Backend) -> (Ret, u16) {
+    let fd = b.socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    assert_eq!(b.bind(fd, "127.0.0.1", 0), 0);
+    (fd, b.port(fd) as u16)
+}
+
+/// What is sent goes to one of the three, or where nobody is.
+pub(crate) fn walk(seed: u64, b: &mut dyn Backend, log: &mut Log) {
+    let mut rng = Rng::new(Seed::from_u64(seed));
+    let sockets = [(); 3].map(|()| bound(b));
+    for step in 0..STEPS {
+        let mut below = |n| rng.below(n) as usize;
+        let (i, to, len) = (below(3), below(4), below(20));
+        let (fd, _) = sockets[i];
+        let port = sockets.get(to).map_or(NOBODY, |(_, port)| *port);
+        let data = [7; 20];
+        let mut note = |what: &str, got: &dyn std::fmt::Debug| {
+            log.note(&format!("{step}: {what} {i} {to} {len}"), got);
+        };
+        match below(15) {
+            0 | 1 => note("connect", &b.connect(fd, "127.0.0.1", port)),
+            2..5 => note(
+                "send_to",
+                &b.send_to(fd, &data[..len], 0, "127.0.0.1", port),
+            ),
+            5 | 6 => note("send", &b.send(fd, &data[..len], 0)),
+            7..9 => note("recv", &b.recv(fd, len, 0)),
+            9 => note("peek", &b.recv(fd, len, MSG_PEEK)),
+            10 => note("cut", &b.recv(fd, len, MSG_TRUNC)),
+            11 => {
+                let error = b.get_int(fd, SOL_SOCKET, SO_ERROR);
+                note("error, next", &(error, b.ioctl(fd, FIONREAD as u32)));
+            }
+            12 => {
+                let on = i32::from(len > 9);
+                note("recverr", &b.set_int(fd, IPPROTO_IP, IP_RECVERR, on));
+            }
+            13 => note("error queue", &b.recv(fd, len, MSG_ERRQUEUE)),
+            _ => note("shutdown", &b.shutdown(fd, len as i32 % 3)),
+        }
+        b.settle();
+        note("polls", &sockets.map(|(fd, _)| b.poll(fd)));
+        note("peers", &sockets.map(|(fd, _)| b.peer_port(fd) > 0));
+    }
+}
