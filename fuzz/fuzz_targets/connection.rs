@@ -175,7 +175,10 @@ impl Bench {
     }
 
     fn segment(&mut self, s: &Segment) {
+        // The peer's text is known by its place behind its SYN, so that one is not wild.
+        let opens = self.connection.state() == State::SynSent && s.flags & 2 != 0;
         let seq = match s.wild {
+            _ if opens => IRS,
             Some((seq, _)) => SeqNum::new(seq),
             None => self.peer_nxt + s.seq as u32,
         };
