@@ -125,13 +125,14 @@ impl Stream {
         Ok(SocketAddr::new(ip, remote.port()))
     }
 
-    /// `tcp_disconnect`: back to TCP_CLOSE, keeping what was bound.
+    /// `tcp_disconnect`: back to TCP_CLOSE, keeping what was bound, and an error that is pending.
     pub(super) fn disconnect(&mut self, host: &mut Host, now: Instant) {
         self.take_notices(host);
+        self.error = self.take_error(host);
         match core::mem::replace(&mut self.core, Core::None) {
             Core::Connection(id) => {
                 let cut = !matches!(host.tcp_state(id), Ok(State::Closed) | Err(_));
-                self.error = cut.then_some(Errno::ECONNRESET);
+                self.error = cut.then_some(Errno::ECONNRESET).or(self.error);
                 host.tcp_abort(now, id);
             }
             Core::Listener(id) => host.close_listener(now, id),
@@ -179,6 +180,9 @@ impl Stream {
         self.shut.write |= write;
         match self.core {
             Core::Connection(id) if state != State::Closed => {
+                if read {
+                    host.tcp_expect_no_text(now, id)?;
+                }
                 if write {
                     host.tcp_shutdown_write(now, id)?;
                 }

@@ -47,7 +47,7 @@ impl Stream {
         for message in messages(control) {
             own = Some(asked_for(&message?)?);
         }
-        let id = self.sendable()?;
+        let id = self.sendable(host)?;
         let written = self.write_all(host, now, id, data, flags)?;
         watch_written(host, id, self.common.stamps.stages(own));
         if flags & MSG_ZEROCOPY != 0 && self.common.zerocopy && written > 0 {
@@ -57,11 +57,11 @@ impl Stream {
     }
 
     /// The connection, if bytes can go its way.
-    fn sendable(&mut self) -> Result<TcpId> {
+    fn sendable(&mut self, host: &mut Host) -> Result<TcpId> {
         self.noticed = self.errors.count;
         match self.core {
             Core::Connection(id) if !self.shut.write => Ok(id),
-            _ => Err(self.error.take().unwrap_or(Errno::EPIPE)),
+            _ => Err(self.take_error(host).unwrap_or(Errno::EPIPE)),
         }
     }
 
@@ -170,7 +170,7 @@ impl Stream {
         data: Slice,
         flags: i32,
     ) -> Result<usize> {
-        let id = self.sendable()?;
+        let id = self.sendable(host)?;
         let told = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
         if told {
             self.may_lend()?;
@@ -350,7 +350,7 @@ impl Stream {
         slice: Slice,
         more: bool,
     ) -> core::result::Result<(), (Errno, Slice)> {
-        let id = match self.sendable() {
+        let id = match self.sendable(host) {
             Ok(id) => id,
             Err(error) => return Err((error, slice)),
         };

@@ -1,9 +1,9 @@
-//! Random walks over three connected and unconnected datagram sockets.
+//! Random walks: over three datagram sockets, and over a connection.
 
 use fullsend_units::{Rng, Seed};
 use libc::{
-    AF_INET, FIONREAD, IP_RECVERR, IPPROTO_IP, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, SO_ERROR,
-    SOCK_DGRAM, SOCK_NONBLOCK, SOL_SOCKET,
+    AF_INET, FIONREAD, IP_RECVERR, IPPROTO_IP, IPPROTO_TCP, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC,
+    MSG_WAITALL, SO_ERROR, SO_LINGER, SOCK_DGRAM, SOCK_NONBLOCK, SOL_SOCKET, TCP_NODELAY,
 };
 
 use crate::backend::{Backend, Log, Ret};
@@ -19,7 +19,7 @@ fn bound(b: &mut dyn Backend) -> (Ret, u16) {
 }
 
 /// What is sent goes to one of the three, or where nobody is.
-pub(crate) fn walk(seed: u64, b: &mut dyn Backend, log: &mut Log) {
+pub(crate) fn datagrams(seed: u64, b: &mut dyn Backend, log: &mut Log) {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let sockets = [(); 3].map(|()| bound(b));
     for step in 0..STEPS {
@@ -55,5 +55,53 @@ pub(crate) fn walk(seed: u64, b: &mut dyn Backend, log: &mut Log) {
         b.settle();
         note("polls", &sockets.map(|(fd, _)| b.poll(fd)));
         note("peers", &sockets.map(|(fd, _)| b.peer_port(fd) > 0));
+    }
+}
+
+/// Each end sends, reads, shuts, and maybe lets go or resets.
+pub(crate) fn stream(seed: u64, b: &mut dyn Backend, log: &mut Log) {
+    let mut rng = Rng::new(Seed::from_u64(seed));
+    let (client, server) = b.pair();
+    let mut sockets = [Some(client), Some(server)];
+    for fd in [client, server] {
+        // When an acknowledgement comes is nothing to compare.
+        b.set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    }
+    for step in 0..STEPS {
+        let mut below = |n| rng.below(n) as usize;
+        let (i, len, call) = (below(2), below(30), below(16));
+        let Some(fd) = sockets[i] else {
+            continue;
+        };
+        let data = [7; 30];
+        let mut note = |what: &str, got: &dyn std::fmt::Debug| {
+            log.note(&format!("{step}: {what} {i} {len}"), got);
+        };
+        match call {
+            0..4 => note("send", &b.send(fd, &data[..len], 0)),
+            4 => note("write", &b.write(fd, &data[..len])),
+            5..8 => note("recv", &b.recv(fd, len, 0)),
+            8 => note("peek", &b.recv(fd, len, MSG_PEEK)),
+            9 => note("cut", &b.recv(fd, len, MSG_TRUNC)),
+            10 => note("all", &b.recv(fd, len, MSG_WAITALL)),
+            11 => {
+                let error = b.get_int(fd, SOL_SOCKET, SO_ERROR);
+                note("error, next", &(error, b.ioctl(fd, FIONREAD as u32)));
+            }
+            12 => note("shutdown", &b.shutdown(fd, len as i32 % 3)),
+            13 if len < 8 => {
+                if len % 2 == 0 {
+                    b.set(fd, SOL_SOCKET, SO_LINGER, &[1, 0, 0, 0, 0, 0, 0, 0]);
+                }
+                note("close", &b.close(fd));
+                sockets[i] = None;
+            }
+            14 if len < 3 => note("dissolve", &b.dissolve(fd)),
+            _ => note("read", &b.read(fd, len)),
+        }
+        b.settle();
+        for fd in sockets.into_iter().flatten() {
+            note("poll, peer", &(b.poll(fd), b.peer_port(fd) > 0));
+        }
     }
 }

@@ -140,6 +140,12 @@ impl Host {
         self.with_conn(now, id, |conn, _| Connection::send_syn(conn))
     }
 
+    /// As on Linux after `SHUT_RD`: text can still be read, but what arrives once both ways are shut
+    /// resets the connection.
+    pub fn tcp_expect_no_text(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
+        self.with_conn(now, id, |conn, _| conn.expect_no_text())
+    }
+
     /// The user waits for the connection, to write at once.
     pub fn tcp_expect_write(&mut self, id: TcpId) -> Result<(), StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;

@@ -29,9 +29,16 @@ impl Connection {
         self.out.any = true;
     }
 
+    /// Text that arrives once both ways are shut resets the connection (RFC 1122 4.2.2.13); what
+    /// came before can be read.
+    pub fn expect_no_text(&mut self) {
+        self.user.refuses_text = true;
+    }
+
     /// `shutdown(SHUT_RD)`: reads give end of stream.
     pub fn shutdown_read(&mut self, cx: &mut Cx<'_>) {
         self.user.read_shut = true;
+        self.expect_no_text();
         self.rcv.queue.clear();
         self.rcv.window.on_taken(0, 0);
         self.charge(cx);

@@ -307,14 +307,12 @@ impl Connection {
         }
         let seq = segment.repr.seq;
         let end = seq + text.len() as u32;
-        if self.user.orphan && end.after(self.rcv.queue.rcv_nxt()) {
-            // RFC 2525 2.17: nobody will read it, and the peer should know.
-            cx.mib.abort_on_data += 1;
-            self.out.reset = Some(Reset::At(segment.repr.ack));
-            self.out.any = true;
-            self.transition(State::Closed);
-            self.finish();
-            return;
+        // RFC 2525 2.17: nobody will read it, and the peer should know.
+        if (self.user.orphan || self.user.refuses_text)
+            && end.after(self.rcv.queue.rcv_nxt())
+            && self.refuses_all()
+        {
+            return self.abort_on_data(cx, segment.repr.ack);
         }
         let (len, segs) = (text.len(), u32::from(segment.gso_segs.max(1)));
         let rcv_nxt = self.rcv.queue.rcv_nxt();
@@ -350,6 +348,26 @@ impl Connection {
             // The sender should know at once.
             self.rcv.ack.now();
             self.out.any = true;
+        }
+    }
+
+    /// Nobody reads any more, nor writes: who has shut both ways has closed, as far as the peer is
+    /// concerned (RFC 1122 4.2.2.13).
+    #[cold]
+    fn refuses_all(&self) -> bool {
+        self.user.orphan || matches!(self.state, State::FinWait1 | State::FinWait2)
+    }
+
+    #[cold]
+    fn abort_on_data(&mut self, cx: &mut Cx<'_>, ack: SeqNum) {
+        cx.mib.abort_on_data += 1;
+        self.out.reset = Some(Reset::At(ack));
+        self.out.any = true;
+        if self.user.orphan {
+            self.transition(State::Closed);
+            self.finish();
+        } else {
+            self.fail(TcpError::ConnectionReset);
         }
     }
 

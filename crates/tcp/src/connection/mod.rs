@@ -100,6 +100,8 @@ pub(crate) struct UserSide {
     /// The connection ended before all that was written was acknowledged.
     pub(crate) lost_data: bool,
     pub(crate) read_shut: bool,
+    /// Nobody wants text that is still to come.
+    pub(crate) refuses_text: bool,
     pub(crate) write_shut: bool,
     /// The user let go; nobody reads or is told.
     pub(crate) orphan: bool,

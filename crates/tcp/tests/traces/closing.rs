@@ -229,3 +229,20 @@ fn a_reset_after_both_have_closed_is_no_error() {
          error = None",
     );
 }
+
+/// RFC 1122 4.2.2.13: who has shut both ways has closed.
+#[test]
+fn text_for_one_who_has_shut_both_ways_resets() {
+    Bench::warmed_up(&Setup::default()).play(
+        "shutdown_read
+         < P. 1601:1701(100) ack 1
+         +40ms
+         > . 1:1(0) ack 1701
+         shutdown
+         > F. 1:1(0) ack 1701
+         < P. 1701:1801(100) ack 2
+         > R 2:2(0)
+         state = Closed
+         error = Some(ConnectionReset)",
+    );
+}
