@@ -144,9 +144,6 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) {
-        if !ack.cwnd_limited {
-            return;
-        }
         self.skip(ack.prior.since(self.last_ack));
         self.last_ack = ack.now;
         let mut acked_segs = ack.acked_segs;

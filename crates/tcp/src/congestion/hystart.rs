@@ -141,7 +141,6 @@ mod tests {
                     srtt: rtt,
                     min_rtt: rtt,
                     prior_in_flight_segs: self.window.cwnd,
-                    cwnd_limited: true,
                     mss,
                     snd_una: self.una,
                     snd_nxt: end + self.window.cwnd * mss.bytes(),

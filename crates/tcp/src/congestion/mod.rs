@@ -41,8 +41,6 @@ pub struct AckSample {
     pub min_rtt: Nanos,
     /// Segments in flight before this ACK was counted.
     pub prior_in_flight_segs: u32,
-    /// The window, and not the application or the peer, was what limited sending (RFC 7661).
-    pub cwnd_limited: bool,
     /// Segment size.
     pub mss: Mss,
     /// First unacknowledged byte after this ACK.
@@ -72,14 +70,9 @@ pub trait CongestionControl: Send + fmt::Debug {
     /// Its name, as `TCP_CONGESTION` has it.
     fn name(&self) -> &'static str;
 
-    /// Grows the window for newly acknowledged segments; told of a time in which the window was
-    /// not the limit only if it [counts every ACK](Self::counts_every_ack).
+    /// Grows the window for newly acknowledged segments. Not called where the application or the
+    /// peer was what limited sending (RFC 7661).
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample);
-
-    /// It learns from ACKs of flights that the window did not limit, too.
-    fn counts_every_ack(&self) -> bool {
-        false
-    }
 
     /// The new ssthresh, in segments (at least 2), as a congestion event begins. The sender
     /// stores it in the window, with what is needed for an undo ([`Cwnd::reduce`]).

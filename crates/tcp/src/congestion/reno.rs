@@ -21,10 +21,6 @@ impl CongestionControl for Reno {
     }
 
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) {
-        // RFC 5681 4.1 and RFC 7661: a window that was not used proves nothing.
-        if !ack.cwnd_limited {
-            return;
-        }
         let mut acked_segs = ack.acked_segs;
         if window.in_slow_start() {
             acked_segs = window.slow_start(acked_segs);

@@ -167,12 +167,11 @@ impl Connection {
         self.snd.rtx.check();
     }
 
-    /// Tells the congestion control of `segs` segments that arrived. Most flows are held back by
-    /// their application, and most algorithms have no use for what those tell.
+    /// Tells the congestion control of `segs` segments that arrived. RFC 5681 4.1 and RFC 7661: a
+    /// window that was not used proves nothing.
     #[inline]
     fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Prior) {
-        let cwnd_limited = self.recovery.was_cwnd_limited(&self.cwnd);
-        if !cwnd_limited && !self.cc.counts_every_ack() {
+        if !self.recovery.was_cwnd_limited(&self.cwnd) {
             return;
         }
         let sample = AckSample {
@@ -183,7 +182,6 @@ impl Connection {
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
             min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
             prior_in_flight_segs: prior.in_flight,
-            cwnd_limited,
             mss: self.snd.mss,
             snd_una: self.snd.una,
             snd_nxt: self.snd.nxt,

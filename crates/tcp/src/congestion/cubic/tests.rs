@@ -61,7 +61,6 @@ impl<C: CongestionControl> Flow<C> {
             srtt: self.rtt,
             min_rtt: self.rtt,
             prior_in_flight_segs: acked_segs,
-            cwnd_limited: true,
             mss: Mss::clamped(1448),
             snd_una: SeqNum::new(0),
             snd_nxt: SeqNum::new(1),
