@@ -14,7 +14,7 @@ pub(crate) struct Retransmit {
     pub(crate) seq: SeqNum,
     /// Text.
     pub(crate) payload: Chain,
-    /// Segments.
+    /// Segments on the wire.
     pub(crate) segs: u32,
     /// It begins with our SYN.
     pub(crate) syn: bool,
@@ -94,7 +94,12 @@ impl RtxQueue {
             again.syn = unit.syn && from == unit.seq;
         }
         again.fin = unit.fin && to == unit.end();
-        let segs = self.segs_between(from, to).max(1);
+        // The rest of a segment of which the peer has a part goes together with the next one.
+        let segs = if start.after(from) {
+            self.segments(len as u32)
+        } else {
+            self.segs_between(from, to).max(1)
+        };
         // A run of segments has PSH, as at first.
         again.push = segs > 1 || (unit.push && to == unit.end());
         again.segs += segs;

@@ -246,6 +246,27 @@ fn sighting(now: u64) -> Sighting {
     }
 }
 
+/// An ACK within a segment: what is left of it and a short neighbour fit into one.
+#[test]
+fn the_rest_of_a_segment_is_counted_as_it_goes() {
+    for (len, acked, segs) in [(150, 90, 1), (150, 30, 2), (250, 140, 2), (250, 160, 1)] {
+        let mut q = queue(&[len]);
+        q.ack(at(5), seq(acked));
+        q.mark_all_lost();
+        let again = q.next_retransmit(at(6), 8, 0, |_| false).expect("lost");
+        assert_eq!(
+            (again.seq, again.segs),
+            (seq(acked), segs),
+            "{len}, {acked}"
+        );
+        assert_eq!(
+            bytes_of(&again.payload),
+            bytes_of(&text(acked, len - acked))
+        );
+        q.check();
+    }
+}
+
 #[test]
 fn a_retransmission_that_was_overtaken_is_lost_again() {
     let mut q = queue(&[1000, 1000]);
