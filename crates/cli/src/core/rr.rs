@@ -67,6 +67,62 @@ impl End {
     }
 }
 
+/// What a round of all connections came to.
+#[derive(Default)]
+struct Round {
+    /// Connections whose transaction began or went on.
+    open: usize,
+    /// Transactions that ended.
+    finished: u64,
+}
+
+/// A test that runs.
+struct Transactions<'a> {
+    wire: &'a mut Wire,
+    buffers: Buffers,
+    /// Bytes of a request and of a response.
+    sizes: (usize, usize),
+    /// When no more begin.
+    ends: Instant,
+    now: Instant,
+    histogram: Histogram<u64>,
+}
+
+impl Transactions<'_> {
+    /// Requests go, where none is open; servers answer; clients take the responses.
+    fn step(&mut self, group: &mut [Flow], round: &mut Round) -> Result<()> {
+        let Self { wire, buffers, .. } = self;
+        let (request, response) = self.sizes;
+        wire.timers(self.now);
+        for Flow { client, began, .. } in &mut *group {
+            if client.to_read == 0 && self.now < self.ends {
+                (client.to_write, client.to_read) = (request, response);
+                *began = self.now;
+            }
+            round.open += usize::from(client.to_read > 0);
+            client.write(&mut wire.client.host, buffers, self.now)?;
+        }
+        wire.forth(self.now);
+        for Flow { server, .. } in &mut *group {
+            if server.step(&mut wire.server.host, buffers, self.now)? {
+                (server.to_write, server.to_read) = (response, request);
+                server.write(&mut wire.server.host, buffers, self.now)?;
+            }
+        }
+        wire.back(self.now);
+        self.now = wire.now();
+        for Flow { client, began, .. } in group {
+            let waits = client.to_read > 0;
+            if waits && client.step(&mut wire.client.host, buffers, self.now)? {
+                round.finished += 1;
+                let took = self.now.since(*began);
+                self.histogram.saturating_record(took.as_nanos());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Runs transactions until `ends`; how many, and their latencies.
 pub(crate) fn run(
     wire: &mut Wire,
@@ -75,10 +131,6 @@ pub(crate) fn run(
     ends: Instant,
     progress: &Progress,
 ) -> Result<(u64, Histogram<u64>)> {
-    let mut buffers = Buffers {
-        pattern: Pattern::new(request.max(response)),
-        scratch: vec![0; READ_MAX],
-    };
     let end = |id, to_write, to_read| End {
         id,
         to_write,
@@ -93,49 +145,36 @@ pub(crate) fn run(
             began,
         })
         .collect();
-    let mut histogram = new_histogram();
+    let mut test = Transactions {
+        wire,
+        buffers: Buffers {
+            pattern: Pattern::new(request.max(response)),
+            scratch: vec![0; READ_MAX],
+        },
+        sizes: (request, response),
+        ends,
+        now: began,
+        histogram: new_histogram(),
+    };
     let mut transactions = 0;
-    let mut now = began;
     loop {
-        let mut open = 0;
+        let mut round = Round::default();
         // A few at a time, as an event loop takes them: what one host writes is still in the
         // cache when the other reads it.
         for group in flows.chunks_mut(GROUP) {
-            wire.timers(now);
-            for Flow { client, began, .. } in &mut *group {
-                if client.to_read == 0 && now < ends {
-                    (client.to_write, client.to_read) = (request, response);
-                    *began = now;
-                }
-                open += usize::from(client.to_read > 0);
-                client.write(&mut wire.client.host, &buffers, now)?;
-            }
-            wire.forth(now);
-            for Flow { server, .. } in &mut *group {
-                if server.step(&mut wire.server.host, &mut buffers, now)? {
-                    (server.to_write, server.to_read) = (response, request);
-                    server.write(&mut wire.server.host, &buffers, now)?;
-                }
-            }
-            wire.back(now);
-            now = wire.now();
-            let mut finished = 0;
-            for Flow { client, began, .. } in group {
-                let waits = client.to_read > 0;
-                if waits && client.step(&mut wire.client.host, &mut buffers, now)? {
-                    finished += 1;
-                    histogram.saturating_record(now.since(*began).as_nanos());
-                }
-            }
-            transactions += finished;
+            let before = round.finished;
+            test.step(group, &mut round)?;
+            let finished = round.finished - before;
             progress.add(finished * (request + response) as u64, finished);
         }
-        if open == 0 {
-            return Ok((transactions, histogram));
+        transactions += round.finished;
+        if round.open == 0 {
+            return Ok((transactions, test.histogram));
         }
-        if now > ends + GRACE.into() {
+        if test.now > ends + GRACE.into() {
             bail!(
-                "{open} transactions did not finish within {} s after the test's time",
+                "{} transactions did not finish within {} s after the test's time",
+                round.open,
                 GRACE.as_secs()
             );
         }
