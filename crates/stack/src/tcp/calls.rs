@@ -222,10 +222,14 @@ impl Host {
         interest: Interest,
         waker: &Waker,
     ) -> Result<bool, StackError> {
-        let (_, socket, mut cx) = self.user_socket(now, id)?;
+        let many = self.tcp.flows.is_large();
+        let (_, socket) = user_conn(&mut self.tcp.table, many, id)?;
         let (ready, what) = match interest {
             Interest::Read => (socket.conn.poll_readable(), Wait::Read),
-            Interest::Write => (socket.conn.poll_writable(&mut cx), Wait::Write),
+            Interest::Write => {
+                let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+                (socket.conn.poll_writable(&mut cx), Wait::Write)
+            }
         };
         if !ready {
             socket.waiters.register(what, waker);
