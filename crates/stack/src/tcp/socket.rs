@@ -28,9 +28,7 @@ pub(super) enum Owner {
     Nobody,
 }
 
-/// A connection with what the host keeps for it. Nearly all of it is read or written for each
-/// packet: it begins where a cache line does, lest it lie on one more.
-#[repr(align(64))]
+/// A connection with what the host keeps for it.
 pub(crate) struct Socket {
     pub(super) conn: Connection,
     pub(super) key: FlowKey,
@@ -169,4 +167,4 @@ impl Entry {
 }
 
 // An idle connection is to cost 1 KiB at most, with its slots in the tables.
-const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 168);
+const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 160);
