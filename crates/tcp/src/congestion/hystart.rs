@@ -139,9 +139,6 @@ mod tests {
                     acked_segs: 2,
                     rtt: Some(rtt),
                     srtt: rtt,
-                    min_rtt: rtt,
-                    prior_in_flight_segs: self.window.cwnd,
-                    mss,
                     snd_una: self.una,
                     snd_nxt: end + self.window.cwnd * mss.bytes(),
                 };

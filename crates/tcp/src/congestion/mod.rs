@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use fullsend_units::{Instant, Mss, Nanos, Rate, Rng, SeqNum};
+use fullsend_units::{Instant, Nanos, Rate, Rng, SeqNum};
 
 mod bbr;
 mod cubic;
@@ -37,12 +37,6 @@ pub struct AckSample {
     pub rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,
-    /// Least round-trip time seen lately; zero before the first sample.
-    pub min_rtt: Nanos,
-    /// Segments in flight before this ACK was counted.
-    pub prior_in_flight_segs: u32,
-    /// Segment size.
-    pub mss: Mss,
     /// First unacknowledged byte after this ACK.
     pub snd_una: SeqNum,
     /// Next byte to be sent, which ends the current round.

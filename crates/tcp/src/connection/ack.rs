@@ -13,15 +13,6 @@ use crate::recovery::{AckNews, AckOutcome, Phase, SackOutcome, Sighting};
 /// Of the timestamp clock.
 const TICK: Nanos = Nanos::from_millis(1);
 
-/// The flight as an ACK found it.
-#[derive(Clone, Copy)]
-struct Prior {
-    /// Segments.
-    in_flight: u32,
-    /// When `snd_una` had moved last, or sending began again.
-    progress_at: Instant,
-}
-
 impl Connection {
     /// SYN-RECEIVED: the handshake's last step. False: the segment is done with.
     pub(crate) fn finish_handshake(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> bool {
@@ -144,10 +135,7 @@ impl Connection {
     /// [`update_scoreboard`](Self::update_scoreboard) of an untroubled connection.
     #[inline]
     fn move_on(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
-        let prior = Prior {
-            in_flight: self.snd.rtx.packets_out(),
-            progress_at: self.timers.progress_at,
-        };
+        let prior = self.timers.progress_at;
         let outcome = self.advance_una(cx, repr);
         let rtt = match outcome.rtt {
             None => self.echoed_rtt(cx, repr, true),
@@ -170,19 +158,16 @@ impl Connection {
     /// Tells the congestion control of `segs` segments that arrived. RFC 5681 4.1 and RFC 7661: a
     /// window that was not used proves nothing.
     #[inline]
-    fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Prior) {
+    fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Instant) {
         if !self.recovery.was_cwnd_limited(&self.cwnd) {
             return;
         }
         let sample = AckSample {
             now: cx.now,
-            prior: prior.progress_at,
+            prior,
             acked_segs: segs,
             rtt,
             srtt: self.rtt.srtt().unwrap_or(Nanos::ZERO),
-            min_rtt: self.rtt.min_rtt().unwrap_or(Nanos::ZERO),
-            prior_in_flight_segs: prior.in_flight,
-            mss: self.snd.mss,
             snd_una: self.snd.una,
             snd_nxt: self.snd.nxt,
         };
@@ -192,10 +177,7 @@ impl Connection {
     /// Moves `snd_una`, reads SACK blocks, and lets recovery and congestion control act.
     #[inline(never)]
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
-        let prior = Prior {
-            in_flight: self.snd.rtx.in_flight(),
-            progress_at: self.timers.progress_at,
-        };
+        let prior = self.timers.progress_at;
         self.check_app_limited();
         let prior_una = self.snd.una;
         let advanced = repr.ack.after(prior_una);

@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use fullsend_units::{Instant, Mss, Nanos, SeqNum};
+use fullsend_units::{Instant, Nanos, SeqNum};
 
 use super::super::{AckSample, CongestionControl, CongestionEvent, Cwnd, Reno};
 use super::{Cubic, cbrt};
@@ -59,9 +59,6 @@ impl<C: CongestionControl> Flow<C> {
             acked_segs,
             rtt: Some(self.rtt),
             srtt: self.rtt,
-            min_rtt: self.rtt,
-            prior_in_flight_segs: acked_segs,
-            mss: Mss::clamped(1448),
             snd_una: SeqNum::new(0),
             snd_nxt: SeqNum::new(1),
         };
