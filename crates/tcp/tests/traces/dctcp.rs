@@ -5,9 +5,7 @@ use fullsend_tcp::congestion::CcInfo;
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::harness::{Bench, Setup};
-
-const SETUP: TcpFlags = TcpFlags::SYN.union(TcpFlags::ECE).union(TcpFlags::CWR);
+use crate::harness::{Bench, ECN_SETUP, Setup};
 
 fn setup(tcp_ecn: u32) -> Setup {
     let mut setup = Setup::default();
@@ -18,7 +16,7 @@ fn setup(tcp_ecn: u32) -> Setup {
 
 /// A connection that a peer with DCTCP opened.
 fn accepted() -> Bench {
-    let mut bench = Bench::accepting_syn(&setup(2), SETUP, EcnField::Ect0);
+    let mut bench = Bench::accepting_syn(&setup(2), ECN_SETUP, EcnField::Ect0);
     bench.play(
         "> SE. 0:0(0) ack 1 ect0
          < . 1:1(0) ack 1 ect0
@@ -42,11 +40,7 @@ fn settled() -> Bench {
 /// Ten segments of ours are on their way.
 fn sending() -> Bench {
     let mut bench = accepted();
-    bench.play(
-        "write 14600
-         > P. 1:7301(7300) ack 1 ect0
-         > P. 7301:14601(7300) ack 1 ect0",
-    );
+    bench.send_ten();
     bench
 }
 

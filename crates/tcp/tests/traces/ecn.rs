@@ -3,9 +3,7 @@
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpFlags;
 
-use crate::harness::{Bench, Setup};
-
-const SETUP: TcpFlags = TcpFlags::SYN.union(TcpFlags::ECE).union(TcpFlags::CWR);
+use crate::harness::{Bench, ECN_SETUP, Setup};
 
 fn setup(tcp_ecn: u32) -> Setup {
     let mut setup = Setup::default();
@@ -15,7 +13,7 @@ fn setup(tcp_ecn: u32) -> Setup {
 
 /// The peer asked for ECN and got it.
 fn accepted() -> Bench {
-    let mut bench = Bench::accepting_syn(&setup(2), SETUP, EcnField::NotEct);
+    let mut bench = Bench::accepting_syn(&setup(2), ECN_SETUP, EcnField::NotEct);
     bench.play(
         "> SE. 0:0(0) ack 1
          < . 1:1(0) ack 1
@@ -27,11 +25,7 @@ fn accepted() -> Bench {
 /// Ten segments of ours are on their way.
 fn sending() -> Bench {
     let mut bench = accepted();
-    bench.play(
-        "write 14600
-         > P. 1:7301(7300) ack 1 ect0
-         > P. 7301:14601(7300) ack 1 ect0",
-    );
+    bench.send_ten();
     bench
 }
 
@@ -107,9 +101,9 @@ fn a_syn_that_is_sent_again_asks_no_longer() {
 #[test]
 fn a_peer_is_granted_it_unless_the_sysctl_forbids() {
     accepted();
-    Bench::accepting_syn(&setup(0), SETUP, EcnField::NotEct).play("> S. 0:0(0) ack 1");
+    Bench::accepting_syn(&setup(0), ECN_SETUP, EcnField::NotEct).play("> S. 0:0(0) ack 1");
     // A SYN is never marked; one that is has been tampered with.
-    Bench::accepting_syn(&setup(1), SETUP, EcnField::Ect0).play("> S. 0:0(0) ack 1");
+    Bench::accepting_syn(&setup(1), ECN_SETUP, EcnField::Ect0).play("> S. 0:0(0) ack 1");
     Bench::accepting_syn(&setup(1), TcpFlags::SYN, EcnField::NotEct).play("> S. 0:0(0) ack 1");
 }
 

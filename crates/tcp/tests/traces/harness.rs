@@ -31,6 +31,9 @@ const IRS: SeqNum = SeqNum::new(u32::MAX - 2999);
 const PEER_CLOCK: u32 = u32::MAX - 500;
 const TS_OFFSET: u32 = u32::MAX - 100;
 
+/// The flags of a SYN that asks for ECN (RFC 3168 6.1.1).
+pub(crate) const ECN_SETUP: TcpFlags = TcpFlags::SYN.union(TcpFlags::ECE).union(TcpFlags::CWR);
+
 /// How the connection and its peer are set up.
 #[derive(Clone)]
 pub(crate) struct Setup {
@@ -194,6 +197,15 @@ impl Bench {
         let mut bench = Self::established(setup);
         bench.play("< P. 1:1601(1600) ack 1 gro 100\n> . 1:1(0) ack 1601\nread 1600");
         bench
+    }
+
+    /// Writes ten segments in ECN of RFC 3168: they go as two super-segments.
+    pub(crate) fn send_ten(&mut self) {
+        self.play(
+            "write 14600
+             > P. 1:7301(7300) ack 1 ect0
+             > P. 7301:14601(7300) ack 1 ect0",
+        );
     }
 
     /// Plays a script.
