@@ -10,9 +10,9 @@ use fullsend_tcp::congestion::CcInfo;
 use fullsend_tcp::{Connection, Cx, Extended, FlowReport, State, TcpError, TcpInfo};
 use fullsend_units::Instant;
 
-use super::TcpId;
 use super::socket::{Entry, Owner, Socket};
-use crate::table::Table;
+use super::{Tcp, TcpId};
+use crate::timer::Wheel;
 use crate::waiters::Wait;
 use crate::{Host, StackError};
 
@@ -25,23 +25,25 @@ pub enum Interest {
     Write,
 }
 
-/// The connection of a user's handle. Of many, its memory is fetched at once.
-#[inline]
-pub(super) fn user_conn(
-    table: &mut Table<Entry>,
-    many: bool,
-    id: TcpId,
-) -> Result<(u32, &mut Socket), StackError> {
-    match table.by_id(id.0) {
-        Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
-            if many {
-                black_box(socket.fetch());
+impl Tcp {
+    /// The connection of a user's handle, and the timers. Of many, its memory is fetched at once.
+    #[inline]
+    pub(super) fn user_conn(
+        &mut self,
+        id: TcpId,
+    ) -> Result<(u32, &mut Socket, &mut Wheel), StackError> {
+        let many = self.flows.is_large();
+        match self.table.by_id(id.0) {
+            Some((index, Entry::Conn(socket))) if socket.owner == Owner::User => {
+                if many {
+                    black_box(socket.fetch());
+                }
+                Ok((index, socket, &mut self.wheel))
             }
-            Ok((index, socket))
+            // Held: there is no connection before it is accepted.
+            Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
+            _ => Err(StackError::NoSuchSocket),
         }
-        // Held: there is no connection before it is accepted.
-        Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
-        _ => Err(StackError::NoSuchSocket),
     }
 }
 
@@ -53,7 +55,7 @@ impl Host {
         now: Instant,
         id: TcpId,
     ) -> Result<(u32, &mut Socket, Cx<'_>), StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
+        let (index, socket, _) = self.tcp.user_conn(id)?;
         let cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         Ok((index, socket, cx))
     }
@@ -81,6 +83,22 @@ impl Host {
         Ok(result)
     }
 
+    /// Runs a read or write, of which less follows than of other calls.
+    #[inline(always)]
+    pub(super) fn transfer<R>(
+        &mut self,
+        now: Instant,
+        id: TcpId,
+        call: impl FnOnce(&mut Connection, &mut Cx<'_>) -> Result<R, TcpError>,
+    ) -> Result<R, StackError> {
+        let (index, socket, wheel) = self.tcp.user_conn(id)?;
+        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
+        let done = call(&mut socket.conn, &mut cx)?;
+        let turn = socket.after_transfer(index, wheel);
+        self.take_turn(index, turn);
+        Ok(done)
+    }
+
     /// State of the connection.
     pub fn tcp_state(&self, id: TcpId) -> Result<State, StackError> {
         self.peek_socket(id).map(|entry| match entry {
@@ -104,7 +122,7 @@ impl Host {
         data: &[u8],
         more: bool,
     ) -> Result<usize, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
+        let (index, socket, wheel) = self.tcp.user_conn(id)?;
         let extended = if more {
             Extended::No
         } else {
@@ -118,10 +136,8 @@ impl Host {
             let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
             written = socket.conn.write(&mut cx, data, more)?;
         }
-        if !socket.queued {
-            let turn = socket.after_write(index, &mut self.tcp.wheel);
-            self.take_turn(index, turn);
-        }
+        let turn = socket.after_transfer(index, wheel);
+        self.take_turn(index, turn);
         Ok(written)
     }
 
@@ -143,16 +159,14 @@ impl Host {
         data: Slice,
         more: bool,
     ) -> Result<(), (StackError, Slice)> {
-        let (index, socket) = match user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id) {
+        let (index, socket, wheel) = match self.tcp.user_conn(id) {
             Ok(found) => found,
             Err(error) => return Err((error, data)),
         };
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let result = socket.conn.write_slice(&mut cx, data, more);
-        if !socket.queued {
-            let turn = socket.after_write(index, &mut self.tcp.wheel);
-            self.take_turn(index, turn);
-        }
+        let turn = socket.after_transfer(index, wheel);
+        self.take_turn(index, turn);
         result.map_err(|(error, data)| (error.into(), data))
     }
 
@@ -164,14 +178,7 @@ impl Host {
         id: TcpId,
         out: &mut [u8],
     ) -> Result<usize, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
-        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let read = socket.conn.read(&mut cx, out)?;
-        if !socket.queued {
-            let turn = socket.after_write(index, &mut self.tcp.wheel);
-            self.take_turn(index, turn);
-        }
-        Ok(read)
+        self.transfer(now, id, |conn, cx| conn.read(cx, out))
     }
 
     /// Reads without copying.
@@ -181,14 +188,7 @@ impl Host {
         id: TcpId,
         max: usize,
     ) -> Result<Chain, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
-        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let read = socket.conn.read_chain(&mut cx, max)?;
-        if !socket.queued {
-            let turn = socket.after_write(index, &mut self.tcp.wheel);
-            self.take_turn(index, turn);
-        }
-        Ok(read)
+        self.transfer(now, id, |conn, cx| conn.read_chain(cx, max))
     }
 
     /// Reads without copying, one piece of memory; empty is the end of the stream.
@@ -198,14 +198,7 @@ impl Host {
         id: TcpId,
         max: usize,
     ) -> Result<Slice, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
-        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let slice = socket.conn.read_slice(&mut cx, max)?;
-        if !socket.queued {
-            let turn = socket.after_write(index, &mut self.tcp.wheel);
-            self.take_turn(index, turn);
-        }
-        Ok(slice)
+        self.transfer(now, id, |conn, cx| conn.read_slice(cx, max))
     }
 
     /// Reads and leaves.
@@ -222,8 +215,7 @@ impl Host {
         interest: Interest,
         waker: &Waker,
     ) -> Result<bool, StackError> {
-        let many = self.tcp.flows.is_large();
-        let (_, socket) = user_conn(&mut self.tcp.table, many, id)?;
+        let (_, socket, _) = self.tcp.user_conn(id)?;
         let (ready, what) = match interest {
             Interest::Read => (socket.conn.poll_readable(), Wait::Read),
             Interest::Write => {

@@ -88,9 +88,12 @@ impl Socket {
         Left { queue, unusual }
     }
 
-    /// After a read or write, if the socket does not stand in the transmit queue.
+    /// After a read or write. Of a socket that stands in the transmit queue, its turn sees to all.
     #[inline(always)]
-    pub(super) fn after_write(&mut self, index: u32, wheel: &mut Wheel) -> Option<u16> {
+    pub(super) fn after_transfer(&mut self, index: u32, wheel: &mut Wheel) -> Option<u16> {
+        if self.queued {
+            return None;
+        }
         let queue = self.turn();
         if queue.is_none() {
             wheel.arm(index, self.deadline());

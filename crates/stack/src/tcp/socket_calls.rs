@@ -5,7 +5,6 @@ use fullsend_tcp::{Connection, SocketOption, SocketOptions, TxEvent, TxStages, W
 use fullsend_units::Instant;
 
 use super::TcpId;
-use super::calls::user_conn;
 use crate::{Host, StackError};
 
 /// Bytes in a connection's queues.
@@ -48,14 +47,7 @@ impl Host {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, StackError> {
-        let (index, socket) = user_conn(&mut self.tcp.table, self.tcp.flows.is_large(), id)?;
-        let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        let written = socket.conn.write_with(&mut cx, data, flags)?;
-        if !socket.queued {
-            let turn = socket.after_write(index, &mut self.tcp.wheel);
-            self.take_turn(index, turn);
-        }
-        Ok(written)
+        self.transfer(now, id, |conn, cx| conn.write_with(cx, data, flags))
     }
 
     /// Bytes in the connection's queues.
