@@ -294,18 +294,25 @@ impl TcpStream {
         prompt
     }
 
+    /// A write that copies, within its task's turn.
+    #[inline]
+    fn poll_copy(
+        &self,
+        cx: &mut Context<'_>,
+        step: impl FnMut(&mut Host, Instant) -> Result<usize, StackError>,
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.turn.poll_go_on(cx));
+        let write = self.poll_op(cx, HostInterest::Write, self.take_prompt(), step);
+        self.turn.count(&write);
+        write
+    }
+
     pub(crate) fn poll_write_inner(
         &self,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.turn.poll_go_on(cx));
-        let prompt = self.take_prompt();
-        let write = self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
-            host.tcp_write(now, self.id, data, false)
-        });
-        self.turn.count(&write);
-        write
+        self.poll_copy(cx, |host, now| host.tcp_write(now, self.id, data, false))
     }
 
     pub(crate) fn poll_write_vectored_inner(
@@ -313,13 +320,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.turn.poll_go_on(cx));
-        let prompt = self.take_prompt();
-        let write = self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
-            write_vectored(host, now, self.id, bufs)
-        });
-        self.turn.count(&write);
-        write
+        self.poll_copy(cx, |host, now| write_vectored(host, now, self.id, bufs))
     }
 
     /// Writes as much of `data` as there is room for now.

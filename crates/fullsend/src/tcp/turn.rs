@@ -7,7 +7,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// Bytes that a task writes in one turn, or a message more: what a common L2 cache holds beside other things.
+/// Bytes that a task writes in one turn, or a message more: what a common L2 cache holds beside
+/// other things.
 const QUANTUM: usize = 768 << 10;
 
 /// Bytes written by the task that has its turn. Only a hint: of a stream's writers as a rule just
