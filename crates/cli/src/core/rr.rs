@@ -67,15 +67,6 @@ impl End {
     }
 }
 
-/// What a round of all connections came to.
-#[derive(Default)]
-struct Round {
-    /// Connections whose transaction began or went on.
-    open: usize,
-    /// Transactions that ended.
-    finished: u64,
-}
-
 /// A test that runs.
 struct Transactions<'a> {
     wire: &'a mut Wire,
@@ -89,17 +80,19 @@ struct Transactions<'a> {
 }
 
 impl Transactions<'_> {
-    /// Requests go, where none is open; servers answer; clients take the responses.
-    fn step(&mut self, group: &mut [Flow], round: &mut Round) -> Result<()> {
+    /// Requests go, where none is open; servers answer; clients take the responses. How many
+    /// transactions began or went on, and how many ended.
+    fn step(&mut self, group: &mut [Flow]) -> Result<(usize, u64)> {
         let Self { wire, buffers, .. } = self;
         let (request, response) = self.sizes;
+        let (mut open, mut finished) = (0, 0);
         wire.timers(self.now);
         for Flow { client, began, .. } in &mut *group {
             if client.to_read == 0 && self.now < self.ends {
                 (client.to_write, client.to_read) = (request, response);
                 *began = self.now;
             }
-            round.open += usize::from(client.to_read > 0);
+            open += usize::from(client.to_read > 0);
             client.write(&mut wire.client.host, buffers, self.now)?;
         }
         wire.forth(self.now);
@@ -114,12 +107,12 @@ impl Transactions<'_> {
         for Flow { client, began, .. } in group {
             let waits = client.to_read > 0;
             if waits && client.step(&mut wire.client.host, buffers, self.now)? {
-                round.finished += 1;
+                finished += 1;
                 let took = self.now.since(*began);
                 self.histogram.saturating_record(took.as_nanos());
             }
         }
-        Ok(())
+        Ok((open, finished))
     }
 }
 
@@ -158,23 +151,21 @@ pub(crate) fn run(
     };
     let mut transactions = 0;
     loop {
-        let mut round = Round::default();
+        let mut open = 0;
         // A few at a time, as an event loop takes them: what one host writes is still in the
         // cache when the other reads it.
         for group in flows.chunks_mut(GROUP) {
-            let before = round.finished;
-            test.step(group, &mut round)?;
-            let finished = round.finished - before;
+            let (begun, finished) = test.step(group)?;
+            open += begun;
+            transactions += finished;
             progress.add(finished * (request + response) as u64, finished);
         }
-        transactions += round.finished;
-        if round.open == 0 {
+        if open == 0 {
             return Ok((transactions, test.histogram));
         }
         if test.now > ends + GRACE.into() {
             bail!(
-                "{} transactions did not finish within {} s after the test's time",
-                round.open,
+                "{open} transactions did not finish within {} s after the test's time",
                 GRACE.as_secs()
             );
         }
