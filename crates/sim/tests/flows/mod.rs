@@ -178,20 +178,18 @@ impl Lab {
 
     /// `TCP_CONGESTION`, in the middle of a flow.
     pub(crate) fn switch(&mut self, flow: &Flow, congestion: &str) {
-        let now = self.sim.now();
-        self.sim
-            .host(self.hosts[0])
-            .tcp_set_congestion(now, flow.client, congestion)
-            .unwrap();
+        self.set_congestion(0, flow.client, congestion);
     }
 
     /// The same on the receiver's side.
     pub(crate) fn switch_server(&mut self, flow: &Flow, congestion: &str) {
+        self.set_congestion(1, flow.server, congestion);
+    }
+
+    fn set_congestion(&mut self, side: usize, id: TcpId, congestion: &str) {
         let now = self.sim.now();
-        self.sim
-            .host(self.hosts[1])
-            .tcp_set_congestion(now, flow.server, congestion)
-            .unwrap();
+        let host = self.sim.host(self.hosts[side]);
+        host.tcp_set_congestion(now, id, congestion).unwrap();
     }
 
     /// `SO_MAX_PACING_RATE`, bytes per second.
