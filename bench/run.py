@@ -9,6 +9,7 @@ Rows over veth and TUN need root; they run in network namespaces that are made a
 
 import argparse
 import datetime
+import enum
 import json
 import os
 import platform
@@ -45,8 +46,21 @@ def build():
     return str(ours), str(smoltcp)
 
 
+class Offloads(enum.Enum):
+    """Which offloads the veth of the kernel's rows has, by `ethtool -K`."""
+
+    DEVICE = ("on", "on")
+    SOFTWARE = ("off", "on")
+    NONE = ("off", "off")
+
+    def features(self):
+        device, software = self.value
+        return [*(w for f in ("tx", "rx", "tso") for w in (f, device)),
+                *(w for f in ("gso", "gro") for w in (f, software))]
+
+
 class Namespaces:
-    """Two namespaces joined by a veth; `plain` turns its offloads off."""
+    """Two namespaces joined by a veth."""
 
     def __enter__(self):
         self.__exit__()
@@ -64,11 +78,9 @@ class Namespaces:
         for ns in NS:
             subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
 
-    def offloads(self, on):
-        state = "on" if on else "off"
-        features = [w for f in ("tx", "rx", "tso", "gso", "gro") for w in (f, state)]
+    def offloads(self, offloads):
         for ns in NS:
-            sh("ip", "netns", "exec", ns, "ethtool", "-K", "veth0", *features)
+            sh("ip", "netns", "exec", ns, "ethtool", "-K", "veth0", *offloads.features())
 
 
 class Bench:
@@ -100,7 +112,7 @@ class Bench:
             server.send_signal(signal.SIGINT)
             server.communicate(timeout=30)
 
-    def veth(self, line, offloads=True):
+    def veth(self, line, offloads=Offloads.DEVICE):
         self.ns.offloads(offloads)
         to = f"{line} --kernel --connect {VETH[NS[1]]}"
         return self.served(NS[1], "--kernel", NS[0], to)
@@ -136,14 +148,18 @@ def rows(b):
             "smoltcp": lambda: b.peer("stream-tso stream-jumbo"),
             "tokio": lambda: b.perf("stream"),
             "core": lambda: b.perf(f"stream {core}")}),
-        ("the same, zero-copy", GBIT, None, False, {
+        ("the same, zero-copy, no byte written or read", GBIT, None, False, {
             "tokio": lambda: b.perf("stream --zerocopy"),
             "core": lambda: b.perf(f"stream --zerocopy {core}")}),
-        ("stream, MTU 1500, checksums", GBIT, 60, True, {
-            "kernel": lambda: b.veth("stream", offloads=False),
+        ("stream, MTU 1500, checksums (kernel: software GSO and GRO)", GBIT, 60, True, {
+            "kernel": lambda: b.veth("stream", Offloads.SOFTWARE),
             "smoltcp": lambda: b.peer("stream-mtu"),
             "tokio": lambda: b.perf(f"stream {mtu}"),
             "core": lambda: b.perf(f"stream {mtu} {core}")}),
+        ("the same, without GRO (kernel: without GSO, too)", GBIT, None, True, {
+            "kernel": lambda: b.veth("stream", Offloads.NONE),
+            "tokio": lambda: b.perf(f"stream {mtu} --gro off"),
+            "core": lambda: b.perf(f"stream {mtu} --gro off {core}")}),
         ("rr 4K/4K, 1 flow", KILO, 700, False, {
             "kernel": lambda: b.perf(f"{rr1} --kernel"),
             "smoltcp": lambda: b.peer("rr-1 rr-1-tso"),
@@ -154,11 +170,15 @@ def rows(b):
             "smoltcp": lambda: b.peer("rr-200 rr-200-tso"),
             "tokio": lambda: b.perf(rr200),
             "core": lambda: b.perf(f"{rr200} {core}")}),
-        ("128-byte writes, sent at each", MEGA, 20, False, {
+        ("128-byte writes, receiver polled every 256 (ours, kernel: autocorking)", MEGA, 20, False, {
             "kernel": lambda: b.perf("stream -m 128 --kernel"),
-            "smoltcp": lambda: b.peer("write-128 write-128-tso"),
+            "smoltcp": lambda: b.peer("write-128-moderated write-128-moderated-tso"),
             "tokio": lambda: b.perf("stream -m 128"),
             "core": lambda: b.perf(f"stream -m 128 {core}")}),
+        ("128-byte writes, each sent at once (ours: tcp_autocorking=0)", MEGA, None, False, {
+            "smoltcp": lambda: b.peer("write-128 write-128-tso"),
+            "tokio": lambda: b.perf("stream -m 128 --set tcp_autocorking=0"),
+            "core": lambda: b.perf(f"stream -m 128 --set tcp_autocorking=0 {core}")}),
         ("128-byte writes, sent when full", MEGA, None, False, {
             "smoltcp": lambda: b.peer("write-128-full write-128-full-tso"),
             "core": lambda: b.perf(f"stream -m 128 --pump full {core}")}),
@@ -197,20 +217,34 @@ def measure(table, repetitions):
                 samples.setdefault((name, column), []).append(got)
                 print(f"{repetition + 1}/{repetitions}  {name}, {column}: {got:.4g} {unit}",
                       file=sys.stderr)
-    return {cell: statistics.median(values) for cell, values in samples.items()}
+    return samples
 
 
-def markdown(table, medians):
+def deviation(values):
+    """The sample standard deviation as a part of the mean, in percent."""
+    return 100 * statistics.stdev(values) / statistics.mean(values)
+
+
+def shown(values):
+    """A cell: the mean, and its deviation where there is more than one sample."""
+    if not values:
+        return "-"
+    spread = f" ± {deviation(values):.0f} %" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4g}{spread}"
+
+
+def markdown(table, samples):
     lines = ["| | unit | kernel | smoltcp | ours, tokio | ours, core | best of ours / kernel "
              "| best of ours / smoltcp | target |",
              "|---|---|---|---|---|---|---|---|---|"]
     for name, unit, target, _, _ in table:
-        cells = [medians.get((name, c)) for c in ("kernel", "smoltcp", "tokio", "core")]
-        mine = [m for m in cells[2:] if m is not None]
+        cells = [samples.get((name, c)) for c in ("kernel", "smoltcp", "tokio", "core")]
+        means = [statistics.mean(c) if c else None for c in cells]
+        mine = [m for m in means[2:] if m is not None]
         best = (min if unit == BYTES else max)(mine, default=None)
-        ratios = [f"{best / peer:.2f}" if best and peer else "-" for peer in cells[:2]]
-        shown = [f"{c:.4g}" if c is not None else "-" for c in cells]
-        lines.append("| " + " | ".join([name, unit, *shown, *ratios, str(target or "-")]) + " |")
+        ratios = [f"{best / peer:.2f}" if best and peer else "-" for peer in means[:2]]
+        figures = [shown(c) for c in cells]
+        lines.append("| " + " | ".join([name, unit, *figures, *ratios, str(target or "-")]) + " |")
     return "\n".join(lines)
 
 
@@ -243,11 +277,11 @@ def main():
         sys.exit(f"--rows {args.rows}: no row's name has that in it")
     if root:
         with namespaces:
-            medians = measure(table, args.repetitions)
+            samples = measure(table, args.repetitions)
     else:
-        medians = measure(table, args.repetitions)
-    text = (f"{machine()}; medians of {args.repetitions} interleaved runs of {args.time:g} s.\n\n"
-            + markdown(table, medians))
+        samples = measure(table, args.repetitions)
+    text = (f"{machine()}; means of {args.repetitions} interleaved runs of {args.time:g} s, with standard deviations.\n\n"
+            + markdown(table, samples))
     print(text)
     if not args.no_write:
         old = README.read_text()

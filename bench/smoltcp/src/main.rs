@@ -20,11 +20,26 @@ const READ_MAX: usize = 128 << 10;
 /// What is measured.
 #[derive(Clone, Copy)]
 enum Test {
-    /// Writes of so many bytes; the interfaces are polled after each write, or when full.
-    Stream { message: usize, each: bool },
+    /// Writes of `message` bytes.
+    Stream { message: usize, poll: Poll },
     /// Requests and responses of so many bytes over so many connections.
     Rr { size: usize, flows: usize },
 }
+
+/// When the interfaces are polled in a stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Poll {
+    /// Both after each write.
+    EachWrite,
+    /// The sender after each write, the receiver after 256, as a NIC that moderates its interrupts.
+    /// `fullsend perf --api core` does the same.
+    Moderated,
+    /// Both when the send buffer is full.
+    Full,
+}
+
+/// Writes between two polls of the receiver in [`Poll::Moderated`].
+const MODERATION: usize = 256;
 
 /// What is chosen by trying.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +154,7 @@ impl Run {
     }
 
     /// One connection, one way; bytes received and seconds.
-    fn stream(&mut self, message: usize, each: bool, seconds: f64) -> (u64, f64) {
+    fn stream(&mut self, message: usize, poll: Poll, seconds: f64) -> (u64, f64) {
         let handle = self.client.handles[0];
         let mut received = 0;
         let started = Clock::now();
@@ -148,20 +163,29 @@ impl Run {
             if started.elapsed().as_secs_f64() >= seconds {
                 return (received, started.elapsed().as_secs_f64());
             }
-            // The clock is read once in 64 writes at most.
-            for _ in 0..64 {
+            let writes = if poll == Poll::Moderated {
+                MODERATION
+            } else {
+                64
+            };
+            // The clock is read once for all of them.
+            for _ in 0..writes {
                 let socket = self.client.sockets.get_mut::<Socket>(handle);
                 let sent = socket.send_slice(&self.data[..message]).expect("open");
-                if each {
-                    self.client.poll(now);
-                    self.server.poll(now);
-                    received += self.drain() as u64;
+                match poll {
+                    Poll::EachWrite => {
+                        self.client.poll(now);
+                        self.server.poll(now);
+                        received += self.drain() as u64;
+                    }
+                    Poll::Moderated => self.client.poll(now),
+                    Poll::Full => {}
                 }
                 if sent < message {
                     break;
                 }
             }
-            if !each {
+            if poll == Poll::Full {
                 let socket = self.client.sockets.get_mut::<Socket>(handle);
                 if socket.can_send() && message < READ_MAX {
                     continue;
@@ -223,9 +247,9 @@ fn step(socket: &mut Socket, due: &mut (usize, usize), data: &[u8], scratch: &mu
 /// Runs once; payload bytes, transactions, seconds.
 fn measure(test: Test, nic: Nic, tuning: Tuning, seconds: f64) -> (u64, u64, f64) {
     match test {
-        Test::Stream { message, each } => {
+        Test::Stream { message, poll } => {
             let mut run = Run::new(nic, 1, tuning);
-            let (bytes, seconds) = run.stream(message, each, seconds);
+            let (bytes, seconds) = run.stream(message, poll, seconds);
             (bytes, 0, seconds)
         }
         Test::Rr { size, flows } => {
@@ -255,13 +279,13 @@ fn best_tuning(test: Test, nic: Nic) -> Tuning {
     best.1.expect("at least one choice")
 }
 
-const TESTS: [(&str, Nic, Test); 12] = [
+const TESTS: [(&str, Nic, Test); 14] = [
     (
         "stream-tso",
         Nic::Tso,
         Test::Stream {
             message: READ_MAX,
-            each: false,
+            poll: Poll::Full,
         },
     ),
     (
@@ -269,7 +293,7 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::Jumbo,
         Test::Stream {
             message: READ_MAX,
-            each: false,
+            poll: Poll::Full,
         },
     ),
     (
@@ -277,7 +301,7 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::JumboChecksums,
         Test::Stream {
             message: READ_MAX,
-            each: false,
+            poll: Poll::Full,
         },
     ),
     (
@@ -285,7 +309,7 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::MtuChecksums,
         Test::Stream {
             message: READ_MAX,
-            each: false,
+            poll: Poll::Full,
         },
     ),
     (
@@ -325,7 +349,7 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::Jumbo,
         Test::Stream {
             message: 128,
-            each: true,
+            poll: Poll::EachWrite,
         },
     ),
     (
@@ -333,7 +357,23 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::Tso,
         Test::Stream {
             message: 128,
-            each: true,
+            poll: Poll::EachWrite,
+        },
+    ),
+    (
+        "write-128-moderated",
+        Nic::Jumbo,
+        Test::Stream {
+            message: 128,
+            poll: Poll::Moderated,
+        },
+    ),
+    (
+        "write-128-moderated-tso",
+        Nic::Tso,
+        Test::Stream {
+            message: 128,
+            poll: Poll::Moderated,
         },
     ),
     (
@@ -341,7 +381,7 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::Jumbo,
         Test::Stream {
             message: 128,
-            each: false,
+            poll: Poll::Full,
         },
     ),
     (
@@ -349,7 +389,7 @@ const TESTS: [(&str, Nic, Test); 12] = [
         Nic::Tso,
         Test::Stream {
             message: 128,
-            each: false,
+            poll: Poll::Full,
         },
     ),
 ];

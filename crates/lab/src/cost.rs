@@ -2,7 +2,7 @@
 //!
 //! Each flow has a processor of its own. It is busy for a time with every write, every transmit
 //! unit, every completion and every acknowledgement, and the next write waits until it is free.
-//! `docs/lab.md` tells where the numbers come from.
+//! `docs/lab.md` derives the numbers.
 
 use fullsend_sim::Point;
 use fullsend_units::{Instant, Nanos};
@@ -26,11 +26,11 @@ pub(crate) struct Costs {
     pub(crate) switch: Nanos,
 }
 
-/// The reference's machine, as far as its figures tell.
+/// The machine of the reference, derived from its figures in `docs/lab.md`.
 pub(crate) const SERVER_OF_2013: Costs = Costs {
     write: Nanos::from_nanos(300),
     kilobyte: Nanos::from_nanos(100),
-    unit: Nanos::from_nanos(2700),
+    unit: Nanos::from_nanos(2340),
     completion: Nanos::from_nanos(500),
     ack: Nanos::from_nanos(1100),
     switch: Nanos::from_nanos(1500),

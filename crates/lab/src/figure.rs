@@ -15,16 +15,18 @@ pub(crate) enum Check {
     ZeroThenMore,
     /// Each is within this part of the reference's.
     Within(f64),
-    /// The larger is at least this many times the smaller, and they move as the reference's do.
-    RatioAtLeast(f64),
+    /// The second is at least this many times the first.
+    RisesBy(f64),
+    /// The first is at least this many times the second.
+    FallsBy(f64),
     /// They differ by this part at most.
     Unchanged(f64),
     /// The one there is is no less.
     AtLeast(f64),
     /// The one there is is no more.
     AtMost(f64),
-    /// Nothing: it is told, not judged.
-    Told,
+    /// Nothing: the row is shown for information.
+    NotJudged,
 }
 
 /// One row of the table.
@@ -132,6 +134,14 @@ fn close(a: f64, b: f64, part: f64) -> bool {
     (a - b).abs() <= part * b.abs()
 }
 
+/// Judges a ratio whose direction the caller has fixed. A value of zero gives no finite ratio, and
+/// then the figure does not hold.
+fn at_least_times(ratio: Option<f64>, least: f64) -> (Option<bool>, String) {
+    let ratio = ratio.filter(|ratio| ratio.is_finite()).unwrap_or(0.0);
+    let verdict = format!("{ratio:.2}x (at least {least}x)");
+    (Some(ratio >= least), verdict)
+}
+
 fn judge(
     check: Check,
     reference: [Option<f64>; 2],
@@ -166,13 +176,8 @@ fn judge(
             });
             (Some(holds), format!("within {}", percent(part)))
         }
-        Check::RatioAtLeast(least) => {
-            let theirs = reference[0].zip(reference[1]);
-            let rises = theirs.or(both).is_some_and(|(b, a)| a > b);
-            let ratio = both.map_or(0.0, |(b, a)| if rises { a / b } else { b / a });
-            let text = format!("{ratio:.2}x (at least {least}x)");
-            (Some(ratio >= least), text)
-        }
+        Check::RisesBy(least) => at_least_times(both.map(|(b, a)| a / b), least),
+        Check::FallsBy(least) => at_least_times(both.map(|(b, a)| b / a), least),
         Check::Unchanged(part) => {
             let holds = both.is_some_and(|(b, a)| close(a, b, part));
             (Some(holds), format!("unchanged within {}", percent(part)))
@@ -185,7 +190,7 @@ fn judge(
             Some(after.is_some_and(|after| after <= most)),
             format!("at most {most}"),
         ),
-        Check::Told => (None, String::new()),
+        Check::NotJudged => (None, String::new()),
     }
 }
 
@@ -208,15 +213,30 @@ mod tests {
             (wrong.holds, wrong.verdict.as_str()),
             (Some(false), "NOT exact")
         );
-        let ratio = figure(Check::RatioAtLeast(1.4));
-        assert_eq!(ratio.verdict, "1.50x (at least 1.4x)");
-        assert_eq!(figure(Check::Told).holds, None);
+        assert_eq!(figure(Check::FallsBy(1.4)).verdict, "1.50x (at least 1.4x)");
+        assert_eq!(figure(Check::FallsBy(1.6)).holds, Some(false));
+        assert_eq!(figure(Check::NotJudged).holds, None);
         assert_eq!(figure(Check::AtLeast(2.0)).verdict, "at least 2");
         assert_eq!(figure(Check::AtMost(1.5)).verdict, "NOT at most 1.5");
         assert_eq!(
             figure(Check::Unchanged(0.1)).verdict,
             "NOT unchanged within 10 %"
         );
+    }
+
+    #[test]
+    fn a_ratio_in_the_opposite_direction_does_not_hold() {
+        // No reference: the direction must not come from our own two values.
+        let figure = |before, after, check| {
+            let figure = Figure::new("x", "", 0).ours(before, after).check(check);
+            figure.holds
+        };
+        assert_eq!(figure(1.0, 2.0, Check::RisesBy(2.0)), Some(true));
+        assert_eq!(figure(2.0, 1.0, Check::RisesBy(2.0)), Some(false));
+        assert_eq!(figure(2.0, 1.0, Check::FallsBy(2.0)), Some(true));
+        assert_eq!(figure(1.0, 2.0, Check::FallsBy(2.0)), Some(false));
+        assert_eq!(figure(0.0, 2.0, Check::RisesBy(2.0)), Some(false));
+        assert_eq!(figure(0.0, 0.0, Check::FallsBy(2.0)), Some(false));
     }
 
     #[test]

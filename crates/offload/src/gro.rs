@@ -69,8 +69,8 @@ impl GroConfig {
 pub struct GroStats {
     /// Packets in.
     pub received: u64,
-    /// Walks over a packet's headers. A packet that plainly continues one that is held needs none:
-    /// one comparison of the two says so.
+    /// Walks over a packet's headers, on receive and at completion. A packet that continues a held
+    /// one needs none: comparing the two headers is enough.
     pub walks: u64,
     /// Packets that joined another.
     pub merged: u64,
@@ -244,8 +244,8 @@ impl Gro {
     /// The one look at a packet: where its headers are, and whether its checksum may be trusted.
     #[inline(always)]
     fn look_at(&mut self, packet: &mut Packet) -> Option<(Walk, bool)> {
-        self.stats.walks += 1;
-        let Ok(walk) = packet.walk(self.config.link, &self.config.tunnels) else {
+        let config = &self.config;
+        let Ok(walk) = packet.walk(config.link, &config.tunnels, &mut self.stats.walks) else {
             self.stats.malformed += 1;
             return None;
         };

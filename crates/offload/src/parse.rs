@@ -409,15 +409,23 @@ impl Packet {
     /// The same, looking into tunnels: the header then reaches to the end of the inner transport
     /// header.
     pub fn parse_through(&mut self, link: Link, tunnels: &Tunnels) -> Result<(), ParseError> {
-        let walk = self.walk(link, tunnels)?;
+        let walk = self.walk(link, tunnels, &mut 0)?;
         self.take_headers(&walk);
         Ok(())
     }
 
-    /// The walk alone: padding is gone afterwards, and the headers lie in one piece at the
-    /// [`front`](Self::front), but not moved out.
+    /// Finds the layers without moving the headers out: they lie in one piece at the
+    /// [`front`](Self::front) afterwards, and padding is cut off.
+    ///
+    /// Counts itself in `walks`, so that a caller cannot read headers twice unseen.
     #[inline]
-    pub(crate) fn walk(&mut self, link: Link, tunnels: &Tunnels) -> Result<Walk, ParseError> {
+    pub(crate) fn walk(
+        &mut self,
+        link: Link,
+        tunnels: &Tunnels,
+        walks: &mut u64,
+    ) -> Result<Walk, ParseError> {
+        *walks += 1;
         let total = self.len();
         let oversize = self.offload.gso_size != 0 && total > usize::from(u16::MAX);
         if let Some(walk) = plain(self.front(), total, link)

@@ -68,8 +68,9 @@ fn network(run: &Run<'_>) -> Net {
         },
         run.seed,
     );
-    // Half more than the path holds. How many ACKs are on their way after the repair, and with them
-    // the rate under the old rule, hangs on how far a flow can overshoot.
+    // 1.5 times what the path holds. The rate under the old rule depends on it: five segments leave
+    // for each ACK in flight after the repair, and the window bounds how many those are. 1, 2, 3 and
+    // 6 MB give 58, 43, 22 and 7 MB/s; the size of packets does not depend on it.
     net.sysctl(SERVER, "tcp_rmem", "4096 131072 2000000");
     net.host(CLIENT).set_legacy(Legacy {
         max_burst: run.case != AFTER,
@@ -234,24 +235,29 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         .check(Check::FromTo(stuck, 0.9 * full)),
         pair("segments per packet", "", "segments_per_packet", 2)
             .reference(5.0, 32.0)
-            .check(Check::Told),
+            .check(Check::NotJudged),
         pair("largest packet", "bytes", "largest_packet", 0).check(Check::Exactly([stuck, full])),
-        pair("rate (dlstat)", "MB/s", "rate_mb_per_second", 2)
-            .reference(55.71, 1130.0)
-            .check(Check::RatioAtLeast(10.0)),
+        pair(
+            "rate (dlstat); before: for tcp_rmem[2] of 2 MB",
+            "MB/s",
+            "rate_mb_per_second",
+            2,
+        )
+        .reference(55.71, 1130.0)
+        .check(Check::RisesBy(10.0)),
         pair("packets", "1/s", "packets_per_second", 0)
             .reference(7630.0, 24_360.0)
-            .check(Check::Told),
+            .check(Check::NotJudged),
         pair("ACKs per packet", "", "acks_per_packet", 2)
             .reference(0.94, 1.0)
-            .check(Check::Told),
-        pair("head-room, mean", "KiB", "headroom_kib", 0).check(Check::Told),
+            .check(Check::NotJudged),
+        pair("head-room, mean", "KiB", "headroom_kib", 0).check(Check::NotJudged),
         Figure::new("rate, old rule switched off live", "MB/s", 2)
             .ours(
                 cases[BEFORE].get("rate_mb_per_second"),
                 cases[CURED].get("rate_mb_per_second"),
             )
-            .check(Check::RatioAtLeast(10.0)),
+            .check(Check::RisesBy(10.0)),
     ]
 }
 

@@ -4,7 +4,7 @@ use fullsend_offload::{Link, Packet, Tunnels};
 use fullsend_units::Nanos;
 
 use super::legacy::LegacyComplete;
-use super::{EXPERIMENT, FULL, SHAPES};
+use super::{EXPERIMENT, SHAPES};
 use crate::experiment::{AFTER, Progress, Run, Scale};
 use crate::testing::quick_all;
 
@@ -33,11 +33,6 @@ fn nothing_is_walked_twice_and_it_was() {
         "{figures:?}"
     );
     assert_eq!(figures.iter().filter(|f| f.holds.is_some()).count(), 6);
-    for shape in &SHAPES {
-        let walks = cases[AFTER].get(shape.received.value);
-        // One walk for each aggregate at least, else none was read at all.
-        assert!((1.0 / FULL as f64..=1.0).contains(&walks), "{walks}");
-    }
 }
 
 #[test]
@@ -48,7 +43,7 @@ fn with_a_clock_times_are_told() {
             case,
             seed: 1,
             scale: Scale::Quick,
-            clock: Some(|| Nanos::from_nanos(NOW.fetch_add(1800, Ordering::Relaxed))),
+            clock: Some(|| Nanos::from_nanos(NOW.fetch_add(440, Ordering::Relaxed))),
             progress: &Progress::default(),
         })
     };
