@@ -56,3 +56,6 @@ impl<P: Queued> Pfifo<P> {
         self.counters.stats(config, self.queue.len() as u32)
     }
 }
+
+#[cfg(test)]
+mod tests;

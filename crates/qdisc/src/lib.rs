@@ -37,6 +37,8 @@ mod fq;
 mod packet;
 mod stats;
 mod tbf;
+#[cfg(test)]
+mod tests;
 
 use alloc::boxed::Box;
 

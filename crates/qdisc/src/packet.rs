@@ -30,3 +30,6 @@ impl Queued for Packet {
         Self::mark_ce(self)
     }
 }
+
+#[cfg(test)]
+mod tests;

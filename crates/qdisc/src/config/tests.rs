@@ -1,3 +1,4 @@
+use alloc::format;
 use alloc::string::ToString;
 
 use fullsend_units::{Nanos, Rate};
@@ -46,6 +47,47 @@ fn reads_what_tc_reads() {
         QdiscConfig::Tbf(default)
     );
     assert_eq!(default.limit, 6_250_000 + 65_536);
+}
+
+#[test]
+fn units_are_those_of_tc() {
+    let rate = |text: &str| match parse(&format!("fq maxrate {text}")) {
+        QdiscConfig::Fq(config) => config.maxrate.unwrap().0 * 8,
+        other => panic!("{other:?}"),
+    };
+    for (text, bits) in [
+        ("8bit", 8),
+        ("8kbit", 8_000),
+        ("8mbit", 8_000_000),
+        ("8gbit", 8_000_000_000),
+        ("8tbit", 8_000_000_000_000),
+        ("8kibit", 8 << 10),
+        ("8mibit", 8 << 20),
+        ("8gibit", 8 << 30),
+        ("8tibit", 8 << 40),
+        ("3kibps", 24 << 10),
+        ("8.000008mbit", 8_000_008),
+    ] {
+        assert_eq!(rate(text), bits, "{text}");
+    }
+    for too_fine in ["8.0000008mbit", "8.00000008mbit"] {
+        let error = format!("fq maxrate {too_fine}").parse::<QdiscConfig>();
+        assert!(error.is_err(), "{too_fine}");
+    }
+}
+
+#[test]
+fn sizes_are_shown_in_the_largest_unit_that_divides_them() {
+    for (limit, shown) in [
+        ("512", "512b"),
+        ("3kb", "3kb"),
+        ("1536kb", "1536kb"),
+        ("5mb", "5mb"),
+        ("2gb", "2gb"),
+    ] {
+        let text = parse(&format!("tbf rate 1mbit burst 64kb limit {limit}")).to_string();
+        assert!(text.ends_with(&format!("limit {shown}")), "{text}");
+    }
 }
 
 #[test]

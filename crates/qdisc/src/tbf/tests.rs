@@ -124,3 +124,13 @@ proptest! {
         prop_assert!((least..=allowed + largest).contains(&all), "{all} of {least}..={allowed}");
     }
 }
+
+#[test]
+fn a_queue_is_empty_until_a_packet_waits() {
+    let mut tbf = Tbf::new(TbfConfig::new(Rate(1000), 1000));
+    assert!(tbf.is_empty());
+    assert!(tbf.enqueue(Packet(100)).is_ok());
+    assert!(!tbf.is_empty());
+    assert!(tbf.dequeue(Instant::ZERO).is_some());
+    assert!(tbf.is_empty());
+}

@@ -1,0 +1,60 @@
+use fullsend_units::Instant;
+
+use crate::{Qdisc, QdiscConfig, Queued};
+
+/// A packet that uses every default of [`Queued`].
+#[derive(PartialEq, Debug)]
+struct Packet(u32);
+
+impl Queued for Packet {
+    fn wire_len(&self) -> u32 {
+        self.0
+    }
+}
+
+#[test]
+fn a_packet_has_by_default_one_segment_no_flow_no_time_and_no_mark() {
+    let mut packet = Packet(100);
+    assert_eq!((packet.segments(), packet.flow()), (1, 0));
+    assert_eq!(packet.departure(), Instant::ZERO);
+    assert!(!packet.mark_ce());
+}
+
+#[test]
+fn every_kind_takes_and_gives_packets() {
+    assert!(Qdisc::<Packet>::new(QdiscConfig::NoQueue).is_none());
+    // 1,000 bytes a second.
+    for text in [
+        "pfifo limit 2",
+        "fq limit 2",
+        "tbf rate 8kbit burst 100 limit 200",
+    ] {
+        let config: QdiscConfig = text.parse().unwrap();
+        let mut qdisc = Qdisc::new(config).unwrap();
+        let now = Instant::from_nanos(50);
+        assert!(qdisc.is_empty(), "{text}");
+        assert_eq!(qdisc.next_departure(), None, "{text}");
+        assert_eq!(qdisc.enqueue(now, Packet(100)), Ok(()), "{text}");
+        assert_eq!(qdisc.next_departure(), Some(Instant::ZERO), "{text}");
+        assert!(!qdisc.is_empty(), "{text}");
+        assert_eq!(qdisc.enqueue(now, Packet(90)), Ok(()), "{text}");
+        assert_eq!(qdisc.enqueue(now, Packet(80)), Err(Packet(80)), "{text}");
+        assert_eq!(qdisc.dequeue(now), Some(Packet(100)), "{text}");
+        let next = qdisc.next_departure().unwrap();
+        let expected = if text.starts_with("tbf") {
+            // Of a bucket of 100 bytes, which is empty, 90 are there after 90 ms.
+            Instant::from_nanos(90_000_050)
+        } else {
+            Instant::ZERO
+        };
+        assert_eq!(next, expected, "{text}");
+        assert_eq!(qdisc.dequeue(next.max(now)), Some(Packet(90)), "{text}");
+        assert!(qdisc.is_empty(), "{text}");
+        let stats = qdisc.stats();
+        assert_eq!(stats.config, config);
+        assert_eq!(
+            (stats.sent_packets, stats.sent_bytes, stats.dropped),
+            (2, 190, 1)
+        );
+    }
+}
