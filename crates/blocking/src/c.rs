@@ -20,6 +20,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use fullsend_posix::{Errno, Handle, Result};
 use libc::{sockaddr, socklen_t};
 
+pub(crate) use lent::Loans;
 pub use msg::{read, readv, recvfrom, recvmsg, sendmsg, sendto, write, writev};
 pub use ready::{epoll_ctl, epoll_wait, poll};
 pub use returned::{Returned, returned, set_errno};

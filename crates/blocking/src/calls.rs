@@ -119,13 +119,21 @@ impl Stack {
     }
 
     /// `close(2)`; who sleeps in a call on it wakes with EBADF. With `SO_LINGER` it waits so long
-    /// for what was written to be acknowledged.
+    /// for what was written to be acknowledged. What the C calls lent is copied as far as it is still
+    /// in use.
     pub fn close(&self, handle: Handle) -> Result<()> {
         let linger = self.call(|posix, _| posix.linger(handle))?;
         if let Some(span) = linger.filter(|&span| span != Nanos::ZERO) {
             self.linger(handle, span)?;
         }
-        self.call(|posix, now| posix.close(now, handle))
+        let copied = self.call(|posix, now| {
+            posix.close(now, handle)?;
+            Ok(self.lent.copy_all(handle))
+        })?;
+        if copied {
+            self.carrier.wait_for_hand();
+        }
+        Ok(())
     }
 
     fn linger(&self, handle: Handle, span: Nanos) -> Result<()> {

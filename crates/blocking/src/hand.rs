@@ -34,6 +34,10 @@ impl Outbox {
     }
 
     /// The next packet, and when it left the stack.
+    ///
+    /// A packet may refer to memory that its sender lent (`MSG_ZEROCOPY`). Whoever drops one outside
+    /// of the stack's calls calls [`Stack::turn`](crate::Stack::turn) then, so that whoever waits for
+    /// the completion wakes.
     pub fn take(&self) -> Option<(Instant, Packet)> {
         self.queue.lock().pop_front()
     }

@@ -27,6 +27,7 @@
 
 pub mod c;
 mod calls;
+mod carrier;
 mod clock;
 mod config;
 mod driver;

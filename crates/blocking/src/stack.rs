@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
@@ -14,6 +14,8 @@ use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Clock;
+use crate::c::Loans;
+use crate::carrier::Carrier;
 use crate::config::{self, Config, DeviceChoice};
 use crate::driver::{self, Kick};
 use crate::hand::{HandDevice, Outbox};
@@ -39,11 +41,12 @@ pub struct Hand {
 pub struct Stack {
     pub(crate) shared: Arc<Shared>,
     outbox: Option<Outbox>,
-    /// Carries what is in the outbox, called without any lock.
-    carrier: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    pub(crate) carrier: Carrier,
     driver: Option<JoinHandle<()>>,
     /// Memory is not lent.
     pub(crate) copies: bool,
+    /// What C lends.
+    pub(crate) lent: Loans,
 }
 
 /// What callers and the driver share.
@@ -151,9 +154,10 @@ impl Stack {
         let stack = Self {
             shared,
             outbox: None,
-            carrier: OnceLock::new(),
+            carrier: Carrier::default(),
             driver: None,
             copies: false,
+            lent: Loans::default(),
         };
         let (epoch, now) = (world_clock(), stack.shared.clock.now());
         stack.set_epoch(epoch.saturating_sub(now.since(Instant::ZERO)));
@@ -165,11 +169,11 @@ impl Stack {
         self.outbox.as_ref()
     }
 
-    /// Has `carrier` called, on the thread that made the stack send and without any lock, while
-    /// there is something in the outbox; it empties it, and gives false if another thread is at it
-    /// already. The first carrier stays.
-    pub fn on_output(&self, carrier: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.carrier.set(Box::new(carrier));
+    /// Has `output` called with each packet that leaves a stack driven by hand: on a thread that
+    /// calls the stack, by one at a time, in the order of sending, and without the stack's lock. It
+    /// may call the stack, but must not wait in a call of it. The first `output` stays.
+    pub fn on_output(&self, output: impl Fn(&Packet) + Send + Sync + 'static) {
+        self.carrier.set(Box::new(output));
     }
 
     /// Takes packets that were carried here, as they came (not parsed).
@@ -322,6 +326,8 @@ impl Stack {
                 // Packets that this call sent were answered already, over loopback.
                 continue;
             }
+            // One that meets another carrier tries again, since that may have made it ready, and
+            // sleeps then: the other one carries what was there.
             if may_carry && self.has_to_carry() {
                 drop(shard);
                 may_carry = self.carry();
@@ -331,6 +337,7 @@ impl Stack {
             let real = self.shared.clock.is_real().then_some(now);
             wait::sleep(&mut shard, on, until, real);
             now = self.shared.clock.now();
+            may_carry = true;
         }
     }
 
@@ -342,14 +349,17 @@ impl Stack {
 
     fn has_to_carry(&self) -> bool {
         let outbox = self.outbox.as_ref();
-        self.carrier.get().is_some() && outbox.is_some_and(|outbox| !outbox.is_empty())
+        outbox.is_some_and(|outbox| self.carrier.has_work(outbox))
     }
 
-    /// Lets the carrier empty the outbox, and the stack know that it is empty. False if another
-    /// thread does that.
+    /// Empties the outbox, and lets the stack fill it again, until it stays empty. Returns false if
+    /// another thread does that.
     fn carry(&self) -> bool {
-        while self.has_to_carry() {
-            if !self.carrier.get().is_some_and(|carrier| carrier()) {
+        let Some(outbox) = &self.outbox else {
+            return true;
+        };
+        while self.carrier.has_work(outbox) {
+            if !self.carrier.carry(outbox) {
                 return false;
             }
             let (mut shard, now) = self.shared.lock();

@@ -10,9 +10,11 @@
 extern crate alloc;
 
 mod chain;
+mod loan;
 mod pool;
 mod slice;
 
 pub use chain::Chain;
+pub use loan::Loan;
 pub use pool::{Pool, PoolStats};
 pub use slice::{Room, Slice};

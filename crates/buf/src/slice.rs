@@ -7,14 +7,17 @@ use core::ops::{Deref, Range};
 
 use bytes::Bytes;
 
+use crate::Loan;
 use crate::pool::Shelf;
 
 /// Where a block's bytes live.
 enum Store {
     /// Memory of a pool, or of nobody in particular.
     Owned(Box<[u8]>),
-    /// Memory that the user lent (`write_bytes`).
+    /// Memory that the application shares and does not change (`write_bytes`).
     Lent(Bytes),
+    /// Memory that its owner waits for.
+    Loan(Arc<dyn Loan>),
 }
 
 /// A piece of memory that slices share.
@@ -36,6 +39,7 @@ impl Block {
         match &self.store {
             Store::Owned(bytes) => bytes,
             Store::Lent(bytes) => bytes,
+            Store::Loan(loan) => loan.bytes(),
         }
     }
 
@@ -187,6 +191,37 @@ impl Slice {
     /// A copy of `data` in memory of its own, outside any pool.
     pub fn copied_from(data: &[u8]) -> Self {
         Self::from(Bytes::copy_from_slice(data))
+    }
+
+    /// Refers to memory on loan; the loan is dropped with the last slice of it.
+    ///
+    /// # Panics
+    /// If there are 4 GiB or more; lend them in parts.
+    pub fn lend(loan: Arc<dyn Loan>) -> Self {
+        let len = u32::try_from(loan.bytes().len()).expect("a slice is shorter than 4 GiB");
+        let block = Block {
+            store: Store::Loan(loan),
+            home: None,
+        };
+        Self {
+            block: Some(Arc::new(block)),
+            off: 0,
+            len,
+        }
+    }
+
+    /// The loan that this slice refers to.
+    pub(crate) fn loan(&self) -> Option<&dyn Loan> {
+        match &self.block.as_ref()?.store {
+            Store::Loan(loan) => Some(&**loan),
+            Store::Owned(_) | Store::Lent(_) => None,
+        }
+    }
+
+    /// Returns whether the memory is on loan.
+    #[inline]
+    pub(crate) fn is_loan(&self) -> bool {
+        self.loan().is_some()
     }
 
     /// Bytes in this slice.

@@ -160,11 +160,15 @@ int fs_ioctl(int fd, unsigned long request, int *argument);
 /* ---- Data. A stream's call that may wait goes on until all is sent; one that receives returns
  * what there is, or all that was asked for with MSG_WAITALL.
  *
- * MSG_ZEROCOPY on a stream with SO_ZEROCOPY lends the memory of a call with one piece: leave it as it
- * is until the error queue (MSG_ERRQUEUE) has told of that call. After fs_close() it may still be in
- * use, as what was written still goes out: until fs_stack_destroy() has returned and no other call
- * on the stack runs. Such a call may take less than all. Calls with several pieces copy, and the error
- * queue says so (SO_EE_CODE_ZEROCOPY_COPIED). ---- */
+ * MSG_ZEROCOPY on a stream with SO_ZEROCOPY lends the memory of a call with one piece. Leave it as it
+ * is until the error queue (MSG_ERRQUEUE) has reported that call's completion, which comes when no
+ * packet, queue or reader refers to the memory any more: not when it was acknowledged, and not when
+ * the connection was reset. fs_close() ends the loan, too: it copies what is still in use before it
+ * returns (and waits for an `output` that another thread runs; one that closes the descriptor itself
+ * has its pieces until it returns). So does fs_stack_destroy(), if no other call on the stack runs.
+ * Such a call may take less than all, and fails with ENOBUFS while the completions of 512 calls are
+ * outstanding or unread. Calls with several pieces copy, as does delivery to an address of the stack
+ * itself; the completion says so (SO_EE_CODE_ZEROCOPY_COPIED). ---- */
 
 ssize_t fs_read(int fd, void *buffer, size_t len);
 ssize_t fs_readv(int fd, const struct iovec *pieces, int count);

@@ -1,10 +1,9 @@
 //! A stack whose packets the program carries.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use fullsend_blocking::{Clock, Outbox};
+use fullsend_blocking::Clock;
+use fullsend_offload::Packet;
 use libc::iovec;
 
 /// `struct fs_callbacks`.
@@ -42,29 +41,20 @@ impl FsCallbacks {
         self.context
     }
 
-    /// Gives each packet in the outbox to the program; one thread at a time does, so that they
-    /// keep their order.
-    pub(super) fn carrier(self, outbox: Outbox) -> impl Fn() -> bool + Send + Sync + 'static {
-        let busy = Arc::new(AtomicBool::new(false));
-        move || {
-            if busy.swap(true, Ordering::AcqRel) {
-                return false;
+    /// Gives a packet to the program.
+    pub(super) fn output(self) -> impl Fn(&Packet) + Send + Sync + 'static {
+        move |packet| {
+            let pieces = packet.slices().map(|piece| iovec {
+                iov_base: piece.as_ptr().cast_mut().cast(),
+                iov_len: piece.len(),
+            });
+            let pieces: Vec<iovec> = pieces.collect();
+            if let Some(output) = self.output {
+                let (start, count) = (pieces.as_ptr(), pieces.len() as c_int);
+                // SAFETY: the program's function with the program's context; the pieces and what
+                // they point to live until it returns.
+                unsafe { output(self.context(), start, count) };
             }
-            while let Some((_, packet)) = outbox.take() {
-                let pieces = packet.slices().map(|piece| iovec {
-                    iov_base: piece.as_ptr().cast_mut().cast(),
-                    iov_len: piece.len(),
-                });
-                let pieces: Vec<iovec> = pieces.collect();
-                if let Some(output) = self.output {
-                    let (start, count) = (pieces.as_ptr(), pieces.len() as c_int);
-                    // SAFETY: the program's function with the program's context; the pieces and
-                    // what they point to live until it returns.
-                    unsafe { output(self.context(), start, count) };
-                }
-            }
-            busy.store(false, Ordering::Release);
-            true
         }
     }
 }

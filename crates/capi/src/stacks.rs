@@ -41,9 +41,7 @@ fn create(config: &Config, callbacks: Option<FsCallbacks>) -> io::Result<Arc<Sta
         return Stack::open(config).map(Arc::new);
     };
     let stack = Stack::by_hand(config, callbacks.clock(), Hand::default())?;
-    if let Some(outbox) = stack.outbox() {
-        stack.on_output(callbacks.carrier(outbox.clone()));
-    }
+    stack.on_output(callbacks.output());
     Ok(Arc::new(stack))
 }
 

@@ -72,6 +72,7 @@ impl Notice {
 #[derive(Debug)]
 pub(crate) struct ErrQueue {
     notices: VecDeque<Notice>,
+    completions: usize,
     /// Ever queued, so that those who wait see a change.
     pub(crate) count: u64,
 }
@@ -80,8 +81,14 @@ impl ErrQueue {
     pub(crate) const fn new() -> Self {
         Self {
             notices: VecDeque::new(),
+            completions: 0,
             count: 0,
         }
+    }
+
+    /// Completions that wait, after joining.
+    pub(crate) fn completions(&self) -> usize {
+        self.completions
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -107,8 +114,10 @@ impl ErrQueue {
             *last = end;
             return;
         }
-        let must = matches!(notice, Notice::Zerocopy { .. });
-        if must || self.notices.len() < MAX {
+        // Completions are bounded by the calls that may be outstanding, times are not.
+        let completes = matches!(notice, Notice::Zerocopy { .. });
+        self.completions += usize::from(completes);
+        if completes || self.notices.len() < MAX {
             self.notices.push_back(notice);
         }
     }
@@ -122,6 +131,7 @@ impl ErrQueue {
         control: &mut [u8],
     ) -> Result<Received> {
         let notice = self.notices.pop_front().ok_or(Errno::EAGAIN)?;
+        self.completions -= usize::from(matches!(notice, Notice::Zerocopy { .. }));
         let mut out = Writer::new(control);
         if let Notice::Stamp { at, .. } = notice {
             stamps.tell_sent(clock, at, &mut out);

@@ -59,10 +59,17 @@ impl Posix {
         self.arm_if_blocked(handle, result)
     }
 
-    /// Sends memory that the caller lends, without copying it; how many bytes were taken, from the
-    /// front. With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the error queue tells when the memory is no
-    /// longer used; without, its owner is dropped then. On a stream; flags beside `MSG_MORE` and
-    /// `MSG_ZEROCOPY` have no effect.
+    /// Sends memory that the caller lends, without copying it, and returns how many bytes were taken,
+    /// from the front.
+    ///
+    /// The owner of the memory is dropped with the last packet, queue or reader that refers to it.
+    /// With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the error queue reports that after it has happened; what
+    /// this host delivers to itself is copied, and reported as such (`SO_EE_CODE_ZEROCOPY_COPIED`).
+    /// On a stream; flags beside `MSG_MORE` and `MSG_ZEROCOPY` have no effect.
+    ///
+    /// # Errors
+    /// ENOBUFS when the completions of too many calls are outstanding or wait to be read, EOPNOTSUPP
+    /// on a datagram socket, and those of [`sendmsg`](Self::sendmsg).
     pub fn send_lent(
         &mut self,
         now: Instant,
@@ -71,7 +78,10 @@ impl Posix {
         flags: i32,
     ) -> Result<usize> {
         let result = match &mut self.files.get_mut(handle)?.kind {
-            Kind::Stream(stream) => stream.send_lent(&mut self.host, now, data, flags),
+            Kind::Stream(stream) => {
+                let wake = (&self.wakes, handle);
+                stream.send_lent(&mut self.host, now, (data, flags), wake)
+            }
             Kind::Datagram(_) => Err(Errno::EOPNOTSUPP),
             _ => Err(Errno::ENOTSOCK),
         };

@@ -23,7 +23,7 @@ pub struct Posix {
     pub(crate) bindings: Bindings,
     /// The world's time at the host's zero.
     pub(crate) epoch: Nanos,
-    wakes: Arc<WakeQueue>,
+    pub(crate) wakes: Arc<WakeQueue>,
     /// Handles whose readiness may have changed since somebody asked.
     ready: Vec<Handle>,
     /// Scratch.

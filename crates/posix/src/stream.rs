@@ -4,12 +4,12 @@ mod connect;
 mod events;
 mod io;
 mod listen;
+mod loans;
 mod notices;
 mod options;
 
 pub(crate) use connect::may_fastopen;
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -22,6 +22,7 @@ use crate::errno::{Errno, Result};
 use crate::errqueue::ErrQueue;
 use crate::sockopt::Common;
 use crate::wake::Wakers;
+use loans::Loans;
 
 /// `socket.state`: how far `connect` has come, from the caller's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +85,7 @@ pub(crate) struct Stream {
     pub(crate) key_base: u64,
     /// Calls with `MSG_ZEROCOPY` so far.
     zerocopies: u32,
-    /// Those whose memory is still lent: where their bytes end, and their number.
-    lent: VecDeque<(u64, u32)>,
+    loans: Loans,
     /// As those who wait were last told.
     told: Option<Told>,
 }
@@ -123,7 +123,7 @@ impl Stream {
             noticed: 0,
             key_base: 0,
             zerocopies: 0,
-            lent: VecDeque::new(),
+            loans: Loans::new(),
             told: None,
         }
     }

@@ -25,6 +25,11 @@ pub(crate) enum Key {
 pub(crate) struct WakeQueue(Mutex<Vec<(Handle, Key)>>);
 
 impl WakeQueue {
+    /// Queues a wake of `handle`, from any thread.
+    pub(crate) fn push(&self, handle: Handle, key: Key) {
+        self.0.lock().push((handle, key));
+    }
+
     /// Moves all to `out`.
     pub(crate) fn drain(&self, out: &mut Vec<(Handle, Key)>) {
         out.append(&mut self.0.lock());
@@ -43,7 +48,7 @@ impl Wake for Target {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.queue.0.lock().push((self.handle, self.key));
+        self.queue.push(self.handle, self.key);
     }
 }
 

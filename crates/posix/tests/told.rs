@@ -1,6 +1,5 @@
 //! What sockets tell beside their bytes: readiness, times, completions, how much is left.
 
-use fullsend_buf::Slice;
 use fullsend_offload::{Caps, Link};
 use fullsend_posix::abi::*;
 use fullsend_posix::{EpollEvent, Errno, Handle, Posix, SockAddr};
@@ -142,47 +141,6 @@ fn names_that_nobody_takes_do_not_pile_up() {
         net.posix.close(net.now, fd).unwrap();
     }
     assert!(net.ready().len() < 5_000);
-}
-
-#[test]
-fn lent_memory_comes_back_when_it_is_acknowledged() {
-    let mut net = Net::new();
-    net.set(net.client, SOL_SOCKET, SO_ZEROCOPY, 1);
-    let now = net.now;
-    for data in [&b"first"[..], b"second"] {
-        let data = Slice::copied_from(data);
-        let len = data.len();
-        let sent = net.posix.send_lent(now, net.client, data, MSG_ZEROCOPY);
-        assert_eq!(sent, Ok(len));
-    }
-    assert_eq!(net.recv(net.client, 0, MSG_ERRQUEUE), Err(Errno::EAGAIN));
-    assert_eq!(net.posix.poll_events(net.client), Ok(0x104));
-    net.ready();
-    net.run(Nanos::from_millis(100));
-    assert_eq!(net.ready(), [net.client]);
-    assert_eq!(net.posix.poll_events(net.client), Ok(0x10c));
-    let (len, control) = net.recv(net.client, 0, MSG_ERRQUEUE).unwrap();
-    assert_eq!((len, control.len()), (0, 1));
-    assert_eq!((control[0].0, control[0].1), (IPPROTO_IP, IP_RECVERR));
-    let error = extended(&control[0].2);
-    assert_eq!(error, (SO_EE_ORIGIN_ZEROCOPY, 0, 0, 1));
-    assert_eq!(net.posix.poll_events(net.client), Ok(0x104));
-    assert_eq!(net.recv(net.server, 100, 0).unwrap().0, 11);
-}
-
-#[test]
-fn lent_memory_comes_back_when_the_connection_ends() {
-    let mut net = Net::new();
-    net.set(net.client, SOL_SOCKET, SO_ZEROCOPY, 1);
-    let now = net.now;
-    let data = Slice::copied_from(b"never acknowledged");
-    let sent = net.posix.send_lent(now, net.client, data, MSG_ZEROCOPY);
-    assert_eq!(sent, Ok(18));
-    net.posix
-        .connect(now, net.client, SockAddr::Unspec)
-        .unwrap();
-    let (_, control) = net.recv(net.client, 0, MSG_ERRQUEUE).unwrap();
-    assert_eq!(extended(&control[0].2), (SO_EE_ORIGIN_ZEROCOPY, 0, 0, 0));
 }
 
 #[test]

@@ -271,6 +271,10 @@ impl Host {
             }
             for mut packet in batch.drain(..) {
                 self.complete(now, packet.tx);
+                // The reader may take its time; who lent the memory must not have to wait for it.
+                if packet.payload.has_loans() {
+                    packet.payload.copy_loans(&self.env.pool);
+                }
                 self.ip_input(now, LOOPBACK, &mut packet);
             }
         }

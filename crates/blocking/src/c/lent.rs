@@ -1,18 +1,25 @@
-//! `MSG_ZEROCOPY`: memory that C lends until the error queue tells that it is free again.
+//! `MSG_ZEROCOPY`: memory that C lends until the error queue reports its completion or the socket is
+//! closed.
 
+use std::collections::BTreeMap;
 use std::slice;
+use std::sync::{Arc, OnceLock, Weak};
 
-use bytes::Bytes;
-use fullsend_buf::Slice;
+use fullsend_buf::{Loan, Slice};
 use fullsend_posix::{Handle, Result};
 use libc::{MSG_ZEROCOPY, SO_ZEROCOPY, SOL_SOCKET, c_int};
+use parking_lot::Mutex;
 
 use crate::stack::Stack;
 
-/// C's memory, for as long as the stack has use for it.
+/// Loans of one socket that are noted before those that were returned are forgotten.
+const NOTED: usize = 16;
+
+/// C's memory, or from the close of its socket on a copy.
 struct Lent {
     start: *const u8,
     len: usize,
+    copy: OnceLock<Box<[u8]>>,
 }
 
 // SAFETY: reading bytes that nobody changes is the same on every thread.
@@ -20,14 +27,53 @@ unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
 
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: whoever made it vouches for the memory until it is dropped.
-        unsafe { slice::from_raw_parts(self.start, self.len) }
+impl Loan for Lent {
+    fn bytes(&self) -> &[u8] {
+        match self.copy.get() {
+            Some(copy) => copy,
+            // SAFETY: the caller of `send` vouches for the memory until it was told that the loan
+            // was dropped, or the socket was closed, which sets the copy.
+            None => unsafe { slice::from_raw_parts(self.start, self.len) },
+        }
+    }
+
+    fn on_copied(&self) {}
+}
+
+/// The loans of each socket that may not have been returned.
+#[derive(Default)]
+pub(crate) struct Loans(Mutex<BTreeMap<Handle, Vec<Weak<Lent>>>>);
+
+impl Loans {
+    fn note(&self, handle: Handle, lent: &Arc<Lent>) {
+        let mut all = self.0.lock();
+        let loans = all.entry(handle).or_default();
+        if loans.len() >= NOTED && loans.len() == loans.capacity() {
+            loans.retain(|loan| loan.strong_count() > 0);
+            loans.reserve(loans.len().max(NOTED));
+        }
+        loans.push(Arc::downgrade(lent));
+    }
+
+    /// Copies what a socket still has on loan, so that its memory is C's again, and returns whether
+    /// there was any.
+    ///
+    /// To be called under the stack's lock. All who read packets hold it, but for the carrier of a
+    /// stack that is driven by hand: wait for the packet in its hand then.
+    pub(crate) fn copy_all(&self, handle: Handle) -> bool {
+        let loans = self.0.lock().remove(&handle).unwrap_or_default();
+        let mut copied = false;
+        for lent in loans.into_iter().filter_map(|loan| loan.upgrade()) {
+            let copy = lent.bytes().into();
+            // Only the close of its socket, of which there is one, sets it.
+            let _ = lent.copy.set(copy);
+            copied = true;
+        }
+        copied
     }
 }
 
-/// This call lends its one piece of memory: the socket has `SO_ZEROCOPY`.
+/// Returns whether this call lends its one piece of memory: the socket has `SO_ZEROCOPY`.
 pub(super) fn lends(stack: &Stack, handle: Handle, pieces: &[&[u8]], flags: c_int) -> bool {
     if stack.copies || flags & MSG_ZEROCOPY == 0 || pieces.len() != 1 || pieces[0].is_empty() {
         return false;
@@ -40,17 +86,19 @@ pub(super) fn lends(stack: &Stack, handle: Handle, pieces: &[&[u8]], flags: c_in
 /// Sends without a copy.
 ///
 /// # Safety
-/// The bytes do not change and are not freed until the error queue has told so, or the stack is
-/// gone.
+/// The bytes do not change and are not freed until the error queue has reported the call's
+/// completion, the socket was closed, or the stack is gone.
 pub(super) unsafe fn send(
     stack: &Stack,
     handle: Handle,
     piece: &[u8],
     flags: c_int,
 ) -> Result<usize> {
-    let lent = Lent {
+    let lent = Arc::new(Lent {
         start: piece.as_ptr(),
         len: piece.len(),
-    };
-    stack.send_lent(handle, &Slice::from(Bytes::from_owner(lent)), flags)
+        copy: OnceLock::new(),
+    });
+    stack.lent.note(handle, &lent);
+    stack.send_lent(handle, &Slice::lend(lent), flags)
 }

@@ -2,12 +2,13 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 
 use fullsend_blocking::abi::{AF_INET, SOCK_STREAM};
 use fullsend_blocking::{Clock, Config, Hand, Handle, SockAddr, Stack};
+use fullsend_buf::Slice;
+use fullsend_offload::Packet;
 
 pub(crate) fn addr(text: &str) -> SockAddr {
     text.parse::<std::net::SocketAddr>().unwrap().into()
@@ -20,23 +21,13 @@ pub(crate) fn stack(settings: &str, clock: &Clock) -> Arc<Stack> {
 
 /// Carries what `from` sends to `to`, on the threads that make it send.
 fn join(from: &Arc<Stack>, to: &Arc<Stack>) {
-    let outbox = from.outbox().unwrap().clone();
     let to: Weak<Stack> = Arc::downgrade(to);
-    let busy = AtomicBool::new(false);
-    from.on_output(move || {
-        if busy.swap(true, Ordering::AcqRel) {
-            return false;
+    from.on_output(move |packet| {
+        if let Some(to) = to.upgrade() {
+            to.input(&mut vec![Packet::from_frame(Slice::copied_from(
+                &packet.to_bytes(),
+            ))]);
         }
-        while let Some((_, packet)) = outbox.take() {
-            if let Some(to) = to.upgrade() {
-                let frame = fullsend_offload::Packet::from_frame(fullsend_buf::Slice::copied_from(
-                    &packet.to_bytes(),
-                ));
-                to.input(&mut vec![frame]);
-            }
-        }
-        busy.store(false, Ordering::Release);
-        true
     });
 }
 

@@ -293,6 +293,20 @@ static void a_connection_opened_by_the_first_write(void) {
     }
 }
 
+/* A completion of MSG_ZEROCOPY; its ee_code. */
+static int completion(int fd) {
+    struct pollfd file = {.fd = fd};
+    CHECK(fs_poll(&file, 1, 10000) == 1 && (file.revents & POLLERR));
+    char control[128];
+    struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+    CHECK(fs_recvmsg(fd, &message, MSG_ERRQUEUE) == 0);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    CHECK(head != NULL);
+    struct sock_extended_err *report = (struct sock_extended_err *)CMSG_DATA(head);
+    CHECK(report->ee_origin == SO_EE_ORIGIN_ZEROCOPY);
+    return report->ee_code;
+}
+
 static void lent_memory(void) {
     int client, server, one = 1;
     connected(&client, &server);
@@ -303,18 +317,55 @@ static void lent_memory(void) {
     CHECK(n > 0);
     CHECK(fs_recv(server, got, (size_t)n, MSG_WAITALL) == n);
     CHECK(memcmp(lent, got, (size_t)n) == 0);
-    struct pollfd file = {.fd = client};
-    CHECK(fs_poll(&file, 1, 10000) == 1 && (file.revents & POLLERR));
-    char control[128];
-    struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
-    CHECK(fs_recvmsg(client, &message, MSG_ERRQUEUE) == 0);
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    CHECK(head != NULL);
-    struct sock_extended_err *report = (struct sock_extended_err *)CMSG_DATA(head);
-    CHECK(report->ee_origin == SO_EE_ORIGIN_ZEROCOPY && report->ee_info == 0);
-    CHECK((report->ee_code & SO_EE_CODE_ZEROCOPY_COPIED) == 0);
+    CHECK(completion(client) == 0);
     memset(lent, 'y', sizeof lent);
     fs_close(client);
+    fs_close(server);
+}
+
+/* What is written to memory that was given back must not reach anybody. */
+static void lent_memory_over_loopback(void) {
+    struct sockaddr_in own = address("10.0.0.1", 81);
+    int one = 1, listening = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
+    CHECK(fs_bind(listening, (struct sockaddr *)&own, sizeof own) == 0);
+    CHECK(fs_listen(listening, 1) == 0);
+    int client = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
+    CHECK(fs_connect(client, (struct sockaddr *)&own, sizeof own) == 0);
+    int server = fs_accept(listening, NULL, NULL);
+    CHECK(fs_setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+    static char got[60000];
+    char *lent = malloc(sizeof got);
+    memset(lent, 'z', sizeof got);
+    ssize_t n = fs_send(client, lent, sizeof got, MSG_ZEROCOPY);
+    CHECK(n > 0);
+    CHECK(completion(client) == SO_EE_CODE_ZEROCOPY_COPIED);
+    memset(lent, 'y', sizeof got);
+    CHECK(fs_recv(server, got, (size_t)n, MSG_WAITALL) == n);
+    for (ssize_t i = 0; i < n; i++) CHECK(got[i] == 'z');
+    free(lent);
+    fs_close(client);
+    fs_close(server);
+    fs_close(listening);
+}
+
+/* fs_close() ends a loan, although what was written still goes out. */
+static void lent_memory_of_a_closed_socket(void) {
+    int client, server, one = 1, small = 1;
+    connected(&client, &server);
+    CHECK(fs_setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+    CHECK(fs_setsockopt(server, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
+    static char got[200000];
+    char *lent = malloc(sizeof got);
+    memset(lent, 'z', sizeof got);
+    /* More than the receiver takes without reading. */
+    ssize_t n, all = 0;
+    while ((n = fs_send(client, lent, 20000, MSG_ZEROCOPY | MSG_DONTWAIT)) > 0) all += n;
+    CHECK(errno == EAGAIN && all <= (ssize_t)sizeof got);
+    CHECK(fs_close(client) == 0);
+    memset(lent, 'y', sizeof got);
+    free(lent);
+    CHECK(fs_recv(server, got, (size_t)all, MSG_WAITALL) == all);
+    for (ssize_t i = 0; i < all; i++) CHECK(got[i] == 'z');
     fs_close(server);
 }
 
@@ -384,6 +435,8 @@ int main(void) {
     flags_and_queues();
     a_connection_opened_by_the_first_write();
     lent_memory();
+    lent_memory_over_loopback();
+    lent_memory_of_a_closed_socket();
     datagrams();
     the_end();
     puts("done");

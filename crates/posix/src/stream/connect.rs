@@ -138,7 +138,7 @@ impl Stream {
             Core::Listener(id) => host.close_listener(now, id),
             Core::None => {}
         }
-        self.release_lent(u64::MAX);
+        self.take_returned();
         self.phase = Phase::Unconnected;
         self.shut = Shut::default();
         // A port that the user did not choose goes.

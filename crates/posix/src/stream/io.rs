@@ -1,12 +1,13 @@
 //! `sendmsg` and `recvmsg` on a stream.
 
+use alloc::sync::Arc;
+
 use fullsend_buf::{Chain, Slice};
 use fullsend_stack::{Host, StackError, TcpId};
-use fullsend_tcp::{State, TcpError, TxStage, TxStages, WriteFlags};
+use fullsend_tcp::{State, TcpError, TxStages, WriteFlags};
 use fullsend_units::Instant;
 
 use super::{Core, Phase, Stream, may_fastopen};
-use crate::Received;
 use crate::abi::{
     IPPROTO_TCP, MSG_EOR, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_MORE, MSG_OOB, MSG_PEEK, MSG_TRUNC,
     MSG_ZEROCOPY, TCP_CM_INQ,
@@ -15,6 +16,8 @@ use crate::addr::SockAddr;
 use crate::cmsg::{Writer, messages};
 use crate::errno::{Errno, Result};
 use crate::stamps::{Clock, asked_for};
+use crate::wake::WakeQueue;
+use crate::{Handle, Received};
 
 /// The stack's answer, `None` for "not now".
 fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T>> {
@@ -22,6 +25,18 @@ fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T
         Ok(value) => Ok(Some(value)),
         Err(StackError::Tcp(TcpError::WouldBlock)) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Queues lent memory, as much as there is room for, and returns how much that was.
+fn write_lent(host: &mut Host, now: Instant, id: TcpId, data: Slice, more: bool) -> Result<usize> {
+    let len = data.len();
+    match host.tcp_write_slice_with(now, id, data, more) {
+        Ok(()) => Ok(len),
+        Err((StackError::Tcp(TcpError::WouldBlock), left)) if left.len() < len => {
+            Ok(len - left.len())
+        }
+        Err((error, _)) => Err(error.into()),
     }
 }
 
@@ -48,9 +63,13 @@ impl Stream {
             own = Some(asked_for(&message?)?);
         }
         let id = self.sendable(host)?;
+        let completes = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
+        if completes {
+            self.may_lend()?;
+        }
         let written = self.write_all(host, now, id, data, flags)?;
         watch_written(host, id, self.common.stamps.stages(own));
-        if flags & MSG_ZEROCOPY != 0 && self.common.zerocopy && written > 0 {
+        if completes && written > 0 {
             self.note_copied();
         }
         Ok(written)
@@ -161,38 +180,33 @@ impl Stream {
         }
     }
 
-    /// Takes bytes of the user's own memory; how many. With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the
-    /// error queue tells when the memory is free.
+    /// Sends memory that the caller lends, and returns how many bytes of it were taken. With
+    /// `MSG_ZEROCOPY` and `SO_ZEROCOPY` the error queue reports when the memory is no longer used;
+    /// `wake` then says that it does.
     pub(crate) fn send_lent(
         &mut self,
         host: &mut Host,
         now: Instant,
-        data: Slice,
-        flags: i32,
+        (data, flags): (Slice, i32),
+        wake: (&Arc<WakeQueue>, Handle),
     ) -> Result<usize> {
         let id = self.sendable(host)?;
-        let told = flags & MSG_ZEROCOPY != 0 && self.common.zerocopy;
-        if told {
-            self.may_lend()?;
-        }
-        let len = data.len();
         let more = flags & MSG_MORE != 0;
-        let taken = match host.tcp_write_slice_with(now, id, data, more) {
-            Ok(()) => len,
-            Err((StackError::Tcp(TcpError::WouldBlock), left)) => len - left.len(),
-            Err((error, _)) => return Err(error.into()),
-        };
-        if taken == 0 && len > 0 {
-            return Err(Errno::EAGAIN);
+        if flags & MSG_ZEROCOPY == 0 || !self.common.zerocopy {
+            let taken = write_lent(host, now, id, data, more)?;
+            watch_written(host, id, self.common.stamps.stages(None));
+            return Ok(taken);
         }
-        let mut stages = self.common.stamps.stages(None);
-        if told && taken > 0 {
-            stages = stages.with(TxStage::Released);
-            let end = Self::written(host, id);
-            self.note_lent(end);
+        self.may_lend()?;
+        let call = self.lend(data, wake);
+        let taken = write_lent(host, now, id, Slice::lend(call.clone()), more);
+        if matches!(taken, Ok(1..)) {
+            self.note_lent();
+            watch_written(host, id, self.common.stamps.stages(None));
+        } else {
+            call.void();
         }
-        watch_written(host, id, stages);
-        Ok(taken)
+        taken
     }
 
     pub(crate) fn receive(

@@ -1,17 +1,23 @@
 //! What became of bytes that the user asked to be told of: from the connection to the error
 //! queue.
 
+use alloc::sync::Arc;
+
+use fullsend_buf::Slice;
 use fullsend_stack::{Host, TcpId};
 use fullsend_tcp::{TxEvent, TxStage};
 
+use super::loans::LentCall;
 use super::{Core, Stream};
-use crate::Received;
 use crate::abi::{SCM_TSTAMP_ACK, SCM_TSTAMP_SCHED, SCM_TSTAMP_SND};
 use crate::errno::{Errno, Result};
 use crate::errqueue::Notice;
 use crate::stamps::Clock;
+use crate::wake::WakeQueue;
+use crate::{Handle, Received};
 
-/// Most calls whose memory is lent at a time; the connection has to keep count of each.
+/// Most calls whose memory is lent, or whose completion waits in the error queue, at a time (Linux
+/// bounds them by `optmem_max`).
 const MAX_LENT: usize = 512;
 
 impl Stream {
@@ -21,7 +27,7 @@ impl Stream {
             Core::Connection(id) => host.tcp_has_tx_event(id).unwrap_or(false),
             _ => false,
         };
-        more || !self.errors.is_empty()
+        more || self.loans.has_returned() || !self.errors.is_empty()
     }
 
     /// The call under way put something into the error queue.
@@ -34,13 +40,20 @@ impl Stream {
         !self.errors.is_empty()
     }
 
-    /// Moves what the connection tells into the error queue.
+    /// Moves the connection's events and the loans that were returned into the error queue.
     pub(super) fn take_notices(&mut self, host: &mut Host) {
-        let Core::Connection(id) = self.core else {
-            return;
-        };
-        while let Ok(Some(event)) = host.tcp_take_tx_event(id) {
-            self.take_notice(event);
+        if let Core::Connection(id) = self.core {
+            while let Ok(Some(event)) = host.tcp_take_tx_event(id) {
+                self.take_notice(event);
+            }
+        }
+        self.take_returned();
+    }
+
+    /// Queues the completions of the loans that were returned.
+    pub(super) fn take_returned(&mut self) {
+        for (number, copied) in self.loans.take() {
+            self.complete_zerocopy(number, copied);
         }
     }
 
@@ -49,22 +62,10 @@ impl Stream {
             TxStage::Scheduled => SCM_TSTAMP_SCHED,
             TxStage::Sent => SCM_TSTAMP_SND,
             TxStage::Acked => SCM_TSTAMP_ACK,
-            TxStage::Released => return self.release_lent(end),
         };
         // The key is the number of the last byte, from nought.
         let key = end.wrapping_sub(self.key_base).wrapping_sub(1) as u32;
         self.errors.push(Notice::Stamp { stage, key, at });
-    }
-
-    /// The memory of calls up to `end` is the user's again.
-    pub(super) fn release_lent(&mut self, end: u64) {
-        while let Some(&(lent, number)) = self.lent.front() {
-            if lent > end {
-                return;
-            }
-            self.lent.pop_front();
-            self.complete_zerocopy(number, false);
-        }
     }
 
     fn complete_zerocopy(&mut self, number: u32, copied: bool) {
@@ -87,19 +88,25 @@ impl Stream {
         number
     }
 
-    /// ENOBUFS when no more can be lent before something comes back.
-    pub(super) fn may_lend(&self) -> Result<()> {
-        if self.lent.len() < MAX_LENT {
+    /// Returns ENOBUFS when no further call may lend before a completion was read.
+    pub(super) fn may_lend(&mut self) -> Result<()> {
+        self.take_returned();
+        if self.loans.outstanding() + self.errors.completions() < MAX_LENT {
             Ok(())
         } else {
             Err(Errno::ENOBUFS)
         }
     }
 
-    /// A call that lent memory, up to the stream's byte `end`.
-    pub(super) fn note_lent(&mut self, end: u64) {
-        let number = self.next_zerocopy();
-        self.lent.push_back((end, number));
+    /// Wraps the memory of the next call that lends.
+    pub(super) fn lend(&mut self, data: Slice, wake: (&Arc<WakeQueue>, Handle)) -> Arc<LentCall> {
+        self.loans.begin(data, self.zerocopies, wake)
+    }
+
+    /// The call took at least a part of what it lent.
+    pub(super) fn note_lent(&mut self) {
+        self.next_zerocopy();
+        self.loans.commit();
     }
 
     /// Where the bytes written so far end.

@@ -1,5 +1,4 @@
-//! What became of bytes that a user watches (`SO_TIMESTAMPING`, `MSG_ZEROCOPY`), and when bytes
-//! arrived.
+//! What became of bytes that a user watches (`SO_TIMESTAMPING`), and when bytes arrived.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -24,9 +23,6 @@ pub enum TxStage {
     Sent = 1,
     /// The peer acknowledged it and all before it (`SCM_TSTAMP_ACK`).
     Acked = 2,
-    /// Its memory is the user's again, because it was acknowledged or never will be
-    /// (`MSG_ZEROCOPY`'s completion).
-    Released = 3,
 }
 
 /// A set of stages.
@@ -60,7 +56,7 @@ pub struct TxEvent {
     pub end: u64,
     /// What happened.
     pub stage: TxStage,
-    /// When; `Instant::ZERO` for what was released without having been acknowledged.
+    /// When.
     pub at: Instant,
 }
 
@@ -122,7 +118,7 @@ impl TxWatches {
         let mut told = false;
         while self.watched.front().is_some_and(|w| w.end <= to) {
             // What was acknowledged has been sent, whatever the device said.
-            for stage in [TxStage::Sent, TxStage::Acked, TxStage::Released] {
+            for stage in [TxStage::Sent, TxStage::Acked] {
                 told |= self.tell(0, stage, at);
             }
             self.watched.pop_front();
@@ -130,13 +126,8 @@ impl TxWatches {
         told
     }
 
-    fn on_end(&mut self) -> bool {
-        let mut told = false;
-        for i in 0..self.watched.len() {
-            told |= self.tell(i, TxStage::Released, Instant::ZERO);
-        }
+    fn on_end(&mut self) {
         self.watched.clear();
-        told
     }
 }
 
@@ -225,7 +216,7 @@ impl Connection {
     /// Nothing more will be acknowledged.
     pub(crate) fn watch_end(&mut self) {
         if let Some(tx) = tx_of(&mut self.extras) {
-            self.user.wakes.read |= tx.on_end();
+            tx.on_end();
         }
     }
 

@@ -1,0 +1,120 @@
+//! Memory that an owner lends and wants back.
+
+use crate::{Chain, Pool, Slice};
+
+/// Memory that its owner lends for as long as a [`Slice`] refers to it ([`Slice::lend`]).
+///
+/// The last slice that goes drops its handle on the loan, on whatever thread that happens: a queue,
+/// a device and a reader on the same host all hold slices, so a loan that was dropped is a loan that
+/// nothing reads any more. A reference count at any one place, such as the acknowledged part of a
+/// stream, says nothing of the others.
+pub trait Loan: Send + Sync {
+    /// Returns the memory: the same length at every call.
+    fn bytes(&self) -> &[u8];
+
+    /// Reports that a receiver on this host got a copy of a part in place of a reference.
+    fn on_copied(&self);
+}
+
+impl Chain {
+    /// Returns whether a piece of the chain is on loan.
+    #[inline]
+    pub fn has_loans(&self) -> bool {
+        self.slices().iter().any(Slice::is_loan)
+    }
+
+    /// Replaces lent memory with copies from `pool`, so that a receiver that takes its time does not
+    /// keep the lender waiting.
+    pub fn copy_loans(&mut self, pool: &Pool) {
+        let mut owned = Self::new();
+        for slice in core::mem::take(self) {
+            let Some(loan) = slice.loan() else {
+                owned.push(slice);
+                continue;
+            };
+            let mut data = &slice[..];
+            while !data.is_empty() {
+                let mut room = pool.room(data.len());
+                data = &data[room.extend(data)..];
+                owned.push(room.freeze());
+            }
+            loan.on_copied();
+        }
+        *self = owned;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::vec;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::Loan;
+    use crate::{Chain, Pool, Slice};
+
+    #[derive(Default)]
+    struct Seen {
+        returned: AtomicUsize,
+        copied: AtomicUsize,
+    }
+
+    struct Lent(vec::Vec<u8>, Arc<Seen>);
+
+    impl Loan for Lent {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
+        fn on_copied(&self) {
+            self.1.copied.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Drop for Lent {
+        fn drop(&mut self) {
+            self.1.returned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn lend(len: usize) -> (Slice, Arc<Seen>) {
+        let seen = Arc::<Seen>::default();
+        let data = (0..len).map(|i| (i % 251) as u8).collect();
+        (Slice::lend(Arc::new(Lent(data, seen.clone()))), seen)
+    }
+
+    fn counts(seen: &Seen) -> (usize, usize) {
+        let of = |n: &AtomicUsize| n.load(Ordering::Relaxed);
+        (of(&seen.returned), of(&seen.copied))
+    }
+
+    #[test]
+    fn a_loan_returns_with_the_last_reference() {
+        let (mut whole, seen) = lend(1000);
+        let head = whole.split_to(10);
+        let bytes = whole.slice(5..20).into_bytes();
+        drop(whole);
+        drop(head);
+        assert_eq!(counts(&seen), (0, 0));
+        assert_eq!(bytes[0], 15);
+        drop(bytes);
+        assert_eq!(counts(&seen), (1, 0));
+    }
+
+    #[test]
+    fn copying_a_chain_returns_its_loans_and_leaves_other_memory_alone() {
+        let pool = Pool::new(1 << 20);
+        let (lent, seen) = lend(300_000);
+        let own = Slice::copied_from(b"own");
+        let memory = own.as_ptr();
+        let mut chain: Chain = [own, lent.slice(1..300_000)].into_iter().collect();
+        assert!(chain.has_loans());
+        let expected = chain.clone();
+        chain.copy_loans(&pool);
+        assert!(!chain.has_loans());
+        assert_eq!(chain, expected);
+        assert_eq!(chain.slices()[0].as_ptr(), memory);
+        drop((expected, lent));
+        assert_eq!(counts(&seen), (1, 1));
+    }
+}
