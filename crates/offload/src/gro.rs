@@ -283,7 +283,9 @@ impl Gro {
         guess: Option<Absent>,
     ) -> bool {
         let header = &packet.front()[..walk.header_len];
-        let (layers, flush) = (packet.layers, walk.padded);
+        // Link-layer padding is cut off by now and not part of the packet. What UDP's length leaves
+        // out is: cutting a super-segment would not write it again.
+        let (layers, flush) = (packet.layers, walk.surplus);
         let found = self.look_up(kept, header, &layers, guess);
         let transport = usize::from(layers.transport);
         match Shape::of(&layers, header.len()) {

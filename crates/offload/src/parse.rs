@@ -30,8 +30,10 @@ pub(crate) struct Walk {
     pub(crate) header_len: usize,
     /// Where the payload ends; link-layer padding follows if the frame is longer.
     pub(crate) end: usize,
-    /// There was something behind the end.
+    /// Bytes follow `end` in the frame.
     pub(crate) padded: bool,
+    /// Some of them lie inside the IP packet, behind the datagram that UDP's length field ends.
+    pub(crate) surplus: bool,
     /// There are headers that differ from packet to packet, or that were not looked into.
     pub(crate) opaque: bool,
 }
@@ -78,8 +80,10 @@ fn walk(
         IPV6 => ipv6(bytes, total, oversize, &mut walk)?,
         _ => return Ok(walk),
     }
+    let ip_end = walk.end;
     transport(bytes, &mut walk)?;
     walk.padded = walk.end != total;
+    walk.surplus = walk.end != ip_end;
     if walk.layers.protocol != TCP && *tunnels != Tunnels::NONE && !walk.layers.fragment {
         look_inside(bytes, total, tunnels, oversize, &mut walk)?;
     }
@@ -132,6 +136,7 @@ impl Walk {
             header_len: network,
             end: total,
             padded: false,
+            surplus: false,
             opaque: false,
         }
     }

@@ -1,4 +1,7 @@
+use fullsend_buf::Slice;
+
 use super::*;
+use crate::Packet;
 use crate::gro::follow::Layout;
 
 #[test]
@@ -70,12 +73,12 @@ fn one_packet_alone_goes_on_unchanged() {
 #[test]
 fn a_packet_alone_may_be_bad_too() {
     let mut gro = engine();
-    let mut short = Packet::from_frame(fullsend_buf::Slice::copied_from(&[0x45; 10]));
+    let mut short = Packet::from_frame(Slice::copied_from(&[0x45; 10]));
     assert!(!gro.receive_alone(&mut short));
     assert_eq!(gro.stats().malformed, 1);
     let mut frame = both()[0].frame();
     *frame.last_mut().unwrap() ^= 1;
-    let mut wrong = Packet::from_frame(fullsend_buf::Slice::copied_from(&frame));
+    let mut wrong = Packet::from_frame(Slice::copied_from(&frame));
     assert!(gro.receive_alone(&mut wrong));
     assert_eq!(wrong.offload.checksum, Checksum::Unverified);
     assert_eq!(gro.stats().bad_checksum, 1);
@@ -325,11 +328,45 @@ fn equal_extension_headers_join_and_changing_ones_do_not() {
     }
 }
 
+/// Ethernet pads frames to 60 bytes (IEEE 802.3 3.2.8). The padding is not part of the packet, so a
+/// padded packet joins its flow like any other, wherever in the row it stands.
 #[test]
-fn padding_ends_the_flow() {
+fn link_layer_padding_is_cut_off_before_packets_are_compared() {
     for tcp in shapes() {
-        assert_eq!(with_second(&tcp, |p| p.padding = 4), "1000 1000 1000");
+        for padded in [vec![1], vec![0], vec![2], vec![0, 1, 2]] {
+            let run = tcp.run(3, 4);
+            let mut frames = run.clone();
+            for at in padded {
+                frames[at].padding = 2;
+            }
+            let mut gro = engine();
+            let out = poll(&mut gro, frames.iter().map(Tcp::packet));
+            assert_eq!(show(&out), "12/4*3");
+            assert_restored(&out, &run, &tcp);
+        }
     }
+}
+
+/// A datagram that ends before its IP packet does passes unchanged but for what is behind it.
+#[test]
+fn bytes_behind_a_datagram_end_the_flow() {
+    let udp = Tcp {
+        udp: true,
+        options: Vec::new(),
+        ..Tcp::default()
+    };
+    let mut frames: Vec<_> = udp.run(3, 1000).iter().map(Tcp::frame).collect();
+    let second = &mut frames[1];
+    let at = second.len() - 1008;
+    // The length field says 8 bytes less.
+    second[at + 4..at + 6].copy_from_slice(&1000u16.to_be_bytes());
+    let packets = frames.iter().map(|frame| {
+        let mut packet = Packet::from_frame(Slice::copied_from(frame));
+        packet.offload.checksum = Checksum::Partial;
+        packet
+    });
+    let out = poll(&mut engine(), packets);
+    assert_eq!(show(&out), "1000 992 1000");
 }
 
 #[test]
@@ -590,7 +627,7 @@ fn what_cannot_be_parsed_is_counted_and_dropped() {
     let mut gro = engine();
     let frame = Tcp::default().frame();
     let bad = [&frame[..30], &[], &[0x50; 40]];
-    let packets = bad.map(|b| Packet::from_frame(fullsend_buf::Slice::copied_from(b)));
+    let packets = bad.map(|b| Packet::from_frame(Slice::copied_from(b)));
     assert!(poll(&mut gro, packets).is_empty());
     assert_eq!((gro.stats().malformed, gro.stats().received), (3, 3));
 }
