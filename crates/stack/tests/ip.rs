@@ -74,7 +74,9 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
                 net.hosts[1].udp_ready(server, Interest::Read, &waker),
                 Ok(false)
             );
-            for len in [0, 1, 1400, 1473, 20_000, 65_000] {
+            // RFC 768: up to what the length fields of UDP and IP can hold.
+            let most = if a.starts_with('[') { 65_527 } else { 65_507 };
+            for len in [0, 1, 1400, 1473, 20_000, 65_000, 65_488, most] {
                 let data = bytes(len);
                 let (now, slice) = (net.now, Slice::copied_from(&data));
                 let to = b.parse().unwrap();
@@ -99,6 +101,21 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
 }
 
 #[test]
+/// Over loopback the longest datagram of IPv6 is a packet longer than the MTU of 65,536.
+#[test]
+fn the_longest_datagrams_reach_the_host_itself() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    for (own, len) in [("[fd00::1]:9", 65_527), ("10.0.0.1:9", 65_507)] {
+        let id = net.hosts[0].udp_bind(own.parse().unwrap()).unwrap();
+        let (now, data) = (net.now, bytes(len));
+        let slice = Slice::copied_from(&data);
+        let to = own.parse().unwrap();
+        net.hosts[0].udp_send(now, id, slice, to, None).unwrap();
+        let got = recv(&mut net, 0, id);
+        assert_eq!(got, Some((data, own.into(), own.into())));
+    }
+}
+
 fn a_datagram_nobody_waits_for_is_told_of() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let client = net.hosts[0].udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
@@ -151,6 +168,11 @@ fn udp_errors_name_what_is_wrong() {
     let (len, max) = (70_000, 65_507);
     assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
     host.udp_close(id);
+    let big = Slice::copied_from(&bytes(65_528));
+    let v6 = host.udp_bind("[fd00::1]:80".parse().unwrap()).unwrap();
+    let error = host.udp_send(now, v6, big, "[fd00::2]:1".parse().unwrap(), None);
+    let (len, max) = (65_528, 65_527);
+    assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
     assert_eq!(host.udp_addr(id), Err(StackError::NoSuchSocket));
 }
 

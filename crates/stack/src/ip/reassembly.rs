@@ -81,6 +81,18 @@ struct Piece {
     header_len: usize,
 }
 
+impl Piece {
+    /// Most bytes that the whole packet may have behind its fixed header. IPv4's length field counts
+    /// the header (RFC 791 3.1), IPv6's does not (RFC 8200 3).
+    const fn most(&self) -> usize {
+        let counted = match self.key.src {
+            IpAddr::V4(_) => self.header_len,
+            IpAddr::V6(_) => 0,
+        };
+        u16::MAX as usize - counted
+    }
+}
+
 /// A packet being put together.
 #[derive(Debug)]
 struct Partial {
@@ -166,7 +178,7 @@ impl Reassembly {
         let end = piece.offset + packet.payload.len();
         if packet.payload.is_empty()
             || (piece.more && !packet.payload.len().is_multiple_of(8))
-            || end > usize::from(u16::MAX) - piece.header_len
+            || end > piece.most()
         {
             *self.fails(v6) += 1;
             return Reassembled::Nothing;

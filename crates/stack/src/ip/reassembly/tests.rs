@@ -159,6 +159,27 @@ fn absurd_pieces_are_refused() {
     assert!(reassembly.partials.is_empty());
 }
 
+/// IPv6's length field does not count the header, IPv4's does.
+#[test]
+fn the_longest_packets_are_put_together_and_longer_ones_refused() {
+    for (len, good) in [(65_535, true), (65_536, false)] {
+        let mut reassembly = Reassembly::default();
+        reassembly.input(T0, v6(1, 0, 65_000, true));
+        let rest = v6(1, 65_000, len - 65_000, false);
+        let whole = whole(reassembly.input(T0, rest));
+        assert_eq!(whole.map(|bytes| bytes.len()), good.then_some(65_575));
+        assert_eq!(reassembly.v6.fails, u64::from(!good));
+    }
+    for (len, good) in [(65_515, true), (65_516, false)] {
+        let mut reassembly = Reassembly::default();
+        reassembly.input(T0, v4(1, 0, 65_000, true));
+        let rest = v4(1, 65_000, len - 65_000, false);
+        let whole = whole(reassembly.input(T0, rest));
+        assert_eq!(whole.map(|bytes| bytes.len()), good.then_some(65_535));
+        assert_eq!(reassembly.v4.fails, u64::from(!good));
+    }
+}
+
 #[test]
 fn slow_packets_time_out() {
     let mut reassembly = Reassembly::default();
