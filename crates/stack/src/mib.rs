@@ -54,6 +54,15 @@ fullsend_units::counters! {
 }
 
 fullsend_units::counters! {
+    /// Packets for neighbours whose hardware address is not known, by the names of Linux's
+    /// `/proc/net/stat/arp_cache` and `ndisc_cache`.
+    pub(crate) struct NeighMib {
+        unresolved_discards: "NeighUnresolvedDiscards",
+        table_fulls: "NeighTableFulls",
+    }
+}
+
+fullsend_units::counters! {
     /// What listeners and the socket table count.
     pub(crate) struct SocketMib {
         csum_errors: "TcpInCsumErrors",
@@ -91,6 +100,7 @@ fullsend_units::counters! {
 pub(crate) struct HostMib {
     pub(crate) ip4: Ip4Mib,
     pub(crate) ip6: Ip6Mib,
+    pub(crate) neigh: NeighMib,
     pub(crate) socket: SocketMib,
 }
 
@@ -153,7 +163,8 @@ impl Host {
             gro.bad_checksum += stats.bad_checksum;
         }
         let own = self.mib.ip4.iter().chain(self.mib.ip6.iter());
-        own.chain(self.env.mib.iter())
+        own.chain(self.mib.neigh.iter())
+            .chain(self.env.mib.iter())
             .chain(self.mib.socket.iter())
             .chain(self.ip.icmp.v4.iter())
             .chain(self.ip.icmp.v6.iter())

@@ -427,3 +427,33 @@ proptest! {
         prop_assert!(out.len() as u64 <= 4 * count + 4);
     }
 }
+/// A SYN that finds the queue of its next hop full is sent again; it does not fail the connection.
+#[test]
+fn connections_wait_for_a_neighbour_whose_queue_overflows() {
+    let mut net = Net::new(Link::Ethernet, Nic::Tso);
+    let listener = net.listen(1, "10.0.0.2:80");
+    let now = net.now;
+    let to = "10.0.0.2:80".parse().unwrap();
+    let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
+    let mut out = Vec::new();
+    // The SYN waits, and the ARP request is lost.
+    for _ in 0..2 {
+        net.hosts[0].transmit(now, IFACE, &mut out, 8);
+    }
+    assert_eq!(out.len(), 1);
+    let udp = net.hosts[0]
+        .udp_bind("10.0.0.1:9".parse().unwrap())
+        .unwrap();
+    let big = "10.0.0.2:9".parse().unwrap();
+    for _ in 0..5 {
+        let data = Slice::copied_from(&bytes(60_000));
+        net.hosts[0].udp_send(now, udp, data, big, None).unwrap();
+    }
+    assert!(net.counter(0, "NeighUnresolvedDiscards") > 0);
+    let connected = net.run_until(Nanos::from_secs(5), |net| {
+        net.hosts[1].tcp_accept(listener).unwrap().is_some()
+    });
+    assert!(connected);
+    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
+}
+

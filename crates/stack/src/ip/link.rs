@@ -52,7 +52,9 @@ impl Host {
         for (addr, result) in outcome.dad {
             self.dad_ended(iface, addr, result);
         }
-        for packet in outcome.dropped {
+        self.mib.neigh.unresolved_discards += outcome.discarded;
+        self.mib.neigh.table_fulls += outcome.table_fulls;
+        for packet in outcome.unreachable {
             self.undeliverable(now, &packet);
         }
     }

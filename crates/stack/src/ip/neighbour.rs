@@ -32,8 +32,11 @@ const DELAY: Nanos = Nanos::from_secs(5);
 const MAX_ENTRIES: usize = 1024;
 /// So many are forgotten when there are too many.
 const FORGET_AT_ONCE: usize = 64;
-/// Most packets waiting for one neighbour; then the oldest goes. Linux's `unres_qlen`.
-const MAX_WAITING: usize = 101;
+/// Most bytes of packets that wait for one neighbour; then the oldest are dropped. The default of
+/// Linux's `unres_qlen_bytes`.
+const MAX_WAITING_BYTES: usize = 212_992;
+/// What a waiting packet is charged beside its bytes.
+const OVERHEAD: usize = size_of::<Packet>();
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +72,38 @@ struct Entry {
     /// Our address that asks.
     source: IpAddr,
     used: Instant,
-    waiting: VecDeque<Packet>,
+    waiting: Waiting,
+}
+
+/// Packets that wait for a neighbour's hardware address.
+#[derive(Debug, Default)]
+struct Waiting {
+    packets: VecDeque<Packet>,
+    /// What they are charged.
+    bytes: usize,
+}
+
+impl Waiting {
+    /// Takes a packet, however long it is by itself. Returns how many older ones were dropped to
+    /// make room for it.
+    fn push(&mut self, packet: Packet) -> u64 {
+        let cost = packet.len() + OVERHEAD;
+        let mut dropped = 0;
+        while self.bytes + cost > MAX_WAITING_BYTES
+            && let Some(oldest) = self.packets.pop_front()
+        {
+            self.bytes -= oldest.len() + OVERHEAD;
+            dropped += 1;
+        }
+        self.bytes += cost;
+        self.packets.push_back(packet);
+        dropped
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Packet> {
+        self.bytes = 0;
+        self.packets.drain(..)
+    }
 }
 
 /// What came of a call; the caller drains it.
@@ -77,9 +111,12 @@ struct Entry {
 pub(crate) struct Outcome {
     /// Frames to send on this interface, link header included.
     pub(crate) frames: Vec<Packet>,
-    /// Packets given up, without link header: nobody answered for their next hop, or too many
-    /// waited.
-    pub(crate) dropped: Vec<Packet>,
+    /// Packets whose next hop did not answer, without link header.
+    pub(crate) unreachable: Vec<Packet>,
+    /// Number of packets dropped because too many bytes waited for their neighbour.
+    pub(crate) discarded: u64,
+    /// Number of packets dropped because every neighbour in the table has packets waiting.
+    pub(crate) table_fulls: u64,
     /// Addresses whose duplicate detection ended.
     pub(crate) dad: Vec<(Ipv6Addr, DadResult)>,
     /// Cached link headers must be looked up again.
@@ -144,7 +181,7 @@ impl Neighbours {
         }
         if !self.entries.contains_key(&neighbour) {
             if !self.make_room() {
-                out.dropped.push(packet);
+                out.table_fulls += 1;
                 return;
             }
             let due = now + RETRANS;
@@ -154,10 +191,7 @@ impl Neighbours {
                 .push(self.frames.solicit(source, neighbour, None));
         }
         if let Some(entry) = self.entries.get_mut(&neighbour) {
-            if entry.waiting.len() >= MAX_WAITING {
-                out.dropped.extend(entry.waiting.pop_front());
-            }
-            entry.waiting.push_back(packet);
+            out.discarded += entry.waiting.push(packet);
         }
     }
 
@@ -323,7 +357,7 @@ impl Neighbours {
         }
         out.changed |= moved || incomplete;
         let frames = self.frames;
-        let waiting = entry.waiting.drain(..);
+        let waiting = entry.waiting.drain();
         out.frames
             .extend(waiting.map(|packet| frames.with_link(packet, mac)));
     }
@@ -369,7 +403,7 @@ impl Neighbours {
             mac,
             source,
             used: now,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
         };
         self.entries.insert(ip, entry);
     }
@@ -382,7 +416,10 @@ impl Neighbours {
         // Several go at once, so that a flood of newcomers does not make us look at all entries
         // for each of them; those that nobody has answered for go first.
         let worth = |entry: &Entry| (entry.is_confirmed(), entry.used);
-        let idle = self.entries.values().filter(|e| e.waiting.is_empty());
+        let idle = self
+            .entries
+            .values()
+            .filter(|e| e.waiting.packets.is_empty());
         let mut worths: Vec<_> = idle.map(worth).collect();
         if worths.is_empty() {
             return false;
@@ -391,7 +428,7 @@ impl Neighbours {
         let (_, &mut least, _) = worths.select_nth_unstable(nth);
         let mut left = FORGET_AT_ONCE;
         self.entries.retain(|_, entry| {
-            let goes = left > 0 && entry.waiting.is_empty() && worth(entry) <= least;
+            let goes = left > 0 && entry.waiting.packets.is_empty() && worth(entry) <= least;
             left -= usize::from(goes);
             !goes
         });
@@ -439,7 +476,7 @@ impl Entry {
                     .push(frames.solicit(self.source, neighbour, None));
             }
             State::Incomplete { .. } => {
-                out.dropped.extend(self.waiting.drain(..));
+                out.unreachable.extend(self.waiting.drain());
                 return false;
             }
             State::Reachable { .. } => {

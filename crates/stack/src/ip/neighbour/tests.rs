@@ -1,8 +1,10 @@
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
+use fullsend_buf::Slice;
 use fullsend_offload::{HeaderBuf, Packet};
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::arp::{ArpOperation, ArpRepr};
@@ -12,7 +14,7 @@ use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::numbers::ethertype;
 
-use super::{MAX_ENTRIES, MAX_WAITING, Neighbours, Outcome, solicited_node};
+use super::{MAX_ENTRIES, MAX_WAITING_BYTES, Neighbours, OVERHEAD, Outcome, solicited_node};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -101,8 +103,11 @@ fn show(out: &Outcome) -> Vec<String> {
         .iter()
         .map(|f| show_frame(&f.to_bytes()))
         .collect();
-    let dropped = out.dropped.iter().map(|p| format!("drop {}", p.header[0]));
-    lines.extend(dropped);
+    let unreachable = out.unreachable.iter();
+    lines.extend(unreachable.map(|p| format!("unreachable {}", p.header[0])));
+    if out.discarded != 0 {
+        lines.push(format!("discarded {}", out.discarded));
+    }
     lines.extend(out.dad.iter().map(|(a, result)| format!("{a} {result:?}")));
     if out.changed {
         lines.push("changed".into());
@@ -179,7 +184,10 @@ fn nobody_answers_three_times() {
     assert_eq!(rig.send(1, "10.0.0.2"), [ASK]);
     assert_eq!(rig.wait(), (1000, [ASK].map(String::from).into()));
     assert_eq!(rig.wait(), (1000, [ASK].map(String::from).into()));
-    assert_eq!(rig.wait(), (1000, ["drop 1"].map(String::from).into()));
+    assert_eq!(
+        rig.wait(),
+        (1000, ["unreachable 1"].map(String::from).into())
+    );
     assert_eq!(rig.neighbours.deadline(), None);
     // The next packet tries anew.
     assert_eq!(rig.send(2, "10.0.0.2"), [ASK]);
@@ -357,10 +365,10 @@ fn duplicate_detection() {
 fn tables_and_queues_are_bounded() {
     let mut rig = Rig::new();
     rig.send(0, "10.0.0.2");
-    for n in 1..MAX_WAITING {
+    for n in 1..MAX_WAITING_BYTES / (OVERHEAD + 1) {
         assert_eq!(rig.send(n as u8, "10.0.0.2"), NONE);
     }
-    assert_eq!(rig.send(200, "10.0.0.2"), ["drop 0"]);
+    assert_eq!(rig.send(200, "10.0.0.2"), ["discarded 1"]);
     for n in 0..2 * MAX_ENTRIES {
         let sender = format!("10.1.{}.{}", n >> 8, n & 0xff);
         rig.now += Nanos::from_micros(1);
@@ -374,4 +382,38 @@ fn tables_and_queues_are_bounded() {
         solicited_node(ip6("fe80::aabb:ccdd")),
         ip6("ff02::1:ffbb:ccdd")
     );
+/// As Linux's `unres_qlen_bytes`: three super-segments wait, and a fourth takes the place of the
+/// oldest. One that is longer than all that may wait is kept alone.
+#[test]
+fn what_waits_is_bounded_by_bytes() {
+    let mut rig = Rig::new();
+    let mut send = |n: u8, len: usize| {
+        let mut packet = Packet {
+            header: HeaderBuf::from_slice(&[n]),
+            payload: Slice::copied_from(&vec![0; len]).into(),
+            ..Packet::default()
+        };
+        packet.layers.ethertype = ethertype::IPV4;
+        let mut out = Outcome::default();
+        let flow = (ip("10.0.0.1"), ip("10.0.0.2"));
+        rig.neighbours.send(rig.now, flow, packet, &mut out);
+        (out.discarded, out.unreachable.len())
+    };
+    let sent = [1, 2, 3, 4, 5].map(|n| send(n, 65_000));
+    assert_eq!(sent, [(0, 0), (0, 0), (0, 0), (1, 0), (1, 0)]);
+    assert_eq!(send(6, 300_000), (3, 0));
+    assert_eq!(send(7, 1), (1, 0));
+    let mut out = Outcome::default();
+    let arp = ArpRepr {
+        operation: Reply,
+        sender_mac: THEIRS,
+        sender: [10, 0, 0, 2].into(),
+        target_mac: OURS,
+        target: [10, 0, 0, 1].into(),
+    };
+    rig.neighbours.on_arp(rig.now, &arp, is_ours, &mut out);
+    assert_eq!(out.frames.len(), 1);
+    assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].waiting.bytes, 0);
+}
+
 }
