@@ -17,18 +17,23 @@ use smallvec::SmallVec;
 
 use crate::demux::FlowKey;
 use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
-use crate::ip::compact;
+use crate::ip::{compact, least_path_mtu};
 use crate::siphash::SipKey;
 use crate::table::Table;
 use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
+mod sent;
 #[cfg(test)]
 mod tests;
+
+use sent::SentFlows;
 
 /// Most bytes of memory that datagrams waiting at one socket hold (`net.core.rmem_default`).
 const RCVBUF: usize = 212_992;
 /// What a datagram costs beside its payload.
 const OVERHEAD: usize = 256;
+/// Bytes of the IPv4 header and of the IPv6 header.
+const IP_HEADER: [usize; 2] = [20, 40];
 /// The longest payloads: what the length fields of IP can tell.
 const MAX_V4: usize = 65_535 - 20 - HEADER_LEN;
 const MAX_V6: usize = 65_535 - HEADER_LEN;
@@ -183,6 +188,8 @@ pub(crate) struct Udp {
     /// Spreads the flows of those that share a port.
     key: SipKey,
     ports: BTreeMap<u16, Vec<u32>>,
+    /// Flows of datagrams that were long enough to be too big for some path.
+    sent: SentFlows,
     pub(crate) v4: UdpMib,
     pub(crate) v6: Udp6Mib,
 }
@@ -200,6 +207,7 @@ impl Udp {
             sockets: Table::new(),
             key,
             ports: BTreeMap::new(),
+            sent: SentFlows::default(),
             v4: UdpMib::default(),
             v6: Udp6Mib::default(),
         }
@@ -376,25 +384,31 @@ impl Udp {
         socket.ok_or(StackError::NoSuchSocket)
     }
 
-    /// An ICMP error about a datagram of ours: for the socket that is connected to its
-    /// destination (RFC 1122 4.1.3.3), or sends to anybody and keeps errors. True if there is a
-    /// socket it could be of.
+    /// Reports an ICMP error about a datagram from `local` to the socket that is connected to its
+    /// destination (RFC 1122 4.1.3.3), and to those that are not connected and keep errors. Returns
+    /// whether a message that it was too big may be believed: a socket is connected so, or a
+    /// datagram that long went that way.
     pub(crate) fn icmp(
         &mut self,
         local: SocketAddr,
         told: &UdpError,
         wakers: &mut Vec<Waker>,
     ) -> bool {
+        let flow = FlowKey::new(local, told.to).hash(self.key);
+        let mut sent = self.sent.contains(flow);
         let bound = self.ports.get(&local.port()).into_iter().flatten();
         for &index in bound {
             let Some(socket) = self.sockets.get_mut(index) else {
                 continue;
             };
-            if covers(socket.local.ip(), local.ip()) && socket.is_told(told) {
-                wakers.append(&mut socket.readers);
+            if covers(socket.local.ip(), local.ip()) {
+                sent |= socket.remote == Some(told.to);
+                if socket.is_told(told) {
+                    wakers.append(&mut socket.readers);
+                }
             }
         }
-        self.is_bound(local)
+        sent
     }
 
     /// True if there is something to take; else wakes `waker` once when there is.
@@ -449,6 +463,11 @@ impl Udp {
         let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, (HEADER_LEN + len) as u32);
         out[CHECKSUM_OFFSET..].copy_from_slice(&sum.fold().to_be_bytes());
         *self.out_datagrams(to.is_ipv6()) += 1;
+        let packet_len = IP_HEADER[usize::from(to.is_ipv6())] + HEADER_LEN + len;
+        if packet_len > least_path_mtu(to.ip()) as usize {
+            let flow = FlowKey::new(from, to).hash(self.key);
+            self.sent.record(flow);
+        }
         Ok(Packet {
             header,
             payload: data.into(),
@@ -458,14 +477,6 @@ impl Udp {
             },
             ..Packet::default()
         })
-    }
-
-    /// Somebody is bound to `local`.
-    pub(crate) fn is_bound(&self, local: SocketAddr) -> bool {
-        let bound = self.ports.get(&local.port()).into_iter().flatten();
-        bound
-            .filter_map(|&index| self.sockets.get(index))
-            .any(|socket| covers(socket.local.ip(), local.ip()))
     }
 
     /// Counts a datagram whose checksum is wrong.

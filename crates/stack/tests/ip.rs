@@ -3,12 +3,13 @@
 mod common;
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use common::{Count, IFACE, Net, Nic, V4, V6, bytes, config, forge, host, wake_all};
 use fullsend_buf::Slice;
 use fullsend_offload::{Link, Packet};
-use fullsend_stack::{Cidr, Interest, StackError, UdpId};
+use fullsend_stack::{Cidr, Interest, ListenerId, StackError, TcpId, UdpId};
 use fullsend_tcp::{State, TcpError};
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::icmpv4::{Icmpv4Repr, unreachable};
@@ -100,7 +101,6 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
     }
 }
 
-#[test]
 /// Over loopback the longest datagram of IPv6 is a packet longer than the MTU of 65,536.
 #[test]
 fn the_longest_datagrams_reach_the_host_itself() {
@@ -116,6 +116,7 @@ fn the_longest_datagrams_reach_the_host_itself() {
     }
 }
 
+#[test]
 fn a_datagram_nobody_waits_for_is_told_of() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let client = net.hosts[0].udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
@@ -167,12 +168,12 @@ fn udp_errors_name_what_is_wrong() {
     let error = host.udp_send(now, id, big, "10.0.0.2:1".parse().unwrap(), None);
     let (len, max) = (70_000, 65_507);
     assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
-    host.udp_close(id);
     let big = Slice::copied_from(&bytes(65_528));
     let v6 = host.udp_bind("[fd00::1]:80".parse().unwrap()).unwrap();
     let error = host.udp_send(now, v6, big, "[fd00::2]:1".parse().unwrap(), None);
     let (len, max) = (65_528, 65_527);
     assert_eq!(error, Err(StackError::MessageTooLong { len, max }));
+    host.udp_close(id);
     assert_eq!(host.udp_addr(id), Err(StackError::NoSuchSocket));
 }
 
@@ -261,25 +262,8 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
         let written = net.hosts[0].tcp_write(now, client, &data, false).unwrap();
         net.run_for(Nanos::from_millis(1));
         let quote = seen.borrow().clone().expect("a packet over 1300 bytes");
-        let too_big = |mtu: u16| {
-            let quote = &quote[..100];
-            if v6 {
-                let repr = Icmpv6Repr::PacketTooBig {
-                    mtu: mtu.into(),
-                    quote,
-                };
-                let mut message = vec![0; repr.len()];
-                repr.emit(V6[1].parse().unwrap(), V6[0].parse().unwrap(), &mut message);
-                return ip_frame(V6[1], V6[0], protocol::ICMPV6, &message);
-            }
-            let code = unreachable::FRAGMENTATION_NEEDED;
-            let repr = Icmpv4Repr::Unreachable { code, mtu, quote };
-            let mut message = vec![0; repr.len()];
-            repr.emit(&mut message);
-            ip_frame(V4[1], V4[0], protocol::ICMP, &message)
-        };
         let now = net.now;
-        net.hosts[0].receive(now, IFACE, &mut vec![too_big(1300)]);
+        net.hosts[0].receive(now, IFACE, &mut vec![too_big(v6, 1300, &quote[..100])]);
         let mut got = Vec::new();
         let mut buf = vec![0; 65_536];
         net.run_until(Nanos::from_secs(5), |net| {
@@ -309,21 +293,120 @@ fn a_made_up_too_big_is_not_believed() {
     tcp[..2].copy_from_slice(&local.port().to_be_bytes());
     tcp[2..4].copy_from_slice(&80u16.to_be_bytes());
     let quote = ip_frame(V4[0], V4[1], protocol::TCP, &tcp).to_bytes();
-    let code = unreachable::FRAGMENTATION_NEEDED;
-    let repr = Icmpv4Repr::Unreachable {
-        code,
-        mtu: 600,
-        quote: &quote,
-    };
-    let mut message = vec![0; repr.len()];
-    repr.emit(&mut message);
-    let frame = ip_frame(V4[1], V4[0], protocol::ICMP, &message);
+    let frame = too_big(false, 600, &quote);
     let now = net.now;
     net.hosts[0].receive(now, IFACE, &mut vec![frame]);
     let seen = spy(&mut net);
     net.transfer((0, client), (1, server), &bytes(100_000));
     let longest = seen.borrow().iter().map(Vec::len).max();
     assert_eq!(longest, Some(1500));
+}
+
+/// A router at host 1's address reports that a packet of host 0 is too big for a path of `mtu`.
+fn too_big(v6: bool, mtu: u16, quote: &[u8]) -> Packet {
+    if v6 {
+        let repr = Icmpv6Repr::PacketTooBig {
+            mtu: mtu.into(),
+            quote,
+        };
+        let mut message = vec![0; repr.len()];
+        repr.emit(V6[1].parse().unwrap(), V6[0].parse().unwrap(), &mut message);
+        return ip_frame(V6[1], V6[0], protocol::ICMPV6, &message);
+    }
+    let code = unreachable::FRAGMENTATION_NEEDED;
+    let repr = Icmpv4Repr::Unreachable { code, mtu, quote };
+    let mut message = vec![0; repr.len()];
+    repr.emit(&mut message);
+    ip_frame(V4[1], V4[0], protocol::ICMP, &message)
+}
+
+/// Sends `len` bytes by UDP from host 0 to host 1, and returns the lengths of the packets.
+fn datagram_packets(net: &mut Net, id: UdpId, to: &str, len: usize) -> Vec<usize> {
+    let seen = spy(net);
+    let (now, data) = (net.now, Slice::copied_from(&bytes(len)));
+    let to = to.parse().unwrap();
+    net.hosts[0].udp_send(now, id, data, to, None).unwrap();
+    net.run_for(Nanos::from_millis(1));
+    net.filter = None;
+    seen.borrow().iter().map(Vec::len).collect()
+}
+
+/// The longest packet of a transfer on a new connection and on one that stands already.
+fn longest_segments(net: &mut Net, old: (TcpId, TcpId), listener: ListenerId, to: &str) -> usize {
+    let seen = spy(net);
+    let new = net.connect_to(listener, to);
+    for (client, server) in [old, new] {
+        net.transfer((0, client), (1, server), &bytes(100_000));
+    }
+    net.filter = None;
+    seen.borrow().iter().map(Vec::len).max().unwrap()
+}
+
+/// A message that quotes UDP is believed where that socket's own traffic can have drawn it, and
+/// then by datagrams only: TCP's path MTU follows messages about segments in flight.
+#[test]
+fn a_too_big_about_datagrams_does_not_reach_tcp() {
+    for v6 in [false, true] {
+        let (own, other, mtu) = if v6 {
+            ("[fd00::1]:9", "[fd00::2]", 1280)
+        } else {
+            ("10.0.0.1:9", "10.0.0.2", 600)
+        };
+        let peer = format!("{other}:53");
+        let mut net = Net::new(Link::Ip, Nic::Mtu);
+        let web = format!("{other}:80");
+        let (client, server, listener) = net.connect(&web);
+        let udp = net.hosts[0].udp_bind(own.parse().unwrap()).unwrap();
+        let quote_of = |net: &mut Net, to: &str| {
+            let mut datagram = vec![0; 1408];
+            datagram[..2].copy_from_slice(&9u16.to_be_bytes());
+            let to: SocketAddr = to.parse().unwrap();
+            datagram[2..4].copy_from_slice(&to.port().to_be_bytes());
+            datagram[4..6].copy_from_slice(&1408u16.to_be_bytes());
+            let own: SocketAddr = own.parse().unwrap();
+            let quote = forge::ip_bytes(own.ip(), to.ip(), protocol::UDP, &datagram);
+            let now = net.now;
+            let frame = too_big(v6, mtu, &quote[..100]);
+            net.hosts[0].receive(now, IFACE, &mut vec![frame]);
+        };
+        // Nothing was sent there; then only a short datagram, for which no path is too small.
+        quote_of(&mut net, &peer);
+        datagram_packets(&mut net, udp, &peer, 100);
+        quote_of(&mut net, &peer);
+        let whole = 1400 + if v6 { 48 } else { 28 };
+        assert_eq!(datagram_packets(&mut net, udp, &peer, 1400), [whole]);
+        // A long one went to that port, and to no other.
+        quote_of(&mut net, &peer.replace(":53", ":54"));
+        assert_eq!(datagram_packets(&mut net, udp, &peer, 1400), [whole]);
+        quote_of(&mut net, &peer);
+        let pieces = datagram_packets(&mut net, udp, &peer, 1400);
+        assert!(
+            pieces.len() > 1 && pieces.iter().all(|&len| len <= mtu.into()),
+            "{pieces:?}"
+        );
+        let longest = longest_segments(&mut net, (client, server), listener, &web);
+        assert_eq!(longest, 1500);
+    }
+}
+
+/// A connected socket believes what quotes its own four-tuple.
+#[test]
+fn a_connected_socket_believes_a_too_big_about_its_peer_alone() {
+    for (remote, believed) in [("10.0.0.2:53", true), ("10.0.0.2:54", false)] {
+        let mut net = Net::new(Link::Ip, Nic::Mtu);
+        let udp = net.hosts[0]
+            .udp_bind("10.0.0.1:9".parse().unwrap())
+            .unwrap();
+        let connect = net.hosts[0].udp_connect(udp, Some(remote.parse().unwrap()));
+        connect.unwrap();
+        let datagram = [0, 9, 0, 53, 4, 0, 0, 0];
+        let quote = ip_frame(V4[0], V4[1], protocol::UDP, &datagram).to_bytes();
+        let now = net.now;
+        let frame = too_big(false, 600, &quote);
+        net.hosts[0].receive(now, IFACE, &mut vec![frame]);
+        let packets = datagram_packets(&mut net, udp, remote, 1400);
+        assert_eq!(packets.len() > 1, believed, "{remote}");
+    }
 }
 
 #[test]
@@ -359,6 +442,36 @@ fn an_address_that_somebody_has_is_not_taken() {
         bound,
         Err(StackError::AddressNotAvailable((addr.addr, 5).into()))
     );
+}
+
+/// A SYN that finds the queue of its next hop full is sent again; it does not fail the connection.
+#[test]
+fn connections_wait_for_a_neighbour_whose_queue_overflows() {
+    let mut net = Net::new(Link::Ethernet, Nic::Tso);
+    let listener = net.listen(1, "10.0.0.2:80");
+    let now = net.now;
+    let to = "10.0.0.2:80".parse().unwrap();
+    let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
+    let mut out = Vec::new();
+    // The SYN waits, and the ARP request is lost.
+    for _ in 0..2 {
+        net.hosts[0].transmit(now, IFACE, &mut out, 8);
+    }
+    assert_eq!(out.len(), 1);
+    let udp = net.hosts[0]
+        .udp_bind("10.0.0.1:9".parse().unwrap())
+        .unwrap();
+    let big = "10.0.0.2:9".parse().unwrap();
+    for _ in 0..5 {
+        let data = Slice::copied_from(&bytes(60_000));
+        net.hosts[0].udp_send(now, udp, data, big, None).unwrap();
+    }
+    assert!(net.counter(0, "NeighUnresolvedDiscards") > 0);
+    let connected = net.run_until(Nanos::from_secs(5), |net| {
+        net.hosts[1].tcp_accept(listener).unwrap().is_some()
+    });
+    assert!(connected);
+    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
 }
 
 /// Bytes that look like packets more often than chance would have it.
@@ -427,33 +540,3 @@ proptest! {
         prop_assert!(out.len() as u64 <= 4 * count + 4);
     }
 }
-/// A SYN that finds the queue of its next hop full is sent again; it does not fail the connection.
-#[test]
-fn connections_wait_for_a_neighbour_whose_queue_overflows() {
-    let mut net = Net::new(Link::Ethernet, Nic::Tso);
-    let listener = net.listen(1, "10.0.0.2:80");
-    let now = net.now;
-    let to = "10.0.0.2:80".parse().unwrap();
-    let client = net.hosts[0].tcp_connect(now, None, to).unwrap();
-    let mut out = Vec::new();
-    // The SYN waits, and the ARP request is lost.
-    for _ in 0..2 {
-        net.hosts[0].transmit(now, IFACE, &mut out, 8);
-    }
-    assert_eq!(out.len(), 1);
-    let udp = net.hosts[0]
-        .udp_bind("10.0.0.1:9".parse().unwrap())
-        .unwrap();
-    let big = "10.0.0.2:9".parse().unwrap();
-    for _ in 0..5 {
-        let data = Slice::copied_from(&bytes(60_000));
-        net.hosts[0].udp_send(now, udp, data, big, None).unwrap();
-    }
-    assert!(net.counter(0, "NeighUnresolvedDiscards") > 0);
-    let connected = net.run_until(Nanos::from_secs(5), |net| {
-        net.hosts[1].tcp_accept(listener).unwrap().is_some()
-    });
-    assert!(connected);
-    assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
-}
-

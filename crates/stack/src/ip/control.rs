@@ -73,7 +73,7 @@ impl Host {
                 IcmpError::Unreachable(error) => (Some(error), 0),
                 IcmpError::TooBig { mtu } => (None, mtu),
             };
-            let told = UdpError {
+            let about = UdpError {
                 error,
                 kind: told.kind,
                 mtu,
@@ -81,14 +81,15 @@ impl Host {
                 to: remote.into(),
                 payload: told.text,
             };
-            self.udp.icmp(local.into(), &told, &mut self.wakers)
+            self.udp.icmp(local.into(), &about, &mut self.wakers)
         };
-        // RFC 5927 4: believed only if it is about something of ours under way.
+        // RFC 5927 4: believed only if it is about something of ours under way, and only by the
+        // protocol that was quoted.
         if let IcmpError::TooBig { mtu } = error
             && about_us
-            && self.ip.pmtu.lower(now, remote.0, mtu).is_some()
         {
-            self.ip.version += 1;
+            let learnt = self.ip.pmtu.of_mut(told.protocol);
+            self.ip.version += u32::from(learnt.lower(now, remote.0, mtu).is_some());
         }
     }
 

@@ -26,7 +26,8 @@ pub(crate) use icmp::{Icmp, Problem};
 pub(crate) use input::IpMeta;
 pub(crate) use neighbour::Neighbours;
 pub(crate) use path::Path;
-use pmtu::PathMtus;
+use pmtu::LearntMtus;
+pub(crate) use pmtu::least as least_path_mtu;
 use reassembly::Reassembly;
 pub(crate) use reassembly::compact;
 use routes::Routes;
@@ -39,7 +40,7 @@ use crate::{Host, IfaceId, StackError};
 pub(crate) struct Ip {
     pub(crate) addresses: Addresses,
     routes: Routes,
-    pmtu: PathMtus,
+    pmtu: LearntMtus,
     pub(crate) icmp: Icmp,
     pub(crate) reassembly: Reassembly,
     /// Parses and verifies what was put together.
@@ -67,7 +68,7 @@ impl Ip {
         Self {
             addresses: Addresses::default(),
             routes: Routes::default(),
-            pmtu: PathMtus::default(),
+            pmtu: LearntMtus::default(),
             icmp: Icmp::new(key),
             reassembly: Reassembly::default(),
             whole: Gro::new(whole),

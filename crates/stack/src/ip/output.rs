@@ -33,7 +33,8 @@ impl Host {
             return Err(StackError::NoRoute(to));
         };
         let interface = &mut self.ifaces[usize::from(hop.iface)];
-        let mtu = self.ip.pmtu.get(now, to).unwrap_or(u32::MAX);
+        let learnt = self.ip.pmtu.of(upper.0).get(now, to);
+        let mtu = learnt.unwrap_or(u32::MAX);
         let mtu = mtu.min(interface.config.caps.mtu);
         let broadcast = self.ip.addresses.is_broadcast(to);
         let mac = match &mut interface.neighbours {

@@ -1,9 +1,10 @@
-//! What ICMP told of the paths' MTUs (RFC 1191, RFC 8201).
+//! Path MTUs learnt from ICMP (RFC 1191, RFC 8201).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 
 use fullsend_units::{Instant, Nanos};
+use fullsend_wire::numbers::protocol;
 
 use crate::net_config::IPV6_MIN_MTU;
 
@@ -16,11 +17,40 @@ const MIN_V4: u32 = 552;
 /// RFC 1191 7.1: MTUs that links have, for routers that do not tell theirs.
 const PLATEAUS: [u32; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, MIN_V4];
 
+/// The path MTUs that each transport protocol has learnt by messages about its own packets.
+///
+/// TCP checks quotes against the sequence numbers in flight (RFC 5927 4.1). A datagram has nothing
+/// as hard to guess, so a message that quotes one must not make TCP's segments smaller.
+#[derive(Debug, Default)]
+pub(crate) struct LearntMtus {
+    tcp: PathMtus,
+    datagrams: PathMtus,
+}
+
+impl LearntMtus {
+    /// Those that packets of an IP protocol keep to.
+    pub(crate) const fn of(&self, protocol: u8) -> &PathMtus {
+        match protocol {
+            protocol::TCP => &self.tcp,
+            _ => &self.datagrams,
+        }
+    }
+
+    /// Mutable access to those that packets of an IP protocol keep to.
+    pub(crate) const fn of_mut(&mut self, protocol: u8) -> &mut PathMtus {
+        match protocol {
+            protocol::TCP => &mut self.tcp,
+            _ => &mut self.datagrams,
+        }
+    }
+}
+
 /// Path MTUs that are smaller than the interface's, by destination.
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     entries: BTreeMap<IpAddr, Entry>,
-    /// In the order in which they expire; superseded ones included.
+    /// In the order in which they expire; superseded ones included, up to as many as there are
+    /// entries.
     order: VecDeque<(Instant, IpAddr)>,
 }
 
@@ -51,10 +81,10 @@ impl PathMtus {
         (now < entry.expires).then_some(entry.mtu)
     }
 
-    /// Forgets what is too old or too much.
+    /// Forgets entries that are too old or too many.
     fn trim(&mut self, now: Instant) {
         while let Some(&(expires, to)) = self.order.front() {
-            if now < expires && self.order.len() <= MAX_ENTRIES {
+            if now < expires && self.entries.len() <= MAX_ENTRIES {
                 break;
             }
             self.order.pop_front();
@@ -62,12 +92,23 @@ impl PathMtus {
                 self.entries.remove(&to);
             }
         }
+        // A path whose MTU falls step by step must neither fill the queue nor push others out.
+        if self.order.len() > 2 * MAX_ENTRIES {
+            let entries = &self.entries;
+            self.order
+                .retain(|(expires, to)| entries.get(to).is_some_and(|e| e.expires == *expires));
+        }
     }
 }
 
-/// What a claim is taken for: no path is smaller than the least.
+/// The path MTU that a claim stands for: at least the smallest that is accepted.
 pub(crate) fn believable(to: IpAddr, mtu: u32) -> u32 {
-    mtu.max(if to.is_ipv4() { MIN_V4 } else { IPV6_MIN_MTU })
+    mtu.max(least(to))
+}
+
+/// The smallest path MTU that is accepted: no shorter packet can be too big.
+pub(crate) const fn least(to: IpAddr) -> u32 {
+    if to.is_ipv4() { MIN_V4 } else { IPV6_MIN_MTU }
 }
 
 /// The MTU to try when a router said "too big" about a packet of `len` bytes but not what fits.
@@ -125,6 +166,21 @@ mod tests {
         }
         assert_eq!(paths.get(T0, host(0)), None);
         assert_eq!(paths.get(T0, host(1)), Some(1400));
-        assert!(paths.entries.len() <= MAX_ENTRIES && paths.order.len() <= MAX_ENTRIES);
+        assert_eq!(paths.entries.len(), MAX_ENTRIES);
+    }
+
+    /// Destinations that lower their path's MTU by a byte a time leave those of others alone.
+    #[test]
+    fn one_destination_does_not_crowd_out_the_others() {
+        let mut paths = PathMtus::default();
+        paths.lower(T0, host(0), 1400);
+        for n in 1..100 {
+            for mtu in (600..1500).rev() {
+                let now = T0 + Nanos::from_micros(u64::from(1500 - mtu));
+                assert_eq!(paths.lower(now, host(n), mtu), Some(mtu));
+            }
+        }
+        assert_eq!(paths.get(T0, host(0)), Some(1400));
+        assert!(paths.order.len() <= 2 * MAX_ENTRIES);
     }
 }

@@ -91,8 +91,12 @@ impl Host {
         if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
             let about_us = seq == request.iss;
             self.env.mib.out_of_window_icmps += u64::from(!about_us);
+            // No SYN-ACK is too big for a path that is believed to exist.
+            let IcmpError::Unreachable(_) = error else {
+                return false;
+            };
             // RFC 1122 4.2.3.9: hard while there is no connection yet.
-            if about_us && matches!(error, IcmpError::Unreachable(_)) {
+            if about_us {
                 self.mib.socket.listen_drops += 1;
                 self.drop_request(index);
             }
