@@ -54,6 +54,15 @@ fullsend_units::counters! {
 }
 
 fullsend_units::counters! {
+    /// Packets dropped for the addresses or the link header that they came with, by the names of
+    /// Linux's `/proc/net/stat/rt_cache` and of its links' statistics.
+    pub(crate) struct RouteMib {
+        in_martian_src: "RtCacheInMartianSrc",
+        rx_otherhost_dropped: "LinkRxOtherhostDropped",
+    }
+}
+
+fullsend_units::counters! {
     /// Packets for neighbours whose hardware address is not known, by the names of Linux's
     /// `/proc/net/stat/arp_cache` and `ndisc_cache`.
     pub(crate) struct NeighMib {
@@ -82,6 +91,7 @@ fullsend_units::counters! {
         tw_overflow: "TcpExtTCPTimeWaitOverflow",
         abort_on_memory: "TcpExtTCPAbortOnMemory",
         held_expired: "TcpExtFullsendHeldExpired",
+        group_frames: "TcpExtFullsendGroupFrames",
     }
 }
 
@@ -100,6 +110,7 @@ fullsend_units::counters! {
 pub(crate) struct HostMib {
     pub(crate) ip4: Ip4Mib,
     pub(crate) ip6: Ip6Mib,
+    pub(crate) route: RouteMib,
     pub(crate) neigh: NeighMib,
     pub(crate) socket: SocketMib,
 }
@@ -114,6 +125,17 @@ impl HostMib {
         } else {
             self.ip6.out_requests += 1;
             self.ip6.out_octets += octets as u64;
+        }
+    }
+}
+
+impl HostMib {
+    /// Packets with a source address that no host has. Linux counts IPv6's as header errors.
+    pub(crate) const fn martian_src(&mut self, v4: bool) -> &mut u64 {
+        if v4 {
+            &mut self.route.in_martian_src
+        } else {
+            &mut self.ip6.in_hdr_errors
         }
     }
 }
@@ -163,7 +185,8 @@ impl Host {
             gro.bad_checksum += stats.bad_checksum;
         }
         let own = self.mib.ip4.iter().chain(self.mib.ip6.iter());
-        own.chain(self.mib.neigh.iter())
+        own.chain(self.mib.route.iter())
+            .chain(self.mib.neigh.iter())
             .chain(self.env.mib.iter())
             .chain(self.mib.socket.iter())
             .chain(self.ip.icmp.v4.iter())

@@ -117,6 +117,13 @@ impl<'a> EthernetView<'a> {
         (self.header_len > HEADER_LEN).then(|| be16(self.bytes, HEADER_LEN))
     }
 
+    /// The tags' control fields, the outermost first.
+    pub fn tags(&self) -> impl Iterator<Item = u16> + use<'a> {
+        let bytes = self.bytes;
+        let starts = (HEADER_LEN..self.header_len).step_by(TAG_LEN);
+        starts.map(move |at| be16(bytes, at))
+    }
+
     /// Bytes of header and tags.
     #[inline]
     pub fn header_len(&self) -> usize {
@@ -243,6 +250,7 @@ mod tests {
         ]);
         let view = EthernetView::new(&frame).unwrap();
         assert_eq!((view.vlan(), view.ethertype()), (Some(5), 0x8100));
+        assert!(view.tags().eq([5, 6]));
         assert_eq!(view.header_len(), 22);
         assert_eq!(
             EthernetView::new(&frame[..21]).unwrap_err(),

@@ -97,6 +97,21 @@ struct Entry {
     iface: u16,
 }
 
+impl Entry {
+    /// Returns whether `ip` is the first or the last address of the IPv4 network, of which neither
+    /// is a host's (but for networks of two addresses, RFC 3021).
+    fn is_edge_of_network(&self, ip: Ipv4Addr) -> bool {
+        match self.cidr.addr {
+            IpAddr::V4(own) if self.cidr.prefix < 31 => {
+                let host_bits = u32::MAX.checked_shr(self.cidr.prefix.into()).unwrap_or(0);
+                let first = own.to_bits() & !host_bits;
+                ip.to_bits() == first || ip.to_bits() == first | host_bits
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The host's addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
@@ -136,6 +151,21 @@ impl Addresses {
                 }
                 _ => false,
             })
+    }
+
+    /// Returns whether one host can have `src`, loopback aside. Not a group or all hosts, nor all
+    /// hosts of a network of ours in either form (RFC 1122 3.2.1.3, RFC 4291 2.7), and of class E
+    /// (RFC 1112 4) only what is on a network of ours.
+    pub(crate) fn may_be_source(&self, src: IpAddr) -> bool {
+        let IpAddr::V4(ip) = src else {
+            return !src.is_multicast();
+        };
+        if ip.is_multicast() || ip.is_broadcast() {
+            return false;
+        }
+        let class_e = ip.octets()[0] >= 240;
+        !self.entries.iter().any(|e| e.is_edge_of_network(ip))
+            && (!class_e || self.entries.iter().any(|e| e.cidr.contains(src)))
     }
 
     /// The address to send from towards `to` by `iface`: of the same scope, of the longest common
@@ -211,6 +241,38 @@ mod tests {
         assert_eq!(source("fe80::77", 0), cidr("fe80::1/64").addr);
         assert_eq!(source("fd01::77", 0), cidr("fd00::1/64").addr);
         assert_eq!(source("127.0.0.9", 0), cidr("127.0.0.9/8").addr);
+    }
+
+    #[test]
+    fn sources_are_addresses_that_a_host_can_have() {
+        let mut own = Addresses::default();
+        own.add(0, cidr("10.0.0.1/24"));
+        own.add(0, cidr("10.9.0.0/31"));
+        let may = |own: &Addresses, text: &str| own.may_be_source(text.parse().unwrap());
+        for text in [
+            "10.0.0.2",
+            "10.1.0.0",
+            "10.1.0.255",
+            "10.9.0.1",
+            "10.9.0.0",
+            "fd00::1",
+        ] {
+            assert!(may(&own, text), "{text}");
+        }
+        for text in [
+            "10.0.0.0",
+            "10.0.0.255",
+            "224.0.0.1",
+            "239.1.2.3",
+            "255.255.255.255",
+            "240.0.0.1",
+            "ff02::1",
+        ] {
+            assert!(!may(&own, text), "{text}");
+        }
+        // Some networks use class E for hosts of their own.
+        own.add(0, cidr("240.0.0.2/24"));
+        assert!(may(&own, "240.0.0.1") && !may(&own, "240.0.1.1"));
     }
 
     #[test]

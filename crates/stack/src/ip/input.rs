@@ -1,6 +1,7 @@
 //! IP input: from GRO's packets to the transport protocols.
 
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
@@ -25,9 +26,10 @@ pub(crate) struct IpMeta {
 }
 
 impl IpMeta {
-    /// Loopback addresses do not come from outside (RFC 1122 3.2.1.3).
+    /// Returns whether an end is a loopback address though the packet comes from outside (RFC 1122
+    /// 3.2.1.3, RFC 4291 2.5.3).
     #[inline]
-    const fn is_martian(&self) -> bool {
+    const fn is_loopback_outside(&self) -> bool {
         (self.src.is_loopback() || self.dst.is_loopback()) && self.iface != LOOPBACK
     }
 }
@@ -62,6 +64,9 @@ impl Host {
     /// A parsed packet; what is needed of it is taken out.
     #[inline]
     pub(crate) fn ip_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
+        if packet.layers.network[0] != 0 && !self.is_frame_for_us(iface, packet) {
+            return;
+        }
         let octets = packet.len() - usize::from(packet.layers.network[0]);
         match packet.layers.ethertype {
             ethertype::IPV4 => {
@@ -93,8 +98,12 @@ impl Host {
             iface,
         };
         self.mib.ip4.count_ecn(meta.tos, packet.segments());
-        if meta.is_martian() {
-            self.mib.ip4.in_addr_errors += 1;
+        if meta.is_loopback_outside() {
+            if meta.src.is_loopback() {
+                self.mib.route.in_martian_src += 1;
+            } else {
+                self.mib.ip4.in_addr_errors += 1;
+            }
             return;
         }
         if packet.layers.protocol == protocol::TCP && !packet.layers.fragment {
@@ -120,7 +129,7 @@ impl Host {
         };
         self.mib.ip6.count_ecn(meta.tos, packet.segments());
         // RFC 4291 2.5.5.2: mapped addresses stand for IPv4 inside a host, never on a wire.
-        if meta.src.is_v4() || meta.dst.is_v4() || meta.is_martian() {
+        if meta.src.is_v4() || meta.dst.is_v4() || meta.is_loopback_outside() {
             self.mib.ip6.in_addr_errors += 1;
             return;
         }
@@ -159,15 +168,45 @@ impl Host {
         meta.iface != LOOPBACK && self.ip.addresses.is_local(meta.src)
     }
 
+    /// Returns whether no host sends with this source address; such packets are neither delivered
+    /// nor answered. Counts them.
+    pub(crate) fn is_martian(&mut self, meta: &IpMeta) -> bool {
+        let martian = meta.iface != LOOPBACK && !self.ip.addresses.may_be_source(meta.src.to_ip());
+        if martian {
+            *self.mib.martian_src(meta.src.is_v4()) += 1;
+        }
+        martian
+    }
+
+    /// Returns whether the packet is one that a host without an address may send. Over IPv4 these
+    /// are the ones to all hosts, as of a DHCP client (RFC 2131 4.1), and to groups of the link; over
+    /// IPv6 those of Neighbour Discovery and MLD. Linux decides so, too. Counts others.
+    fn may_lack_source(&mut self, meta: &IpMeta, protocol: u8) -> bool {
+        let may = match meta.dst.to_ip() {
+            IpAddr::V4(dst) => dst.is_broadcast() || matches!(dst.octets(), [224, 0, 0, _]),
+            IpAddr::V6(dst) => dst.is_multicast() && protocol == protocol::ICMPV6,
+        };
+        if !may {
+            *self.mib.martian_src(meta.src.is_v4()) += 1;
+        }
+        may
+    }
+
     /// Everything but whole TCP segments.
     #[inline(never)]
     fn other_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
         let dst = meta.dst.to_ip();
         let ours = self.ip.addresses.is_local(meta.dst);
-        let group = dst.is_multicast() || self.ip.addresses.is_broadcast(dst);
+        let group = is_group(dst) || self.ip.addresses.is_broadcast(dst);
         let v4 = meta.dst.is_v4();
         if !ours && !group || self.is_from_us(meta) {
             return *self.mib.in_addr_errors(v4) += 1;
+        }
+        if self.is_martian(meta)
+            || meta.src.to_ip().is_unspecified()
+                && !self.may_lack_source(meta, packet.layers.protocol)
+        {
+            return;
         }
         if packet.layers.fragment {
             return self.fragment_input(now, meta.iface, packet);
@@ -202,5 +241,14 @@ impl Host {
                 _ => self.ipv6_input(now, iface, &mut packet),
             }
         }
+    }
+}
+
+/// Returns whether packets to `dst` may come from a link: those to an IPv6 group whose scope is
+/// reserved or a single interface do not (RFC 4291 2.7).
+fn is_group(dst: IpAddr) -> bool {
+    match dst {
+        IpAddr::V4(dst) => dst.is_multicast(),
+        IpAddr::V6(dst) => dst.is_multicast() && dst.octets()[1] & 0xf > 1,
     }
 }

@@ -6,6 +6,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
 use fullsend_wire::arp::{self, ArpRepr};
+use fullsend_wire::ethernet::{self, EthernetView, Mac};
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::{ethertype, protocol};
 
@@ -15,6 +16,37 @@ use crate::Host;
 use crate::interface::LOOPBACK;
 
 impl Host {
+    /// Returns whether a frame with an Ethernet header is for this host. Counts it if it is not.
+    #[inline]
+    pub(super) fn is_frame_for_us(&mut self, iface: u16, packet: &Packet) -> bool {
+        let untagged = usize::from(packet.layers.network[0]) == ethernet::HEADER_LEN;
+        let own = self.ifaces[usize::from(iface)].config.mac;
+        untagged && packet.header.first_chunk() == Some(&own.0)
+            || self.is_other_frame_for_us(own, packet)
+    }
+
+    /// [`is_frame_for_us`](Self::is_frame_for_us) for frames with a tag, or to another address than
+    /// the interface's own.
+    #[inline(never)]
+    fn is_other_frame_for_us(&mut self, own: Mac, packet: &Packet) -> bool {
+        let Ok(link) = EthernetView::new(&packet.header) else {
+            return false;
+        };
+        // IEEE 802.1Q: a tag for VLAN 0 says a priority only; no other VLAN is ours.
+        let in_vlan = link.tags().any(|tci| tci & 0xfff != 0);
+        if in_vlan || link.dst() != own && !link.dst().is_multicast() {
+            self.mib.route.rx_otherhost_dropped += u64::from(packet.segments());
+            return false;
+        }
+        // RFC 1122 4.2.3.10: neither end of a connection is a group, and a segment in a frame to
+        // one would be answered by many.
+        if link.dst() != own && packet.layers.protocol == protocol::TCP {
+            self.mib.socket.group_frames += u64::from(packet.segments());
+            return false;
+        }
+        true
+    }
+
     /// Runs `call` on an interface's neighbours, if it has any, and sees to what comes of it.
     fn with_neighbours(
         &mut self,

@@ -93,8 +93,12 @@ impl Routes {
         )))
     }
 
-    /// The way to `to`.
+    /// The way to `to`. None leads to the address of no host (RFC 1122 3.2.1.3, RFC 4291 2.5.2), not
+    /// even a default route.
     pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
+        if to.is_unspecified() {
+            return None;
+        }
         let route = self.routes.iter().find(|r| r.matches(to))?;
         Some(NextHop {
             iface: route.iface,

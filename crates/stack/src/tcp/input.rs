@@ -123,9 +123,8 @@ impl Host {
     ) {
         let (src, dst) = (ip.src.to_ip(), ip.dst.to_ip());
         // RFC 1122 4.2.3.10: neither end of a connection is a group.
-        let groups = src.is_multicast() || dst.is_multicast() || src.is_unspecified();
-        let broadcast = self.ip.addresses.is_broadcast(src) || self.ip.addresses.is_broadcast(dst);
-        if groups || broadcast || self.is_from_us(ip) {
+        let group = dst.is_multicast() || self.ip.addresses.is_broadcast(dst);
+        if group || src.is_unspecified() || self.is_martian(ip) || self.is_from_us(ip) {
             self.env.mib.in_errs += 1;
             return;
         }

@@ -1,7 +1,7 @@
 //! Errors that we send, and when we keep silent (RFC 1122 3.2.2, RFC 4443 2.4).
 
 use alloc::vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 use fullsend_buf::Slice;
 use fullsend_offload::Packet;
@@ -165,12 +165,11 @@ fn next_header_at(packet: &[u8]) -> u32 {
     named_at as u32
 }
 
-/// An address that belongs to one host.
+/// An address that belongs to one host, and that an error may so be sent to. Class E is none (RFC
+/// 1122 3.2.2).
 fn may_be_told(src: IpAddr) -> bool {
     match src {
-        IpAddr::V4(src) => {
-            !src.is_unspecified() && !src.is_multicast() && src != Ipv4Addr::BROADCAST
-        }
+        IpAddr::V4(src) => !src.is_unspecified() && !src.is_multicast() && src.octets()[0] < 240,
         IpAddr::V6(src) => !src.is_unspecified() && !src.is_multicast(),
     }
 }

@@ -1,0 +1,405 @@
+//! Packets and frames that are not for this host or that no host can have sent: neither delivered
+//! nor answered, but counted.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+
+use common::{IFACE, Net, Nic, config, forge, host};
+use fullsend_buf::Slice;
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::{Cidr, Host, ListenConfig, UdpId};
+use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
+use fullsend_wire::checksum::{Sum, sum};
+use fullsend_wire::ethernet::{EthernetRepr, Mac};
+use fullsend_wire::icmpv4::Icmpv4Repr;
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::numbers::{ethertype, protocol};
+use fullsend_wire::tcp::{TcpFlags, TcpRepr};
+
+const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OTHER: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+/// A host with an address of each family and default routes, a UDP socket at port 53 and a listener
+/// at port 80.
+struct Rig {
+    host: Host,
+    link: Link,
+    udp: UdpId,
+    now: Instant,
+}
+
+impl Rig {
+    fn new(link: Link) -> Self {
+        let mut host = host(1);
+        let iface = host.add_interface(config(link, Nic::Mtu, 1));
+        let mut now = Instant::from_nanos(1);
+        for (addr, all, gateway) in [
+            ("10.0.0.1/24", "0.0.0.0/0", "10.0.0.2"),
+            ("fd00::1/64", "::/0", "fd00::2"),
+        ] {
+            host.add_address(now, iface, addr.parse().unwrap()).unwrap();
+            let gateway = (link == Link::Ethernet).then(|| gateway.parse().unwrap());
+            let all: Cidr = all.parse().unwrap();
+            host.add_route(all, gateway, iface).unwrap();
+        }
+        let udp = host.udp_bind("[::]:53".parse().unwrap()).unwrap();
+        let config = ListenConfig {
+            backlog: 9,
+            hold: false,
+            any_destination: false,
+        };
+        host.tcp_listen("[::]:80".parse().unwrap(), config).unwrap();
+        // Duplicate address detection.
+        now += Nanos::from_secs(2);
+        host.poll(now);
+        host.transmit(now, iface, &mut Vec::new(), 64);
+        Self {
+            host,
+            link,
+            udp,
+            now,
+        }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.host.counters();
+        counters.into_iter().find(|(n, _)| *n == name).unwrap().1
+    }
+
+    /// Frames that the host sends after this IP packet has arrived in a frame to `dst` with `tags`.
+    fn frame(&mut self, dst: Mac, tags: &[u16], ip: &[u8]) -> usize {
+        let mut bytes = Vec::new();
+        if self.link == Link::Ethernet {
+            let repr = EthernetRepr {
+                dst,
+                src: OTHER,
+                vlan: None,
+                ethertype: if ip[0] >> 4 == 6 {
+                    ethertype::IPV6
+                } else {
+                    ethertype::IPV4
+                },
+            };
+            bytes.resize(repr.header_len(), 0);
+            repr.emit(&mut bytes);
+            for (i, tag) in tags.iter().enumerate() {
+                let kind = bytes.len() - 2;
+                let inner = [bytes[kind], bytes[kind + 1]];
+                let outer = if i + 1 < tags.len() {
+                    ethertype::QINQ
+                } else {
+                    ethertype::VLAN
+                };
+                bytes.truncate(kind);
+                bytes.extend(outer.to_be_bytes());
+                bytes.extend(tag.to_be_bytes());
+                bytes.extend(inner);
+            }
+        }
+        bytes.extend(ip);
+        let frame = Packet::from_frame(Slice::copied_from(&bytes));
+        self.host.receive(self.now, IFACE, &mut vec![frame]);
+        let mut out = Vec::new();
+        for _ in 0..3 {
+            self.host.transmit(self.now, IFACE, &mut out, 64);
+        }
+        out.len()
+    }
+
+    fn packet(&mut self, ip: &[u8]) -> usize {
+        self.frame(OWN, &[], ip)
+    }
+
+    fn datagrams(&mut self) -> usize {
+        let udp = self.udp;
+        let next = || self.host.udp_recv(udp).unwrap();
+        core::iter::from_fn(next).count()
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn echo(src: &str, dst: &str) -> Vec<u8> {
+    match (ip(src), ip(dst)) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let repr = Icmpv6Repr::EchoRequest {
+                ident: 1,
+                seq: 1,
+                data: b"ping",
+            };
+            let mut message = vec![0; repr.len()];
+            repr.emit(src, dst, &mut message);
+            forge::ip_bytes(src.into(), dst.into(), protocol::ICMPV6, &message)
+        }
+        (src, dst) => {
+            let repr = Icmpv4Repr::EchoRequest {
+                ident: 1,
+                seq: 1,
+                data: b"ping",
+            };
+            let mut message = vec![0; repr.len()];
+            repr.emit(&mut message);
+            forge::ip_bytes(src, dst, protocol::ICMP, &message)
+        }
+    }
+}
+
+fn datagram(src: &str, dst: &str, port: u16) -> Vec<u8> {
+    let (src, dst) = (ip(src), ip(dst));
+    let mut bytes = vec![0, 68, 0, 0, 0, 12, 0, 0, 1, 2, 3, 4];
+    bytes[2..4].copy_from_slice(&port.to_be_bytes());
+    let checksum = Sum::pseudo(src, dst, protocol::UDP, 12) + sum(&bytes);
+    bytes[6..8].copy_from_slice(&checksum.checksum().to_be_bytes());
+    forge::ip_bytes(src, dst, protocol::UDP, &bytes)
+}
+
+fn segment(src: &str, dst: &str, port: u16) -> Vec<u8> {
+    let repr = TcpRepr {
+        flags: TcpFlags::SYN,
+        seq: SeqNum::new(7),
+        window: WireWindow(1000),
+        ..TcpRepr::default()
+    };
+    let (from, to) = (SocketAddr::new(ip(src), 9), SocketAddr::new(ip(dst), port));
+    forge::tcp(from, to, repr, b"").to_bytes()
+}
+
+const BAD: [(&str, &str); 13] = [
+    ("10.0.0.255", "10.0.0.1"),
+    ("10.0.0.0", "10.0.0.1"),
+    ("255.255.255.255", "10.0.0.1"),
+    ("224.0.0.1", "10.0.0.1"),
+    ("239.255.255.250", "10.0.0.1"),
+    ("0.0.0.0", "10.0.0.1"),
+    ("240.0.0.1", "10.0.0.1"),
+    ("127.0.0.1", "10.0.0.1"),
+    ("127.9.9.9", "10.0.0.1"),
+    ("ff02::1", "fd00::1"),
+    ("ff0e::1", "fd00::1"),
+    ("::", "fd00::1"),
+    ("::1", "fd00::1"),
+];
+
+/// RFC 1122 3.2.1.3 and 3.2.2, RFC 4291 2.5.2, 2.5.3 and 2.7.
+#[test]
+fn sources_that_no_host_has_get_no_answer() {
+    for link in [Link::Ip, Link::Ethernet] {
+        let mut rig = Rig::new(link);
+        let dropped = |rig: &Rig| -> u64 {
+            let names = [
+                "RtCacheInMartianSrc",
+                "Ip6InHdrErrors",
+                "Ip6InAddrErrors",
+                "TcpInErrs",
+            ];
+            names.map(|name| rig.counter(name)).into_iter().sum()
+        };
+        for (src, dst) in BAD {
+            for (what, packet) in [
+                ("echo", echo(src, dst)),
+                ("bound", datagram(src, dst, 53)),
+                ("unbound", datagram(src, dst, 54)),
+                ("listener", segment(src, dst, 80)),
+                ("closed", segment(src, dst, 81)),
+            ] {
+                let before = dropped(&rig);
+                assert_eq!(rig.packet(&packet), 0, "{link:?} {src} {what}");
+                assert_eq!(rig.datagrams(), 0, "{link:?} {src} {what}");
+                assert!(dropped(&rig) > before, "{link:?} {src} {what}");
+            }
+        }
+        assert_eq!(rig.counter("TcpOutRsts"), 0);
+    }
+}
+
+/// The same packets from a host of the network, and from one beyond it, are answered.
+#[test]
+fn sources_that_hosts_have_are_answered() {
+    for link in [Link::Ip, Link::Ethernet] {
+        for (src, dst) in [
+            ("10.0.0.2", "10.0.0.1"),
+            ("192.0.2.255", "10.0.0.1"),
+            ("fd00::2", "fd00::1"),
+            ("2001:db8::", "fd00::1"),
+        ] {
+            for packet in [
+                echo(src, dst),
+                datagram(src, dst, 54),
+                segment(src, dst, 80),
+            ] {
+                let mut rig = Rig::new(link);
+                assert_eq!(rig.packet(&packet), 1, "{link:?} {src}");
+            }
+            let mut rig = Rig::new(link);
+            rig.packet(&datagram(src, dst, 53));
+            assert_eq!(rig.datagrams(), 1);
+        }
+    }
+}
+
+/// A host that has no address yet asks all hosts for one (RFC 2131 4.1).
+#[test]
+fn a_host_without_an_address_reaches_all_hosts_and_no_single_one() {
+    for (dst, taken) in [
+        ("255.255.255.255", 1),
+        ("224.0.0.251", 1),
+        ("239.1.2.3", 0),
+        ("10.0.0.255", 0),
+        ("10.0.0.1", 0),
+    ] {
+        let mut rig = Rig::new(Link::Ethernet);
+        let mac = if dst == "10.0.0.1" {
+            OWN
+        } else {
+            Mac::BROADCAST
+        };
+        assert_eq!(rig.frame(mac, &[], &datagram("0.0.0.0", dst, 53)), 0);
+        assert_eq!(rig.datagrams(), taken, "{dst}");
+        assert_eq!(
+            rig.counter("RtCacheInMartianSrc"),
+            1 - taken as u64,
+            "{dst}"
+        );
+        // No answer can reach it.
+        assert_eq!(rig.frame(mac, &[], &datagram("0.0.0.0", dst, 54)), 0);
+        assert_eq!(rig.frame(mac, &[], &echo("0.0.0.0", dst)), 0);
+    }
+    let mut rig = Rig::new(Link::Ethernet);
+    let group = Mac::of_v6_group("ff02::1".parse().unwrap());
+    assert_eq!(rig.frame(group, &[], &echo("::", "ff02::1")), 0);
+    assert_eq!(rig.frame(group, &[], &datagram("::", "ff02::1", 53)), 0);
+    assert_eq!(rig.datagrams(), 0);
+    assert_eq!(rig.frame(group, &[], &echo("fd00::2", "ff02::1")), 1);
+}
+
+#[test]
+fn nothing_is_sent_to_the_address_of_no_host() {
+    let mut rig = Rig::new(Link::Ip);
+    for to in ["0.0.0.0:9", "[::]:9"] {
+        let data = Slice::copied_from(b"x");
+        let sent = rig
+            .host
+            .udp_send(rig.now, rig.udp, data, to.parse().unwrap(), None);
+        assert!(sent.is_err(), "{to}");
+    }
+}
+
+/// RFC 4291 2.7: groups of a reserved scope and of one interface never come from a link.
+#[test]
+fn groups_of_no_link_are_not_for_us() {
+    let mut rig = Rig::new(Link::Ip);
+    for (group, taken) in [
+        ("ff00::1", 0),
+        ("ff01::1", 0),
+        ("ff02::1", 1),
+        ("ff15::1", 1),
+    ] {
+        rig.packet(&datagram("fd00::2", group, 53));
+        assert_eq!(rig.datagrams(), taken, "{group}");
+    }
+}
+
+/// Linux drops `PACKET_OTHERHOST`, be it ARP, IPv4 or IPv6.
+#[test]
+fn frames_for_other_stations_are_dropped() {
+    for packet in [
+        echo("10.0.0.2", "10.0.0.1"),
+        datagram("10.0.0.2", "10.0.0.1", 53),
+        segment("10.0.0.2", "10.0.0.1", 80),
+        segment("fd00::2", "fd00::1", 80),
+        echo("fd00::2", "fd00::1"),
+    ] {
+        let mut rig = Rig::new(Link::Ethernet);
+        assert_eq!(rig.frame(OTHER, &[], &packet), 0);
+        assert_eq!(rig.datagrams(), 0);
+        assert_eq!(rig.counter("LinkRxOtherhostDropped"), 1);
+        let received = rig.counter("IpInReceives") + rig.counter("Ip6InReceives");
+        assert_eq!(received, 0);
+    }
+}
+
+/// As Linux: TCP never, a datagram for one host that came to all is delivered, and no error is sent
+/// about it (RFC 1122 3.2.2).
+#[test]
+fn frames_to_all_stations_carry_no_tcp() {
+    for mac in [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
+        let mut rig = Rig::new(Link::Ethernet);
+        for port in [80, 81] {
+            assert_eq!(
+                rig.frame(mac, &[], &segment("10.0.0.2", "10.0.0.1", port)),
+                0
+            );
+            assert_eq!(rig.frame(mac, &[], &segment("fd00::2", "fd00::1", port)), 0);
+        }
+        assert_eq!(rig.counter("TcpExtFullsendGroupFrames"), 4);
+        assert_eq!(rig.counter("TcpInSegs"), 0);
+        assert_eq!(
+            rig.frame(mac, &[], &datagram("10.0.0.2", "10.0.0.1", 53)),
+            0
+        );
+        assert_eq!(rig.datagrams(), 1);
+        assert_eq!(
+            rig.frame(mac, &[], &datagram("10.0.0.2", "10.0.0.1", 54)),
+            0
+        );
+    }
+}
+
+/// IEEE 802.1Q: frames of a VLAN are not for an interface without one; VLAN 0 names only a priority.
+#[test]
+fn frames_of_a_vlan_are_not_for_an_untagged_interface() {
+    for (tags, taken) in [
+        (&[5][..], 0),
+        (&[0xe005], 0),
+        (&[0], 1),
+        (&[0xe000], 1),
+        (&[0, 5], 0),
+        (&[5, 0], 0),
+        (&[0, 0], 1),
+    ] {
+        let mut rig = Rig::new(Link::Ethernet);
+        rig.frame(OWN, tags, &datagram("10.0.0.2", "10.0.0.1", 53));
+        assert_eq!(rig.datagrams(), taken, "{tags:?}");
+        let dropped = rig.counter("LinkRxOtherhostDropped");
+        assert_eq!(dropped, 1 - taken as u64, "{tags:?}");
+    }
+}
+
+/// RFC 6946: a packet of one fragment is whole by itself, and leaves alone those pieces of another
+/// packet that have its addresses and identification.
+#[test]
+fn atomic_fragments_are_processed_on_their_own() {
+    let whole = datagram("fd00::2", "fd00::1", 53);
+    let fragment = |start: usize, end: usize, field: u16| {
+        let mut payload = vec![protocol::UDP, 0];
+        payload.extend(field.to_be_bytes());
+        payload.extend(7u32.to_be_bytes());
+        payload.extend(&whole[40 + start..40 + end]);
+        forge::ip_bytes(ip("fd00::2"), ip("fd00::1"), protocol::FRAGMENT, &payload)
+    };
+    let mut rig = Rig::new(Link::Ip);
+    rig.packet(&fragment(0, 8, 1));
+    assert_eq!(rig.datagrams(), 0);
+    for atomic in 1..3 {
+        rig.packet(&fragment(0, 12, 0));
+        assert_eq!(rig.datagrams(), 1, "atomic fragment {atomic}");
+    }
+    rig.packet(&fragment(8, 12, 8));
+    assert_eq!(rig.datagrams(), 1);
+    assert_eq!(rig.counter("Ip6ReasmFails"), 0);
+    assert_eq!(rig.counter("Ip6ReasmOKs"), 1);
+}
+
+/// Hosts of a link still reach each other.
+#[test]
+fn transfers_cross_ethernet() {
+    for to in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let mut net = Net::new(Link::Ethernet, Nic::Mtu);
+        let (client, server, _) = net.connect(to);
+        net.transfer((0, client), (1, server), &common::bytes(100_000));
+        assert_eq!(net.counter(1, "LinkRxOtherhostDropped"), 0);
+    }
+}
