@@ -100,7 +100,10 @@ impl From<StackError> for Errno {
             StackError::Tcp(error) => error.into(),
             StackError::NoSuchSocket => Self::EBADF,
             StackError::AddressInUse(_) => Self::EADDRINUSE,
-            StackError::AddressNotAvailable(_) | StackError::NoPorts => Self::EADDRNOTAVAIL,
+            StackError::AddressNotAvailable(_)
+            | StackError::TentativeAddress(_)
+            | StackError::DuplicateAddress(_)
+            | StackError::NoPorts => Self::EADDRNOTAVAIL,
             StackError::NoRoute(_) => Self::ENETUNREACH,
             StackError::MessageTooLong { .. } => Self::EMSGSIZE,
             _ => Self::EINVAL,

@@ -18,6 +18,10 @@ pub enum StackError {
     AddressInUse(SocketAddr),
     /// The address is not ours (EADDRNOTAVAIL).
     AddressNotAvailable(SocketAddr),
+    /// Duplicate address detection has not ended for the address (EADDRNOTAVAIL).
+    TentativeAddress(SocketAddr),
+    /// Another host on the link has the address (EADDRNOTAVAIL).
+    DuplicateAddress(SocketAddr),
     /// No route to the destination (ENETUNREACH).
     NoRoute(IpAddr),
     /// All ephemeral ports towards that destination are taken (EADDRNOTAVAIL).
@@ -52,6 +56,16 @@ impl fmt::Display for StackError {
                     "{addr} is not an address of this host; add it to an interface first"
                 )
             }
+            Self::TentativeAddress(addr) => write!(
+                f,
+                "{addr} cannot be used before duplicate address detection ends, about a second \
+                 after the address was added; try again then"
+            ),
+            Self::DuplicateAddress(addr) => write!(
+                f,
+                "{addr} cannot be used: another host on the link has the address; choose another \
+                 one"
+            ),
             Self::NoRoute(ip) => write!(f, "no route to {ip}; add a route to its network"),
             Self::NoPorts => f.write_str(
                 "every ephemeral port towards that destination is in use; widen \

@@ -33,7 +33,7 @@ pub use fullsend_qdisc::{FqConfig, FqStats, QdiscConfig, QdiscStats, TbfConfig};
 pub use host::{Host, HostConfig};
 pub use inspect::{LinkStats, SocketCursor, SocketInfo, SocketKind, SocketOwner};
 pub use interface::{IfaceConfig, IfaceId, Mac};
-pub use ip::{Cidr, ParseCidrError};
+pub use ip::{AddressState, Cidr, OwnAddress, ParseCidrError};
 pub use net_config::NetConfig;
 pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId, TcpQueues};
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};

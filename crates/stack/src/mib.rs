@@ -44,6 +44,7 @@ fullsend_units::counters! {
         frag_oks: "Ip6FragOKs",
         frag_creates: "Ip6FragCreates",
         dad_duplicates: "Ip6DadDuplicates",
+        dad_loopbacks: "Ip6DadLoopbacks",
         in_octets: "Ip6InOctets",
         out_octets: "Ip6OutOctets",
         in_no_ect: "Ip6InNoECTPkts",

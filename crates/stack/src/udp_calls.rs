@@ -86,7 +86,7 @@ impl Host {
     ) -> Result<UdpId, StackError> {
         let ip = local.ip();
         if !ip.is_unspecified() && !self.ip.addresses.is_local(ip.into()) {
-            return Err(StackError::AddressNotAvailable(local));
+            return Err(self.not_available(local));
         }
         let [first, last] = self.env.sysctl.ip_local_port_range;
         self.udp

@@ -440,7 +440,7 @@ fn an_address_that_somebody_has_is_not_taken() {
     let bound = net.hosts[0].udp_bind((addr.addr, 5).into());
     assert_eq!(
         bound,
-        Err(StackError::AddressNotAvailable((addr.addr, 5).into()))
+        Err(StackError::DuplicateAddress((addr.addr, 5).into()))
     );
 }
 

@@ -18,6 +18,10 @@ mod option {
     pub(super) const TARGET_LINK: u8 = 2;
     pub(super) const PREFIX: u8 = 3;
     pub(super) const MTU: u8 = 5;
+    /// RFC 3971 5.3.2.
+    pub(super) const NONCE: u8 = 14;
+    /// Bytes of an option with a nonce of the usual length.
+    pub(super) const NONCE_LEN: usize = 8;
     /// Bytes of a link-layer address option on Ethernet.
     pub(super) const LINK_LEN: usize = 8;
 }
@@ -26,6 +30,9 @@ mod option {
 pub(crate) const fn is_ndp(kind: u8) -> bool {
     matches!(kind, kind::ROUTER_SOLICIT..=kind::NEIGHBOUR_ADVERT)
 }
+
+/// A random number by which a sender knows its own message again (RFC 3971 5.3.2, RFC 7527).
+pub type Nonce = [u8; 6];
 
 /// A message. Link-layer addresses are Ethernet's; others are as if not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +63,8 @@ pub enum NdpRepr<'a> {
         target: Ipv6Addr,
         /// Who asks; nobody in duplicate address detection.
         source_mac: Option<Mac>,
+        /// In duplicate address detection, tells a message that was looped back from another host's.
+        nonce: Option<Nonce>,
     },
     /// The target's hardware address.
     NeighbourAdvert {
@@ -109,6 +118,7 @@ impl<'a> NdpRepr<'a> {
             Self::NeighbourSolicit {
                 target,
                 source_mac: options.source_mac(),
+                nonce: options.nonce(),
             }
         } else {
             Self::NeighbourAdvert {
@@ -160,7 +170,9 @@ impl<'a> NdpRepr<'a> {
         match self {
             Self::RouterSolicit { source_mac } => link(source_mac),
             Self::RouterAdvert { options, .. } => 8 + options.0.len(),
-            Self::NeighbourSolicit { source_mac, .. } => 16 + link(source_mac),
+            Self::NeighbourSolicit {
+                source_mac, nonce, ..
+            } => 16 + link(source_mac) + nonce.map_or(0, |_| option::NONCE_LEN),
             Self::NeighbourAdvert { target_mac, .. } => 16 + link(target_mac),
         }
     }
@@ -181,9 +193,17 @@ impl<'a> NdpRepr<'a> {
                 put32(out, 4, *retrans_ms);
                 out[8..].copy_from_slice(options.0);
             }
-            Self::NeighbourSolicit { target, source_mac } => {
+            Self::NeighbourSolicit {
+                target,
+                source_mac,
+                nonce,
+            } => {
                 out[..16].copy_from_slice(&target.octets());
                 emit_link(option::SOURCE_LINK, *source_mac, &mut out[16..]);
+                if let (Some(nonce), Some(out)) = (nonce, out.last_chunk_mut()) {
+                    let [a, b, c, d, e, f] = *nonce;
+                    *out = [option::NONCE, 1, a, b, c, d, e, f];
+                }
             }
             Self::NeighbourAdvert {
                 target, target_mac, ..
@@ -231,6 +251,8 @@ pub enum NdpOption<'a> {
     },
     /// The link's MTU.
     Mtu(u32),
+    /// A nonce of six bytes.
+    Nonce(Nonce),
     /// Any other, or one of a length it should not have.
     Other {
         /// Type.
@@ -276,6 +298,13 @@ impl<'a> NdpOptions<'a> {
         })
     }
 
+    fn nonce(self) -> Option<Nonce> {
+        self.iter().find_map(|option| match option {
+            NdpOption::Nonce(nonce) => Some(nonce),
+            _ => None,
+        })
+    }
+
     fn target_mac(self) -> Option<Mac> {
         self.iter().find_map(|option| match option {
             NdpOption::TargetMac(mac) => Some(mac),
@@ -298,6 +327,7 @@ impl<'a> NdpOption<'a> {
                 prefix: array::<16>(value, 14).into(),
             },
             (option::MTU, 6) => Self::Mtu(be32(value, 2)),
+            (option::NONCE, 6) => Self::Nonce(array(value, 0)),
             _ => Self::Other { kind, value },
         }
     }
@@ -329,8 +359,13 @@ mod tests {
         let mac = || any::<Option<[u8; 6]>>().prop_map(|mac| mac.map(Mac));
         prop_oneof![
             mac().prop_map(|source_mac| NdpRepr::RouterSolicit { source_mac }),
-            (unicast(), mac())
-                .prop_map(|(target, source_mac)| NdpRepr::NeighbourSolicit { target, source_mac }),
+            (unicast(), mac(), any::<Option<[u8; 6]>>()).prop_map(|(target, source_mac, nonce)| {
+                NdpRepr::NeighbourSolicit {
+                    target,
+                    source_mac,
+                    nonce,
+                }
+            }),
             (unicast(), mac(), any::<[bool; 3]>()).prop_map(|(target, target_mac, flags)| {
                 NdpRepr::NeighbourAdvert {
                     target,

@@ -129,6 +129,11 @@ impl Addresses {
         true
     }
 
+    /// The addresses with their interfaces.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, Cidr)> {
+        self.entries.iter().map(|e| (e.iface, e.cidr))
+    }
+
     /// The address is ours; all of 127/8 and ::1 are.
     pub(crate) fn is_local(&self, addr: Addr) -> bool {
         self.entries.iter().any(|e| e.key == addr) || addr.to_ip().is_loopback()

@@ -30,12 +30,11 @@ impl Host {
     /// An ICMP message for us or a group.
     pub(super) fn icmp_input(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) {
         let (src, dst) = (meta.src.to_ip(), meta.dst.to_ip());
+        // None yet while duplicate address detection runs for all of them, and reads messages.
         let own = if self.ip.addresses.is_local(meta.dst) {
-            dst
-        } else if let Some(own) = self.ip.addresses.source_for(src, meta.iface) {
-            own
+            Some(dst)
         } else {
-            return;
+            self.ip.addresses.source_for(src, meta.iface)
         };
         let arrival = Arrival { src, dst, own };
         match self.ip.icmp.input(&arrival, &packet.payload) {

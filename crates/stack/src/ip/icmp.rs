@@ -64,8 +64,8 @@ pub(crate) struct Arrival {
     pub(crate) src: IpAddr,
     /// As in the header: an address of ours, a group or a broadcast address.
     pub(crate) dst: IpAddr,
-    /// The address of ours to answer from: `dst`, if it is ours.
-    pub(crate) own: IpAddr,
+    /// The address of ours to answer from, if there is one: `dst`, if it is ours.
+    pub(crate) own: Option<IpAddr>,
 }
 
 /// What a message asks for.
@@ -140,12 +140,12 @@ impl Icmp {
             Icmpv4Repr::EchoRequest { .. } => {
                 mib.in_echos += 1;
                 // RFC 1122 3.2.2.6: pings to groups may go unanswered, and then cannot amplify.
-                if arrival.dst != arrival.own {
+                if arrival.own != Some(arrival.dst) {
                     return Ok(Received::Nothing);
                 }
                 mib.out_echo_reps += 1;
                 mib.out_msgs += 1;
-                return Ok(Received::Reply(echo_reply(arrival, message)));
+                return Ok(Received::Reply(echo_reply(arrival, arrival.dst, message)));
             }
             Icmpv4Repr::EchoReply { .. } => {
                 mib.in_echo_reps += 1;
@@ -179,9 +179,13 @@ impl Icmp {
         let (error, quote) = match Icmpv6Repr::parse(head).map_err(|_| Malformed)? {
             Icmpv6Repr::EchoRequest { .. } => {
                 mib.in_echos += 1;
+                // To a host without an address there is no way, and from one neither.
+                let Some(own) = arrival.own.filter(|_| !arrival.src.is_unspecified()) else {
+                    return Ok(Received::Nothing);
+                };
                 mib.out_echo_replies += 1;
                 mib.out_msgs += 1;
-                return Ok(Received::Reply(echo_reply(arrival, message)));
+                return Ok(Received::Reply(echo_reply(arrival, own, message)));
             }
             Icmpv6Repr::EchoReply { .. } => {
                 mib.in_echo_replies += 1;
@@ -273,8 +277,8 @@ fn checksum_ok(arrival: &Arrival, message: &Chain) -> bool {
     sum.sum().is_valid()
 }
 
-/// The request sent back: its data is not copied.
-fn echo_reply(arrival: &Arrival, request: &Chain) -> Datagram {
+/// The request sent back from `own`: its data is not copied.
+fn echo_reply(arrival: &Arrival, own: IpAddr, request: &Chain) -> Datagram {
     let mut head = [0; HEADER_LEN];
     request.copy_to(&mut head);
     let mut payload = request.clone();
@@ -286,13 +290,13 @@ fn echo_reply(arrival: &Arrival, request: &Chain) -> Datagram {
     };
     let checksum = u16::from_be_bytes([head[2], head[3]]);
     let mut checksum = update(checksum, u16::from(head[0]) << 8, kind << 8);
-    if arrival.src.is_ipv6() && arrival.own != arrival.dst {
-        checksum = readdressed(checksum, arrival);
+    if own != arrival.dst {
+        checksum = readdressed(checksum, (arrival.dst, own));
     }
     head[0] = kind as u8;
     head[2..4].copy_from_slice(&checksum.to_be_bytes());
     Datagram {
-        src: arrival.own,
+        src: own,
         dst: arrival.src,
         protocol,
         packet: Packet {
@@ -304,8 +308,8 @@ fn echo_reply(arrival: &Arrival, request: &Chain) -> Datagram {
 }
 
 /// The checksum when the answer comes from `own` rather than the group it was sent to (RFC 1624).
-fn readdressed(checksum: u16, arrival: &Arrival) -> u16 {
-    let (IpAddr::V6(old), IpAddr::V6(new)) = (arrival.dst, arrival.own) else {
+fn readdressed(checksum: u16, from_to: (IpAddr, IpAddr)) -> u16 {
+    let (IpAddr::V6(old), IpAddr::V6(new)) = from_to else {
         return checksum;
     };
     let words = old.segments().into_iter().zip(new.segments());

@@ -84,6 +84,7 @@ impl Host {
         for (addr, result) in outcome.dad {
             self.dad_ended(iface, addr, result);
         }
+        self.mib.ip6.dad_loopbacks += outcome.looped_back;
         self.mib.neigh.unresolved_discards += outcome.discarded;
         self.mib.neigh.table_fulls += outcome.table_fulls;
         for packet in outcome.unreachable {
@@ -99,6 +100,7 @@ impl Host {
         let (_, cidr) = self.ip.tentative.swap_remove(at);
         if result == DadResult::Duplicate {
             self.mib.ip6.dad_duplicates += 1;
+            self.ip.duplicates.push((iface, cidr));
             return;
         }
         self.ip.addresses.add(iface, cidr);
@@ -106,8 +108,10 @@ impl Host {
     }
 
     pub(super) fn start_dad(&mut self, now: Instant, iface: u16, addr: Ipv6Addr) {
+        // RFC 7527 4.1: the nonce is random.
+        let [_, _, nonce @ ..] = self.env.rng.next_u64().to_be_bytes();
         self.with_neighbours(now, iface, |neighbours, _, out| {
-            neighbours.start_dad(now, addr, out);
+            neighbours.start_dad(now, (addr, nonce), out);
         });
     }
 

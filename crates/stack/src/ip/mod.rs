@@ -8,6 +8,7 @@ mod input;
 mod link;
 mod neighbour;
 mod output;
+mod own;
 mod path;
 mod pmtu;
 mod reassembly;
@@ -25,6 +26,7 @@ pub use addresses::{Cidr, ParseCidrError};
 pub(crate) use icmp::{Icmp, Problem};
 pub(crate) use input::IpMeta;
 pub(crate) use neighbour::Neighbours;
+pub use own::{AddressState, OwnAddress};
 pub(crate) use path::Path;
 use pmtu::LearntMtus;
 pub(crate) use pmtu::least as least_path_mtu;
@@ -51,6 +53,8 @@ pub(crate) struct Ip {
     ident: u16,
     /// Addresses whose duplicate detection runs, with their interface.
     tentative: Vec<(u16, Cidr)>,
+    /// Addresses that another host on the link has, with their interface.
+    duplicates: Vec<(u16, Cidr)>,
     /// Scratch of `poll`.
     expired: Vec<Packet>,
     /// Scratch of fragmentation.
@@ -75,6 +79,7 @@ impl Ip {
             version: 0,
             ident: 0,
             tentative: Vec::new(),
+            duplicates: Vec::new(),
             expired: Vec::new(),
             pieces: Vec::new(),
         }
@@ -101,6 +106,7 @@ impl Host {
         }
         match (cidr.addr, &self.ifaces[usize::from(iface.0)].neighbours) {
             (IpAddr::V6(addr), Some(_)) if !self.ip.addresses.is_local(cidr.addr.into()) => {
+                self.ip.duplicates.retain(|(_, c)| c.addr != cidr.addr);
                 self.ip.tentative.push((iface.0, cidr));
                 self.start_dad(now, iface.0, addr);
             }

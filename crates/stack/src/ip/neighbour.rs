@@ -9,7 +9,7 @@ use fullsend_offload::Packet;
 use fullsend_units::{Instant, Nanos};
 use fullsend_wire::arp::{ArpOperation, ArpRepr};
 use fullsend_wire::ethernet::Mac;
-use fullsend_wire::ndp::NdpRepr;
+use fullsend_wire::ndp::{NdpRepr, Nonce};
 
 use self::frames::Frames;
 
@@ -119,6 +119,8 @@ pub(crate) struct Outcome {
     pub(crate) table_fulls: u64,
     /// Addresses whose duplicate detection ended.
     pub(crate) dad: Vec<(Ipv6Addr, DadResult)>,
+    /// Number of solicitations of our own duplicate detection that came back.
+    pub(crate) looped_back: u64,
     /// Cached link headers must be looked up again.
     pub(crate) changed: bool,
 }
@@ -241,11 +243,18 @@ impl Neighbours {
             return;
         }
         match *message {
-            NdpRepr::NeighbourSolicit { target, source_mac } => {
+            NdpRepr::NeighbourSolicit {
+                target,
+                source_mac,
+                nonce,
+            } => {
+                // RFC 4861 7.1.1: what duplicate detection sends.
+                let is_detection =
+                    src.is_unspecified() && source_mac.is_none() && dst == solicited_node(target);
                 if self.dad.is_tentative(target) {
-                    // RFC 4862 5.4.3: somebody else wants the same address.
-                    if src.is_unspecified() {
-                        self.dad.fail(target, out);
+                    // RFC 4862 5.4.3: who resolves the address gets no answer yet.
+                    if is_detection {
+                        self.dad.on_solicit(target, nonce, out);
                     }
                 } else if is_ours(target.into()) {
                     self.on_solicit(now, (src, dst), target, source_mac, out);
@@ -258,9 +267,13 @@ impl Neighbours {
                 target_mac,
                 ..
             } => {
-                self.dad.fail(target, out);
                 // RFC 4861 7.1.2: an answer to a question goes to the asker.
-                if (solicited && dst.is_multicast()) || is_ours(target.into()) {
+                if solicited && dst.is_multicast() {
+                    return;
+                }
+                // RFC 4862 5.4.4.
+                self.dad.fail(target, out);
+                if is_ours(target.into()) {
                     return;
                 }
                 let heard = Heard {
@@ -362,15 +375,17 @@ impl Neighbours {
             .extend(waiting.map(|packet| frames.with_link(packet, mac)));
     }
 
-    /// Begins to detect whether somebody else has `address` (RFC 4862 5.4); it must not be used
-    /// until [`Outcome::dad`] says that nobody has.
-    pub(crate) fn start_dad(&mut self, now: Instant, address: Ipv6Addr, out: &mut Outcome) {
-        let due = self.dad.start(now, address);
+    /// Begins to detect whether another host has `address` (RFC 4862 5.4); it must not be used
+    /// until [`Outcome::dad`] says that none has. `nonce` is a random number.
+    pub(crate) fn start_dad(
+        &mut self,
+        now: Instant,
+        (address, nonce): (Ipv6Addr, Nonce),
+        out: &mut Outcome,
+    ) {
+        let due = self.dad.start(now, address, nonce);
         self.next = self.next.min(due);
-        out.frames.push(
-            self.frames
-                .solicit(Ipv6Addr::UNSPECIFIED.into(), address.into(), None),
-        );
+        out.frames.push(self.frames.detect(address, nonce));
     }
 
     /// When [`poll`](Self::poll) must be called at the latest.

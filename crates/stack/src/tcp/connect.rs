@@ -72,7 +72,7 @@ impl Host {
                 let ip = addr.ip().to_canonical();
                 let ours = self.ip.addresses.is_local(ip.into());
                 if !ours || ip.is_ipv4() != remote.is_ipv4() {
-                    return Err(StackError::AddressNotAvailable(addr));
+                    return Err(self.not_available(addr));
                 }
                 ip
             }

@@ -237,7 +237,7 @@ impl Host {
         let mut local = local;
         let ours = local.ip().is_unspecified() || self.ip.addresses.is_local(local.ip().into());
         if !(ours || config.any_destination && addr_is_usable(local)) {
-            return Err(StackError::AddressNotAvailable(local));
+            return Err(self.not_available(local));
         }
         if local.port() == 0 && !config.any_destination {
             local.set_port(self.listening_port(local)?);

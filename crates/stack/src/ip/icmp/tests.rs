@@ -34,7 +34,7 @@ fn arrival(src: &str, dst: &str, own: &str) -> Arrival {
     Arrival {
         src: src.parse().unwrap(),
         dst: dst.parse().unwrap(),
-        own: own.parse().unwrap(),
+        own: Some(own.parse().unwrap()),
     }
 }
 
@@ -172,6 +172,7 @@ fn neighbour_discovery_goes_on() {
     let solicit = fullsend_wire::ndp::NdpRepr::NeighbourSolicit {
         target: v6(US6),
         source_mac: None,
+        nonce: None,
     };
     let message = message_v6(&Icmpv6Repr::Ndp(solicit), PEER6, US6);
     let Received::Ndp(bytes) = icmp.input(&arrival(PEER6, US6, US6), &message) else {

@@ -7,7 +7,7 @@ use fullsend_wire::arp::{self, ArpOperation, ArpRepr};
 use fullsend_wire::ethernet::{self, EthernetRepr, Mac};
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::ipv6::{self, Ipv6Repr};
-use fullsend_wire::ndp::NdpRepr;
+use fullsend_wire::ndp::{NdpRepr, Nonce};
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use super::solicited_node;
@@ -76,11 +76,24 @@ impl Frames {
         let dst = if known.is_some() { target } else { group };
         let message = NdpRepr::NeighbourSolicit {
             target,
-            // RFC 4861 4.3: nobody asks in duplicate detection.
-            source_mac: Some(self.mac).filter(|_| !source.is_unspecified()),
+            source_mac: Some(self.mac),
+            nonce: None,
         };
         let packet = icmpv6(source, dst, &Icmpv6Repr::Ndp(message));
         self.with_link(packet, known.unwrap_or_else(|| Mac::of_v6_group(group)))
+    }
+
+    /// Solicits `target` in duplicate address detection: from no address, and without a hardware
+    /// address to answer to (RFC 4861 4.3).
+    pub(super) fn detect(self, target: Ipv6Addr, nonce: Nonce) -> Packet {
+        let group = solicited_node(target);
+        let message = NdpRepr::NeighbourSolicit {
+            target,
+            source_mac: None,
+            nonce: Some(nonce),
+        };
+        let packet = icmpv6(Ipv6Addr::UNSPECIFIED, group, &Icmpv6Repr::Ndp(message));
+        self.with_link(packet, Mac::of_v6_group(group))
     }
 
     /// Answers for an address of ours; the link header is still to come.

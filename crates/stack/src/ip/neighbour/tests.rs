@@ -109,6 +109,9 @@ fn show(out: &Outcome) -> Vec<String> {
         lines.push(format!("discarded {}", out.discarded));
     }
     lines.extend(out.dad.iter().map(|(a, result)| format!("{a} {result:?}")));
+    if out.looped_back != 0 {
+        lines.push(format!("looped back {}", out.looped_back));
+    }
     if out.changed {
         lines.push("changed".into());
     }
@@ -137,8 +140,13 @@ fn show_frame(frame: &[u8]) -> String {
             assert!(ip.is_complete() && checksum_ok(ip.src(), ip.dst(), ip.payload()));
             let (src, to) = (ip.src(), ip.dst());
             match Icmpv6Repr::parse(ip.payload()).unwrap() {
-                Icmpv6Repr::Ndp(NdpRepr::NeighbourSolicit { target, source_mac }) => {
+                Icmpv6Repr::Ndp(NdpRepr::NeighbourSolicit {
+                    target,
+                    source_mac,
+                    nonce,
+                }) => {
                     assert_eq!(source_mac.is_none(), src.is_unspecified());
+                    assert_eq!(nonce.is_some(), src.is_unspecified());
                     format!("{dst} {src} > {to} who has {target}")
                 }
                 Icmpv6Repr::Ndp(NdpRepr::NeighbourAdvert {
@@ -302,6 +310,7 @@ fn nd_answers_for_us() {
     let solicit = |source_mac| NdpRepr::NeighbourSolicit {
         target: ip6("fd00::1"),
         source_mac,
+        nonce: None,
     };
     let group = "ff02::1:ff00:1";
     assert_eq!(
@@ -317,6 +326,7 @@ fn nd_answers_for_us() {
     let other = NdpRepr::NeighbourSolicit {
         target: ip6("fd00::9"),
         source_mac: Some(THEIRS),
+        nonce: None,
     };
     assert_eq!(rig.ndp("fd00::2", "ff02::1:ff00:9", 255, other), NONE);
 }
@@ -327,22 +337,33 @@ fn duplicate_detection() {
     let mut out = Outcome::default();
     for n in 5..8 {
         let address = ip6(&format!("fd00::{n}"));
-        rig.neighbours.start_dad(rig.now, address, &mut out);
+        let candidate = (address, [n; 6]);
+        rig.neighbours.start_dad(rig.now, candidate, &mut out);
     }
     assert_eq!(
         show(&out)[0],
         "33:33:ff:00:00:05 :: > ff02::1:ff00:5 who has fd00::5"
     );
-    // Another one tries the same, and another one has it.
     let target = ip6("fd00::5");
-    let solicit = NdpRepr::NeighbourSolicit {
+    let solicit = |source_mac, nonce| NdpRepr::NeighbourSolicit {
         target,
-        source_mac: None,
+        source_mac,
+        nonce,
     };
-    assert_eq!(
-        rig.ndp("::", "ff02::1:ff00:5", 255, solicit),
-        ["fd00::5 Duplicate"]
-    );
+    let group = "ff02::1:ff00:5";
+    // Our own, which the link sent back (RFC 7527).
+    let own = solicit(None, Some([5; 6]));
+    assert_eq!(rig.ndp("::", group, 255, own), ["looped back 1"]);
+    // From beyond the link, to another group, with an address of its sender (RFC 4861 7.1.1), and
+    // from one who resolves the address of its future owner.
+    let other = solicit(None, Some([6; 6]));
+    assert_eq!(rig.ndp("::", group, 254, other), NONE);
+    assert_eq!(rig.ndp("::", "ff02::1", 255, other), NONE);
+    let with_mac = solicit(Some(THEIRS), None);
+    assert_eq!(rig.ndp("::", group, 255, with_mac), NONE);
+    assert_eq!(rig.ndp("fd00::2", group, 255, with_mac), NONE);
+    // Another host tries the same address, and another one has the next.
+    assert_eq!(rig.ndp("::", group, 255, other), ["fd00::5 Duplicate"]);
     let advert = NdpRepr::NeighbourAdvert {
         target: ip6("fd00::6"),
         router: false,
@@ -361,27 +382,6 @@ fn duplicate_detection() {
     assert_eq!(rig.neighbours.deadline(), None);
 }
 
-#[test]
-fn tables_and_queues_are_bounded() {
-    let mut rig = Rig::new();
-    rig.send(0, "10.0.0.2");
-    for n in 1..MAX_WAITING_BYTES / (OVERHEAD + 1) {
-        assert_eq!(rig.send(n as u8, "10.0.0.2"), NONE);
-    }
-    assert_eq!(rig.send(200, "10.0.0.2"), ["discarded 1"]);
-    for n in 0..2 * MAX_ENTRIES {
-        let sender = format!("10.1.{}.{}", n >> 8, n & 0xff);
-        rig.now += Nanos::from_micros(1);
-        rig.arp(Request, (&sender, THEIRS), "10.0.0.1");
-    }
-    let len = rig.neighbours.entries.len();
-    assert!(len > MAX_ENTRIES * 9 / 10 && len <= MAX_ENTRIES, "{len}");
-    // The one being asked stayed.
-    assert!(rig.neighbours.entries.contains_key(&ip("10.0.0.2")));
-    assert_eq!(
-        solicited_node(ip6("fe80::aabb:ccdd")),
-        ip6("ff02::1:ffbb:ccdd")
-    );
 /// As Linux's `unres_qlen_bytes`: three super-segments wait, and a fourth takes the place of the
 /// oldest. One that is longer than all that may wait is kept alone.
 #[test]
@@ -416,4 +416,25 @@ fn what_waits_is_bounded_by_bytes() {
     assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].waiting.bytes, 0);
 }
 
+#[test]
+fn tables_and_queues_are_bounded() {
+    let mut rig = Rig::new();
+    rig.send(0, "10.0.0.2");
+    for n in 1..MAX_WAITING_BYTES / (OVERHEAD + 1) {
+        assert_eq!(rig.send(n as u8, "10.0.0.2"), NONE);
+    }
+    assert_eq!(rig.send(200, "10.0.0.2"), ["discarded 1"]);
+    for n in 0..2 * MAX_ENTRIES {
+        let sender = format!("10.1.{}.{}", n >> 8, n & 0xff);
+        rig.now += Nanos::from_micros(1);
+        rig.arp(Request, (&sender, THEIRS), "10.0.0.1");
+    }
+    let len = rig.neighbours.entries.len();
+    assert!(len > MAX_ENTRIES * 9 / 10 && len <= MAX_ENTRIES, "{len}");
+    // The one being asked stayed.
+    assert!(rig.neighbours.entries.contains_key(&ip("10.0.0.2")));
+    assert_eq!(
+        solicited_node(ip6("fe80::aabb:ccdd")),
+        ip6("ff02::1:ffbb:ccdd")
+    );
 }

@@ -1,0 +1,179 @@
+//! Duplicate address detection on a host that has no other address of the family (RFC 4862 5.4).
+
+mod common;
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use common::{IFACE, Nic, config, host};
+use fullsend_buf::Slice;
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::{AddressState, Cidr, Host, ListenConfig, StackError};
+use fullsend_units::{Instant, Nanos};
+use fullsend_wire::ethernet::EthernetView;
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::ipv6::Ipv6View;
+use fullsend_wire::ndp::NdpRepr;
+
+const SHARED: &str = "fe80::7";
+
+/// Some hosts on one Ethernet segment, each with a hardware address of its own.
+struct Segment {
+    hosts: Vec<Host>,
+    now: Instant,
+    /// A sender gets its own frames, too.
+    loops: bool,
+    frames: Vec<Vec<u8>>,
+}
+
+impl Segment {
+    fn new(hosts: u64) -> Self {
+        let hosts = (1..=hosts).map(|n| {
+            let mut host = host(n);
+            host.add_interface(config(Link::Ethernet, Nic::Mtu, n as u8));
+            host
+        });
+        Self {
+            hosts: hosts.collect(),
+            now: Instant::from_nanos(1_000_000_000),
+            loops: false,
+            frames: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, who: usize, cidr: &str) {
+        let cidr: Cidr = cidr.parse().unwrap();
+        self.hosts[who].add_address(self.now, IFACE, cidr).unwrap();
+    }
+
+    /// Carries frames until there are none, then lets time pass.
+    fn run_for(&mut self, span: Nanos) {
+        let end = self.now + span;
+        loop {
+            while self.carry() {}
+            let next = self.hosts.iter().filter_map(Host::poll_deadline).min();
+            self.now = match next {
+                Some(at) if at <= end => self.now.max(at),
+                _ => return self.now = end,
+            };
+            self.hosts.iter_mut().for_each(|host| host.poll(self.now));
+        }
+    }
+
+    fn carry(&mut self) -> bool {
+        let mut moved = false;
+        for sender in 0..self.hosts.len() {
+            let mut out = Vec::new();
+            self.hosts[sender].transmit(self.now, IFACE, &mut out, 64);
+            for packet in out {
+                moved = true;
+                let bytes = packet.to_bytes();
+                for (i, host) in self.hosts.iter_mut().enumerate() {
+                    if i != sender || self.loops {
+                        let frame = Packet::from_frame(Slice::copied_from(&bytes));
+                        host.receive(self.now, IFACE, &mut vec![frame]);
+                    }
+                }
+                self.frames.push(bytes);
+            }
+        }
+        moved
+    }
+
+    fn states(&self, who: usize) -> Vec<AddressState> {
+        let addresses = self.hosts[who].addresses();
+        addresses.iter().map(|own| own.state).collect()
+    }
+
+    fn counter(&self, who: usize, name: &str) -> u64 {
+        let counters = self.hosts[who].counters();
+        counters.into_iter().find(|(n, _)| *n == name).unwrap().1
+    }
+}
+
+/// The owner answers to all nodes, which a host must hear that has no address at all yet.
+#[test]
+fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
+    for others in [&[][..], &["10.0.0.1/24"], &["fe80::9/64"]] {
+        let mut net = Segment::new(2);
+        net.add(0, "fe80::7/64");
+        net.run_for(Nanos::from_secs(2));
+        assert_eq!(net.states(0), [AddressState::Preferred]);
+        for other in others {
+            net.add(1, other);
+            net.run_for(Nanos::from_secs(2));
+        }
+        net.add(1, "fe80::7/64");
+        net.run_for(Nanos::from_secs(2));
+        assert_eq!(net.states(0), [AddressState::Preferred]);
+        assert_eq!(net.states(1).last(), Some(&AddressState::Duplicate));
+        assert_eq!(net.counter(1, "Ip6DadDuplicates"), 1);
+        // All who would use it are told why they cannot.
+        let addr = (SHARED.parse::<IpAddr>().unwrap(), 80).into();
+        let refused = StackError::DuplicateAddress(addr);
+        let host = &mut net.hosts[1];
+        assert_eq!(host.udp_bind(addr), Err(refused.clone()));
+        let config = ListenConfig {
+            backlog: 1,
+            hold: false,
+            any_destination: false,
+        };
+        assert_eq!(host.tcp_listen(addr, config), Err(refused));
+        assert!(!host.is_own_address(addr.ip()));
+        // Once the other is gone, it may be tried again.
+        net.hosts.remove(0);
+        net.add(0, "fe80::7/64");
+        assert_eq!(net.states(0).last(), Some(&AddressState::Tentative));
+        let bound = net.hosts[0].udp_bind(addr);
+        assert_eq!(bound, Err(StackError::TentativeAddress(addr)));
+        net.run_for(Nanos::from_secs(2));
+        assert_eq!(net.states(0).last(), Some(&AddressState::Preferred));
+        assert!(net.hosts[0].udp_bind(addr).is_ok());
+    }
+}
+
+/// RFC 4862 5.4.3: of two that ask at once neither gets it.
+#[test]
+fn two_hosts_that_want_one_address_at_once_both_give_it_up() {
+    let mut net = Segment::new(2);
+    for who in 0..2 {
+        net.add(who, "fe80::7/64");
+    }
+    net.run_for(Nanos::from_secs(2));
+    for who in 0..2 {
+        assert_eq!(net.states(who), [AddressState::Duplicate]);
+        assert_eq!(net.counter(who, "Ip6DadDuplicates"), 1);
+    }
+}
+
+/// RFC 7527: on a link that sends frames back to their sender, a host's own solicitation is not
+/// another host's.
+#[test]
+fn a_solicitation_that_comes_back_is_not_a_duplicate() {
+    let mut net = Segment::new(1);
+    net.loops = true;
+    net.add(0, "fe80::7/64");
+    net.add(0, "fe80::8/64");
+    net.run_for(Nanos::from_secs(2));
+    assert_eq!(net.states(0), [AddressState::Preferred; 2]);
+    assert_eq!(net.counter(0, "Ip6DadLoopbacks"), 2);
+    assert_eq!(net.counter(0, "Ip6DadDuplicates"), 0);
+    let nonces: Vec<_> = net.frames.iter().filter_map(|frame| nonce(frame)).collect();
+    assert_eq!(nonces.len(), 2);
+    assert_ne!(nonces[0], nonces[1]);
+    // A second host there is still told from it.
+    net.hosts.push(Segment::new(2).hosts.remove(1));
+    net.add(1, "fe80::8/64");
+    net.run_for(Nanos::from_secs(2));
+    assert_eq!(net.states(1), [AddressState::Duplicate]);
+}
+
+/// The nonce of a solicitation in duplicate address detection.
+fn nonce(frame: &[u8]) -> Option<[u8; 6]> {
+    let link = EthernetView::new(frame).unwrap();
+    let ip = Ipv6View::new(link.payload()).ok()?;
+    assert_eq!(ip.src(), Ipv6Addr::UNSPECIFIED);
+    match Icmpv6Repr::parse(ip.payload()) {
+        Ok(Icmpv6Repr::Ndp(NdpRepr::NeighbourSolicit { nonce, .. })) => nonce,
+        _ => None,
+    }
+}
