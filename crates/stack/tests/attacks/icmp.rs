@@ -22,14 +22,16 @@ fn error(from: SocketAddr, seen: &Seen, seq: SeqNum, mtu: Option<u32>, code: u8)
     tcp[4..8].copy_from_slice(&seq.raw().to_be_bytes());
     tcp[12] = 0x50;
     let quote = forge::ip_bytes(seen.from.ip(), seen.to.ip(), protocol::TCP, &tcp);
+    error_about(from, seen, &quote, mtu, code)
+}
+
+/// The same error about any packet of `seen`'s sender.
+fn error_about(from: SocketAddr, seen: &Seen, quote: &[u8], mtu: Option<u32>, code: u8) -> Packet {
     match (from.ip(), seen.from.ip()) {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let repr = match mtu {
-                Some(mtu) => Icmpv6Repr::PacketTooBig { mtu, quote: &quote },
-                None => Icmpv6Repr::Unreachable {
-                    code,
-                    quote: &quote,
-                },
+                Some(mtu) => Icmpv6Repr::PacketTooBig { mtu, quote },
+                None => Icmpv6Repr::Unreachable { code, quote },
             };
             let mut bytes = vec![0; repr.len()];
             repr.emit(src, dst, &mut bytes);
@@ -39,7 +41,7 @@ fn error(from: SocketAddr, seen: &Seen, seq: SeqNum, mtu: Option<u32>, code: u8)
             let repr = Icmpv4Repr::Unreachable {
                 code: if mtu.is_some() { 4 } else { code },
                 mtu: mtu.unwrap_or(0) as u16,
-                quote: &quote,
+                quote,
             };
             let mut bytes = vec![0; repr.len()];
             repr.emit(&mut bytes);
@@ -98,6 +100,29 @@ fn tiny_paths_claimed_about_what_is_under_way() {
         let from = attacker.stranger(seen.from.is_ipv4());
         let mtu = 1499 - (attacker.number as u32 / 10) % 1400;
         (seen.host, error(from, &seen, seen.repr.seq, Some(mtu), 0))
+    });
+    for mss in siege.segment_sizes() {
+        assert!(mss > 1400, "{mss}");
+    }
+}
+
+/// Datagrams have no sequence number to guess, only a port: whatever is claimed about them does not
+/// reach TCP, nor the datagrams while none of them went there.
+#[test]
+fn tiny_paths_claimed_about_datagrams() {
+    let mut siege = Siege::new();
+    for host in &mut siege.net.hosts {
+        host.udp_bind("[::]:53".parse().unwrap()).unwrap();
+    }
+    siege.withstand(BOUND, |attacker| {
+        let seen = attacker.direction();
+        let from = attacker.stranger(seen.from.is_ipv4());
+        let port = attacker.rng.next_u32() as u16;
+        let mut datagram = [0, 53, 0, 0, 0x05, 0xa0, 0, 0];
+        datagram[2..4].copy_from_slice(&port.to_be_bytes());
+        let quote = forge::ip_bytes(seen.from.ip(), seen.to.ip(), protocol::UDP, &datagram);
+        let mtu = 1 + attacker.rng.below(1500) as u32;
+        (seen.host, error_about(from, &seen, &quote, Some(mtu), 0))
     });
     for mss in siege.segment_sizes() {
         assert!(mss > 1400, "{mss}");
