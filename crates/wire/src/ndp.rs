@@ -200,9 +200,11 @@ impl<'a> NdpRepr<'a> {
             } => {
                 out[..16].copy_from_slice(&target.octets());
                 emit_link(option::SOURCE_LINK, *source_mac, &mut out[16..]);
-                if let (Some(nonce), Some(out)) = (nonce, out.last_chunk_mut()) {
-                    let [a, b, c, d, e, f] = *nonce;
-                    *out = [option::NONCE, 1, a, b, c, d, e, f];
+                if let (Some(nonce), Some(out)) =
+                    (nonce, out.last_chunk_mut::<{ option::NONCE_LEN }>())
+                {
+                    out[..2].copy_from_slice(&[option::NONCE, 1]);
+                    out[2..].copy_from_slice(nonce);
                 }
             }
             Self::NeighbourAdvert {
