@@ -14,6 +14,7 @@ use crate::{Checksum, Encap, GsoKind, Link, Offload, Packet, segment};
 mod acc_ecn;
 mod datagrams;
 mod limits;
+mod prediction;
 mod roundtrip;
 mod rules;
 mod tunnels;

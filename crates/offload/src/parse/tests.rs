@@ -4,8 +4,9 @@ use alloc::vec::Vec;
 use fullsend_buf::{Chain, Slice};
 use proptest::prelude::*;
 
+use super::{plain, walk};
 use crate::testing::Tcp;
-use crate::{Encap, Layers, Link, Packet, ParseError};
+use crate::{Encap, Layers, Link, Packet, ParseError, Tunnels};
 
 fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
     let mut packet = Packet::from_frame(Slice::copied_from(frame));
@@ -197,6 +198,154 @@ fn a_header_apart_is_parsed_from_it() {
             (72, frame.clone())
         );
     }
+}
+
+#[test]
+fn usual_tcp_takes_the_short_walk() {
+    let usual = |link, v6: bool, options: usize, len: usize| Tcp {
+        link,
+        v6,
+        options: vec![1; options],
+        payload: vec![9; len],
+        ..Tcp::default()
+    };
+    for link in [Link::Ip, Link::Ethernet] {
+        for v6 in [false, true] {
+            for (options, len) in [(0, 0), (0, 1), (12, 0), (12, 1000), (40, 7)] {
+                let frame = usual(link, v6, options, len).frame();
+                // IPv4 needs 40 bytes from the network header on, IPv6 60.
+                let found = plain(&frame, frame.len(), link);
+                assert_eq!(
+                    found,
+                    walk(&frame, frame.len(), link, &Tunnels::NONE, false).ok(),
+                    "{link:?} {v6} {options} {len}"
+                );
+                assert!(found.is_some());
+                // The bytes at hand may end where the headers do.
+                let headers = frame.len() - len;
+                let found = plain(&frame[..headers], frame.len(), link);
+                assert_eq!(found.map(|walk| walk.header_len), Some(headers));
+                assert_eq!(plain(&frame[..headers - 1], frame.len(), link), None);
+            }
+        }
+    }
+    for unusual in [
+        Tcp {
+            vlan: Some(3),
+            link: Link::Ethernet,
+            ..Tcp::default()
+        },
+        Tcp {
+            udp: true,
+            ..Tcp::default()
+        },
+        Tcp {
+            fragment: 1,
+            df: false,
+            ..Tcp::default()
+        },
+        Tcp {
+            fragment: 0x2000,
+            df: false,
+            ..Tcp::default()
+        },
+        Tcp {
+            ip_options: vec![1; 4],
+            ..Tcp::default()
+        },
+        Tcp {
+            extensions: vec![(60, vec![0; 7])],
+            ..Tcp::v6()
+        },
+        Tcp {
+            padding: 1,
+            ..Tcp::v6()
+        },
+        Tcp {
+            padding: 1,
+            ..Tcp::default()
+        },
+    ] {
+        let frame = unusual.frame();
+        assert_eq!(
+            plain(&frame, frame.len(), unusual.link),
+            None,
+            "{unusual:?}"
+        );
+    }
+}
+
+#[test]
+fn headers_may_end_exactly_where_the_packet_does() {
+    let ends = |frame: &[u8]| parsed(frame, Link::Ip).map(|packet| packet.payload.len());
+    let with_len = |tcp: &Tcp, len: usize| {
+        let mut frame = tcp.frame();
+        frame.truncate(len);
+        if tcp.v6 {
+            frame[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());
+        } else {
+            frame[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            frame[10..12].fill(0);
+            let sum = crate::testing::checksum(&frame[..20]);
+            frame[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        frame
+    };
+    let options = vec![0, 1, 4, 0, 0, 0, 0];
+    let extended = Tcp {
+        extensions: vec![(60, options)],
+        ..Tcp::v6()
+    };
+    let udp = |tcp: Tcp| Tcp {
+        udp: true,
+        payload: vec![],
+        ..tcp
+    };
+    for (tcp, len) in [
+        (Tcp::default(), 52),
+        (Tcp::v6(), 72),
+        (extended.clone(), 80),
+        (udp(Tcp::default()), 28),
+        (udp(Tcp::v6()), 48),
+        (udp(extended), 56),
+    ] {
+        assert_eq!(ends(&with_len(&tcp, len)), Ok(0), "{tcp:?}");
+        for short in 1..=20 {
+            let least = if tcp.v6 { 40 } else { 20 };
+            let frame = with_len(&tcp, (len - short).max(least));
+            assert!(ends(&frame).is_err(), "{short} bytes short: {tcp:?}");
+        }
+    }
+    // Without TCP options the header is 20 bytes.
+    let bare = Tcp {
+        options: vec![],
+        payload: vec![],
+        ..Tcp::v6()
+    };
+    assert_eq!(ends(&bare.frame()), Ok(0));
+}
+
+#[test]
+fn an_authentication_header_counts_in_words_of_four_bytes() {
+    // RFC 4302 2.2: in words of 4 bytes, less two; this one has 16 bytes.
+    let tcp = Tcp {
+        extensions: vec![(51, [&[2][..], &[0; 14]].concat())],
+        ..Tcp::v6()
+    };
+    let packet = parsed(&tcp.frame(), Link::Ip).unwrap();
+    assert_eq!((packet.layers.protocol, packet.layers.transport), (6, 56));
+}
+
+#[test]
+fn an_empty_packet_has_no_bytes_and_a_super_segment_many_headers() {
+    assert!(Packet::default().is_empty());
+    let mut packet = parsed(&Tcp::default().frame(), Link::Ip).unwrap();
+    assert!(!packet.is_empty());
+    assert_eq!(packet.wire_len(), 1052);
+    packet.offload.gso_segs = 3;
+    assert_eq!(packet.wire_len(), 1000 + 3 * 52);
+    packet.payload = Chain::new();
+    assert!(!packet.is_empty());
 }
 
 proptest! {
