@@ -11,6 +11,8 @@ impl Rto {
     pub(crate) const MIN: Nanos = Nanos::from_millis(200);
     /// RFC 6298 (2.1).
     pub(crate) const INITIAL: Self = Self(Nanos::from_secs(1));
+    /// RFC 6298 (5.7): where the handshake gave no sample.
+    const FALLBACK: Self = Self(Nanos::from_secs(3));
 
     /// As a span.
     #[inline]
@@ -29,6 +31,7 @@ impl Rto {
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     srtt: Nanos,
+    /// Before the first sample: the timeout (as Linux's `mdev_us`).
     rttvar: Nanos,
     min_rtt: WindowedMin,
     /// Any sample yet: a round trip in one process can take no time at all.
@@ -47,7 +50,7 @@ impl RttEstimator {
             rto_min_us,
             rto_max_2ms: (rto_max_ms / 2) as u16,
             srtt: Nanos::ZERO,
-            rttvar: Nanos::ZERO,
+            rttvar: Rto::INITIAL.nanos(),
             min_rtt: WindowedMin::new(),
             sampled: false,
             backoff: 0,
@@ -85,7 +88,7 @@ impl RttEstimator {
         let base = if self.sampled {
             Rto(self.srtt + (self.rttvar * 4).max(self.rto_min()))
         } else {
-            Rto::INITIAL
+            Rto(self.rttvar)
         };
         base.doubled(self.backoff, self.rto_max())
     }
@@ -138,9 +141,22 @@ impl RttEstimator {
         self.sampled.then_some(self.srtt)
     }
 
-    /// Round-trip time variation; zero before the first sample.
-    pub(crate) const fn rttvar(&self) -> Nanos {
-        self.rttvar
+    /// Round-trip time variation; before the first sample a quarter of the timeout, as Linux
+    /// reports it.
+    pub(crate) fn rttvar(&self) -> Nanos {
+        if self.sampled {
+            self.rttvar
+        } else {
+            self.rttvar / 4
+        }
+    }
+
+    /// The handshake is over. RFC 6298 (5.7): if it gave no sample (SYN or SYN-ACK were sent more
+    /// than once, or a cookie kept no time), the timeout is 3 s until there is one.
+    pub(crate) fn distrust_initial_rto(&mut self) {
+        if !self.sampled {
+            self.rttvar = Rto::FALLBACK.nanos();
+        }
     }
 
     /// Least round-trip time of about the last five minutes; `None` before the first sample.

@@ -186,10 +186,12 @@ impl Host {
         };
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
         let sent = SynAckSent {
+            first_at: now,
             at: now,
             ambiguous: true,
             window_scale: socket.conn.offered_scale(),
             repeats: 0,
+            timeouts: 0,
             ecn_withdrawn: false,
         };
         socket.conn.assume_syn_ack(&mut cx, sent);

@@ -162,10 +162,12 @@ impl Request {
     /// What a connection needs to know to go on from here.
     pub(super) fn syn_ack_sent(&self) -> SynAckSent {
         SynAckSent {
+            first_at: self.first_sent,
             at: self.last_sent,
             ambiguous: self.sent_again,
             window_scale: self.window_scale,
             repeats: self.repeats,
+            timeouts: self.timeouts,
             ecn_withdrawn: self.ecn_withdrawn,
         }
     }

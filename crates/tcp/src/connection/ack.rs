@@ -333,7 +333,7 @@ impl Connection {
 
     /// RFC 7323 4.1: the echo tells the round trip even where a retransmission makes the
     /// scoreboard's ambiguous.
-    fn echoed_rtt(&self, cx: &Cx<'_>, repr: &TcpRepr, advanced: bool) -> Option<Nanos> {
+    pub(super) fn echoed_rtt(&self, cx: &Cx<'_>, repr: &TcpRepr, advanced: bool) -> Option<Nanos> {
         let ts = repr.options.timestamps?;
         let usable = advanced && self.agreed.timestamps && ts.ecr != 0;
         usable.then(|| self.ts.since_echo(cx.now, ts.ecr))

@@ -11,6 +11,8 @@ use crate::recovery::TransmitUnit;
 /// The SYN-ACK that was sent for a connection before there was one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SynAckSent {
+    /// When it was sent first.
+    pub first_at: Instant,
     /// When it was sent last.
     pub at: Instant,
     /// Its answer tells no round-trip time: it was sent more than once (Karn), or nobody knows
@@ -20,6 +22,8 @@ pub struct SynAckSent {
     pub window_scale: u8,
     /// How often it had been sent before.
     pub repeats: u8,
+    /// How often it had timed out.
+    pub timeouts: u8,
     /// The SYN has come again without its ECN flags.
     pub ecn_withdrawn: bool,
 }
@@ -64,6 +68,8 @@ impl Connection {
             self.rcv.window.set_scale(scale);
         }
         self.stats.total_retrans = sent.repeats.into();
+        self.timers.retransmits = sent.timeouts;
+        self.timers.progress_at = sent.first_at;
         if let Some(ecn) = self.ecn.as_mut().filter(|_| sent.ecn_withdrawn) {
             ecn.hear_bare_syn();
         }

@@ -112,6 +112,10 @@ impl Connection {
         }
         let iss = self.snd.una;
         let first = self.snd.rtx.is_empty();
+        if first && self.state == State::SynSent {
+            // Fast Open may have deferred it.
+            self.timers.progress_at = cx.now;
+        }
         let (mut cookie, mut text) = (None, Chain::new());
         if first {
             self.snd.rtx.push(TransmitUnit {
@@ -139,8 +143,7 @@ impl Connection {
         }
         self.stats.segs_out += 1;
         self.arm_rto(cx);
-        let earlier = if first { 0 } else { self.stats.total_retrans };
-        let mut segment = self.build_syn(cx, iss, earlier);
+        let mut segment = self.build_syn(cx, iss, self.stats.total_retrans);
         segment.repr.options.fastopen = cookie;
         segment.payload = text;
         Some(segment)
@@ -277,6 +280,11 @@ impl Connection {
             // RFC 9293 3.5, figure 7: both open at once.
             self.transition(State::SynReceived);
             self.out.syn = true;
+            if self.snd.rtx.units() == 1 {
+                // The SYN-ACK takes the SYN's place. It does not repeat it, and its answer gives a
+                // round-trip time.
+                self.snd.rtx.clear();
+            }
         }
         self.out.any = true;
     }
@@ -296,6 +304,7 @@ impl Connection {
     /// Our SYN is acknowledged and we have the peer's: ESTABLISHED, and further if the user has
     /// already closed.
     pub(crate) fn establish(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, window: Window) {
+        let lost_syn = self.lost_its_syn(repr);
         let outcome = self.snd.rtx.ack(cx.now, repr.ack);
         self.snd.una = repr.ack;
         self.snd.wnd = window.0;
@@ -303,9 +312,11 @@ impl Connection {
         self.snd.wl1 = repr.seq;
         self.rtt.reset_backoff();
         self.timers.retransmits = 0;
-        if let Some(rtt) = outcome.rtt {
+        let rtt = outcome.rtt.or_else(|| self.echoed_rtt(cx, repr, true));
+        if let Some(rtt) = rtt {
             self.take_rtt(cx, rtt);
         }
+        self.begin_transfer(cx, lost_syn);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         // The SYN, and what rode on it, count as one.
         self.stats.delivered = self.stats.delivered.wrapping_add(1);

@@ -14,6 +14,7 @@ mod readiness;
 mod rto_stats;
 mod settings;
 mod state;
+mod syn_loss;
 mod timers;
 mod urgent;
 mod user;

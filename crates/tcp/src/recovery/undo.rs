@@ -160,6 +160,25 @@ impl Connection {
         true
     }
 
+    /// Ends what the second timeout of a Fast Open server's SYN-ACK began: the handshake is over.
+    /// `lost`: the timeouts were not spurious. With data in flight its acknowledgement decides.
+    #[cold]
+    pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut Cx<'_>, lost: bool) {
+        if self.recovery.phase != Phase::Loss || !self.snd.rtx.is_empty() {
+            return;
+        }
+        if !lost {
+            cx.mib.loss_undo += 1;
+            self.undo(cx, false);
+        }
+        self.recovery.forget_undo();
+        // RFC 6582 3.2: without SACK only new data ends the phase.
+        if self.agreed.sack {
+            self.recovery.phase = Phase::Open;
+            self.cc.on_repaired(&mut self.cwnd);
+        }
+    }
+
     /// `unmark`: what was taken for lost is not.
     fn undo(&mut self, cx: &Cx<'_>, unmark: bool) {
         if unmark {
