@@ -30,6 +30,9 @@ pub(super) struct HyStart {
     css_baseline: u32,
     samples: u8,
     css_rounds: u8,
+    /// Acknowledged segments that conservative slow start has not turned into growth yet, fewer
+    /// than [`CSS_GROWTH_DIVISOR`].
+    css_remainder: u8,
     started: bool,
 }
 
@@ -42,12 +45,13 @@ impl HyStart {
             css_baseline: NONE,
             samples: 0,
             css_rounds: 0,
+            css_remainder: 0,
             started: false,
         }
     }
 
-    /// How many of `ack`'s segments slow start may count. May end slow start by setting
-    /// `ssthresh`.
+    /// Returns how many of `ack`'s segments the window may grow by. Ends slow start by setting
+    /// `ssthresh` after [`CSS_ROUNDS`] rounds of conservative slow start.
     pub(super) fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample) -> u32 {
         if !self.started || ack.snd_una.after_eq(self.window_end) {
             self.begin_round(window, ack.snd_nxt);
@@ -56,11 +60,19 @@ impl HyStart {
             self.take_sample(rtt);
         }
         self.judge();
-        if self.css_baseline == NONE {
+        if self.css_baseline == NONE || !window.in_slow_start() {
             ack.acked_segs
         } else {
-            ack.acked_segs.div_ceil(CSS_GROWTH_DIVISOR)
+            self.css_growth(ack.acked_segs)
         }
+    }
+
+    /// RFC 9406 4.2: divides what is acknowledged, not each ACK, so that growth does not depend on
+    /// how many segments an ACK covers.
+    fn css_growth(&mut self, acked_segs: u32) -> u32 {
+        let acked = acked_segs.saturating_add(self.css_remainder.into());
+        self.css_remainder = (acked % CSS_GROWTH_DIVISOR) as u8;
+        acked / CSS_GROWTH_DIVISOR
     }
 
     fn begin_round(&mut self, window: &mut Cwnd, snd_nxt: SeqNum) {
@@ -94,6 +106,7 @@ impl HyStart {
             if current >= last.saturating_add(thresh) {
                 self.css_baseline = current;
                 self.css_rounds = 0;
+                self.css_remainder = 0;
             }
         } else if current < self.css_baseline {
             // It was a passing delay.
@@ -103,96 +116,4 @@ impl HyStart {
 }
 
 #[cfg(test)]
-mod tests {
-    use fullsend_units::{Instant, Mss, Nanos, SeqNum};
-
-    use super::super::{AckSample, CongestionControl, Cubic, Cwnd};
-
-    /// A sender in slow start, an ACK for each two segments.
-    struct Flow {
-        cubic: Cubic,
-        window: Cwnd,
-        una: SeqNum,
-        now: Instant,
-    }
-
-    impl Flow {
-        fn new() -> Self {
-            Self {
-                cubic: Cubic::new(),
-                window: Cwnd::default(),
-                una: SeqNum::new(u32::MAX - 100),
-                now: Instant::ZERO,
-            }
-        }
-
-        fn round(&mut self, rtt_ms: u64) -> u32 {
-            let mss = Mss::clamped(1448);
-            let end = self.una + self.window.cwnd * mss.bytes();
-            let rtt = Nanos::from_millis(rtt_ms);
-            self.now += rtt;
-            for _ in 0..self.window.cwnd / 2 {
-                self.una += 2 * mss.bytes();
-                let sample = AckSample {
-                    now: self.now,
-                    prior: self.now,
-                    acked_segs: 2,
-                    rtt: Some(rtt),
-                    srtt: rtt,
-                    snd_una: self.una,
-                    snd_nxt: end + self.window.cwnd * mss.bytes(),
-                };
-                self.cubic.on_ack(&mut self.window, &sample);
-            }
-            self.window.cwnd
-        }
-    }
-
-    #[test]
-    fn a_steady_round_trip_lets_slow_start_go_on() {
-        let mut flow = Flow::new();
-        for rtt in [50, 51, 50, 52, 53, 51, 52] {
-            let before = flow.window.cwnd;
-            assert_eq!(flow.round(rtt), 2 * before);
-        }
-        assert_eq!(flow.window.ssthresh, u32::MAX);
-    }
-
-    #[test]
-    fn a_growing_queue_ends_slow_start_after_five_careful_rounds() {
-        let mut flow = Flow::new();
-        (0..4).for_each(|_| _ = flow.round(50));
-        let full = flow.window.cwnd;
-        assert_eq!(full, 160);
-        let mut rounds = 0;
-        while flow.window.ssthresh == u32::MAX {
-            flow.round(60);
-            rounds += 1;
-            assert!(rounds < 20);
-        }
-        assert!((5..=7).contains(&rounds), "{rounds}");
-        assert!(flow.window.cwnd < 32 * full, "{}", flow.window.cwnd);
-        assert_eq!(flow.window.ssthresh / 100, flow.window.cwnd / 100);
-    }
-
-    #[test]
-    fn a_passing_delay_is_forgiven() {
-        let mut flow = Flow::new();
-        (0..4).for_each(|_| _ = flow.round(50));
-        flow.round(60);
-        flow.round(50);
-        let before = flow.window.cwnd;
-        assert!(flow.round(50) > 2 * before - 20);
-        assert_eq!(flow.window.ssthresh, u32::MAX);
-    }
-
-    /// The threshold is 4 ms at least: paths of microseconds are never held back by their noise.
-    #[test]
-    fn noise_of_a_short_path_means_nothing() {
-        let mut flow = Flow::new();
-        for rtt in [0, 1, 3, 0, 3, 2, 3] {
-            let before = flow.window.cwnd;
-            assert_eq!(flow.round(rtt), 2 * before);
-        }
-    }
-}
+mod tests;
