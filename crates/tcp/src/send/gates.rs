@@ -233,7 +233,8 @@ impl Connection {
             let held = tail && !last && nagle.holds(len < mss.bytes());
             return if held { Err(Blocked::Nagle) } else { Ok(len) };
         }
-        if len < record_left && self.defers(cx, len, tail, at.max_segs) {
+        let ends = len == record_left || (tail && self.snd.fin == Fin::Queued);
+        if self.defers(cx, (len, tail, ends), at.max_segs) {
             return Err(Blocked::Defer);
         }
         let split = split_point(len, window, mss, at.quota, tail, nagle).min(len);
@@ -258,15 +259,16 @@ impl Connection {
         self.settings.cork || self.snd.more
     }
 
-    fn defers(&self, cx: &Cx<'_>, len: u32, tail: bool, max_segs: u32) -> bool {
+    /// Returns whether a unit of `len` bytes waits for a larger window. `tail`: nothing is queued
+    /// behind it; `ends`: a FIN or a record's end follows it.
+    fn defers(&self, cx: &Cx<'_>, (len, tail, ends): (u32, bool, bool), max_segs: u32) -> bool {
         let snd = &self.snd;
-        let ending = tail && snd.fin == Fin::Queued;
         let head_age = snd.rtx.head_sent_at().map(|at| cx.now.since(at));
-        !ending
-            && self.recovery.phase() < Phase::Recovery
+        self.recovery.phase() < Phase::Recovery
             && defers(&DeferInput {
                 len,
                 tail,
+                ends,
                 mss: snd.mss,
                 max_segs,
                 send_win: snd.usable_window(),

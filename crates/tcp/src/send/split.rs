@@ -39,6 +39,8 @@ pub(crate) struct DeferInput {
     pub(crate) len: u32,
     /// Nothing is queued behind it.
     pub(crate) tail: bool,
+    /// A FIN or a record's end follows it: it will not grow.
+    pub(crate) ends: bool,
     pub(crate) mss: Mss,
     pub(crate) max_segs: u32,
     /// Bytes that the peer's window still admits.
@@ -75,45 +77,16 @@ pub(crate) fn defers(at: &DeferInput) -> bool {
         return false;
     }
     match at.head_age {
-        None => false,
+        None => return false,
         // The next ACK is still too far off.
-        Some(age) => age >= at.srtt / 2,
+        Some(age) if age < at.srtt / 2 => return false,
+        Some(_) => {}
     }
+    // Where the application is the limit only the application could make the unit larger. Where
+    // the window or cwnd is, waiting lets more of the unit leave together.
+    let app_limited = limit > at.len;
+    !(at.ends && app_limited)
 }
 
 #[cfg(test)]
-mod tests {
-    use fullsend_units::Mss;
-
-    use super::split_point;
-    use crate::send::Nagle;
-
-    const NODELAY: Nagle = Nagle {
-        off: true,
-        cork: false,
-        in_flight: true,
-        small_out: true,
-    };
-    const HOLDING: Nagle = Nagle {
-        off: false,
-        ..NODELAY
-    };
-
-    fn split(len: u32, window: u32, segs: u32, tail: bool, nagle: Nagle) -> u32 {
-        split_point(len, window, Mss::clamped(1448), segs, tail, nagle)
-    }
-
-    #[test]
-    fn a_whole_write_leaves_whole() {
-        assert_eq!(split(4096, 65_535, 45, true, NODELAY), 4096);
-        assert_eq!(split(4096, 65_535, 45, true, HOLDING), 2896);
-    }
-
-    #[test]
-    fn window_and_segment_count_bound_it() {
-        assert_eq!(split(65_160, 100_000, 10, false, HOLDING), 14_480);
-        assert_eq!(split(20_000, 100_000, 10, true, NODELAY), 14_480);
-        assert_eq!(split(20_000, 5000, 45, true, NODELAY), 5000);
-        assert_eq!(split(20_000, 5000, 45, true, HOLDING), 4344);
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 mod accecn;
 mod closing;
 mod dctcp;
+mod defer;
 mod ecn;
 mod handshake;
 mod harness;

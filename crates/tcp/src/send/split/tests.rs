@@ -1,0 +1,122 @@
+use fullsend_units::{Mss, Nanos};
+
+use super::{DeferInput, defers, split_point};
+use crate::send::Nagle;
+
+const NODELAY: Nagle = Nagle {
+    off: true,
+    cork: false,
+    in_flight: true,
+    small_out: true,
+};
+const HOLDING: Nagle = Nagle {
+    off: false,
+    ..NODELAY
+};
+
+fn split(len: u32, window: u32, segs: u32, tail: bool, nagle: Nagle) -> u32 {
+    split_point(len, window, Mss::clamped(1448), segs, tail, nagle)
+}
+
+#[test]
+fn a_whole_write_leaves_whole() {
+    assert_eq!(split(4096, 65_535, 45, true, NODELAY), 4096);
+    assert_eq!(split(4096, 65_535, 45, true, HOLDING), 2896);
+}
+
+#[test]
+fn window_and_segment_count_bound_it() {
+    assert_eq!(split(65_160, 100_000, 10, false, HOLDING), 14_480);
+    assert_eq!(split(20_000, 100_000, 10, true, NODELAY), 14_480);
+    assert_eq!(split(20_000, 5000, 45, true, NODELAY), 5000);
+    assert_eq!(split(20_000, 5000, 45, true, HOLDING), 4344);
+}
+
+/// Ten segments of a write are queued and cwnd admits five, less than a third of the window: the
+/// unit waits. Each test changes what its rule looks at.
+fn waiting() -> DeferInput {
+    let mss = Mss::clamped(1448);
+    DeferInput {
+        len: 10 * mss.bytes(),
+        tail: true,
+        ends: false,
+        mss,
+        max_segs: 45,
+        send_win: 100_000,
+        cong_win: 5 * mss.bytes(),
+        snd_wnd: 200_000,
+        cwnd_bytes: 30 * mss.bytes(),
+        win_divisor: 3,
+        since_last: Nanos::from_millis(1),
+        head_age: Some(Nanos::from_millis(10)),
+        srtt: Nanos::from_millis(20),
+    }
+}
+
+/// Spec 1.8: more than 1 ms since the last departure, and the ACK clock has stopped.
+#[test]
+fn a_unit_waits_up_to_a_millisecond_after_the_last_departure() {
+    assert!(defers(&waiting()));
+    let mut at = waiting();
+    at.since_last = Nanos::from_nanos(1_000_001);
+    assert!(!defers(&at));
+}
+
+/// Spec 1.8: a head that was sent less than half a round trip ago is not acknowledged soon.
+#[test]
+fn a_unit_does_not_wait_for_an_ack_that_is_more_than_half_a_round_trip_off() {
+    let with_head = |age| {
+        let mut at = waiting();
+        at.head_age = age;
+        defers(&at)
+    };
+    assert!(with_head(Some(Nanos::from_millis(10))));
+    assert!(!with_head(Some(Nanos::from_nanos(9_999_999))));
+    assert!(!with_head(None), "no ACK is coming");
+}
+
+/// Spec 1.8: a third of the smaller of both windows is enough (`tcp_tso_win_divisor`).
+#[test]
+fn a_unit_does_not_wait_when_a_third_of_the_window_is_open() {
+    let mut at = waiting();
+    at.cong_win = at.cwnd_bytes / 3;
+    assert!(!defers(&at));
+    at.cong_win -= 1;
+    assert!(defers(&at));
+    at.snd_wnd = 3 * at.cong_win;
+    assert!(!defers(&at), "the peer's window is the smaller one");
+    at.win_divisor = 0;
+    assert!(defers(&at), "switched off");
+}
+
+/// Spec 1.8: nothing is gained by waiting for more than a unit may carry, or than it has.
+#[test]
+fn a_unit_that_leaves_whole_does_not_wait() {
+    let mut at = waiting();
+    at.max_segs = 5;
+    assert!(!defers(&at));
+    at.max_segs = 6;
+    assert!(defers(&at));
+    at.tail = false;
+    assert!(defers(&at));
+    at.len = at.cong_win;
+    assert!(!defers(&at));
+}
+
+/// Spec 1.8: an end is a reason not to wait only where the application is the limit, and not cwnd
+/// or the peer's window.
+#[test]
+fn an_end_ends_the_wait_of_an_application_limited_unit_only() {
+    for (send_win, cong_win) in [(100_000, 7240), (7240, 100_000), (7240, 7240)] {
+        let with_len = |len, ends| {
+            let mut at = waiting();
+            (at.len, at.ends, at.send_win, at.cong_win) = (len, ends, send_win, cong_win);
+            at.cwnd_bytes = 100_000;
+            defers(&at)
+        };
+        assert!(with_len(7239, false));
+        assert!(!with_len(7239, true), "the application is the limit");
+        assert!(with_len(7240, true), "{send_win} and {cong_win} are");
+        assert!(with_len(14_480, true), "{send_win} and {cong_win} are");
+    }
+}

@@ -1,0 +1,92 @@
+//! The wait for a larger unit (TSO-defer, spec 1.8), where a connection decides about it.
+
+use crate::harness::{Bench, Setup};
+
+/// A write that ends exactly with what remains, and what follows it.
+fn with_end(end: &str, flags: &str) {
+    // cwnd admits three segments after the first ACK, and more than that is queued.
+    let (write, shutdown) = match end {
+        "eor" => ("write 40000 eor = 40000", ""),
+        _ => ("write 40000", "shutdown"),
+    };
+    Bench::established(&Setup::default()).play(&format!(
+        "{write}
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         {shutdown}
+         < . 1:1(0) ack 7301
+         > P. 14601:24821(10220) ack 1
+         cwnd = 15
+         < . 1:1(0) ack 14601
+         > P. 24821:39421(14600) ack 1
+         > {flags} 39421:40001(580) ack 1"
+    ));
+}
+
+/// An end does not let a part of the rest go that cwnd admits: an ACK will soon admit more of it.
+#[test]
+fn a_fin_does_not_end_the_wait_for_cwnd() {
+    with_end("fin", "FP.");
+}
+
+#[test]
+fn a_records_end_does_not_end_the_wait_for_cwnd() {
+    with_end("eor", "P.");
+}
+
+/// cwnd admits three segments and two are left: only the application could add to them, and at an
+/// end it cannot.
+#[test]
+fn an_end_lets_an_application_limited_rest_go() {
+    let rest = |write: &str, end: &str, script: &str| {
+        Bench::established(&Setup::default()).play(&format!(
+            "{write}
+             > P. 1:7301(7300) ack 1
+             > P. 7301:14601(7300) ack 1
+             {end}
+             < . 1:1(0) ack 7301
+             > P. 14601:24821(10220) ack 1
+             {script}"
+        ));
+    };
+    rest(
+        "write 27740",
+        "",
+        "# It waits.
+         < . 1:1(0) ack 14601
+         > P. 24821:27741(2920) ack 1",
+    );
+    rest("write 27740", "shutdown", "> FP. 24821:27741(2920) ack 1");
+    rest(
+        "write 27740 eor = 27740",
+        "",
+        "> P. 24821:27741(2920) ack 1",
+    );
+}
+
+/// In fast recovery nothing waits: proportional rate reduction has a use for each segment. The
+/// head was sent again 12 ms ago, more than half a round trip, so that only the phase decides.
+#[test]
+fn nothing_waits_in_recovery() {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_min_tso_segs = 100;
+    Bench::accepting(&setup).play(
+        "> S. 0:0(0) ack 1
+         +20ms
+         < . 1:1(0) ack 1
+         set nodelay 1
+         write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         +20ms
+         write 20000
+         < . 1:1(0) ack 1 <sack 1461:5841>
+         > . 1:1461(1460) ack 1
+         +12ms
+         < . 1:1(0) ack 1 <sack 1461:8761>
+         > P. 14601:17521(2920) ack 1
+         +500us
+         < . 1:1(0) ack 1 <sack 1461:11681>
+         > P. 17521:20441(2920) ack 1",
+    );
+}
