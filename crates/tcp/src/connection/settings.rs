@@ -103,6 +103,7 @@ impl Settings {
     pub(crate) fn keepcnt(&self, sysctl: &Sysctl) -> u32 {
         let own = self.rare.as_ref().and_then(|r| r.keepcnt);
         own.map_or(sysctl.tcp_keepalive_probes, u32::from)
+            .min(MAX_KEEPCNT.into())
     }
 
     /// ICMP's errors are told at once.
@@ -200,7 +201,9 @@ impl Connection {
                 self.arm_keepalive(cx);
             }
             O::TcpKeepintvl(span) => settings.rare_mut().keepintvl = Some(keepalive_span(span)?),
-            O::TcpKeepcnt(n) => settings.rare_mut().keepcnt = Some(in_range(n, 1..=127)?),
+            O::TcpKeepcnt(n) => {
+                settings.rare_mut().keepcnt = Some(in_range(n, 1..=MAX_KEEPCNT)?);
+            }
             O::TcpRtoMax(span) => {
                 let bounds = Nanos::from_secs(1)..=Nanos::from_secs(120);
                 self.rtt.set_rto_max(in_range(span, bounds)?);
@@ -381,6 +384,9 @@ impl Connection {
 const MIN_BUFFER: u32 = 4608;
 /// Most: sums of two stay within 32 bits.
 const MAX_BUFFER: u32 = 0x7fff_fffe;
+
+/// Linux's `MAX_TCP_KEEPCNT`.
+const MAX_KEEPCNT: u8 = 127;
 
 /// Linux's `TCP_FIN_TIMEOUT_MAX`.
 const MAX_LINGER2: Nanos = Nanos::from_secs(120);

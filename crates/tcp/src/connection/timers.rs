@@ -29,7 +29,7 @@ pub(crate) struct Timers {
     /// Keepalive of a live connection; the end of an orphan in FIN-WAIT-2.
     idle: Instant,
     kind: RtxKind,
-    /// Probes, of either kind, since the peer was last heard.
+    /// Probes, of either kind, since the peer was last heard; 255 stands for more.
     pub(crate) probes: u8,
     /// When an acceptable segment last arrived.
     pub(crate) heard_at: Instant,
@@ -351,7 +351,7 @@ impl Connection {
             self.time_out(cx);
             return;
         }
-        self.timers.probes += 1;
+        self.timers.probes = self.timers.probes.saturating_add(1);
         self.rtt.back_off();
         self.out.force = Force::Probe;
         self.out.any = true;
@@ -393,7 +393,8 @@ impl Connection {
             return;
         }
         cx.mib.keep_alive += 1;
-        self.timers.probes += 1;
+        // `TCP_USER_TIMEOUT` bounds them by time, not by number.
+        self.timers.probes = self.timers.probes.saturating_add(1);
         self.out.probe = true;
         self.out.any = true;
         self.timers.idle = cx.now + self.settings.keepintvl(cx.sysctl);

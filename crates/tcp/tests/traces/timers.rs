@@ -204,3 +204,44 @@ fn orphans_are_less_patient() {
         bench.elapsed_s()
     );
 }
+
+/// `TCP_USER_TIMEOUT` takes the place of `TCP_KEEPCNT` (tcp(7)), and admits more probes than a
+/// count of eight bits.
+#[test]
+fn hundreds_of_keepalive_probes_end_with_the_user_timeout() {
+    let mut bench = open();
+    bench.play(
+        "set keepalive 1
+         set keepidle 1
+         set keepintvl 1
+         set user_timeout 300",
+    );
+    for _ in 0..1000 {
+        if bench.next_timeout() {
+            bench.next_out();
+        }
+    }
+    bench.play("state = Closed\nerror = Some(TimedOut)");
+    assert_eq!((bench.mib.keep_alive, bench.elapsed_s()), (299, 300));
+}
+
+/// A count that the sysctl's setter would refuse is bounded like `TCP_KEEPCNT`: at 127.
+#[test]
+fn the_default_number_of_keepalive_probes_is_bounded() {
+    let mut setup = Setup::without_probes();
+    setup.sysctl.tcp_keepalive_probes = 1000;
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "set keepalive 1
+         set keepidle 1
+         set keepintvl 1
+         set keepcnt 128 = InvalidValue",
+    );
+    for _ in 0..1000 {
+        if bench.next_timeout() {
+            bench.next_out();
+        }
+    }
+    bench.play("state = Closed");
+    assert_eq!(bench.mib.keep_alive, 127);
+}
