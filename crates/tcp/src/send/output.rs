@@ -107,7 +107,12 @@ impl Connection {
         let len = grant.len;
         let was_idle = self.snd.rtx.is_empty();
         let seq = self.snd.nxt;
-        let segs = self.snd.mss.segments(len).max(1);
+        let segs = if grant.probes {
+            // One packet, however large.
+            1
+        } else {
+            self.snd.mss.segments(len).max(1)
+        };
         let push = self.is_pushed(len);
         let flags = self.text_flags(cx, len, segs, push);
         let fin = flags.contains(TcpFlags::FIN);
@@ -130,6 +135,7 @@ impl Connection {
         snd.nxt = end + u32::from(fin);
         // Minshall: this unit ends in a short segment.
         if len < segs * snd.mss.bytes() {
+            // A probe of the path's MTU is larger than that and sets no mark.
             snd.sml = end;
         }
         snd.rtx.push(TransmitUnit {
@@ -152,7 +158,6 @@ impl Connection {
                 self.on_mtu_probe_sent(seq, len);
             }
         }
-        let segs = if grant.probes { 1 } else { segs };
         Draft {
             seq,
             flags,

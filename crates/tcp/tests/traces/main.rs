@@ -9,6 +9,7 @@ mod handshake;
 mod harness;
 mod info;
 mod legacy;
+mod mtu_probing;
 mod pacing;
 mod receiving;
 mod records;
