@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 
 use fullsend_units::{Instant, Nanos, Rate};
 
+use crate::congestion::Cwnd;
 use crate::{Connection, Cx, Sysctl};
 
 /// A transmit unit, and what stands in the host's queues, is about what 2^-10 s of the pacing rate
@@ -74,6 +75,16 @@ impl Pacing {
     }
 }
 
+/// The pacing rate in percent of cwnd per round trip. Slow start's ratio ends at half of
+/// `ssthresh`, a round trip before slow start does.
+fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
+    if window.cwnd < window.ssthresh / 2 {
+        sysctl.tcp_pacing_ss_ratio
+    } else {
+        sysctl.tcp_pacing_ca_ratio
+    }
+}
+
 impl Connection {
     /// cwnd per round trip, and a margin so that pacing does not hold growth back. Unlimited
     /// before the first round-trip sample.
@@ -85,11 +96,7 @@ impl Connection {
         let Some(srtt) = self.rtt.srtt() else {
             return Rate(max);
         };
-        let percent = if self.cwnd.cwnd < self.cwnd.ssthresh / 2 {
-            sysctl.tcp_pacing_ss_ratio
-        } else {
-            sysctl.tcp_pacing_ca_ratio
-        };
+        let percent = ratio_percent(&self.cwnd, sysctl);
         let segs = self.cwnd.cwnd.max(self.snd.rtx.packets_out());
         let bytes = u64::from(self.snd.mss.bytes()) * u64::from(segs) * u64::from(percent);
         let per_second = bytes.saturating_mul(10_000_000) / srtt.as_nanos().max(1);
@@ -173,7 +180,27 @@ impl Connection {
 mod tests {
     use fullsend_units::{Instant, Nanos, Rate};
 
-    use super::Pacing;
+    use super::{Pacing, ratio_percent};
+    use crate::Sysctl;
+    use crate::congestion::Cwnd;
+
+    /// Spec 1.7: 200 % below half of ssthresh, 120 % from there on.
+    #[test]
+    fn slow_starts_ratio_ends_at_half_of_ssthresh() {
+        let percent = |cwnd, ssthresh| {
+            let window = Cwnd {
+                cwnd,
+                ssthresh,
+                ..Cwnd::default()
+            };
+            ratio_percent(&window, &Sysctl::default())
+        };
+        assert_eq!(percent(10, u32::MAX), 200);
+        assert_eq!(percent(49, 100), 200);
+        assert_eq!(percent(50, 100), 120);
+        assert_eq!(percent(99, 100), 120);
+        assert_eq!(percent(100, 100), 120);
+    }
 
     #[test]
     fn departures_keep_the_rate_and_make_up_for_half_a_gap() {

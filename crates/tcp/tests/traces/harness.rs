@@ -566,6 +566,11 @@ impl Bench {
         self.step_in(&format!(". 1:1(0) ack {ack} <sack {left}:{right}>"));
     }
 
+    /// A segment arrives.
+    pub(crate) fn play_in(&mut self, segment: &str) {
+        self.step_in(segment);
+    }
+
     fn step_in(&mut self, text: &str) {
         let mut segment = self.parse(text);
         self.conn.handle_segment(cx!(self), &mut segment);

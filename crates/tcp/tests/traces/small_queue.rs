@@ -198,3 +198,62 @@ fn retransmissions_get_twice_the_limit() {
          > P. 7301:14601(7300) ack 1",
     );
 }
+
+/// Spec 2: the limit in bytes is for flows that nothing paces. 100 MB/s are 97,656 bytes in 2^-10 s.
+#[test]
+fn the_limit_in_bytes_does_not_bound_a_paced_flow() {
+    let third_unit = |paced: bool| {
+        let mut bench = busy(4096);
+        bench.setup_mut().sysctl.tcp_autocorking = false;
+        if paced {
+            bench.play("set max_pacing_rate 100000000");
+        }
+        bench.play(
+            "write 14600
+             > P. 1:7301(7300) ack 1
+             > P. 7301:14601(7300) ack 1
+             +2ms
+             < . 1:1(0) ack 4381",
+        );
+        assert!(bench.try_write(8000));
+        let sent = bench.next_out().map(|s| s.payload.len());
+        (sent, bench.report().now_held_by)
+    };
+    assert_eq!(third_unit(true), (Some(8000), Some(SendLimit::Application)));
+    assert_eq!(third_unit(false), (None, Some(SendLimit::Tsq)));
+}
+
+/// Spec 2: autocorking waits for a completion only while something is unacknowledged.
+#[test]
+fn autocorking_does_not_hold_when_all_is_acknowledged() {
+    let mut bench = busy(4_194_304);
+    bench.play(
+        "write 1000
+         > P. 1:1001(1000) ack 1
+         < . 1:1(0) ack 1001
+         # The device still has the first unit.
+         write 100
+         > P. 1001:1101(100) ack 1",
+    );
+    assert_eq!(bench.mib.auto_corking, 0);
+}
+
+/// Spec 2: a unit as long as `size_goal` will not grow, so it does not wait.
+#[test]
+fn autocorking_does_not_hold_a_full_unit() {
+    let mut setup = Setup::default();
+    setup.device.gso_max_segs = 2;
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "set nodelay 1
+         busy
+         write 2920
+         > P. 1:2921(2920) ack 1
+         write 2920
+         > P. 2921:5841(2920) ack 1
+         # One byte less is not full.
+         write 2919",
+    );
+    assert_eq!(bench.mib.auto_corking, 1);
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
+}

@@ -9,6 +9,8 @@ use crate::congestion::{
     CongestionControl, CongestionEvent, Cwnd, FlightSample, LostUnit, RateSample,
 };
 
+mod gains;
+
 /// An ACK that tells a rate of so many segments per second, over 100 ms.
 pub(super) fn sample(per_second: u32) -> RateSample {
     let delivered = per_second / 10;

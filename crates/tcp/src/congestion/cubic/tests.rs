@@ -204,6 +204,25 @@ fn a_round_trip_of_no_time_grows_without_end_or_harm() {
     assert!((100..400).contains(&last), "{last}");
 }
 
+/// RFC 9438 4.2: the target is 1.5 times cwnd at most, however far the curve has risen, so that a
+/// window's worth of ACKs grows it by a half (4.4).
+#[test]
+fn the_target_is_one_and_a_half_windows_at_most() {
+    let mut flow = Flow::new(Cubic::new(), 200, 100);
+    flow.loss(CongestionEvent::Loss);
+    assert_eq!(flow.window.cwnd, 140);
+    // Begins the stage.
+    flow.ack(1);
+    flow.now += Nanos::from_secs(1000);
+    flow.ack(140);
+    assert_eq!(flow.window.cwnd, 210);
+    // As far for one ACK of each segment.
+    for _ in 0..210 {
+        flow.ack(1);
+    }
+    assert_eq!(flow.window.cwnd, 315);
+}
+
 #[test]
 fn huge_stretch_acks_stay_within_bounds() {
     let mut flow = Flow::new(Cubic::new(), 10, 100);
