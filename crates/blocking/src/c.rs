@@ -14,6 +14,7 @@ mod msg;
 mod ptr;
 mod ready;
 mod returned;
+mod scatter;
 
 use std::ffi::{c_int, c_ulong, c_void};
 
@@ -119,14 +120,14 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for the length, and for as much of the value.
-    let (len, value) = unsafe {
-        let len = ptr::one_mut(len)?;
-        let room = ptr::length(*len)?;
-        (len, ptr::bytes_mut(value, room)?)
-    };
-    let filled = stack.getsockopt(handle, level, name, value)?;
-    *len = filled as socklen_t;
+    // SAFETY: the caller vouches for the length, and for as much of the value; one borrow ends
+    // before the other begins.
+    unsafe {
+        let room = ptr::length(*ptr::one_mut(len)?)?;
+        let value = ptr::bytes_mut(value, room)?;
+        let filled = stack.getsockopt(handle, level, name, value)?;
+        *ptr::one_mut(len)? = filled as socklen_t;
+    }
     Ok(())
 }
 
@@ -152,7 +153,8 @@ pub fn fcntl(stack: &Stack, handle: Handle, command: c_int, argument: c_int) -> 
     }
 }
 
-/// `ioctl(2)` with one `int`: `FIONBIO`, `FIONREAD`, `SIOCOUTQ` and their like.
+/// `ioctl(2)` with one `int`: `FIONBIO`, `FIONREAD`, `SIOCOUTQ` and their like. `argument` is not
+/// followed for a request that the socket does not know.
 pub unsafe fn ioctl(
     stack: &Stack,
     handle: Handle,
@@ -160,14 +162,16 @@ pub unsafe fn ioctl(
     argument: *mut c_int,
 ) -> Result<c_int> {
     let request = u32::try_from(request).map_err(|_| Errno::ENOTTY)?;
-    // SAFETY: the caller vouches for the argument.
-    let argument = unsafe { ptr::one_mut(argument) };
     if libc::Ioctl::from(request) == libc::FIONBIO {
-        stack.set_nonblocking(handle, *argument? != 0)?;
+        // SAFETY: the caller vouches for it.
+        let on = *unsafe { ptr::one_mut(argument) }? != 0;
+        stack.set_nonblocking(handle, on)?;
         return Ok(0);
     }
-    let value = stack.ioctl(handle, request, argument.as_deref().map_or(0, |&a| a))?;
-    *argument? = value;
+    // A request that is not known may have an argument that is no pointer, or none: it fails here.
+    let value = stack.ioctl(handle, request, 0)?;
+    // SAFETY: the caller vouches for it.
+    *unsafe { ptr::one_mut(argument) }? = value;
     Ok(0)
 }
 

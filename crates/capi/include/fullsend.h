@@ -185,6 +185,8 @@ ssize_t fs_sendmsg(int fd, const struct msghdr *message, int flags);
 
 /* ---- Many at once. All descriptors of one call belong to one stack (else EXDEV). ---- */
 
+/* At most 1,048,576 entries (else EINVAL). A descriptor that is not one of these functions' is POLLNVAL;
+ * without any, it sleeps as poll(2) does. */
 int fs_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 int fs_epoll_create1(fs_stack *stack, int flags);
 /* EPOLLET, EPOLLONESHOT and EPOLLEXCLUSIVE as on Linux; a set may stand in another set. */

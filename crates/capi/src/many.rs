@@ -3,45 +3,17 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use fullsend_blocking::Errno;
 use fullsend_blocking::c::{self, returned};
-use fullsend_blocking::{Errno, Stack};
 use libc::{epoll_event, nfds_t, pollfd};
 
 use super::table::{self, FsStack};
 
-/// The one stack that all descriptors belong to.
-///
-/// # Safety
-/// `files` is null or points to `n` of them.
-unsafe fn stack_of(files: *const pollfd, n: nfds_t) -> Result<Arc<Stack>, Errno> {
-    let mut found: Option<Arc<Stack>> = None;
-    if files.is_null() && n > 0 {
-        return Err(Errno::EFAULT);
-    }
-    for i in 0..n as usize {
-        // SAFETY: not null, and the caller vouches for n of them.
-        let fd = unsafe { (*files.add(i)).fd };
-        match (table::file(fd), &found) {
-            (Ok(file), None) => found = Some(file.stack),
-            (Ok(file), Some(one)) if !Arc::ptr_eq(one, &file.stack) => {
-                return Err(Errno(libc::EXDEV));
-            }
-            _ => {}
-        }
-    }
-    found.ok_or(Errno::EBADF)
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_poll(files: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int {
-    let handle_of = |fd| table::file(fd).ok().map(|file| file.handle);
-    returned(|| {
-        // SAFETY: the header asks of the pointer what `poll(2)` does.
-        unsafe {
-            let stack = stack_of(files, n)?;
-            c::poll(&stack, handle_of, files, n, timeout_ms)
-        }
-    })
+    let file_of = |fd| table::file(fd).ok().map(|file| (file.stack, file.handle));
+    // SAFETY: the header asks of the pointer what `poll(2)` does.
+    returned(|| unsafe { c::poll(None, file_of, files, n, timeout_ms) })
 }
 
 #[unsafe(no_mangle)]

@@ -239,7 +239,8 @@ pub(crate) extern "C" fn fcntl(
     })
 }
 
-/// Variadic on the other side: always with a pointer for the requests that we know.
+/// Variadic on the other side: with a pointer for the requests that are known, and with anything, or
+/// nothing, for others.
 pub(crate) unsafe extern "C" fn ioctl(
     _: *mut c_void,
     fd: c_int,
@@ -304,9 +305,10 @@ pub(crate) unsafe extern "C" fn poll(
     timeout_ms: c_int,
 ) -> c_int {
     made(|instance| {
-        let handle_of = |fd| instance.handle(fd).ok();
+        let stack = &instance.stack;
+        let file_of = |fd| Some((stack, instance.handle(fd).ok()?));
         // SAFETY: packetdrill gives what `poll(2)` takes.
-        unsafe { c::poll(&instance.stack, handle_of, files, n, timeout_ms) }
+        unsafe { c::poll(Some(stack), file_of, files, n, timeout_ms) }
     })
 }
 

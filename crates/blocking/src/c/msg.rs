@@ -1,10 +1,12 @@
 //! The `read` and `write`, `recv` and `send` families.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 
 use fullsend_posix::{Errno, Handle, Result, SockAddr};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
+use super::scatter::Buffers;
 use super::{lent, ptr};
 use crate::stack::Stack;
 
@@ -35,8 +37,8 @@ pub unsafe fn readv(
     n: c_int,
 ) -> Result<usize> {
     // SAFETY: the caller vouches for the pieces.
-    let mut pieces = unsafe { ptr::scatter(pieces, count(n)?) }?;
-    stack.read(handle, &mut pieces)
+    let mut buffers = unsafe { Buffers::new(pieces, count(n)?, (null_mut(), 0)) }?;
+    buffers.with(|pieces, _| stack.read(handle, pieces), |&len| (len, 0))
 }
 
 /// `write(2)`.
@@ -118,17 +120,22 @@ pub unsafe fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the message and what it points to.
-    let (message, mut pieces, control) = unsafe {
-        let message = ptr::one_mut(message)?;
-        if message.msg_iovlen > 1024 {
+    // SAFETY: the caller vouches for the message and what it points to. It is copied, because its
+    // pieces may overlap it.
+    let mut buffers = unsafe {
+        let given = *ptr::one_mut(message)?;
+        if given.msg_iovlen > 1024 {
             return Err(Errno::EMSGSIZE);
         }
-        let pieces = ptr::scatter(message.msg_iov, message.msg_iovlen)?;
-        let control = ptr::bytes_mut(message.msg_control, message.msg_controllen)?;
-        (message, pieces, control)
+        let control = (given.msg_control.cast(), given.msg_controllen);
+        Buffers::new(given.msg_iov, given.msg_iovlen, control)?
     };
-    let got = stack.recvmsg(handle, &mut pieces, flags, control)?;
+    let got = buffers.with(
+        |pieces, control| stack.recvmsg(handle, pieces, flags, control),
+        |got| (got.len, got.control_len),
+    )?;
+    // SAFETY: as above, and no other borrow of it is left.
+    let message = unsafe { ptr::one_mut(message) }?;
     if !message.msg_name.is_null() {
         match got.from {
             None => message.msg_namelen = 0,

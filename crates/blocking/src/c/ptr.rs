@@ -70,7 +70,7 @@ pub(super) unsafe fn array_mut<'a, T>(start: *mut T, len: usize) -> Result<&'a m
 
 /// # Safety
 /// `start` is null, or points to `count` of them.
-unsafe fn iovecs<'a>(start: *const iovec, count: usize) -> Result<&'a [iovec]> {
+pub(super) unsafe fn iovecs<'a>(start: *const iovec, count: usize) -> Result<&'a [iovec]> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -97,18 +97,6 @@ pub(super) unsafe fn gather<'a>(start: *const iovec, count: usize) -> Result<Vec
 }
 
 /// # Safety
-/// As for each of the pieces, [`bytes_mut`]; no two of them overlap.
-pub(super) unsafe fn scatter<'a>(start: *const iovec, count: usize) -> Result<Vec<&'a mut [u8]>> {
-    // SAFETY: the caller vouches for it.
-    let pieces = unsafe { iovecs(start, count) }?;
-    let piece = |v: &iovec| {
-        // SAFETY: the caller vouches for each of them.
-        unsafe { bytes_mut(v.iov_base, v.iov_len) }
-    };
-    pieces.iter().map(piece).collect()
-}
-
-/// # Safety
 /// As [`bytes`].
 pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<SockAddr> {
     if addr.is_null() {
@@ -127,15 +115,15 @@ pub(super) unsafe fn give_address(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for both.
-    let (len, room) = unsafe {
-        let len = one_mut(len)?;
-        let room = length(*len)?;
-        (len, bytes_mut(addr.cast(), room)?)
-    };
-    let (bytes, full) = name.to_bytes();
-    let fits = full.min(room.len());
-    room[..fits].copy_from_slice(&bytes[..fits]);
-    *len = full as socklen_t;
+    // SAFETY: the caller vouches for both, and one borrow ends before the other begins: C may give
+    // a length that lies within the address.
+    unsafe {
+        let given = length(*one_mut(len)?)?;
+        let room = bytes_mut(addr.cast(), given)?;
+        let (bytes, full) = name.to_bytes();
+        let fits = full.min(room.len());
+        room[..fits].copy_from_slice(&bytes[..fits]);
+        *one_mut(len)? = full as socklen_t;
+    }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! `poll` and `epoll`.
 
 use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr::null_mut;
 
 use fullsend_posix::{EpollEvent, Errno, Handle, Result};
 use fullsend_units::Nanos;
@@ -12,47 +14,87 @@ use crate::stack::Stack;
 
 /// Events told in one call at most: what is on the stack of the thread meanwhile.
 const MAX_EVENTS: usize = 64;
+/// Most entries of one `poll`: what Linux's RLIMIT_NOFILE can be raised to (fs.nr_open).
+const MAX_FILES: usize = 1 << 20;
 
 /// Milliseconds; negative is forever.
 fn span(timeout_ms: c_int) -> Option<Nanos> {
     u64::try_from(timeout_ms).ok().map(Nanos::from_millis)
 }
 
-/// `poll(2)`. `handle_of` finds the handle of a descriptor; those it does not know are
-/// `POLLNVAL`.
-pub unsafe fn poll(
-    stack: &Stack,
-    handle_of: impl Fn(c_int) -> Option<Handle>,
+/// Returns the entries of a `poll(2)` call as a slice.
+///
+/// # Errors
+/// EINVAL for more than [`MAX_FILES`] entries, EFAULT for a null pointer to some.
+unsafe fn entries<'a>(files: *mut pollfd, n: nfds_t) -> Result<&'a mut [pollfd]> {
+    let n = usize::try_from(n).ok().filter(|&n| n <= MAX_FILES);
+    // SAFETY: the caller vouches for them.
+    unsafe { ptr::array_mut(files, n.ok_or(Errno::EINVAL)?) }
+}
+
+/// `poll(2)`. `file_of` returns the stack and the handle of a descriptor; entries of descriptors
+/// that it does not know are `POLLNVAL`, and those of negative ones are skipped.
+///
+/// Without a descriptor that is known it sleeps by the clock of `sleep_on`, or, if that is `None`,
+/// by the system's, where a signal ends the sleep with EINTR.
+///
+/// # Errors
+/// EINVAL for more than 1,048,576 entries, and EXDEV for descriptors of two stacks.
+pub unsafe fn poll<S: Deref<Target = Stack>>(
+    sleep_on: Option<S>,
+    file_of: impl Fn(c_int) -> Option<(S, Handle)>,
     files: *mut pollfd,
     n: nfds_t,
     timeout_ms: c_int,
 ) -> Result<c_int> {
-    let n = usize::try_from(n).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the caller vouches for them.
-    let files = unsafe { ptr::array_mut(files, n) }?;
+    let files = unsafe { entries(files, n) }?;
     let mut unknown = 0;
-    let mut lines = Vec::with_capacity(n);
-    for file in &mut *files {
-        let handle = handle_of(file.fd);
-        let invalid = file.fd >= 0 && handle.is_none();
-        file.revents = if invalid { libc::POLLNVAL } else { 0 };
-        unknown += c_int::from(invalid);
-        lines.push(PollLine {
-            handle,
+    let mut stack: Option<S> = None;
+    let mut lines = Vec::new();
+    for (at, file) in files.iter_mut().enumerate() {
+        file.revents = 0;
+        if file.fd < 0 {
+            continue;
+        }
+        let Some((of, handle)) = file_of(file.fd) else {
+            file.revents = libc::POLLNVAL;
+            unknown += 1;
+            continue;
+        };
+        let other = stack
+            .as_ref()
+            .is_some_and(|one| !std::ptr::eq(&**one, &*of));
+        if other {
+            return Err(Errno(libc::EXDEV));
+        }
+        stack = Some(of);
+        let line = PollLine {
+            handle: Some(handle),
             events: u32::from(file.events as u16),
             revents: 0,
-        });
+        };
+        lines.push((at, line));
     }
-    let span = if unknown > 0 {
-        Some(Nanos::ZERO)
-    } else {
-        span(timeout_ms)
+    let timeout_ms = if unknown > 0 { 0 } else { timeout_ms };
+    let Some(stack) = stack.or(sleep_on) else {
+        return sleep(timeout_ms).map(|()| unknown);
     };
-    let ready = stack.poll(&mut lines, span)?;
-    for (file, line) in files.iter_mut().zip(lines) {
-        file.revents |= line.revents as i16;
+    let (places, mut lines): (Vec<usize>, Vec<PollLine>) = lines.into_iter().unzip();
+    let ready = stack.poll(&mut lines, span(timeout_ms))?;
+    for (at, line) in places.into_iter().zip(lines) {
+        files[at].revents = line.revents as i16;
     }
     Ok(ready as c_int + unknown)
+}
+
+/// Sleeps for `timeout_ms` of the system's clock, forever if it is negative.
+fn sleep(timeout_ms: c_int) -> Result<()> {
+    // SAFETY: no entries, so no pointer is followed.
+    match unsafe { libc::poll(null_mut(), 0, timeout_ms) } {
+        0 => Ok(()),
+        _ => Err(Errno(libc::EINTR)),
+    }
 }
 
 /// `epoll_ctl(2)`.

@@ -388,6 +388,42 @@ static void datagrams(void) {
     fs_close(server);
 }
 
+static void descriptors_that_are_not_ours(void) {
+    struct pollfd skipped = {.fd = -1, .events = POLLIN, .revents = POLLIN};
+    CHECK(fs_poll(NULL, 0, 1) == 0);
+    CHECK(fs_poll(&skipped, 1, 1) == 0 && skipped.revents == 0);
+    struct pollfd files[3] = {{.fd = 0x40123456, .events = POLLIN}, {.fd = -1}, {.fd = 0}};
+    CHECK(fs_poll(files, 3, -1) == 2);
+    CHECK(files[0].revents == POLLNVAL && files[1].revents == 0 && files[2].revents == POLLNVAL);
+    files[1] = (struct pollfd){.fd = listener, .events = POLLIN, .revents = POLLIN};
+    CHECK(fs_poll(files, 2, -1) == 1);
+    CHECK(files[0].revents == POLLNVAL && files[1].revents == 0);
+    FAILS(fs_poll(files, (nfds_t)1 << 40, 0), EINVAL);
+    FAILS(fs_poll(files, (nfds_t)-1, 0), EINVAL);
+    FAILS(fs_poll(NULL, 1, 0), EFAULT);
+    FAILS(fs_ioctl(listener, 0x12345678, (int *)1), ENOTTY);
+}
+
+static void buffers_that_overlap(void) {
+    int client, server;
+    connected(&client, &server);
+    char text[] = "..........";
+    struct iovec pieces[] = {{text, 4}, {text + 2, 4}};
+    CHECK(fs_write(client, "12345678", 8) == 8);
+    CHECK(fs_recv(server, text, 8, MSG_PEEK | MSG_WAITALL) == 8);
+    memset(text, '.', 10);
+    CHECK(fs_readv(server, pieces, 2) == 8);
+    CHECK(strcmp(text, "125678....") == 0);
+    memset(text, '.', 10);
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2, .msg_control = text,
+                             .msg_controllen = sizeof text};
+    CHECK(fs_write(client, "1234", 4) == 4);
+    CHECK(fs_recvmsg(server, &message, 0) == 4);
+    CHECK(strcmp(text, "1234......") == 0 && message.msg_controllen == 0);
+    fs_close(client);
+    fs_close(server);
+}
+
 static void the_end(void) {
     struct waiting w;
     int client, server;
@@ -438,6 +474,8 @@ int main(void) {
     lent_memory_over_loopback();
     lent_memory_of_a_closed_socket();
     datagrams();
+    descriptors_that_are_not_ours();
+    buffers_that_overlap();
     the_end();
     puts("done");
     return 0;

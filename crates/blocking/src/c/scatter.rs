@@ -1,0 +1,174 @@
+//! The buffers of a receive call, as C gives them.
+
+use fullsend_posix::{Errno, Result};
+use libc::iovec;
+
+use super::ptr;
+
+/// Memory of a caller: where it starts, and its length in bytes.
+type Range = (*mut u8, usize);
+
+/// Disjoint buffers for a call that fills several pieces of a caller's memory.
+///
+/// Two pieces may share bytes: Linux fills one after the other, and the later one wins. Two `&mut`
+/// to one byte are undefined behaviour, so such pieces are filled through memory of our own.
+pub(super) struct Buffers {
+    pieces: Vec<Range>,
+    /// One buffer for each piece, if two of them overlap.
+    own: Option<Vec<Vec<u8>>>,
+}
+
+impl Buffers {
+    /// The pieces of `start`, and the bytes at `last` behind them.
+    ///
+    /// # Errors
+    /// EFAULT for a null pointer with a length, EINVAL for a length that no object has, ENOMEM if
+    /// pieces overlap and memory for them cannot be had.
+    ///
+    /// # Safety
+    /// `start` is null or points to `count` of them. Each piece and `last` is null or points to as
+    /// many bytes, which nothing else touches for as long as this lives.
+    pub(super) unsafe fn new(start: *const iovec, count: usize, last: Range) -> Result<Self> {
+        // SAFETY: the caller vouches for it.
+        let given = unsafe { ptr::iovecs(start, count) }?;
+        let mut pieces = Vec::with_capacity(given.len() + 1);
+        for piece in given {
+            pieces.push((piece.iov_base.cast::<u8>(), piece.iov_len));
+        }
+        pieces.push(last);
+        for &(start, len) in &pieces {
+            if isize::try_from(len).is_err() {
+                return Err(Errno::EINVAL);
+            }
+            if len > 0 && start.is_null() {
+                return Err(Errno::EFAULT);
+            }
+        }
+        let own = overlap(&pieces).then(|| copies(&pieces)).transpose()?;
+        Ok(Self { pieces, own })
+    }
+
+    /// Calls `fill` with a slice for each piece, and one for the bytes behind them; `filled` says
+    /// how many bytes of the pieces and of the last slice it has filled.
+    pub(super) fn with<R>(
+        &mut self,
+        fill: impl FnOnce(&mut [&mut [u8]], &mut [u8]) -> Result<R>,
+        filled: impl FnOnce(&R) -> (usize, usize),
+    ) -> Result<R> {
+        let mut slices: Vec<&mut [u8]> = match &mut self.own {
+            Some(own) => own.iter_mut().map(Vec::as_mut_slice).collect(),
+            None => self.pieces.iter().map(|&piece| slice_of(piece)).collect(),
+        };
+        let Some((last, slices)) = slices.split_last_mut() else {
+            return Err(Errno::EINVAL);
+        };
+        let result = fill(slices, last)?;
+        if let Some(own) = &self.own {
+            let (mut left, in_last) = filled(&result);
+            let last = own.len() - 1;
+            for (at, (&(start, len), from)) in self.pieces.iter().zip(own).enumerate() {
+                let filled = if at == last { in_last } else { left }.min(len);
+                left = left.saturating_sub(filled);
+                if filled > 0 {
+                    // SAFETY: `new` asks for `len` bytes there, and `from` is memory of our own.
+                    unsafe { start.copy_from_nonoverlapping(from.as_ptr(), filled) };
+                }
+            }
+        }
+        Ok(result)
+    }
+}
+
+fn slice_of<'a>((start, len): Range) -> &'a mut [u8] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: not null, of an object's size, and `Buffers::new` asks for the bytes for as long as it
+    // lives; `overlap` has shown that no other slice has one of them.
+    unsafe { std::slice::from_raw_parts_mut(start, len) }
+}
+
+/// Returns whether two pieces share a byte.
+fn overlap(pieces: &[Range]) -> bool {
+    let mut ranges: Vec<(usize, usize)> = pieces
+        .iter()
+        .filter(|(_, len)| *len > 0)
+        .map(|(start, len)| (start.addr(), *len))
+        .collect();
+    ranges.sort_unstable();
+    ranges
+        .windows(2)
+        .any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0)
+}
+
+/// The pieces' bytes: what a call leaves alone keeps its value.
+fn copies(pieces: &[Range]) -> Result<Vec<Vec<u8>>> {
+    let copy = |&(start, len): &Range| {
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        if len > 0 {
+            // SAFETY: checked by `Buffers::new`; the slice ends here.
+            copy.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
+        }
+        Ok(copy)
+    };
+    pieces.iter().map(copy).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use libc::iovec;
+
+    use super::Buffers;
+
+    fn piece(base: *mut u8, from: usize, len: usize) -> iovec {
+        iovec {
+            iov_base: base.wrapping_add(from).cast::<c_void>(),
+            iov_len: len,
+        }
+    }
+
+    /// Fills up to `room` bytes of the pieces with 1, 2, 3, ...; returns the memory.
+    fn filled(ranges: &[(usize, usize)], room: usize) -> [u8; 8] {
+        let mut memory = [0; 8];
+        let base = memory.as_mut_ptr();
+        let pieces: Vec<iovec> = ranges
+            .iter()
+            .map(|&(at, len)| piece(base, at, len))
+            .collect();
+        // SAFETY: within `memory`, which is not used before the last use of `buffers`.
+        let buffers = unsafe { Buffers::new(pieces.as_ptr(), pieces.len(), (base, 0)) };
+        let fill = |slices: &mut [&mut [u8]], _: &mut [u8]| {
+            let bytes = slices.iter_mut().flat_map(|slice| slice.iter_mut());
+            let mut n = 0;
+            for byte in bytes.take(room) {
+                n += 1;
+                *byte = n;
+            }
+            Ok(usize::from(n))
+        };
+        buffers.unwrap().with(fill, |&n| (n, 0)).unwrap();
+        memory
+    }
+
+    #[test]
+    fn pieces_that_overlap_are_filled_one_after_the_other() {
+        assert_eq!(
+            filled(&[(0, 4), (6, 2), (4, 2)], 9),
+            [1, 2, 3, 4, 7, 8, 5, 6]
+        );
+        assert_eq!(
+            filled(&[(0, 4), (2, 4), (1, 2)], 99),
+            [1, 9, 10, 6, 7, 8, 0, 0]
+        );
+        assert_eq!(
+            filled(&[(3, 2), (3, 2), (3, 0)], 99),
+            [0, 0, 0, 3, 4, 0, 0, 0]
+        );
+        // The piece that nothing came for takes nothing back.
+        assert_eq!(filled(&[(0, 4), (2, 4)], 4), [1, 2, 3, 4, 0, 0, 0, 0]);
+        assert_eq!(filled(&[(0, 4), (2, 4)], 5), [1, 2, 5, 4, 0, 0, 0, 0]);
+    }
+}
