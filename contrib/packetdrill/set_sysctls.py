@@ -9,6 +9,15 @@ import os
 import sys
 
 
+def packetdrill():
+    """The process that runs the script: our parent, or the parent of the shell that is."""
+    parent = os.getppid()
+    with open(f"/proc/{parent}/stat", encoding="utf-8") as file:
+        _, _, rest = file.read().partition("(")
+    name, _, fields = rest.rpartition(")")
+    return fields.split()[1] if name in ("sh", "dash", "bash") else parent
+
+
 def main():
     settings = os.environ["FULLSEND_SETTINGS"]
     before = ""
@@ -20,7 +29,7 @@ def main():
             path, _, value = argument.partition("=")
             key = path.removeprefix("/proc/sys/").replace("/", ".")
             file.write(f"{key}={value}\n")
-    pid = os.environ.get("PACKETDRILL_PID") or os.getppid()
+    pid = os.environ.get("PACKETDRILL_PID") or packetdrill()
     restore = f"/tmp/sysctl_restore_{pid}.sh"
     with open(restore, "w", encoding="utf-8") as file:
         file.write(f"#!/bin/sh\ncat >'{settings}' <<'END'\n{before}END\nrm -f '{restore}'\n")

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use fullsend_blocking::{Config, ConfigError};
 
+use crate::settings;
+
 /// Free payload memory kept for reuse, bytes: packetdrill locks all memory.
 const POOL_BYTES: &str = "2097152";
 
@@ -39,7 +41,7 @@ impl Flags {
         let mut config = Config::default();
         config.set("pool_bytes", POOL_BYTES)?;
         config.set("seed", "1")?;
-        let (mut settings, mut counters) = (None, None);
+        let (mut settings_file, mut counters) = (None, None);
         let (mut unknown, mut link) = (Vec::new(), Vec::new());
         for (key, value) in Config::pairs(text)? {
             match key.as_str() {
@@ -54,8 +56,9 @@ impl Flags {
                 }
                 "counters" => counters = Some(PathBuf::from(value)),
                 "tso" => link.push((key, value)),
-                "settings" => settings = Some(PathBuf::from(value)),
+                "settings" => settings_file = Some(PathBuf::from(value)),
                 key if PASSED_ON.contains(&key) => config.set(key, &value)?,
+                key if settings::has_no_effect(key) => {}
                 key => unknown.extend(config.set(key, &value).err()),
             }
         }
@@ -73,7 +76,7 @@ impl Flags {
         config.set("route", "::/0")?;
         Ok(Self {
             config,
-            settings,
+            settings: settings_file,
             counters,
             unknown,
             link,
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn all_that_a_run_may_say() {
         let text = "local=192.168.0.1,prefix=24,local=fd3d::1,prefix=48,remote=192.0.2.1,mtu=1460,\
-                    tcp_wmem=4096,16384,65536,net.ipv4.tcp_nonsense=1,settings=/tmp/x,gro=off";
+                    tcp_wmem=4096,16384,65536,net.ipv4.tcp_nonsense=1,tcp_fack=0,settings=/tmp/x,gro=off";
         let flags = Flags::parse(text).unwrap();
         assert_eq!(flags.settings.unwrap().to_str(), Some("/tmp/x"));
         assert_eq!(flags.unknown.len(), 1);

@@ -51,6 +51,12 @@ fn waits(tid: i32) -> Option<String> {
     (number == Some(libc::SYS_futex)).then_some(place)
 }
 
+/// Returns whether a thread does anything else than wait for another of this process. One of which
+/// the system says nothing is taken to wait.
+pub(crate) fn runs(tid: i32) -> bool {
+    fs::metadata(format!("/proc/self/task/{tid}/syscall")).is_ok() && waits(tid).is_none()
+}
+
 impl Instance {
     /// Somebody sleeps in a call, and everybody who was woken has run.
     fn is_stuck(&self) -> bool {

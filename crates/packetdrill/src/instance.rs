@@ -43,8 +43,25 @@ pub(crate) struct Instance {
 struct Others {
     /// How many are in a call.
     inside: usize,
-    /// A call has returned. packetdrill asks at once when that was, and so long time stands still.
-    returned: Option<ThreadId>,
+    /// The thread whose call has returned last.
+    returned: Option<Returned>,
+}
+
+/// A thread whose call has returned. Time stands still until it has finished with the result.
+struct Returned {
+    thread: ThreadId,
+    /// The kernel's number of it.
+    tid: i32,
+    /// It has read the clock, which packetdrill does at once, to check when the call returned. Then
+    /// it stores the result, and sleeps until the script's next call that waits.
+    looked: bool,
+}
+
+impl Returned {
+    /// Returns whether it still works on the result.
+    fn is_busy(&self) -> bool {
+        !self.looked || idle::runs(self.tid)
+    }
 }
 
 /// The run's.
@@ -66,11 +83,15 @@ pub(crate) fn end() {
 /// Begins it.
 pub(crate) fn begin(flags: &str) -> io::Result<()> {
     let instance = Arc::new(Instance::new(Flags::parse(flags)?)?);
-    // SAFETY: a system call without arguments.
-    let main = unsafe { libc::gettid() };
-    idle::watch(&instance, main)?;
+    idle::watch(&instance, gettid())?;
     *CURRENT.write() = Some(instance);
     Ok(())
+}
+
+/// The kernel's number of this thread.
+fn gettid() -> i32 {
+    // SAFETY: a system call without arguments.
+    unsafe { libc::gettid() }
 }
 
 impl Instance {
@@ -138,11 +159,21 @@ impl Instance {
         if this == self.main {
             return call(self);
         }
-        self.others.lock().inside += 1;
+        {
+            let mut others = self.others.lock();
+            others.inside += 1;
+            if others.returned.as_ref().is_some_and(|r| r.thread == this) {
+                others.returned = None;
+            }
+        }
         let result = call(self);
         let mut others = self.others.lock();
         others.inside -= 1;
-        others.returned = Some(this);
+        others.returned = Some(Returned {
+            thread: this,
+            tid: gettid(),
+            looked: false,
+        });
         result
     }
 
@@ -150,21 +181,30 @@ impl Instance {
     pub(crate) fn looks(&self) {
         self.counters.lock().tell(&self.stack);
         let mut others = self.others.lock();
-        if others.returned == Some(thread::current().id()) {
-            others.returned = None;
+        if let Some(returned) = &mut others.returned
+            && returned.thread == thread::current().id()
+        {
+            returned.looked = true;
         }
     }
 
-    /// A thread was woken and has not done what it was woken for, or not looked at the clock.
+    /// Returns whether a thread was woken and has not run since, or has not finished with the
+    /// result of its call.
     pub(crate) fn is_restless(&self) -> bool {
         if self.stack.has_woken() {
             return true;
         }
         let asleep = self.stack.has_sleepers();
         let this = thread::current().id();
-        let others = self.others.lock();
-        let to_look = others.returned.is_some_and(|thread| thread != this);
-        to_look || others.inside > 0 && !asleep
+        let mut others = self.others.lock();
+        let works = |returned: &mut Returned| returned.thread != this && returned.is_busy();
+        if others.returned.as_mut().is_some_and(works) {
+            return true;
+        }
+        if others.returned.as_ref().is_some_and(|r| r.thread != this) {
+            others.returned = None;
+        }
+        others.inside > 0 && !asleep
     }
 
     /// Waits until nobody is restless: time must not pass before.
@@ -173,8 +213,11 @@ impl Instance {
         let step = Duration::from_micros(50);
         while self.is_restless() && waited < PATIENCE {
             if waited > LOOK_PATIENCE {
-                // Whoever it is has no interest in the time.
-                self.others.lock().returned = None;
+                // It has no interest in the time.
+                self.others
+                    .lock()
+                    .returned
+                    .take_if(|returned| !returned.looked);
             }
             thread::sleep(step);
             waited += step;

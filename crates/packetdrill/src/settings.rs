@@ -7,6 +7,15 @@ use std::path::PathBuf;
 
 use fullsend_blocking::{Config, ConfigError, Stack};
 
+/// Tunables that Linux accepts, which have no effect there either: FACK went with Linux 4.15, the
+/// prequeue with 4.14.
+const WITHOUT_EFFECT: [&str; 2] = ["tcp_fack", "tcp_low_latency"];
+
+/// Returns whether a script may set this and nothing comes of it, on Linux as here.
+pub(crate) fn has_no_effect(key: &str) -> bool {
+    WITHOUT_EFFECT.contains(&key.strip_prefix("net.ipv4.").unwrap_or(key))
+}
+
 /// What tells one state of a file from another, without reading it.
 type Stamp = (i64, i64, u64, u64);
 
@@ -47,6 +56,9 @@ impl Settings {
             Err(error) => self.warn(&error),
             Ok(pairs) => {
                 for (key, value) in pairs {
+                    if has_no_effect(&key) {
+                        continue;
+                    }
                     if let Err(error) = stack.set(&key, &value) {
                         self.warn(&error);
                     }

@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -164,6 +165,41 @@ fn a_call_that_waits_sleeps_in_the_kernel_and_packets_go_on() {
         assert!(fd >= 0);
         assert_eq!(read.unwrap(), b"hello");
         assert!((300_000..301_000).contains(&(drill.now_us() - start)));
+    });
+}
+
+#[test]
+fn time_stands_still_until_the_result_of_a_call_that_waited_is_stored() {
+    let drill = Drill::new(FLAGS);
+    let listener = drill.listener(8080);
+    let stored = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let (drill, stored) = (&drill, &stored);
+        scope.spawn(move || {
+            tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
+                .unwrap();
+            assert!(drill.accept(listener) >= 0);
+            // As packetdrill: when was that? Then it takes real time, but none of the script's, to
+            // make the descriptor known, and waits for its next call.
+            drill.now_us();
+            (0..20_000_000u32).for_each(|n| {
+                std::hint::black_box(n);
+            });
+            stored.store(true, Ordering::Release);
+            let _ = ended.recv();
+        });
+        let tid = told.recv().unwrap();
+        while state(tid) != 'S' {
+            thread::yield_now();
+        }
+        drill.inject(&tcp((9, 8080), SYN, 100, 0, &[]));
+        let syn_ack = drill.receive();
+        drill.inject(&tcp((9, 8080), ACK, 101, syn_ack.seq + 1, &[]));
+        drill.usleep(5000);
+        assert!(stored.load(Ordering::Acquire));
+        drop(end);
     });
 }
 

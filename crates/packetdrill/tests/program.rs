@@ -178,6 +178,113 @@ fn the_runner_gives_packetdrill_what_it_needs() {
     fs::remove_dir_all(dir).unwrap();
 }
 
+/// Runs the commands of a script, as packetdrill does, and shows what it was given.
+const COMMANDS: &str = r#"#!/bin/sh
+echo "given: $*"
+for script in "$@"; do :; done
+sed -n 's/^`\(.*\)`$/\1/p' "$script" | while read -r command; do
+  PACKETDRILL_PID=$$ sh -c "$command" || exit 1
+done
+cat "$FULLSEND_SETTINGS"
+"#;
+
+#[test]
+fn scripts_that_lie_deep_find_what_stands_above_them() {
+    let dir = temp_dir("deep");
+    let fake = dir.join("packetdrill");
+    fs::write(&fake, COMMANDS).unwrap();
+    let mut chmod = Command::new("chmod");
+    assert!(chmod.arg("+x").arg(&fake).status().unwrap().success());
+    let (tree, deep) = (
+        dir.join("tree"),
+        dir.join("tree/tcp/fast open/server/opt34"),
+    );
+    fs::create_dir_all(&deep).unwrap();
+    fs::create_dir_all(tree.join("tcp/common")).unwrap();
+    let common = |name: &str, text: &str| fs::write(tree.join("tcp/common").join(name), text);
+    common("own.sh", "sysctl -q net.ipv4.tcp_dsack=0\n").unwrap();
+    common("set_sysctls.py", "this writes to /proc/sys\n").unwrap();
+    fs::write(
+        deep.join("deep.pkt"),
+        "`sh ../../../common/own.sh`\n`../../../common/defaults.sh`\n\
+         `../../../common/set_sysctls.py /proc/sys/net/ipv4/tcp_sack=0`\n",
+    )
+    .unwrap();
+    // The collection has no folder common/ there.
+    fs::write(
+        deep.join("../shallow.pkt"),
+        "`../common/set_sysctls.py /proc/sys/net/ipv4/tcp_sack=1`\n",
+    )
+    .unwrap();
+    let mut run = Command::new(Path::new(WORKSPACE).join("contrib/packetdrill/run"));
+    run.args(["ipv4", "-D", "NAME=7", "tree", "--", "-v"]);
+    run.env("FULLSEND_PACKETDRILL", common::library());
+    let output = run.current_dir(&dir).env("PACKETDRILL", &fake).output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{log}");
+    for part in [
+        "-D NAME=7 -v deep.pkt",
+        "net.ipv4.tcp_dsack=0",
+        "net.ipv4.tcp_fastopen_key=",
+        "net.ipv4.tcp_sack=0",
+        "ok      ipv4 tree/tcp/fast open/server/opt34/deep.pkt",
+        "net.ipv4.tcp_sack=1",
+        "ok      ipv4 tree/tcp/fast open/server/shallow.pkt",
+    ] {
+        assert!(text.contains(part), "{part}: {text}{log}");
+    }
+    let theirs = fs::read_to_string(tree.join("tcp/common/set_sysctls.py")).unwrap();
+    assert_eq!(theirs, "this writes to /proc/sys\n");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn commands_that_reach_the_host_only_are_reported() {
+    let dir = temp_dir("reported");
+    let real = dir.join("ip");
+    fs::write(&real, "#!/bin/sh\necho real \"$@\"\n").unwrap();
+    let mut chmod = Command::new("chmod");
+    assert!(chmod.arg("+x").arg(&real).status().unwrap().success());
+    let bin = Path::new(WORKSPACE).join("contrib/packetdrill/bin");
+    let usual = std::env::var("PATH").unwrap();
+    let path = format!("{}:{}:{usual}", bin.display(), dir.display());
+    let ip = |line: &str| {
+        let mut run = Command::new(bin.join("ip"));
+        run.args(line.split(' ')).env("PATH", &path);
+        let output = run.env("FULLSEND_SETTINGS", dir.join("settings")).output();
+        let output = output.unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            format!("real {line}\n")
+        );
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for line in [
+        "route show",
+        "-6 route get fd3d::1",
+        "link set lo up",
+        "-o addr",
+        "link set lo mtu 999",
+    ] {
+        assert_eq!(ip(line), "", "{line}");
+    }
+    for line in [
+        "route replace 192.0.2.0/24 dev tun0 mtu lock 1200",
+        "-6 ro change default dev tun0 initcwnd 3",
+        "address add 10.0.0.1/24 dev tun0",
+        "neigh flush all",
+        "rule add from all lookup 7",
+    ] {
+        assert!(
+            ip(line).contains(&format!("for the host only: ip {line}")),
+            "{line}"
+        );
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn the_sysctl_of_the_wrappers_writes_what_the_library_reads() {
     let dir = temp_dir("sysctl");
