@@ -57,8 +57,10 @@ pub(crate) enum DeviceChoice {
 /// A destination, and through whom it is reached.
 pub(crate) type Route = (Cidr, Option<IpAddr>);
 
-/// What is wrong with a setting, and the mend.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What is wrong with a setting, and what to write instead.
+///
+/// `Debug` is the same text: it is what a `main` that returns `io::Result` prints.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) String);
 
 impl ConfigError {
@@ -71,6 +73,12 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::{fmt, io};
 
 /// Why a TUN or TAP device could not be opened. The text says what to do.
-#[derive(Debug)]
+///
+/// `Debug` is the same text: it is what a `main` that returns `io::Result` prints.
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no `/dev/net/tun`.
@@ -94,6 +95,12 @@ impl fmt::Display for OpenError {
             }
             Self::Io(error) => write!(f, "/dev/net/tun: {error}"),
         }
+    }
+}
+
+impl fmt::Debug for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

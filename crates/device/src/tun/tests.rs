@@ -372,6 +372,12 @@ fn errors_say_what_to_do() {
         let said = error(Tun::tun(name));
         assert!(matches!(said, OpenError::BadName { .. }), "{said}");
         assert!(said.to_string().contains(name), "{said}");
+        // What a `main` that returns `io::Result` prints.
+        let shown = format!("{:?}", std::io::Error::from(said));
+        assert!(
+            shown.contains("cannot name an interface: use 1 to 15"),
+            "{shown}"
+        );
     }
     in_own_network(move || {
         let _tun = Tun::tun("taken").open().unwrap();
