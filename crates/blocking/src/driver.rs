@@ -106,6 +106,11 @@ fn turn(shared: &Shared) -> io::Result<Next> {
         return Ok(Next::Again);
     }
     let blocked = shard.blocked;
+    let notices = shard.posix.host_mut().take_notices(now);
+    drop(shard);
+    for notice in notices {
+        tracing::warn!("{notice}");
+    }
     Ok(Next::Sleep { blocked, until })
 }
 

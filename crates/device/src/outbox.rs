@@ -22,6 +22,8 @@ pub struct Outbox {
     /// Of all that is in `packets` or in flight at the device.
     tokens: VecDeque<TxToken>,
     gathered: Vec<Packet>,
+    /// The device has failed, and that is in the log.
+    failed: bool,
 }
 
 impl Outbox {
@@ -64,8 +66,9 @@ impl Outbox {
     #[inline]
     pub fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {
-            let packets = self.packets.len();
-            tracing::warn!(%error, packets, "the device refuses packets; dropped");
+            if !mem::replace(&mut self.failed, true) {
+                tracing::warn!(%error, "the device has failed; packets for it are dropped");
+            }
             self.packets.clear();
         }
     }

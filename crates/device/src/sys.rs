@@ -201,7 +201,7 @@ pub(crate) mod testing {
         let enter = || checked(unsafe { libc::unshare(libc::CLONE_NEWNET) });
         let run = move || match enter() {
             Ok(_) => test(),
-            Err(e) => println!("skipped, needs root for a network namespace: {e}"),
+            Err(e) => println!("skipped: needs root for a network namespace: {e}"),
         };
         std::thread::spawn(run).join().expect("the test passes");
     }

@@ -39,6 +39,7 @@ pub use kernel_side::other_address;
 
 use crate::{Caps, Device, OffloadSet};
 use receive::Receiver;
+use transmit::LinkLog;
 
 /// What a TUN or TAP device did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,6 +67,7 @@ pub struct Tun {
     notes: Vec<String>,
     receiver: Receiver,
     stats: TunStats,
+    link_log: LinkLog,
 }
 
 impl Tun {
@@ -102,6 +104,7 @@ impl Tun {
             notes,
             receiver: Receiver::new(pool, offload.vnet_hdr),
             stats: TunStats::default(),
+            link_log: LinkLog::default(),
         }
     }
 
@@ -138,7 +141,12 @@ impl Device for Tun {
     }
 
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
-        transmit::transmit(&self.file, self.offload.vnet_hdr, batch, &mut self.stats)
+        transmit::transmit(
+            (&self.file, &self.name),
+            self.offload.vnet_hdr,
+            batch,
+            (&mut self.stats, &mut self.link_log),
+        )
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {

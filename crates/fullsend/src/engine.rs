@@ -346,6 +346,7 @@ impl Engine {
             shard.host.poll(now);
         }
         let after = shard.send(now);
+        let notices = shard.host.take_notices(now);
         let turn = Turn {
             received,
             blocked: shard.blocked,
@@ -354,6 +355,9 @@ impl Engine {
             departure: shard.host.next_departure(),
         };
         self.finish(shard, After::default(), false);
+        for notice in notices {
+            tracing::warn!("{notice}");
+        }
         Ok(turn)
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Scenario, V4, counter, netem, pair};
 use fullsend_sim::{HostId, Sim};
-use fullsend_stack::{ListenConfig, TcpId};
+use fullsend_stack::{ListenConfig, Notice, TcpId};
 use fullsend_units::{Instant, Nanos};
 
 /// A sender with this `tcp_mtu_probing`, on a path of `mtu`, after it had `seconds` to send.
@@ -90,6 +90,13 @@ fn a_black_hole_is_found_out() {
         let mss = run.mss();
         assert!(mss <= path - 52, "{path}: {mss}");
         assert!(run.received > 10_000_000, "{path}: {}", run.received);
+        let (now, host) = (run.sim.now(), run.sim.host(run.hosts[0]));
+        let text: String = host
+            .take_notices(now)
+            .iter()
+            .map(Notice::to_string)
+            .collect();
+        assert!(text.starts_with("path MTU black hole suspected "), "{text}");
     }
     let mut run = Run::new(0, 1400, 40);
     assert_eq!((run.received, run.mss()), (0, 1448), "nobody looks for it");

@@ -13,6 +13,7 @@ use fullsend_units::{Instant, Rng, Seed};
 use crate::interface::{Interface, LOOPBACK};
 use crate::ip::{Ip, Path};
 use crate::mib::HostMib;
+use crate::notices::Notices;
 use crate::siphash::SipKey;
 use crate::tcp::Tcp;
 use crate::udp::Udp;
@@ -95,6 +96,7 @@ pub struct Host {
     pub(crate) tcp: Tcp,
     pub(crate) udp: Udp,
     pub(crate) mib: HostMib,
+    pub(crate) notices: Notices,
     pub(crate) wakers: Vec<Waker>,
     /// Until then some connection paces itself.
     pub(crate) paced_until: Instant,
@@ -135,6 +137,7 @@ impl Host {
             tcp,
             udp,
             mib: HostMib::default(),
+            notices: Notices::default(),
             wakers: Vec::new(),
             paced_until: Instant::ZERO,
             staged: Vec::new(),

@@ -53,6 +53,9 @@ fullsend_units::counters! {
         mtup_success: "TcpExtTCPMTUPSuccess",
         /// Those that did not.
         mtup_fail: "TcpExtTCPMTUPFail",
+        /// Times that a connection whose segments vanished went on with smaller ones (ours; RFC 4821
+        /// 7.7).
+        black_holes: "TcpExtFullsendMtuBlackHoles",
         /// Retransmission timeouts.
         timeouts: "TcpExtTCPTimeouts",
         /// Retransmissions started by SACK or duplicate acknowledgements.

@@ -21,7 +21,7 @@ impl Drop for TempFile {
 #[test]
 fn tshark_reads_it() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        println!("skipped, needs tshark");
+        println!("skipped: needs tshark");
         return;
     }
     let name = format!("fullsend-pcap-{}.pcapng", std::process::id());

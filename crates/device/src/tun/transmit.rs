@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
+use std::mem;
 
 use fullsend_offload::{Checksum, GsoKind, Offload, Packet};
 use fullsend_wire::numbers::protocol;
@@ -15,21 +16,69 @@ use super::TunStats;
 /// Pieces that one `writev` takes (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
+/// Reports when the interface goes down and when it takes packets again, once each.
+#[derive(Debug, Default)]
+pub(super) struct LinkLog {
+    /// Packets dropped since the interface went down; 0 while it is up.
+    dropped: u64,
+}
+
+impl LinkLog {
+    /// A packet was taken; returns what to log.
+    #[inline]
+    fn on_sent(&mut self, name: &str) -> Option<String> {
+        if self.dropped == 0 {
+            return None;
+        }
+        let dropped = mem::take(&mut self.dropped);
+        Some(format!(
+            "interface {name} is up again; {dropped} packets were dropped"
+        ))
+    }
+
+    /// A packet was refused; returns what to log.
+    fn on_refused(&mut self, name: &str, error: &io::Error) -> Option<String> {
+        // The TUN driver's word for an interface that is down; others are about the packet.
+        if error.raw_os_error() != Some(libc::EIO) {
+            return None;
+        }
+        self.dropped += 1;
+        (self.dropped == 1).then(|| {
+            format!(
+                "interface {name} is down, and packets for it are dropped; bring it up: \
+                 ip link set {name} up"
+            )
+        })
+    }
+}
+
+fn log(text: Option<String>) {
+    if let Some(text) = text {
+        tracing::warn!("{text}");
+    }
+}
+
 /// See [`Device::transmit`](crate::Device::transmit).
 pub(super) fn transmit(
-    file: &File,
+    (file, name): (&File, &str),
     vnet_hdr: bool,
     batch: &mut VecDeque<Packet>,
-    stats: &mut TunStats,
+    (stats, link): (&mut TunStats, &mut LinkLog),
 ) -> io::Result<()> {
     while let Some(packet) = batch.front() {
         stats.tx_calls += 1;
         match write(file, vnet_hdr, packet) {
-            Ok(()) => stats.tx_packets += 1,
+            Ok(()) => {
+                stats.tx_packets += 1;
+                log(link.on_sent(name));
+            }
             Err(e) => match Refusal::of(&e) {
                 Refusal::Later => return Ok(()),
                 Refusal::Again => continue,
-                Refusal::Packet => stats.tx_dropped += 1,
+                Refusal::Packet => {
+                    stats.tx_dropped += 1;
+                    log(link.on_refused(name, &e));
+                }
                 Refusal::Device => return Err(e),
             },
         }
@@ -128,4 +177,27 @@ fn has_cwr(tcp_header: &[u8]) -> bool {
     tcp_header
         .get(13)
         .is_some_and(|&flags| TcpFlags(u16::from(flags)).contains(TcpFlags::CWR))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::LinkLog;
+
+    #[test]
+    fn an_interface_that_goes_down_is_logged_once_and_so_is_its_return() {
+        let mut link = LinkLog::default();
+        let down = io::Error::from_raw_os_error(libc::EIO);
+        let malformed = io::Error::from_raw_os_error(libc::EINVAL);
+        for _ in 0..2 {
+            assert_eq!(link.on_sent("fs0"), None);
+            assert_eq!(link.on_refused("fs0", &malformed), None);
+            let text = link.on_refused("fs0", &down).expect("a text");
+            assert!(text.contains("ip link set fs0 up"), "{text}");
+            assert_eq!(link.on_refused("fs0", &down), None);
+            let text = link.on_sent("fs0").expect("a text");
+            assert!(text.ends_with("2 packets were dropped"), "{text}");
+        }
+    }
 }

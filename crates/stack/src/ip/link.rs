@@ -101,6 +101,7 @@ impl Host {
         if result == DadResult::Duplicate {
             self.mib.ip6.dad_duplicates += 1;
             self.ip.duplicates.push((iface, cidr));
+            self.notices.on_duplicate_address(addr);
             return;
         }
         self.ip.addresses.add(iface, cidr);

@@ -44,6 +44,10 @@ pub struct Net {
     pub crossed: [usize; 2],
 }
 
+/// Most steps at one moment, and until what a test waits for.
+const MOST_STEPS_AT_ONCE: u32 = 100_000;
+const MOST_STEPS: u64 = 20_000_000;
+
 pub const IFACE: IfaceId = IfaceId(0);
 
 pub fn config(link: Link, nic: Nic, host: u8) -> IfaceConfig {
@@ -158,17 +162,19 @@ impl Net {
     /// Runs until `done`, at most for `limit` of virtual time.
     pub fn run_until(&mut self, limit: Nanos, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
-        let mut idle = 0;
+        let (mut since, mut steps, mut all) = (self.now, 0, 0u64);
         loop {
             if done(self) {
                 return true;
             }
+            // Hosts that answer each other, or set timers, without end fail their test.
+            (since, steps) = (self.now, if self.now > since { 0 } else { steps + 1 });
+            all += 1;
+            assert!(steps < MOST_STEPS_AT_ONCE, "time stands still at {since:?}");
+            assert!(all < MOST_STEPS, "no end at {since:?}");
             if self.step() {
-                idle = 0;
                 continue;
             }
-            idle += 1;
-            assert!(idle < 10_000, "nothing moves at {:?}", self.now);
             match self.next_event() {
                 Some(at) if at <= end => self.now = self.now.max(at),
                 _ => {

@@ -35,6 +35,8 @@ pub(crate) struct MtuSearch {
     since: Instant,
     /// What had been acknowledged when `low` was last lowered.
     acked: u64,
+    /// `low` was lowered because timeouts went on, and nothing has been acknowledged since.
+    suspected: bool,
     probe: Option<Probe>,
 }
 
@@ -94,6 +96,7 @@ impl Connection {
             high,
             since: cx.now,
             acked: self.stats.bytes_acked,
+            suspected,
             probe: None,
         }));
         self.sync_mss(cx);
@@ -135,6 +138,7 @@ impl Connection {
         let half = search.low.saturating_sub(headers) / 2;
         search.low = half.min(base).max(least).min(search.low - headers) + headers;
         search.acked = acked;
+        search.suspected = true;
         self.sync_mss(cx);
     }
 
@@ -221,9 +225,14 @@ impl Connection {
     pub(super) fn check_mtu_probe(&mut self, cx: &mut Cx<'_>) {
         let (una, mss) = (self.snd.una, self.snd.mss.bytes());
         let now_mtu = mss + self.headers() + self.option_bytes();
+        let acked = self.stats.bytes_acked;
         let Some(search) = self.mtu_search() else {
             return;
         };
+        if search.suspected && acked > search.acked {
+            search.suspected = false;
+            cx.mib.black_holes += 1;
+        }
         let Some(probe) = search.probe.filter(|probe| probe.end.before_eq(una)) else {
             return;
         };
