@@ -21,6 +21,8 @@ pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+/// Longest run, in virtual time.
+const LONGEST: Nanos = Nanos::from_secs(24 * 3600);
 /// Where iperf listens.
 const PORT: u16 = 5001;
 
@@ -293,8 +295,14 @@ impl Net {
     }
 
     /// Lets time pass until `until` or the programs are done, and gives them their turns.
+    ///
+    /// # Panics
+    /// After a day of virtual time: no experiment takes that long, unless its programs wait for
+    /// what never comes.
     pub(crate) fn run(&mut self, until: Instant, app: &mut impl App) {
+        let longest = Instant::ZERO + LONGEST;
         loop {
+            assert!(self.now() < longest, "the experiment has no end");
             self.take_turns(app);
             if app.done() {
                 return;

@@ -120,7 +120,9 @@ fn observe(net: &mut Net) -> Rc<RefCell<Tally>> {
 fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
     let loss = RandomLoss::Even(1.0);
     net.set_netem(CLIENT, Netem { loss, ..wire() });
+    let end = net.now() + Nanos::from_secs(1);
     while tally.borrow().lost == 0 {
+        assert!(net.now() < end, "nothing is sent that could be lost");
         net.run(net.now() + Nanos::from_micros(1), app);
     }
     net.set_netem(CLIENT, wire());

@@ -16,6 +16,9 @@ pub(crate) struct Ours {
     handles: Vec<Handle>,
 }
 
+/// Longest script, in virtual time: one that waits for what never comes fails.
+const LONGEST: Nanos = Nanos::from_secs(3600);
+
 fn addr(ip: &str, port: u16) -> SockAddr {
     let ip: IpAddr = ip.parse().unwrap();
     SocketAddr::new(ip, port).into()
@@ -244,6 +247,7 @@ impl Backend for Ours {
         // Longer than an acknowledgement may be delayed.
         for _ in 0..15 {
             self.now += Nanos::from_millis(5);
+            assert!(self.now < Instant::ZERO + LONGEST, "it has no end");
             self.posix.host_mut().poll(self.now);
         }
     }

@@ -13,13 +13,15 @@ use fullsend_units::{Instant, Seed};
 
 use super::settings::Settings;
 use super::target::{Sent, Target};
-use crate::script::Nanos;
+use crate::script::{Nanos, Seconds};
 use crate::shell::{self, Wish};
 
 /// The host's clock when the script's stands at 0.
 const BASE: u64 = 1_000_000_000;
 /// Most packets that one moment may bring; more is a storm.
 const STORM: usize = 100_000;
+/// Most steps of a script: a stack whose timers fire without end fails its script.
+const MOST_STEPS: u32 = 20_000_000;
 
 pub(crate) struct World {
     posix: Posix,
@@ -32,6 +34,7 @@ pub(crate) struct World {
     /// What left, oldest first, not yet looked at.
     sent: VecDeque<Sent>,
     scratch: Vec<Packet>,
+    steps: u32,
     /// Deliver super-segments whole.
     whole: bool,
 }
@@ -62,6 +65,7 @@ impl World {
             busy_at: -1,
             sent: VecDeque::new(),
             scratch: Vec::new(),
+            steps: 0,
             whole: settings.strict_segments,
         })
     }
@@ -127,6 +131,12 @@ impl Target for World {
     }
 
     fn step(&mut self, end: Nanos) -> bool {
+        self.steps += 1;
+        assert!(
+            self.steps < MOST_STEPS,
+            "the stack's timers fire without end at {}",
+            Seconds(self.now)
+        );
         let next = self.next_deadline().filter(|next| *next <= end);
         let moved = next.is_none_or(|next| next > self.now);
         self.now = next.unwrap_or(end).max(self.now);

@@ -97,7 +97,14 @@ pub(crate) struct Bench {
     time_wait: Option<TimeWait>,
     /// What the device has not completed, while it is busy.
     device: Option<VecDeque<u32>>,
+    /// Segments sent and timers run so far.
+    events: u32,
 }
+
+/// Most of these in one test, and the longest time that one takes: a connection that sends or sets a
+/// timer without end fails its test instead of keeping it for ever.
+const MOST_EVENTS: u32 = 3_000_000;
+const LONGEST: Nanos = Nanos::from_secs(7 * 24 * 3600);
 
 macro_rules! cx {
     ($bench:expr) => {
@@ -180,6 +187,7 @@ impl Bench {
             line: String::new(),
             time_wait: None,
             device: None,
+            events: 0,
         }
     }
 
@@ -457,6 +465,7 @@ impl Bench {
     /// The next segment, whatever it is.
     pub(crate) fn next_out(&mut self) -> Option<SegmentOut> {
         let segment = self.conn.poll_transmit(cx!(self))?;
+        self.count_event();
         self.complete(&segment);
         self.check(&segment);
         Some(segment)
@@ -541,9 +550,24 @@ impl Bench {
         let Some(at) = self.conn.poll_deadline() else {
             return false;
         };
+        self.run_timer(at);
+        true
+    }
+
+    fn run_timer(&mut self, at: Instant) {
+        self.count_event();
         self.now = self.now.max(at);
         self.conn.handle_timeout(cx!(self));
-        true
+    }
+
+    fn count_event(&mut self) {
+        self.events += 1;
+        assert!(
+            self.events < MOST_EVENTS && self.now < Instant::ZERO + LONGEST,
+            "no end at {:?}, after {:?}: segments or timers go on and on",
+            self.now,
+            self.line
+        );
     }
 
     /// The first segment that a timer makes leave, as shown.
@@ -587,8 +611,7 @@ impl Bench {
     pub(crate) fn pass(&mut self, span: Nanos) {
         let end = self.now + span;
         while let Some(at) = self.conn.poll_deadline().filter(|&at| at <= end) {
-            self.now = self.now.max(at);
-            self.conn.handle_timeout(cx!(self));
+            self.run_timer(at);
             if self.now < end {
                 self.silence();
             }
