@@ -581,16 +581,10 @@ fn with_port(text: &str) -> Option<SocketAddr> {
 }
 
 impl ServeArgs {
-    /// Where to listen.
+    /// Returns where to listen: at every address of both families unless `--bind` names one.
     pub(crate) fn listen_on(&self) -> SocketAddr {
-        self.bind.unwrap_or_else(|| {
-            let any = match self.tun.address.first() {
-                Some(cidr) => cidr.addr,
-                // IPv4 as well.
-                None => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            SocketAddr::new(any, DEFAULT_PORT)
-        })
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT);
+        self.bind.unwrap_or(any)
     }
 }
 

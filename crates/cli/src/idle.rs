@@ -36,11 +36,13 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
         bytes_per_end: (rss_bytes as f64 / (2 * args.connections) as f64 * 10.0).round() / 10.0,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?);
     } else {
-        println!(
+        outln!(
             "{} idle connections: {} bytes more resident, {:.0} for each end",
-            report.connections, report.rss_bytes, report.bytes_per_end
+            report.connections,
+            report.rss_bytes,
+            report.bytes_per_end
         );
     }
     Ok(())

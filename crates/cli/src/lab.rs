@@ -16,6 +16,8 @@ use fullsend_lab::{
 };
 use fullsend_units::Nanos;
 
+use crate::output::{self, Stdout};
+
 #[derive(Subcommand)]
 pub(crate) enum Lab {
     /// The experiments: what each shows, and where its reference figures come from.
@@ -68,7 +70,7 @@ pub(crate) struct TraceArgs {
 
 pub(crate) fn run(lab: Lab) -> Result<()> {
     match lab {
-        Lab::List => list(&mut io::stdout().lock()),
+        Lab::List => list(&mut Stdout),
         Lab::Run(args) => run_experiments(&args),
         Lab::Trace(args) => trace_experiment(&args),
     }
@@ -119,16 +121,16 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
     let outcomes = with_bar(&plan, || plan.run(threads));
     if args.json {
         let document = serde_json::json!({ "seed": args.seed, "experiments": outcomes });
-        println!("{document}");
+        outln!("{document}");
     } else {
-        print!("{}", table(&outcomes));
+        out!("{}", table(&outcomes));
         let (held, all) = tally(&outcomes);
-        println!(
+        outln!(
             "\n{held} of {all} figures hold (virtual time but where it says measured, seed {})",
             args.seed
         );
         if let [one] = &outcomes[..] {
-            print!("{}", histograms(one));
+            out!("{}", histograms(one));
         }
     }
     if let Some((mut file, path)) = html {
@@ -169,10 +171,10 @@ fn with_bar<R>(plan: &Plan, work: impl FnOnce() -> R) -> R {
     thread::scope(|scope| {
         let shown = scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                eprint!("\r\x1b[K{}", bar(plan.progress(), &plan.at_work()));
+                err!("\r\x1b[K{}", bar(plan.progress(), &plan.at_work()));
                 thread::park_timeout(Duration::from_millis(200));
             }
-            eprint!("\r\x1b[K");
+            err!("\r\x1b[K");
         });
         let result = work();
         over.store(true, Ordering::Relaxed);
@@ -205,8 +207,8 @@ fn trace_experiment(args: &TraceArgs) -> Result<()> {
     let text = Box::new(BufWriter::new(io::stdout()));
     let pcap = pcap.map(|file| Box::new(file) as Box<dyn Write + Send>);
     match trace(experiment, config, text, pcap) {
-        // The reader has seen enough, as `head` has.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        // The reader has seen enough, as `head` has. The recording is written up to here.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => output::end(),
         done => Ok(done?),
     }
 }

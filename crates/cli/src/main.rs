@@ -1,9 +1,17 @@
 //! The `fullsend` program.
 #![forbid(unsafe_code)]
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "these panic when the reader of a pipe has left: use `outln!` and `errln!`"
+)]
 #![allow(
     clippy::disallowed_methods,
     reason = "this program is a driver: it reads the clock for the sans-IO core"
 )]
+
+#[macro_use]
+mod output;
 
 mod args;
 mod client;
@@ -34,9 +42,10 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // What a device could not do, in a line each.
+    // Device losses, limits reached and the like, in a line each.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_target(false)
         .without_time()
@@ -51,7 +60,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            errln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc;
 
 use anyhow::{Context, Result, anyhow};
+use fullsend_stack::Cidr;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::args::{Inside, Nic, Perf, Place, ServeArgs, TestArgs};
@@ -100,9 +101,9 @@ fn test(args: &TestArgs) -> Result<()> {
     drop(shown);
     let report = Report::new(args, outcome);
     if args.json {
-        println!("{}", report.json());
+        outln!("{}", report.json());
     } else {
-        print!("{}", report.text(args, &scene));
+        out!("{}", report.text(args, &scene));
     }
     Ok(())
 }
@@ -175,6 +176,9 @@ fn serve(args: &ServeArgs) -> Result<()> {
     runtime()?.block_on(async {
         let stack = Embedded::tun(&tun, (&args.set, args.qdisc.unwrap_or_default()), None)?;
         Embedded::open_control(&args.control, &stack, None)?;
-        serve::run(stack, on, &format!("our stack, over TUN {}", tun.name)).await
+        let addresses: Vec<String> = tun.addresses.iter().map(Cidr::to_string).collect();
+        let addresses = addresses.join(", ");
+        let scene = format!("our stack, {addresses} over TUN {}", tun.name);
+        serve::run(stack, on, &scene).await
     })
 }

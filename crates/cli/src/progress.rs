@@ -73,7 +73,7 @@ impl Drop for Shown {
             thread.thread().unpark();
             // It only writes to a terminal; whatever became of it, the test's result stands.
             let _ = thread.join();
-            eprint!("\r\x1b[K");
+            err!("\r\x1b[K");
         }
     }
 }
@@ -82,7 +82,7 @@ fn show(progress: &State) {
     while !progress.over.load(Ordering::Relaxed) {
         std::thread::park_timeout(Duration::from_secs(1));
         if let Some(started) = progress.started.get() {
-            eprint!("\r\x1b[K{}", progress.line(started.elapsed()));
+            err!("\r\x1b[K{}", progress.line(started.elapsed()));
             // A terminal that went away costs the line, not the test.
             let _ = std::io::stderr().flush();
         }

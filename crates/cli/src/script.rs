@@ -63,7 +63,7 @@ pub(crate) fn run_scripts(args: &ScriptArgs) -> Result<()> {
         failed += usize::from(!one(file, args, library.as_ref())?);
     }
     if files.len() > 1 {
-        println!("{} of {} scripts passed", files.len() - failed, files.len());
+        outln!("{} of {} scripts passed", files.len() - failed, files.len());
     }
     if failed > 0 {
         bail!("{failed} of {} scripts failed", files.len());
@@ -95,7 +95,7 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
     let runs = match runs(&text, args) {
         Ok(runs) => runs,
         Err(error) => {
-            println!("{name}:{error}");
+            outln!("{name}:{error}");
             return Ok(false);
         }
     };
@@ -107,11 +107,11 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
         };
         match result {
             Ok(report) => {
-                println!("{name}: {} passed", family.name());
+                outln!("{name}: {} passed", family.name());
                 let skipped = report.skipped.iter();
-                skipped.for_each(|command| println!("  not supported, left out: {command}"));
+                skipped.for_each(|command| outln!("  not supported, left out: {command}"));
                 if args.verbose {
-                    report.trace.iter().for_each(|line| println!("  {line}"));
+                    report.trace.iter().for_each(|line| outln!("  {line}"));
                 }
             }
             Err(failure) => {
@@ -119,7 +119,7 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
                 let text = failure.to_string();
                 let shown = if args.quiet { 1 } else { usize::MAX };
                 let lines: Vec<&str> = text.lines().take(shown).collect();
-                println!("{name}:{}", lines.join("\n"));
+                outln!("{name}:{}", lines.join("\n"));
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::server::{self, Served};
 /// Accepts and serves until told to stop, by Ctrl-C or SIGTERM.
 pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<()> {
     let mut listener = listen(&net, on).await?;
-    println!(
+    outln!(
         "listening on {} ({scene}); Ctrl-C ends",
         N::local_addr(&listener)?
     );
@@ -50,7 +50,7 @@ pub(crate) async fn listen<N: Net>(net: &N, on: SocketAddr) -> Result<N::Listene
 
 /// Out of descriptors or memory: accepting again at once would spin.
 async fn pause_after(error: &io::Error) {
-    eprintln!("accept: {error}");
+    errln!("accept: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
@@ -66,7 +66,7 @@ fn spawn<N: Net>(
             Ok(served) => total.add(peer, &served),
             Err(error) => {
                 total.fail();
-                println!("{peer}  failed: {error}");
+                outln!("{peer}  failed: {error}");
             }
         }
     });
@@ -108,7 +108,7 @@ impl Total {
         sums.connections += 1;
         sums.received += served.received;
         sums.sent += served.sent;
-        println!("{peer}  {}", line(served));
+        outln!("{peer}  {}", line(served));
     }
 
     fn fail(&self) {
@@ -119,7 +119,7 @@ impl Total {
 
     fn show(&self, elapsed: Duration) {
         let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        println!(
+        outln!(
             "{} connections ({} failed), {} bytes received, {} bytes sent in {:.1} s",
             sums.connections,
             sums.failed,

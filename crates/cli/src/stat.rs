@@ -64,7 +64,7 @@ fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
 fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
     let value = stack.ask(&Request::Sockstat)?;
     if json {
-        println!("{value}");
+        outln!("{value}");
         return Ok(());
     }
     let SockStatView {
@@ -74,7 +74,7 @@ fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
         alloc,
         mem,
     } = serde_json::from_value(value)?;
-    println!("TCP: inuse {inuse} orphan {orphan} tw {tw} alloc {alloc} mem {mem}");
+    outln!("TCP: inuse {inuse} orphan {orphan} tw {tw} alloc {alloc} mem {mem}");
     Ok(())
 }
 
@@ -91,11 +91,11 @@ fn sysctl(stack: &mut Connection, setting: Option<&str>, json: bool) -> Result<(
     let list: Vec<(String, String)> = serde_json::from_value(value)?;
     if json {
         let object = list.into_iter().map(|(key, value)| (key, value.into()));
-        println!("{}", Value::Object(object.collect()));
+        outln!("{}", Value::Object(object.collect()));
         return Ok(());
     }
     for (key, value) in list {
-        println!("{key} = {value}");
+        outln!("{key} = {value}");
     }
     Ok(())
 }
@@ -115,13 +115,13 @@ fn set(stack: &mut Connection, flow: String, setting: &str) -> Result<()> {
 fn qdisc(stack: &mut Connection, json: bool) -> Result<()> {
     let value = stack.ask(&Request::Qdisc)?;
     if json {
-        println!("{value}");
+        outln!("{value}");
         return Ok(());
     }
     let queues: Vec<QdiscView> = serde_json::from_value(value)?;
     for queue in queues {
         let (first, rest) = queue.text.split_once('\n').unwrap_or((&queue.text, ""));
-        println!("{first} dev {}\n{rest}", queue.link);
+        outln!("{first} dev {}\n{rest}", queue.link);
     }
     Ok(())
 }

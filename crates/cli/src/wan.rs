@@ -18,6 +18,7 @@ use nix::sys::time::TimeSpec;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::parse_mtu;
+use crate::output::Stdout;
 
 /// Frames to take from a device in one go.
 const BATCH: usize = 64;
@@ -125,9 +126,11 @@ impl Way {
 
     fn show(&self, from: &str, to: &str) {
         let stats = self.pipe.stats();
-        println!(
+        outln!(
             "{from} -> {to}: {} packets, {} lost, {} dropped",
-            stats.sent, stats.lost, stats.dropped
+            stats.sent,
+            stats.lost,
+            stats.dropped
         );
     }
 }
@@ -176,8 +179,8 @@ pub(crate) fn run(args: &WanArgs) -> Result<()> {
         Way::new(back, Seed::from_u64(args.seed ^ 1 << 63)),
     ];
     watch_signals()?;
-    println!("{left} -- {right}; Ctrl-C ends");
-    io::stdout().flush()?;
+    outln!("{left} -- {right}; Ctrl-C ends");
+    Stdout.flush()?;
     let stopped = carry(&mut tuns, &mut ways);
     ways[0].show(left, right);
     ways[1].show(right, left);

@@ -422,6 +422,14 @@ fn kernel_clients_of_our_server_over_tun() {
 }
 
 #[test]
+fn our_server_listens_at_each_of_its_addresses() {
+    let server = "--tun fsp0 --address 10.77.0.2/24 --address fd77::2/64";
+    for address in ["10.77.0.2", "fd77::2"] {
+        over_tun(server, &format!("rr --kernel --connect {address}"));
+    }
+}
+
+#[test]
 fn our_clients_of_a_kernel_server_over_tun() {
     for plain in ["", "--plain"] {
         let place = format!("--tun fsp0 --address 10.77.0.2/24 {plain} --connect 10.77.0.1");

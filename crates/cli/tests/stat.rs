@@ -190,6 +190,35 @@ fn ss_shows_the_flow_and_why() {
 }
 
 #[test]
+fn ss_filters_by_state_and_counts() {
+    let scene = Scene::new();
+    let states = |line: &str| -> Vec<String> {
+        let text = scene.stat(line);
+        let words = text.lines().skip(1).filter(|line| !line.starts_with('\t'));
+        words
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(states("ss state established"), ["ESTAB"]);
+    assert_eq!(states("ss state listening"), [""; 0]);
+    assert_eq!(states("ss -t exclude established"), [""; 0]);
+    assert!(
+        scene
+            .refused("ss state open")
+            .contains("`open` is no state")
+    );
+    let summary = scene.stat("ss -s");
+    let first: Vec<&str> = summary.lines().take(2).collect();
+    let counted = "TCP:   1 (estab 1, closed 0, orphaned 0, timewait 0)";
+    assert_eq!(first, ["Total: 1", counted], "{summary}");
+    let json = scene.json("ss -s");
+    assert_eq!(
+        (&json["tcp"]["ipv4"], &json["udp"]["total"]),
+        (&1.into(), &0.into())
+    );
+}
+
+#[test]
 fn tunables_and_options_take_effect() {
     let mut scene = Scene::new();
     assert_eq!(scene.stat("sysctl tcp_sack"), "tcp_sack = 1\n");
@@ -313,7 +342,7 @@ fn a_capture_opens_in_tshark() {
     // A last acknowledgement may have passed on either side of the second look.
     assert!(recorded >= passed && passed >= 20, "{recorded} {passed}");
     match tshark(&file) {
-        None => println!("skipped, needs tshark"),
+        None => println!("skipped: needs tshark"),
         Some(seen) => assert_eq!(seen, (recorded as usize, String::new())),
     }
 }
@@ -342,6 +371,40 @@ fn a_capture_of_a_few_packets_through_a_pipe() {
     if let Some((packets, _)) = tshark(&file) {
         assert_eq!(packets, 3);
     }
+}
+
+#[test]
+fn a_capture_has_a_filter() {
+    let mut scene = Scene::new();
+    let mut captured = |filter: &str| {
+        let file = scene.dir.path().join("some.pcapng");
+        let mut capture = scene
+            .command(&format!("capture {} {filter}", file.display()))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until_written(&file);
+        scene.carry(10_000);
+        kill(Pid::from_raw(capture.id() as i32), Signal::SIGINT).unwrap();
+        let mut said = String::new();
+        capture
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert!(capture.wait().unwrap().success(), "{said}");
+        std::fs::remove_file(&file).unwrap();
+        said.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(captured("udp or not port 80"), 0);
+    let (all, there) = (
+        captured("-B 1 tcp and net 10.0.0.0/24"),
+        captured("dst port 80"),
+    );
+    assert!(there > 0 && all > there, "{all} {there}");
+    let error = scene.refused("capture - port http");
+    assert!(error.contains("port `http`: write a number"), "{error}");
 }
 
 #[test]

@@ -18,6 +18,7 @@
 mod answer;
 mod capture;
 mod client;
+mod filter;
 mod options;
 mod path;
 mod protocol;
@@ -25,7 +26,7 @@ mod server;
 mod view;
 
 pub use path::{PidSocket, default_dir, default_path, running};
-pub use protocol::{MAX_LINE, Reply, Request, VERSION};
+pub use protocol::{CaptureRequest, MAX_LINE, Reply, Request, VERSION};
 pub use server::MAX_CLIENTS;
 pub use view::{
     CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView, SocketView, TimerView,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::{connected, pair, threads};
-use fullsend::control::{MAX_CLIENTS, MAX_LINE, Reply, Request, SocketView};
+use fullsend::control::{CaptureRequest, MAX_CLIENTS, MAX_LINE, Reply, Request, SocketView};
 use fullsend::{Stack, TcpStream};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -356,10 +356,11 @@ fn a_capture_begins_ends_and_counts() {
     threads(async {
         let dir = Dir::new("capture");
         let (_a, _b, mut client, _server, mut control) = scene(&dir).await;
-        let start = Request::Capture {
+        let start = Request::Capture(CaptureRequest {
             count: Some(4),
             snaplen: Some(60),
-        };
+            ..CaptureRequest::default()
+        });
         control.write(start.to_line().as_bytes()).await;
         let mut bytes = Vec::new();
         let mut writes = 0;
@@ -401,12 +402,9 @@ fn a_capture_begins_ends_and_counts() {
         // Off again; the next may begin, and ends with its client.
         control
             .write(
-                Request::Capture {
-                    count: None,
-                    snaplen: None,
-                }
-                .to_line()
-                .as_bytes(),
+                Request::Capture(CaptureRequest::default())
+                    .to_line()
+                    .as_bytes(),
             )
             .await;
         assert!(matches!(control.reply().await, Some(Reply::Data(_))));

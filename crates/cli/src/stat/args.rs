@@ -119,8 +119,17 @@ pub(crate) struct SsArgs {
     #[arg(short, long, conflicts_with = "all")]
     pub(crate) listening: bool,
     /// Why each flow is no faster: sizes of its sends, room they had, and what held it back.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "summary")]
     pub(crate) why: bool,
+    /// Print how many sockets there are, by protocol and state, in place of the sockets.
+    #[arg(short, long, conflicts_with_all = ["all", "listening", "filter"])]
+    pub(crate) summary: bool,
+    /// Only sockets in these states, as `ss` takes them: `state STATE` or `exclude STATE`, any
+    /// number of times. STATE is established, syn-sent, syn-recv, fin-wait-1, fin-wait-2,
+    /// time-wait, closed, close-wait, last-ack, listening, closing, or a group: all, connected,
+    /// synchronized, bucket, big.
+    #[arg(value_name = "FILTER")]
+    pub(crate) filter: Vec<String>,
     /// For the fingers' sake: these are always shown.
     #[arg(short = 't', short_aliases = ['i', 'n', 'm', 'o'], action = clap::ArgAction::Count, hide = true)]
     pub(crate) tinmo: u8,
@@ -145,6 +154,14 @@ pub(crate) struct CaptureArgs {
     /// Packets to record (a super-segment is one) [default: until Ctrl-C].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+    /// Memory for packets that wait to be written, MiB; what comes when it is full is dropped, and
+    /// the number printed at the end.
+    #[arg(short = 'B', long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) buffer: u64,
+    /// Which packets, in a part of tcpdump's language: tcp, udp, icmp, icmp6, ip, ip6, arp, host
+    /// ADDR, net CIDR, port N, src and dst, joined by and, or, not and parentheses [default: all].
+    #[arg(value_name = "FILTER")]
+    pub(crate) filter: Vec<String>,
     /// Most bytes of each packet [default: all].
     #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) snaplen: Option<u32>,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fullsend::control::{CaptureSummary, Reply, Request};
+use fullsend::control::{CaptureRequest, CaptureSummary, Reply, Request};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,10 +24,13 @@ async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
         .with_context(|| cannot(socket))?;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
-    let start = Request::Capture {
+    let filter = args.filter.join(" ");
+    let start = Request::Capture(CaptureRequest {
         count: args.count,
         snaplen: args.snaplen,
-    };
+        filter: (!filter.is_empty()).then_some(filter),
+        buffer: Some(args.buffer << 20),
+    });
     write.write_all(start.to_line().as_bytes()).await?;
     // The stack's word first: a capture that cannot begin leaves no file behind.
     let mut reply = next(&mut read).await?;
@@ -91,11 +94,12 @@ fn written(out: &mut dyn Write, bytes: &[u8]) -> Result<bool> {
 
 fn end(summary: CaptureSummary, json: bool) -> Result<()> {
     if json {
-        eprintln!("{}", serde_json::to_string(&summary)?);
+        errln!("{}", serde_json::to_string(&summary)?);
     } else {
-        eprintln!(
+        errln!(
             "{} packets recorded, {} dropped",
-            summary.packets, summary.dropped
+            summary.packets,
+            summary.dropped
         );
     }
     Ok(())

@@ -10,9 +10,13 @@ use super::connection::Connection;
 
 pub(super) fn run(stack: &mut Connection, args: LinkArgs, json: bool) -> Result<()> {
     if !json {
-        println!(
+        outln!(
             "{:>15}{:>9}{:>9}{:>9}{:>9}",
-            "LINK", "IPKTS", "RBYTES", "OPKTS", "OBYTES"
+            "LINK",
+            "IPKTS",
+            "RBYTES",
+            "OPKTS",
+            "OBYTES"
         );
     }
     let mut before = look(stack)?;
@@ -53,11 +57,11 @@ fn per_second(now: &LinkView, before: &LinkView, seconds: u32) -> LinkView {
 
 fn show(links: &[LinkView], json: bool) -> Result<()> {
     if json {
-        println!("{}", serde_json::to_string(links)?);
+        outln!("{}", serde_json::to_string(links)?);
         return Ok(());
     }
     for link in links {
-        println!(
+        outln!(
             "{:>15}{:>9}{:>9}{:>9}{:>9}",
             link.link,
             short(link.rx_packets),

@@ -77,12 +77,12 @@ fn print(rows: &[Row], json: bool) {
             .iter()
             .map(|(name, more, _)| (name.clone(), (*more).into()));
         let object = Value::Object(object.collect());
-        println!("{}", serde_json::json!({ "fullsend": object }));
+        outln!("{}", serde_json::json!({ "fullsend": object }));
         return;
     }
-    println!("#fullsend");
+    outln!("#fullsend");
     for (name, more, rate) in rows {
-        println!("{name:<32}{more:<16}{rate:<6.1}");
+        outln!("{name:<32}{more:<16}{rate:<6.1}");
     }
 }
 

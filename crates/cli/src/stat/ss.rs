@@ -8,6 +8,10 @@ use serde_json::Value;
 
 use super::args::SsArgs;
 use super::connection::Connection;
+use states::States;
+
+mod states;
+mod summary;
 
 pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<()> {
     let items = stack.list(&Request::Sockets)?;
@@ -15,15 +19,22 @@ pub(super) fn run(stack: &mut Connection, args: &SsArgs, json: bool) -> Result<(
         .into_iter()
         .map(serde_json::from_value)
         .collect::<Result<_, _>>()?;
-    let shown = |socket: &&SocketView| {
-        let listens = socket.peer.is_none();
-        args.all || listens == args.listening
+    if args.summary {
+        return summary::print(&sockets, json);
+    }
+    let states = match &args.filter[..] {
+        [] => None,
+        words => Some(States::parse(words)?),
+    };
+    let shown = |socket: &&SocketView| match &states {
+        Some(states) => states.has(&socket.state),
+        None => args.all || socket.peer.is_none() == args.listening,
     };
     let sockets: Vec<_> = sockets.iter().filter(shown).collect();
     if json {
-        println!("{}", serde_json::to_string(&sockets)?);
+        outln!("{}", serde_json::to_string(&sockets)?);
     } else {
-        print!("{}", table(&sockets, args.why));
+        out!("{}", table(&sockets, args.why));
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ pub(super) fn answer(engine: &Engine, request: &Request) -> Result<Reply, String
             value,
         } => set(engine, flow, option, value),
         Request::Stop => Err("no capture runs on this connection".to_owned()),
-        Request::Sockets | Request::Capture { .. } => unreachable!("these take several replies"),
+        Request::Sockets | Request::Capture(_) => unreachable!("these take several replies"),
     }
 }
 

@@ -9,14 +9,24 @@ use fullsend_device::Capture;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::filter::Filter;
+use super::protocol::CaptureRequest;
 use super::view::CaptureSummary;
 use crate::clock::wall_clock_ns;
 use crate::engine::Engine;
 
-/// Most bytes that wait for a client.
-const LIMIT: usize = 8 << 20;
-/// Type of a pcapng block that holds a packet.
+/// Most bytes that wait for a client unless it asks for others, and the most it may ask for.
+const LIMIT: u64 = 8 << 20;
+const LIMIT_MAX: u64 = 1 << 30;
+/// Types of pcapng blocks: one that describes an interface, and one that holds a packet.
+const INTERFACE: [u8; 4] = 1u32.to_le_bytes();
 const ENHANCED_PACKET: [u8; 4] = 6u32.to_le_bytes();
+/// Bytes of a packet's block in front of the packet; the packet's length in them.
+const PACKET_AT: usize = 28;
+const PACKET_LEN_AT: usize = 20;
+/// pcapng's number of Ethernet, and where an interface's block has it.
+const ETHERNET: [u8; 2] = 1u16.to_le_bytes();
+const LINK_TYPE_AT: usize = 8;
 
 /// What waits for the client.
 struct Buffer {
@@ -24,6 +34,24 @@ struct Buffer {
     summary: CaptureSummary,
     /// Packets still to record.
     left: u64,
+    /// Most bytes that wait.
+    limit: usize,
+    filter: Option<Filter>,
+    /// Packets begin with an Ethernet header.
+    ethernet: bool,
+}
+
+impl Buffer {
+    /// Returns whether the packet in a block is to be recorded.
+    fn wants(&self, block: &[u8]) -> bool {
+        let Some(filter) = &self.filter else {
+            return true;
+        };
+        let len = block.get(PACKET_LEN_AT..).and_then(|len| len.first_chunk());
+        let len = len.map_or(0, |len| u32::from_le_bytes(*len) as usize);
+        let packet = block.get(PACKET_AT..).and_then(|rest| rest.get(..len));
+        packet.is_some_and(|packet| filter.passes(packet, self.ethernet))
+    }
 }
 
 #[derive(Clone)]
@@ -36,11 +64,14 @@ impl io::Write for Ring {
     /// Takes one block of pcapng: the recorder writes each at once.
     fn write(&mut self, block: &[u8]) -> io::Result<usize> {
         let mut buffer = self.buffer.lock();
+        if block.starts_with(&INTERFACE) {
+            buffer.ethernet = block.get(LINK_TYPE_AT..LINK_TYPE_AT + 2) == Some(&ETHERNET);
+        }
         if block.starts_with(&ENHANCED_PACKET) {
-            if buffer.left == 0 {
+            if buffer.left == 0 || !buffer.wants(block) {
                 return Ok(block.len());
             }
-            if buffer.bytes.len() + block.len() > LIMIT {
+            if buffer.bytes.len() + block.len() > buffer.limit {
                 buffer.summary.dropped += 1;
                 return Ok(block.len());
             }
@@ -79,21 +110,22 @@ impl Drop for LiveCapture {
 
 impl LiveCapture {
     /// Begins; only one runs at a time.
-    pub(super) fn start(
-        engine: &Arc<Engine>,
-        count: Option<u64>,
-        snaplen: Option<u32>,
-    ) -> Result<Self, String> {
+    pub(super) fn start(engine: &Arc<Engine>, wish: &CaptureRequest) -> Result<Self, String> {
+        let filter = wish.filter.as_deref().map(Filter::parse).transpose()?;
+        let limit = wish.buffer.unwrap_or(LIMIT).clamp(1 << 16, LIMIT_MAX);
         let ring = Ring {
             buffer: Arc::new(Mutex::new(Buffer {
                 bytes: Vec::new(),
                 summary: CaptureSummary::default(),
-                left: count.unwrap_or(u64::MAX),
+                left: wish.count.unwrap_or(u64::MAX),
+                limit: usize::try_from(limit).unwrap_or(usize::MAX),
+                filter,
+                ethernet: false,
             })),
             filled: Arc::default(),
         };
         let mut capture = Capture::new(ring.clone()).map_err(|error| error.to_string())?;
-        if let Some(snaplen) = snaplen {
+        if let Some(snaplen) = wish.snaplen {
             capture = capture.snaplen(snaplen);
         }
         let point = |link| capture.tap_point(engine.link_name(), link);

@@ -9,7 +9,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::answer::{self, Listing};
 use super::capture::LiveCapture;
-use super::{MAX_LINE, Reply, Request};
+use super::{CaptureRequest, MAX_LINE, Reply, Request};
 use crate::engine::Engine;
 
 pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
@@ -87,7 +87,7 @@ impl Client {
         }
         match self.lines.take() {
             Ok(Request::Sockets) => self.list_sockets().await?,
-            Ok(Request::Capture { count, snaplen }) => self.capture(count, snaplen).await?,
+            Ok(Request::Capture(wish)) => self.capture(&wish).await?,
             Ok(request) => {
                 let reply = self.engine.upgrade().map_or_else(gone, |engine| {
                     answer::answer(&engine, &request).unwrap_or_else(Reply::Error)
@@ -123,11 +123,11 @@ impl Client {
         }
     }
 
-    async fn capture(&mut self, count: Option<u64>, snaplen: Option<u32>) -> io::Result<()> {
+    async fn capture(&mut self, wish: &CaptureRequest) -> io::Result<()> {
         let Some(engine) = self.engine.upgrade() else {
             return self.send(&gone()).await;
         };
-        let started = LiveCapture::start(&engine, count, snaplen);
+        let started = LiveCapture::start(&engine, wish);
         drop(engine);
         let mut capture = match started {
             Ok(capture) => capture,

@@ -43,16 +43,27 @@ pub enum Request {
         value: String,
     },
     /// Records packets until `stop`, the end of the connection, or `count` packets.
-    Capture {
-        /// Packets to record.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        count: Option<u64>,
-        /// Most bytes of each.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        snaplen: Option<u32>,
-    },
+    Capture(CaptureRequest),
     /// Ends a capture.
     Stop,
+}
+
+/// What a capture is to record.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CaptureRequest {
+    /// Packets to record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Most bytes of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+    /// Which packets, in a part of tcpdump's language: `tcp port 80 and not host 10.0.0.9`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// Most bytes that wait for the client; what comes beyond is dropped and counted. 8 MiB unless
+    /// given, at least 64 KiB and at most 1 GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<u64>,
 }
 
 /// What every request has.
@@ -134,7 +145,7 @@ fn to_line(what: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Reply, Request};
+    use super::{CaptureRequest, Reply, Request};
 
     #[test]
     fn what_is_sent_is_understood() {
@@ -150,10 +161,11 @@ mod tests {
                 option: "TCP_NODELAY".into(),
                 value: "1".into(),
             },
-            Request::Capture {
+            Request::Capture(CaptureRequest {
                 count: Some(3),
-                snaplen: None,
-            },
+                filter: some("tcp port 80"),
+                ..CaptureRequest::default()
+            }),
         ] {
             let line = request.to_line();
             assert!(

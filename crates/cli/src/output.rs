@@ -1,0 +1,71 @@
+//! Standard output and standard error of the program.
+//!
+//! `println!` panics when the reader of a pipe has left, as `head` does. Here a broken pipe on
+//! standard output ends the program quietly, and one on standard error is ignored.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::process;
+
+/// Exit status of a program that SIGPIPE ends, as a shell reports it: 128 and the signal's number.
+const BROKEN_PIPE: i32 = 128 + 13;
+
+/// Standard output; a write into a broken pipe ends the program.
+pub(crate) struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        exit_if_broken(io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        exit_if_broken(io::stdout().flush())
+    }
+}
+
+fn exit_if_broken<T>(result: io::Result<T>) -> io::Result<T> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => end(),
+        result => result,
+    }
+}
+
+/// Ends the program because the reader of its output has left.
+pub(crate) fn end() -> ! {
+    process::exit(BROKEN_PIPE)
+}
+
+/// Writes to standard output, and ends the program if that fails: `out!` and `outln!`.
+pub(crate) fn print(text: fmt::Arguments<'_>) {
+    if let Err(error) = Stdout.write_fmt(text) {
+        print_error(format_args!("error: cannot write the output: {error}\n"));
+        process::exit(1);
+    }
+}
+
+/// Writes to standard error: `err!` and `errln!`. A failure has no place to be reported at.
+pub(crate) fn print_error(text: fmt::Arguments<'_>) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_fmt(text);
+}
+
+/// `print!` through [`Stdout`].
+macro_rules! out {
+    ($($arg:tt)*) => { $crate::output::print(format_args!($($arg)*)) };
+}
+
+/// `println!` through [`Stdout`].
+macro_rules! outln {
+    () => { $crate::output::print(format_args!("\n")) };
+    ($($arg:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($arg)*))) };
+}
+
+/// `eprint!` that does not panic.
+macro_rules! err {
+    ($($arg:tt)*) => { $crate::output::print_error(format_args!($($arg)*)) };
+}
+
+/// `eprintln!` that does not panic.
+macro_rules! errln {
+    ($($arg:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($arg)*))) };
+}

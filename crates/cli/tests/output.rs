@@ -1,0 +1,55 @@
+//! Output into a pipe whose reader has left, as `| head` leaves.
+
+use std::io::pipe;
+use std::process::{Command, Output, Stdio};
+
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../script/scripts");
+
+/// Runs a line of arguments with standard output and standard error where they are told to be.
+fn run(line: &str, stdout: Stdio, stderr: Stdio) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fullsend"))
+        .args(line.split(' '))
+        .stdout(stdout)
+        .stderr(stderr)
+        .output()
+        .expect("the program starts")
+}
+
+/// A pipe that nothing reads.
+fn broken() -> Stdio {
+    pipe().expect("a pipe").1.into()
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_program_quietly() {
+    for line in [
+        "lab list",
+        "lab run tso-split",
+        "lab run tso-split --json",
+        "lab trace tso-split",
+        &format!("script {SCRIPTS}"),
+        "perf rr --time 0.1",
+        "perf rr --time 0.1 --json",
+        "perf idle --connections 2",
+        "perf serve --kernel --bind 127.0.0.1:0",
+    ] {
+        let out = run(line, broken(), Stdio::piped());
+        let errors = String::from_utf8_lossy(&out.stderr);
+        // As a shell reports a program that SIGPIPE has ended.
+        assert_eq!((out.status.code(), &*errors), (Some(141), ""), "{line}");
+    }
+}
+
+#[test]
+fn an_error_that_cannot_be_printed_is_an_exit_status_still() {
+    let out = run("script /nosuch.pkt", Stdio::null(), broken());
+    assert_eq!(out.status.code(), Some(1));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let out = run("lab list", full.expect("/dev/full").into(), Stdio::piped());
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(
+        errors.starts_with("error: ") && !errors.contains("panicked"),
+        "{errors}"
+    );
+}

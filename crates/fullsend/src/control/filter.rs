@@ -1,0 +1,359 @@
+//! Filters of captures, in a part of tcpdump's language.
+//!
+//! `tcp`, `udp`, `icmp`, `icmp6`, `ip`, `ip6`, `arp`; `host ADDR`, `net CIDR` and `port N`, each with
+//! `src` or `dst` in front or without; joined by `and`, `or`, `not` and parentheses. `tcp port 80`
+//! is `tcp and port 80`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fullsend_stack::Cidr;
+use fullsend_wire::numbers::{ethertype, protocol};
+
+/// Deepest nesting of `not` and parentheses.
+const MAX_DEPTH: usize = 64;
+/// Extension headers of IPv6 that are skipped on the way to the transport header.
+const EXTENSIONS: [u8; 3] = [
+    protocol::HOP_BY_HOP,
+    protocol::ROUTING,
+    protocol::DESTINATION,
+];
+
+/// Which packets a capture records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Filter {
+    Ethertype(u16),
+    Protocol(u8),
+    Host(Side, IpAddr),
+    Net(Side, Cidr),
+    Port(Side, u16),
+    Not(Box<Filter>),
+    And(Box<[Filter; 2]>),
+    Or(Box<[Filter; 2]>),
+}
+
+/// Which end of a packet is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Source,
+    Destination,
+    Either,
+}
+
+impl Side {
+    fn has<T>(self, (source, destination): (T, T), is: impl Fn(T) -> bool) -> bool {
+        match self {
+            Self::Source => is(source),
+            Self::Destination => is(destination),
+            Self::Either => is(source) || is(destination),
+        }
+    }
+}
+
+impl Filter {
+    /// Reads a filter.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to write.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let text = text.replace('(', " ( ").replace(')', " ) ");
+        let mut words = Words {
+            left: text.split_whitespace().collect(),
+            depth: 0,
+        };
+        words.left.reverse();
+        let filter = words.any()?;
+        match words.left.last() {
+            None => Ok(filter),
+            Some(word) => Err(format!(
+                "filter: `{word}` is unexpected; write `and` or `or`"
+            )),
+        }
+    }
+
+    /// Returns whether a frame passes. `ethernet`: it begins with an Ethernet header, else with IP.
+    pub(super) fn passes(&self, frame: &[u8], ethernet: bool) -> bool {
+        self.holds(&Fields::of(frame, ethernet))
+    }
+
+    fn holds(&self, fields: &Fields) -> bool {
+        match self {
+            Self::Ethertype(wanted) => fields.ethertype == Some(*wanted),
+            Self::Protocol(wanted) => fields.protocol == Some(*wanted),
+            Self::Host(side, ip) => fields
+                .hosts
+                .is_some_and(|hosts| side.has(hosts, |a| a == *ip)),
+            Self::Net(side, net) => fields
+                .hosts
+                .is_some_and(|hosts| side.has(hosts, |a| net.contains(a))),
+            Self::Port(side, port) => fields
+                .ports
+                .is_some_and(|ports| side.has(ports, |p| p == *port)),
+            Self::Not(inner) => !inner.holds(fields),
+            Self::And(both) => both.iter().all(|one| one.holds(fields)),
+            Self::Or(both) => both.iter().any(|one| one.holds(fields)),
+        }
+    }
+}
+
+/// What is left to read, the next word last.
+struct Words<'a> {
+    left: Vec<&'a str>,
+    depth: usize,
+}
+
+impl Words<'_> {
+    /// `TERM or TERM or ...`.
+    fn any(&mut self) -> Result<Filter, String> {
+        let mut filter = self.all()?;
+        while self.skip("or") {
+            filter = Filter::Or(Box::new([filter, self.all()?]));
+        }
+        Ok(filter)
+    }
+
+    /// `FACTOR and FACTOR ...`, where `and` may be left out.
+    fn all(&mut self) -> Result<Filter, String> {
+        let mut filter = self.factor()?;
+        loop {
+            let stated = self.skip("and");
+            match self.left.last() {
+                None | Some(&("or" | ")")) if !stated => return Ok(filter),
+                _ => filter = Filter::And(Box::new([filter, self.factor()?])),
+            }
+        }
+    }
+
+    fn factor(&mut self) -> Result<Filter, String> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err("filter: it is nested too deep".to_owned());
+        }
+        let filter = match self.left.pop() {
+            Some("not") => Ok(Filter::Not(Box::new(self.factor()?))),
+            Some("(") => {
+                let inner = self.any()?;
+                if !self.skip(")") {
+                    return Err("filter: a parenthesis is not closed".to_owned());
+                }
+                Ok(inner)
+            }
+            Some(word) => self.primitive(word),
+            None => Err("filter: it ends too early; write e.g. `tcp port 80`".to_owned()),
+        };
+        self.depth -= 1;
+        filter
+    }
+
+    fn primitive(&mut self, word: &str) -> Result<Filter, String> {
+        let (side, word) = match word {
+            "src" => (Side::Source, self.left.pop().unwrap_or_default()),
+            "dst" => (Side::Destination, self.left.pop().unwrap_or_default()),
+            word => (Side::Either, word),
+        };
+        let wrong = |value: &str, want: &str| format!("filter: {word} `{value}`: write {want}");
+        let value = |words: &mut Self| words.left.pop().unwrap_or_default();
+        Ok(match word {
+            "host" => {
+                let text = value(self);
+                let ip = text.parse().map_err(|_| wrong(text, "an address"))?;
+                Filter::Host(side, ip)
+            }
+            "net" => {
+                let text = value(self);
+                let net = text.parse().map_err(|_| wrong(text, "e.g. 10.0.0.0/8"))?;
+                Filter::Net(side, net)
+            }
+            "port" => {
+                let text = value(self);
+                let port = text
+                    .parse()
+                    .map_err(|_| wrong(text, "a number up to 65535"))?;
+                Filter::Port(side, port)
+            }
+            "ip" => Filter::Ethertype(ethertype::IPV4),
+            "ip6" => Filter::Ethertype(ethertype::IPV6),
+            "arp" => Filter::Ethertype(ethertype::ARP),
+            "tcp" => Filter::Protocol(protocol::TCP),
+            "udp" => Filter::Protocol(protocol::UDP),
+            "icmp" => Filter::Protocol(protocol::ICMP),
+            "icmp6" => Filter::Protocol(protocol::ICMPV6),
+            _ => {
+                return Err(format!(
+                    "filter: `{word}` is not known; there are tcp, udp, icmp, icmp6, ip, ip6, arp, \
+                     host, net and port, src and dst, and, or and not"
+                ));
+            }
+        })
+    }
+
+    fn skip(&mut self, word: &str) -> bool {
+        self.left.pop_if(|next| *next == word).is_some()
+    }
+}
+
+/// What filters look at; `None` where a packet does not have it, or is cut short.
+#[derive(Default)]
+struct Fields {
+    ethertype: Option<u16>,
+    protocol: Option<u8>,
+    hosts: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    let pair = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([pair[0], pair[1]]))
+}
+
+impl Fields {
+    fn of(frame: &[u8], ethernet: bool) -> Self {
+        let mut fields = Self::default();
+        let packet = if ethernet {
+            let mut at = 12;
+            if be16(frame, at) == Some(ethertype::VLAN) {
+                at += 4;
+            }
+            fields.ethertype = be16(frame, at);
+            frame.get(at + 2..).unwrap_or_default()
+        } else {
+            fields.ethertype = match frame.first().map(|byte| byte >> 4) {
+                Some(4) => Some(ethertype::IPV4),
+                Some(6) => Some(ethertype::IPV6),
+                _ => None,
+            };
+            frame
+        };
+        // What is cut short has the fields up to there.
+        let _ = match fields.ethertype {
+            Some(ethertype::IPV4) => fields.read_v4(packet),
+            Some(ethertype::IPV6) => fields.read_v6(packet),
+            _ => None,
+        };
+        fields
+    }
+
+    fn read_v4(&mut self, packet: &[u8]) -> Option<()> {
+        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
+        self.hosts = Some((address(12)?.into(), address(16)?.into()));
+        self.protocol = packet.get(9).copied();
+        // Only a first fragment has ports.
+        if be16(packet, 6)? & 0x1fff == 0 {
+            self.read_ports(packet, usize::from(packet[0] & 15) * 4);
+        }
+        Some(())
+    }
+
+    fn read_v6(&mut self, packet: &[u8]) -> Option<()> {
+        let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
+        self.hosts = Some((address(8)?.into(), address(24)?.into()));
+        let (mut next, mut at) = (*packet.get(6)?, 40);
+        loop {
+            let len = match next {
+                protocol::FRAGMENT if be16(packet, at + 2)? & 0xfff8 != 0 => {
+                    self.protocol = packet.get(at).copied();
+                    return Some(());
+                }
+                protocol::FRAGMENT => 8,
+                next if EXTENSIONS.contains(&next) => (usize::from(*packet.get(at + 1)?) + 1) * 8,
+                _ => break,
+            };
+            next = *packet.get(at)?;
+            at += len;
+        }
+        self.protocol = Some(next);
+        self.read_ports(packet, at);
+        Some(())
+    }
+
+    fn read_ports(&mut self, packet: &[u8], at: usize) {
+        if matches!(self.protocol, Some(protocol::TCP | protocol::UDP)) {
+            self.ports = be16(packet, at).zip(be16(packet, at + 2));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Filter;
+
+    /// TCP from 10.0.0.1:1000 to 10.0.0.2:80.
+    fn v4() -> Vec<u8> {
+        let mut packet = vec![
+            0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        packet.extend([3, 0xe8, 0, 80]);
+        packet.resize(40, 0);
+        packet
+    }
+
+    /// UDP from fd00::1:53 to fd00::2:1000, behind a hop-by-hop header, on Ethernet with a VLAN tag.
+    fn v6() -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend([0x81, 0, 0, 7, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 0, 64]);
+        for host in [1, 2] {
+            frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]);
+        }
+        frame.extend([17, 0, 1, 4, 0, 0, 0, 0, 0, 53, 3, 0xe8, 0, 8, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn what_passes() {
+        let (v4, v6) = (v4(), v6());
+        for (text, passes) in [
+            ("tcp", [true, false]),
+            ("udp", [false, true]),
+            ("ip or ip6", [true, true]),
+            ("arp", [false, false]),
+            ("host 10.0.0.2", [true, false]),
+            ("src host 10.0.0.2", [false, false]),
+            ("dst host fd00::2", [false, true]),
+            ("net fd00::/16", [false, true]),
+            ("port 1000", [true, true]),
+            ("src port 1000", [true, false]),
+            ("tcp port 80", [true, false]),
+            ("not tcp", [false, true]),
+            ("not ( port 80 or port 53 )", [false, false]),
+            ("udp and (src port 53 or src port 67)", [false, true]),
+            ("icmp6 or net 10.0.0.0/8 and port 80", [true, false]),
+        ] {
+            let filter = Filter::parse(text).unwrap();
+            let got = [filter.passes(&v4, false), filter.passes(&v6, true)];
+            assert_eq!(got, passes, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_has_no_ports_and_a_short_packet_what_is_there() {
+        let port = Filter::parse("port 80").unwrap();
+        let host = Filter::parse("host 10.0.0.2 and tcp").unwrap();
+        let mut later = v4();
+        later[7] = 1;
+        assert!(!port.passes(&later, false) && host.passes(&later, false));
+        for (packet, ethernet) in [(v4(), false), (v6(), true)] {
+            for len in 0..packet.len() {
+                port.passes(&packet[..len], ethernet);
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_to_write() {
+        for (text, part) in [
+            ("", "ends too early"),
+            ("tcp and", "ends too early"),
+            ("(tcp", "not closed"),
+            ("tcp )", "`)` is unexpected"),
+            ("port http", "port `http`: write a number"),
+            ("host example.org", "write an address"),
+            ("net 10.0.0.0", "write e.g. 10.0.0.0/8"),
+            ("vlan 7", "`vlan` is not known; there are tcp"),
+            ("src tcp or dst", "`` is not known"),
+        ] {
+            let error = Filter::parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let deep = "not ".repeat(1000) + "tcp";
+        assert!(Filter::parse(&deep).unwrap_err().contains("nested"));
+    }
+}
