@@ -22,6 +22,8 @@ import sys
 import time
 from pathlib import Path
 
+from tools import need
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- loss table begins -->", "<!-- loss table ends -->"
@@ -177,6 +179,7 @@ def main():
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("network namespaces and TUN devices need root")
+    need("ip", "sysctl")
     began = time.monotonic()
     samples = measure(args.program or build(), args)
     text = (f"{machine()}; delay {args.delay} each way, loss {args.loss} of the packets with data, "

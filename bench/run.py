@@ -19,6 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools import need
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
@@ -263,8 +265,10 @@ def main():
     parser.add_argument("--rows", default="", help="only rows whose name has this in it")
     parser.add_argument("--no-write", action="store_true", help="leave bench/README.md alone")
     args = parser.parse_args()
-    ours, smoltcp = build()
     root = os.geteuid() == 0
+    if root:
+        need("ip", "ethtool")
+    ours, smoltcp = build()
     if not root:
         print("rows over veth and TUN are left out: they need root", file=sys.stderr)
     if os.getloadavg()[0] > 1:

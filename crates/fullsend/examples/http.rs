@@ -1,8 +1,8 @@
 //! An axum server, unchanged, on our stack: serves a folder over a TUN device.
 //!
 //! ```text
-//! cargo run --release -p fullsend --example http -- --tun fs0 --address 10.9.0.2/24 \
-//!     --address fd09::2/64 --dir /tmp/www
+//! cargo build --release -p fullsend --example http
+//! sudo target/release/examples/http --tun fs0 --address 10.9.0.2/24 --address fd09::2/64 --dir /tmp/www
 //! curl http://10.9.0.2/file
 //! curl -T file http://[fd09::2]/file
 //! ```
@@ -11,6 +11,7 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -23,8 +24,11 @@ use fullsend::{OffloadSet, Stack, TcpListener, other_address};
 use futures_util::TryStreamExt;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::io::{ReaderStream, StreamReader};
 
+/// How long requests, and what they wrote, may go on after the signal to end.
+const GRACE: Duration = Duration::from_secs(5);
 /// Bytes per file read or write.
 const CHUNK: usize = 512 << 10;
 
@@ -66,7 +70,36 @@ async fn main() -> io::Result<()> {
         .route("/{*path}", get(read).put(write))
         .layer(extract::DefaultBodyLimit::disable())
         .with_state(Arc::new(args.dir));
-    axum::serve(listener, app).await
+    let (stop, mut stopped) = tokio::sync::watch::channel(());
+    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+        signalled().await;
+        drop(stop);
+    });
+    // Requests under way may finish, for a while.
+    tokio::select! {
+        done = server => done?,
+        () = async {
+            let _ = stopped.changed().await;
+            tokio::time::sleep(GRACE).await;
+        } => eprintln!("requests did not finish within {GRACE:?}: they are reset"),
+    }
+    // The device goes with the process, so what was written must have been acknowledged before. A
+    // peer that is gone is not waited for: its connection is reset when the runtime ends.
+    tokio::time::timeout(GRACE, stack.shutdown())
+        .await
+        .unwrap_or(Ok(()))
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn signalled() {
+    let mut terminate = match signal(SignalKind::terminate()) {
+        Ok(terminate) => terminate,
+        Err(error) => return eprintln!("cannot wait for signals: {error}"),
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 /// Our addresses on the stack's side, a neighbour of each on the kernel's.

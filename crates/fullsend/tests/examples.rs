@@ -1,0 +1,144 @@
+//! The example programs as users run them: how they end, and what they do without their device.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::in_namespace;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Longest wait for what must come: only a fault takes that long.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// An example that cargo has built beside this test.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let path = profile.join("examples").join(name);
+    assert!(
+        path.exists(),
+        "{} is not there: run the tests as `cargo test -p fullsend`",
+        path.display()
+    );
+    path
+}
+
+struct Program {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Program {
+    fn start(name: &str, line: &str) -> Self {
+        let mut command = Command::new(example(name));
+        command.args(line.split(' ')).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Waits for a line that begins so.
+    fn expect(&mut self, start: &str) {
+        let found = self
+            .lines
+            .by_ref()
+            .any(|line| line.unwrap().starts_with(start));
+        assert!(found, "it ended without a line that begins with {start:?}");
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn connect(to: &str) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+/// A server on the host that answers each byte with its successor, to the end.
+fn successor_server() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut byte = [0];
+                while matches!(stream.read(&mut byte), Ok(1)) {
+                    let _ = stream.write_all(&[byte[0] + 1]);
+                }
+            });
+        }
+    });
+    at
+}
+
+#[test]
+fn the_relay_ends_gracefully_and_gets_over_the_loss_of_its_device() {
+    in_namespace(|| {
+        let to = successor_server();
+        let line = format!("--tun fsr0 --address 10.66.0.2/24 --listen 80 --to {to}");
+        let mut relay = Program::start("relay", &line);
+        relay.expect("listening at 10.66.0.2/24");
+        let talk = |stream: &mut TcpStream| {
+            let mut byte = [0];
+            stream.write_all(b"1").unwrap();
+            stream.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, [b'2']);
+        };
+        talk(&mut connect("10.66.0.2:80"));
+
+        let gone = Command::new("ip").args(["link", "delete", "fsr0"]).status();
+        assert!(gone.unwrap().success());
+        relay.expect("listening at 10.66.0.2/24");
+        let mut stream = connect("10.66.0.2:80");
+        talk(&mut stream);
+
+        relay.signal(Signal::SIGTERM);
+        relay.expect("1 connections have");
+        // This connection may finish, with its end passed on both ways.
+        talk(&mut stream);
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        assert!(relay.wait().success());
+    });
+}
+
+#[test]
+fn the_http_server_lets_its_clients_know_that_it_ends() {
+    in_namespace(|| {
+        let mut http = Program::start("http", "--tun fsh0 --address 10.67.0.2/24 --dir .");
+        http.expect("serving . at 10.67.0.2/24");
+        let mut idle = connect("10.67.0.2:80");
+        idle.write_all(b"GET /Cargo.toml HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        let mut answer = [0; 15];
+        idle.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+        http.signal(Signal::SIGINT);
+        // Without a FIN, the read would last as long as its time-out.
+        let mut rest = Vec::new();
+        idle.read_to_end(&mut rest).unwrap();
+        assert!(rest.ends_with(b"\n"));
+        assert!(http.wait().success());
+    });
+}
