@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fullsend_units::{Instant, Nanos};
+use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;
 
@@ -22,7 +23,10 @@ const BUDGET: usize = 16;
 
 pub(crate) struct Driver {
     engine: Arc<Engine>,
-    fd: Option<AsyncFd<OwnedFd>>,
+    fd: Option<Arc<AsyncFd<OwnedFd>>>,
+    /// Ready when the device is lost.
+    loss: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    lost: bool,
     timer: Pin<Box<Sleep>>,
     /// What the timer is set to.
     timer_at: Instant,
@@ -38,12 +42,15 @@ impl Driver {
     /// Must be called within a tokio runtime whose I/O and time are enabled.
     /// `busy_poll`: see [`Builder::busy_poll`](crate::Builder::busy_poll).
     pub(crate) fn new(engine: Arc<Engine>, busy_poll: Option<Nanos>) -> io::Result<Self> {
-        let fd = engine.device_fd()?.map(register).transpose()?;
+        let fd = engine.device_fd()?.map(register).transpose()?.map(Arc::new);
+        let loss = fd.as_ref().map(|fd| Box::pin(loss(fd.clone())) as _);
         let timer_at = Instant::FAR_FUTURE;
         let timer = Box::pin(tokio::time::sleep_until(engine.clock.timer(timer_at)));
         Ok(Self {
             engine,
             fd,
+            loss,
+            lost: false,
             timer,
             timer_at,
             fine: None,
@@ -58,7 +65,8 @@ impl Driver {
             // Had before the device is asked, so that what comes in behind that makes it ready
             // again.
             let ready = self.poll_readable(cx)?;
-            let receive = self.fd.is_none() || ready.is_some() || self.is_busy_polling();
+            let asked = self.fd.is_none() || self.lost;
+            let receive = asked || ready.is_some() || self.is_busy_polling();
             let turn = self.engine.turn(receive, round == BUDGET)?;
             // A full batch says that the device may have more, anything less that it has not.
             let full = turn.received >= RX_BATCH;
@@ -75,7 +83,8 @@ impl Driver {
             if !more && !turn.more {
                 let retry = turn.blocked && self.poll_writable(cx)?;
                 if !retry {
-                    return Ok(!self.set_timer(cx, &turn) || self.is_busy_polling());
+                    let again = !self.set_timer(cx, &turn) || self.is_busy_polling();
+                    return Ok(again || self.poll_lost(cx));
                 }
             }
         }
@@ -86,6 +95,18 @@ impl Driver {
     fn is_busy_polling(&self) -> bool {
         self.poll_until
             .is_some_and(|until| self.engine.clock.now() < until)
+    }
+
+    /// True if the device is lost; else the task is woken when it is.
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(loss) = &mut self.loss else {
+            return false;
+        };
+        self.lost = loss.as_mut().poll(cx).is_ready();
+        if self.lost {
+            self.loss = None;
+        }
+        self.lost
     }
 
     /// The proof that the device may have frames; without it, the task is woken when it has.
@@ -150,6 +171,13 @@ impl Driver {
         }
         set.unwrap_or(false)
     }
+}
+
+/// Waits for the loss of a device, as when `ip link delete` removes a TUN: its file reports an error
+/// then, and neither readability nor writability.
+async fn loss(fd: Arc<AsyncFd<OwnedFd>>) {
+    // What the error is, receiving will say.
+    let _ = fd.ready(Interest::ERROR).await;
 }
 
 #[allow(

@@ -36,7 +36,9 @@ struct Program {
 
 impl Program {
     fn start(name: &str, line: &str) -> Self {
-        let mut command = Command::new(example(name));
+        // It passes signals on, and ends a program that hangs.
+        let mut command = Command::new("timeout");
+        command.arg(LIMIT.as_secs().to_string()).arg(example(name));
         command.args(line.split(' ')).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

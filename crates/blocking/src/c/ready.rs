@@ -62,10 +62,8 @@ pub unsafe fn poll<S: Deref<Target = Stack>>(
             unknown += 1;
             continue;
         };
-        let other = stack
-            .as_ref()
-            .is_some_and(|one| !std::ptr::eq(&**one, &*of));
-        if other {
+        let is_other = |one: &Stack| !std::ptr::eq(one, &raw const *of);
+        if stack.as_deref().is_some_and(is_other) {
             return Err(Errno(libc::EXDEV));
         }
         stack = Some(of);
