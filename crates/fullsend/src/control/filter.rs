@@ -237,7 +237,8 @@ impl Fields {
         self.hosts = Some((address(12)?.into(), address(16)?.into()));
         self.protocol = packet.get(9).copied();
         // Only a first fragment has ports.
-        if be16(packet, 6)? & 0x1fff == 0 {
+        let offset = be16(packet, 6)? & 0x1fff;
+        if offset == 0 {
             self.read_ports(packet, usize::from(packet[0] & 15) * 4);
         }
         Some(())
