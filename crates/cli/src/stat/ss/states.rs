@@ -1,6 +1,6 @@
 //! Filters by state, in the words of `ss`.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 /// A state as `ss` takes it, and as it prints it.
 const STATES: [(&str, &str); 11] = [
@@ -62,17 +62,14 @@ impl States {
             "estab" => Self::named("established")?,
             "listen" => Self::named("listening")?,
             "unconnected" => Self::named("closed")?,
-            _ => match one(name) {
-                Some(state) => state,
-                None => {
-                    let names: Vec<&str> = STATES.iter().map(|(state, _)| *state).collect();
-                    bail!(
-                        "`{name}` is no state; there are {}, and the groups all, connected, \
-                         synchronized, bucket and big",
-                        names.join(", ")
-                    );
-                }
-            },
+            _ => one(name).ok_or_else(|| {
+                let names: Vec<&str> = STATES.iter().map(|(state, _)| *state).collect();
+                anyhow!(
+                    "`{name}` is no state; there are {}, and the groups all, connected, \
+                     synchronized, bucket and big",
+                    names.join(", ")
+                )
+            })?,
         })
     }
 
