@@ -52,6 +52,8 @@ impl Stream {
         );
         Ok(match request {
             SIOCINQ => queues.readable as i32,
+            // Matches Linux: a SYN does not count.
+            SIOCOUTQ if matches!(self.state(host), State::SynSent | State::SynReceived) => 0,
             SIOCOUTQ => (queues.unacked + usize::from(fin)) as i32,
             SIOCOUTQNSD => queues.unsent as i32,
             _ => host.tcp_at_mark(id)?.into(),

@@ -106,11 +106,8 @@ impl Connection {
             return false;
         }
         let Window(window) = repr.window.scaled(self.snd.scale);
-        let news = repr.ack.after(self.snd.una)
-            || repr.seq.after(self.snd.wl1)
-            || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0));
         let changed = window != self.snd.wnd;
-        if !news {
+        if !self.is_window_news(repr, window) {
             return changed;
         }
         self.snd.wl1 = repr.seq;
@@ -120,6 +117,15 @@ impl Connection {
             self.sync_mss(cx);
         }
         changed
+    }
+
+    /// Returns whether the window of a segment, in bytes, counts (RFC 9293 3.10.7.4, SND.WL1 and
+    /// SND.WL2).
+    #[inline]
+    pub(super) fn is_window_news(&self, repr: &TcpRepr, window: u32) -> bool {
+        repr.ack.after(self.snd.una)
+            || repr.seq.after(self.snd.wl1)
+            || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0))
     }
 
     /// Nothing is lost, marked or probed for, and nobody samples the rate: an ACK that moves

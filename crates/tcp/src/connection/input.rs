@@ -1,7 +1,7 @@
 //! A segment arrives (RFC 9293 3.10.7): the checks that precede everything, text, FIN.
 
 use fullsend_buf::Chain;
-use fullsend_units::{Instant, SeqNum};
+use fullsend_units::{Instant, SeqNum, Window};
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpRepr};
 
 use super::{Connection, Reset, State, TsState};
@@ -44,14 +44,13 @@ impl Connection {
     }
 
     fn segment_in_window(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
-        if !self.is_acceptable(cx, segment) {
+        // RFC 9293 3.10.7.4, fifth: without ACK it is dropped. Matches Linux in that such a segment
+        // is not answered either, wherever it lies.
+        let answered = TcpFlags::ACK.union(TcpFlags::SYN).union(TcpFlags::RST);
+        if !segment.repr.flags.intersects(answered) || !self.is_acceptable(cx, segment) {
             return;
         }
         let repr = &segment.repr;
-        // RFC 9293 3.10.7.4, fifth: without ACK it is dropped.
-        if !repr.flags.contains(TcpFlags::ACK) {
-            return;
-        }
         let last = self.state == State::SynReceived;
         if last && !self.finish_handshake(cx, repr) {
             return;
@@ -85,19 +84,64 @@ impl Connection {
             return self.is_control_acceptable(cx, segment);
         }
         if self.is_stale(cx.now, repr) {
-            cx.mib.paws_estab += 1;
-            // A pure ACK overtaken on its way asks for no answer.
-            if !segment.payload.is_empty() || repr.seq != self.rcv.queue.rcv_nxt() {
-                self.complain(cx, segment, Complaint::Paws);
-            }
+            self.on_stale(cx, segment);
             return false;
         }
         let place = self.place(segment);
-        if place != Place::Within {
-            cx.mib.beyond_window += u64::from(place == Place::Beyond);
-            self.complain(cx, segment, Complaint::Sequence);
+        match place {
+            Place::Within => {}
+            Place::Left if self.is_repetition(segment) => self.on_repetition(cx, segment),
+            place => {
+                cx.mib.beyond_window += u64::from(place == Place::Beyond);
+                self.complain(cx, segment, Complaint::Sequence);
+            }
         }
         place == Place::Within
+    }
+
+    /// Answers a segment with an old timestamp (RFC 7323 5.3 R1). Matches Linux in that a pure ACK
+    /// that was overtaken on its way, or repeats what is known, draws no answer.
+    #[cold]
+    fn on_stale(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+        cx.mib.paws_estab += 1;
+        let repr = &segment.repr;
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        let pure = segment.payload.is_empty() && !repr.flags.contains(TcpFlags::FIN);
+        let known = repr.seq == rcv_nxt && self.is_known_ack(repr);
+        if !pure || !(known || repr.seq.before(rcv_nxt)) {
+            self.complain(cx, segment, Complaint::Paws);
+        }
+    }
+
+    /// Returns whether an ACK reports neither received data nor a window.
+    fn is_known_ack(&self, repr: &TcpRepr) -> bool {
+        let Window(window) = repr.window.scaled(self.snd.scale);
+        repr.ack == self.snd.una && !self.is_window_news(repr, window)
+    }
+
+    /// Returns whether everything in a segment was received before, but some of it was not
+    /// acknowledged yet when the peer sent it, as far as it can know.
+    fn is_repetition(&self, segment: &SegmentIn) -> bool {
+        let end = segment.repr.seq + segment_len(segment);
+        end.after_eq(self.rcv.ack.last_acked())
+    }
+
+    /// Processes the ACK field and the timestamp of data that the peer repeats. RFC 9293 3.10.7.4
+    /// drops them; Linux does not: the acknowledgement that the repetition carries may be the only
+    /// one.
+    #[cold]
+    fn on_repetition(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
+        let bare = segment.payload.is_empty() && !segment.repr.flags.contains(TcpFlags::FIN);
+        if self.state == State::SynReceived && !self.finish_handshake(cx, &segment.repr) {
+            return;
+        }
+        self.timers.heard_at = cx.now;
+        if self.process_ack(cx, &segment.repr, !segment.payload.is_empty()) {
+            self.note_timestamp(cx.now, &segment.repr);
+        }
+        if !bare && self.state != State::Closed {
+            self.complain(cx, segment, Complaint::Sequence);
+        }
     }
 
     /// Where the segment lies.
