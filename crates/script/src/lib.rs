@@ -21,4 +21,6 @@ pub use code::check_code;
 pub use error::{Pos, ScriptError};
 pub use library::Library;
 pub use parse::{define, parse};
-pub use run::{Failure, Family, Report, families, run, run_through};
+pub use run::{
+    Datagram, Failure, Family, LiveSegment, Report, families, run, run_through, segment_text,
+};

@@ -131,8 +131,8 @@ pub(crate) fn flag_text(flags: u16) -> String {
     if set.is_empty() { "-".to_owned() } else { set }
 }
 
-/// A segment with relative numbers, as a script writes it.
-pub(crate) fn segment_text(segment: &LiveSegment) -> String {
+/// Writes a segment with relative numbers in the syntax of scripts.
+pub fn segment_text(segment: &LiveSegment) -> String {
     let len = segment.data.len() as u32;
     let end = segment.seq.wrapping_add(len);
     let flags = flag_text(segment.flags);

@@ -12,19 +12,29 @@ use crate::tcp_option::TcpOption;
 
 /// An IP header and what it carries.
 #[derive(Clone, Debug)]
-pub(crate) struct Datagram {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) protocol: u8,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
-    pub(crate) flow_label: u32,
-    pub(crate) payload: Vec<u8>,
+pub struct Datagram {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// The protocol of the payload, or IPv6's next header.
+    pub protocol: u8,
+    /// Type of service or traffic class, ECN bits included.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// IPv6 flow label; zero in IPv4.
+    pub flow_label: u32,
+    /// What follows the IP header.
+    pub payload: Vec<u8>,
 }
 
 impl Datagram {
-    /// Takes a packet of the stack's apart; what is wrong with it otherwise.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// Parses a packet.
+    ///
+    /// # Errors
+    /// A sentence that names what is wrong with the IP header.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.first().is_some_and(|first| first >> 4 == 6) {
             let view = Ipv6View::new(bytes).map_err(|error| format!("IPv6 header: {error:?}"))?;
             return Ok(Self {
@@ -52,8 +62,8 @@ impl Datagram {
         })
     }
 
-    /// As bytes.
-    pub(crate) fn emit(&self) -> Vec<u8> {
+    /// Returns the packet's bytes.
+    pub fn emit(&self) -> Vec<u8> {
         let len = self.payload.len() as u16;
         let mut out = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -90,8 +100,8 @@ impl Datagram {
         Sum::pseudo(self.src, self.dst, self.protocol, self.payload.len() as u32)
     }
 
-    /// Puts the checksum over pseudo-header and payload at `offset`.
-    pub(crate) fn fill_checksum(&mut self, offset: usize) {
+    /// Puts the checksum over pseudo-header and payload at `offset` of the payload.
+    pub fn fill_checksum(&mut self, offset: usize) {
         self.payload[offset..offset + 2].fill(0);
         let whole = self.pseudo().join(sum(&self.payload), false);
         let checksum = if self.protocol == protocol::UDP {
@@ -102,28 +112,38 @@ impl Datagram {
         self.payload[offset..offset + 2].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// The transport checksum holds (TCP and UDP).
-    pub(crate) fn checksum_ok(&self) -> bool {
+    /// Returns whether the transport checksum is valid (TCP and UDP).
+    pub fn checksum_ok(&self) -> bool {
         self.pseudo().join(sum(&self.payload), false).is_valid()
     }
 }
 
-/// A TCP segment with absolute numbers.
+/// A TCP segment, with the numbers of its header.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LiveSegment {
-    pub(crate) src_port: u16,
-    pub(crate) dst_port: u16,
-    pub(crate) flags: u16,
-    pub(crate) seq: u32,
-    pub(crate) ack: u32,
-    pub(crate) window: u16,
-    pub(crate) urgent: u16,
-    pub(crate) options: Vec<TcpOption>,
-    pub(crate) data: Vec<u8>,
+pub struct LiveSegment {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Flag bits, AE included.
+    pub flags: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+    /// Window as on the wire.
+    pub window: u16,
+    /// Urgent pointer.
+    pub urgent: u16,
+    /// Options in order, padding included.
+    pub options: Vec<TcpOption>,
+    /// Payload.
+    pub data: Vec<u8>,
 }
 
 impl LiveSegment {
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Parses a segment; `None` if its header does not fit the bytes.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, _) = bytes.split_first_chunk::<{ tcp::HEADER_LEN }>()?;
         let header_len = usize::from(fixed[12] >> 4) * 4;
         let options = bytes.get(tcp::HEADER_LEN..header_len)?;
@@ -142,8 +162,8 @@ impl LiveSegment {
         })
     }
 
-    /// As bytes, without a checksum. Options are padded with zeros.
-    pub(crate) fn emit(&self) -> Vec<u8> {
+    /// Returns the segment's bytes, without a checksum. Options are padded with zeros.
+    pub fn emit(&self) -> Vec<u8> {
         let mut options = Vec::new();
         self.options.iter().for_each(|o| o.emit(&mut options));
         options.resize(options.len().next_multiple_of(4), 0);

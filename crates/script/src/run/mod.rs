@@ -16,6 +16,8 @@ use std::fmt;
 
 use calls::{Disk, Files, Progress, Step};
 use flow::Flow;
+pub use flow::segment_text;
+pub use live::{Datagram, LiveSegment};
 use settings::Settings;
 pub use settings::{Family, families};
 use target::Target;

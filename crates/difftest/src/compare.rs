@@ -1,0 +1,349 @@
+//! Compares the answers of the two sides to one event.
+
+use fullsend_script::LiveSegment;
+use fullsend_script::tcp_option::TcpOption;
+
+use crate::event::{ACK, Call, Event, FIN, Inject, PSH, RST, SYN, URG, after};
+use crate::side::Outcome;
+
+/// Bytes that one step of a scaled window stands for.
+const SCALED_UNIT: u32 = 1 << 7;
+
+/// Where two answers differ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Difference {
+    /// The index of the event.
+    pub(crate) step: usize,
+    pub(crate) kernel: Outcome,
+    pub(crate) ours: Outcome,
+    /// The segments that are left once those that both sent are taken away.
+    pub(crate) kernel_only: Vec<LiveSegment>,
+    pub(crate) ours_only: Vec<LiveSegment>,
+    /// What the remote end knew of either side before the event.
+    pub(crate) before: (Seen, Seen),
+    /// Data or a FIN was sent beyond a FIN that had arrived.
+    pub(crate) beyond_fin: bool,
+    /// Data or a FIN was sent beyond a FIN, in any order.
+    pub(crate) two_ends: bool,
+    /// A segment lay left of one side's window, as what it repeats was acknowledged, and within the
+    /// other's, that delayed the acknowledgement.
+    pub(crate) left_edge: bool,
+    /// A segment acknowledged less than one before.
+    pub(crate) old_ack: bool,
+    /// A segment before reached beyond one side's window, but not far.
+    pub(crate) near_edge: bool,
+}
+
+/// What the remote end knows of one side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    /// The highest acknowledgement number.
+    pub(crate) acked: Option<u32>,
+    /// Where the offered window ended last.
+    pub(crate) edge: u32,
+    scale: u8,
+}
+
+/// What was compared before the present event.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Comparison {
+    /// Where the injected FINs are.
+    fins: Vec<u32>,
+    /// Data or a FIN was sent beyond a FIN that had arrived.
+    beyond_fin: bool,
+    two_ends: bool,
+    left_edge: bool,
+    /// Where the injected data ends at most.
+    data_end: Option<u32>,
+    /// A segment acknowledged less than one before.
+    old_ack: bool,
+    highest_ack: u32,
+    /// A segment reached beyond one side's window, but not far.
+    near_edge: bool,
+    /// One side delayed an acknowledgement and the other did not. Which timestamp is echoed depends
+    /// on it (RFC 7323 4.3, Last.ACK.sent).
+    diverged: bool,
+    kernel: Seen,
+    ours: Seen,
+    /// The remote end's SYN scales windows.
+    scales: bool,
+    /// The side under test connects.
+    active: bool,
+    /// A segment with URG was sent.
+    urgent: bool,
+}
+
+impl Comparison {
+    /// Compares the answers to event `step`.
+    pub(crate) fn step(
+        &mut self,
+        step: usize,
+        event: &Event,
+        kernel: &Outcome,
+        ours: &Outcome,
+    ) -> Option<Difference> {
+        if let Event::Inject(inject) = event
+            && inject.flags & FIN != 0
+        {
+            self.fins.push(inject.end().wrapping_sub(1));
+        }
+        if let Event::Inject(inject) = event
+            && inject.flags & SYN != 0
+        {
+            let scales = |option: &TcpOption| matches!(option, TcpOption::WindowScale(_));
+            self.scales |= inject.options.iter().any(scales);
+        }
+        if let Event::Inject(inject) = event {
+            self.note_oddities(inject);
+        }
+        let before = (self.kernel, self.ours);
+        if let Event::Inject(inject) = event {
+            self.urgent |= inject.flags & URG != 0;
+        }
+        self.active |= matches!(event, Event::Call(Call::Connect(_)));
+        let (kernel_only, ours_only) = self.unmatched(&kernel.segments, &ours.segments);
+        let kernel_only = without_delayed(self.kernel.acked, kernel_only);
+        let ours_only = without_delayed(self.ours.acked, ours_only);
+        self.kernel.note(&kernel.segments, self.scales);
+        self.ours.note(&ours.segments, self.scales);
+        self.diverged |= self.kernel.acked != self.ours.acked;
+        let same = kernel_only.is_empty()
+            && ours_only.is_empty()
+            && kernel.returned == ours.returned
+            && kernel.others == ours.others
+            && self.same_polls(&kernel.polls, &ours.polls)
+            && kernel.states == ours.states
+            && same_counts(kernel, ours);
+        (!same).then(|| Difference {
+            step,
+            kernel: kernel.clone(),
+            ours: ours.clone(),
+            kernel_only,
+            ours_only,
+            before,
+            beyond_fin: self.beyond_fin,
+            two_ends: self.two_ends,
+            left_edge: self.left_edge,
+            old_ack: self.old_ack,
+            near_edge: self.near_edge,
+        })
+    }
+
+    fn note_oddities(&mut self, inject: &Inject) {
+        let end = inject.end();
+        // Both windows as they were offered last, and a step of the scale.
+        for edge in [self.kernel.edge, self.ours.edge] {
+            let near = edge.wrapping_sub(2 * SCALED_UNIT);
+            self.near_edge |= self.ours.acked.is_some()
+                && after(end, near)
+                && !after(end, near.wrapping_add(1 << 18));
+        }
+        self.beyond_fin |= self.fins.iter().any(|fin| {
+            let fin_end = fin.wrapping_add(1);
+            self.ours.acked == Some(fin_end) && end != inject.seq && after(end, fin_end)
+        });
+        let data_end = inject.seq.wrapping_add(inject.len);
+        if inject.len > 0 && self.data_end.is_none_or(|old| after(data_end, old)) {
+            self.data_end = Some(data_end);
+        }
+        let differs = |fin: &u32| {
+            let elsewhere = inject.flags & FIN != 0 && data_end != *fin;
+            elsewhere || self.data_end.is_some_and(|data| after(data, *fin))
+        };
+        self.two_ends |= self.fins.iter().any(differs);
+        let acked = (self.kernel.acked, self.ours.acked);
+        if let (Some(kernel), Some(ours)) = acked {
+            let most = if after(kernel, ours) { kernel } else { ours };
+            self.left_edge |= kernel != ours && !after(inject.seq, most);
+        }
+        if inject.flags & ACK != 0 {
+            self.old_ack |= after(self.highest_ack, inject.ack);
+            // Not what was never sent.
+            if self.highest_ack.wrapping_add(1 << 16) > inject.ack {
+                self.highest_ack = self.highest_ack.max(inject.ack);
+            }
+        }
+    }
+
+    /// Takes away, in order, the segments that both sent.
+    fn unmatched(
+        &self,
+        kernel: &[LiveSegment],
+        ours: &[LiveSegment],
+    ) -> (Vec<LiveSegment>, Vec<LiveSegment>) {
+        let mut kernel_only = Vec::new();
+        let mut rest = ours;
+        for segment in kernel {
+            match rest.first() {
+                Some(first) if self.alike(segment, first) => rest = &rest[1..],
+                _ => kernel_only.push(segment.clone()),
+            }
+        }
+        (kernel_only, rest.to_vec())
+    }
+
+    /// Returns whether a segment of the kernel's and one of ours are equal, but for what
+    /// [`known::TOLERATED`](crate::known::TOLERATED) lists.
+    fn alike(&self, kernel: &LiveSegment, ours: &LiveSegment) -> bool {
+        let (mut kernel, ours) = (self.blank(kernel), self.blank(ours));
+        let ahead = kernel.seq.wrapping_sub(ours.seq);
+        if is_pure_ack(&kernel) && ahead < SCALED_UNIT {
+            kernel.seq = ours.seq;
+        }
+        if kernel == ours {
+            return true;
+        }
+        let sacks = [
+            self.without_fins(&kernel),
+            without_dsack(&kernel),
+            without_dsack(&self.without_fins(&kernel)),
+        ];
+        if sacks.contains(&ours)
+            || sacks.contains(&without_dsack(&ours))
+            || kernel == without_dsack(&ours)
+        {
+            return true;
+        }
+        let takes_room = !kernel.data.is_empty() || kernel.flags & (FIN | RST) != 0;
+        takes_room && with_blocks(&kernel, Vec::clear) == with_blocks(&ours, Vec::clear)
+    }
+
+    /// A segment without what is not compared.
+    fn blank(&self, segment: &LiveSegment) -> LiveSegment {
+        let mut blank = segment.clone();
+        blank.window = u16::from(segment.window != 0);
+        if !segment.data.is_empty() {
+            blank.flags &= !PSH;
+        }
+        if self.diverged {
+            blank = without_echo(&blank);
+        }
+        if self.active && segment.flags & (SYN | ACK) == SYN | ACK {
+            blank.options.clear();
+        }
+        blank
+    }
+
+    /// A segment whose SACK blocks stop before a FIN.
+    fn without_fins(&self, segment: &LiveSegment) -> LiveSegment {
+        with_blocks(segment, |blocks| {
+            for (_, right) in blocks.iter_mut() {
+                if self.fins.iter().any(|fin| fin.wrapping_add(1) == *right) {
+                    *right = right.wrapping_sub(1);
+                }
+            }
+            blocks.retain(|(left, right)| left != right);
+        })
+    }
+
+    /// Returns whether poll bits are equal; once urgent data was sent, but for `POLLPRI`.
+    fn same_polls(&self, kernel: &[(usize, i32)], ours: &[(usize, i32)]) -> bool {
+        let urgent = if self.urgent { libc::POLLPRI.into() } else { 0 };
+        let mask = |polls: &[(usize, i32)]| -> Vec<_> {
+            polls
+                .iter()
+                .map(|(fd, bits)| (*fd, bits & !urgent))
+                .collect()
+        };
+        mask(kernel) == mask(ours)
+    }
+}
+
+/// Leaves out pure acknowledgements of something new: how long one may be delayed is up to each
+/// side, and on a busy machine the timer may send it at any event.
+fn without_delayed(acked: Option<u32>, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
+    let is_delayed = |segment: &LiveSegment| {
+        is_pure_ack(segment)
+            && blocks_of(&without_dsack(segment)).is_empty()
+            && acked.is_none_or(|acked| after(segment.ack, acked))
+    };
+    segments.into_iter().filter(|s| !is_delayed(s)).collect()
+}
+
+/// Returns whether a segment is an acknowledgement and nothing else.
+pub(crate) fn is_pure_ack(segment: &LiveSegment) -> bool {
+    segment.flags == ACK && segment.data.is_empty()
+}
+
+/// Returns the SACK blocks of a segment.
+pub(crate) fn blocks_of(segment: &LiveSegment) -> &[(u32, u32)] {
+    let blocks = segment.options.iter().find_map(|option| match option {
+        TcpOption::Sack(blocks) => Some(blocks.as_slice()),
+        _ => None,
+    });
+    blocks.unwrap_or_default()
+}
+
+/// A segment without the report of a duplicate (RFC 2883), which is the first block.
+fn without_dsack(segment: &LiveSegment) -> LiveSegment {
+    let ack = segment.ack;
+    with_blocks(segment, |blocks| {
+        // Below the acknowledgement, or within the second block.
+        let repeats = match blocks.as_slice() {
+            [(_, right), ..] if !after(*right, ack) => true,
+            [first, second, ..] => !after(second.0, first.0) && !after(first.1, second.1),
+            _ => false,
+        };
+        if repeats {
+            blocks.remove(0);
+        }
+    })
+}
+
+/// A segment with other SACK blocks; without the option if there are none.
+fn with_blocks(segment: &LiveSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> LiveSegment {
+    let mut changed = segment.clone();
+    let at = changed.options.iter_mut().position(|option| match option {
+        TcpOption::Sack(blocks) => {
+            change(blocks);
+            blocks.is_empty()
+        }
+        _ => false,
+    });
+    if let Some(at) = at {
+        // With the padding in front of it.
+        changed.options.drain(at.saturating_sub(2)..=at);
+    }
+    changed
+}
+
+/// Returns a segment without the timestamp that it echoes.
+pub(crate) fn without_echo(segment: &LiveSegment) -> LiveSegment {
+    let mut segment = segment.clone();
+    for option in &mut segment.options {
+        if let TcpOption::Timestamps { ecr, .. } = option {
+            *ecr = 0;
+        }
+    }
+    segment
+}
+
+/// Returns whether byte counts of `TCP_INFO` are equal; the kernel counts SYN and FIN.
+fn same_counts(kernel: &Outcome, ours: &Outcome) -> bool {
+    let near = |kernel: u64, ours: u64, most| kernel >= ours && kernel - ours <= most;
+    kernel.counts.len() == ours.counts.len()
+        && kernel
+            .counts
+            .iter()
+            .zip(&ours.counts)
+            .all(|(k, o)| k.0 == o.0 && near(k.1, o.1, 2) && near(k.2, o.2, 1))
+}
+
+impl Seen {
+    fn note(&mut self, segments: &[LiveSegment], scales: bool) {
+        for segment in segments.iter().filter(|s| s.flags & (ACK | RST) == ACK) {
+            let syn = segment.flags & SYN != 0;
+            for option in &segment.options {
+                if let TcpOption::WindowScale(shift) = option {
+                    self.scale = *shift;
+                }
+            }
+            if syn || self.acked.is_none_or(|acked| after(segment.ack, acked)) {
+                self.acked = Some(segment.ack);
+            }
+            let scale = if syn || !scales { 0 } else { self.scale };
+            let window = u32::from(segment.window) << scale;
+            self.edge = segment.ack.wrapping_add(window);
+        }
+    }
+}

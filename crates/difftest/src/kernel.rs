@@ -1,0 +1,363 @@
+//! The kernel's sockets behind a TUN device, in a network namespace of this process.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each block is one plain libc call over live memory of the length given"
+)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use fullsend_device::{Device, OffloadSet, Tun};
+use fullsend_posix::SockAddr;
+use fullsend_script::{Datagram, LiveSegment};
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::{checksum, tcp};
+
+use crate::event::{ACK, Call, Fd, RST, pattern};
+use crate::side::{Place, Returned, Side};
+
+/// Echo requests that mark the end of what the kernel answers come from here.
+const MARKER: [u8; 4] = [192, 168, 255, 254];
+/// The longest wait for a marker's answer: only a machine that stands still needs this.
+const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A namespace with the device, its address and its settings.
+pub(crate) struct Network {
+    tun: Tun,
+    markers: u16,
+}
+
+fn check(value: i64) -> i64 {
+    if value >= 0 {
+        return value;
+    }
+    -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+impl Network {
+    /// Moves this process into a network namespace of its own and opens the device.
+    ///
+    /// # Errors
+    /// The process may not (it takes root), or the kernel has no TUN.
+    pub(crate) fn new(local: &[IpAddr], sysctls: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let entered = check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into());
+        anyhow::ensure!(entered == 0, "a network namespace of its own takes root");
+        let mut builder = Tun::tun("diff0").offload(OffloadSet::NONE).mtu(1500);
+        for ip in local {
+            builder = builder.kernel_address(*ip, if ip.is_ipv4() { 16 } else { 64 });
+        }
+        for (key, value) in sysctls {
+            let path = format!("/proc/sys/{}", key.replace('.', "/"));
+            fs::write(&path, value).with_context(|| format!("{path}: cannot write {value}"))?;
+        }
+        let tun = builder.open()?;
+        let mut network = Self { tun, markers: 0 };
+        network.drain();
+        Ok(network)
+    }
+
+    fn raw(&self) -> RawFd {
+        self.tun.fd().expect("a TUN is a file").as_raw_fd()
+    }
+
+    fn write(&self, packet: &[u8]) {
+        let written = unsafe { libc::write(self.raw(), packet.as_ptr().cast(), packet.len()) };
+        assert!(
+            written == packet.len() as isize,
+            "the TUN took {written} of {} bytes",
+            packet.len()
+        );
+    }
+
+    /// Reads the next packet; `None` when there is none now.
+    fn read(&self) -> Option<Vec<u8>> {
+        let mut packet = vec![0; 65536];
+        let buffer = packet.as_mut_ptr().cast();
+        let read = unsafe { libc::read(self.raw(), buffer, packet.len()) };
+        packet.truncate(usize::try_from(read).ok()?);
+        Some(packet)
+    }
+
+    /// Returns whatever the kernel sent up to the answer of an echo request that follows all
+    /// packets so far.
+    fn drain(&mut self) -> Vec<Vec<u8>> {
+        self.markers = self.markers.wrapping_add(1);
+        let echo = self.marker();
+        self.write(&echo);
+        let began = Instant::now();
+        let mut packets = Vec::new();
+        loop {
+            let Some(packet) = self.read() else {
+                let late = began.elapsed() > MARKER_TIMEOUT;
+                assert!(!late, "the kernel does not answer echo requests");
+                self.wait();
+                continue;
+            };
+            if self.is_marker(&packet) {
+                return packets;
+            }
+            packets.push(packet);
+        }
+    }
+
+    fn wait(&self) {
+        let mut poll = libc::pollfd {
+            fd: self.raw(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        unsafe { libc::poll(&raw mut poll, 1, 100) };
+    }
+
+    fn marker(&self) -> Vec<u8> {
+        let [high, low] = self.markers.to_be_bytes();
+        let mut payload = vec![8, 0, 0, 0, 0xd1, 0xff, high, low];
+        let sum = checksum::sum(&payload).checksum();
+        payload[2..4].copy_from_slice(&sum.to_be_bytes());
+        Datagram {
+            src: MARKER.into(),
+            dst: [192, 168, 0, 1].into(),
+            protocol: protocol::ICMP,
+            tos: 0,
+            ttl: 64,
+            flow_label: 0,
+            payload,
+        }
+        .emit()
+    }
+
+    fn is_marker(&self, packet: &[u8]) -> bool {
+        let [high, low] = self.markers.to_be_bytes();
+        packet.get(16..20) == Some(&MARKER)
+            && packet[9] == protocol::ICMP
+            && packet.get(20) == Some(&0)
+            && packet.get(26..28) == Some(&[high, low])
+    }
+}
+
+/// The kernel's side of one sequence. Its sockets are reset when it is dropped.
+pub(crate) struct Kernel<'a> {
+    network: &'a mut Network,
+    place: Place,
+    sockets: Vec<Option<RawFd>>,
+    written: Vec<u32>,
+    /// The last acknowledgement number that the connection sent, by which it can be reset.
+    acked: HashMap<SocketAddr, u32>,
+}
+
+impl<'a> Kernel<'a> {
+    pub(crate) fn new(network: &'a mut Network, place: Place) -> Self {
+        Self {
+            network,
+            place,
+            sockets: Vec::new(),
+            written: Vec::new(),
+            acked: HashMap::new(),
+        }
+    }
+
+    fn fd(&self, fd: Fd) -> Option<RawFd> {
+        self.sockets.get(fd.0).copied().flatten()
+    }
+
+    fn open(&mut self, value: i64) -> Returned {
+        if value < 0 {
+            return Returned::of(value);
+        }
+        self.sockets.push(Some(value as RawFd));
+        self.written.push(0);
+        Returned::of(self.sockets.len() as i64 + 2)
+    }
+
+    fn send(&mut self, index: Fd, fd: RawFd, len: usize, flags: i32) -> Returned {
+        let start = self.written[index.0];
+        let data: Vec<u8> = (0..len as u32).map(|i| pattern(start + 1 + i)).collect();
+        let flags = flags | libc::MSG_NOSIGNAL;
+        let sent = check(unsafe { libc::send(fd, data.as_ptr().cast(), len, flags) } as i64);
+        self.written[index.0] += sent.max(0) as u32;
+        Returned::of(sent)
+    }
+
+    fn set(fd: RawFd, level: i32, name: i32, value: &[i32]) -> Returned {
+        let len = size_of_val(value) as u32;
+        let start = value.as_ptr().cast();
+        Returned::of(check(
+            unsafe { libc::setsockopt(fd, level, name, start, len) }.into(),
+        ))
+    }
+
+    fn opened_call(&mut self, call: &Call, index: Fd, fd: RawFd) -> Returned {
+        let null = std::ptr::null_mut();
+        Returned::of(match *call {
+            Call::Socket => unreachable!("it has no descriptor"),
+            Call::Bind(_) => {
+                let (addr, len) = SockAddr::from(self.place.local).to_bytes();
+                // Sequences use one port after the other's connections have ended.
+                Self::set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[1]);
+                check(unsafe { libc::bind(fd, addr.as_ptr().cast(), len as u32) }.into())
+            }
+            Call::Listen(_, backlog) => check(unsafe { libc::listen(fd, backlog) }.into()),
+            Call::Connect(_) => {
+                let (addr, len) = SockAddr::from(self.place.remote).to_bytes();
+                check(unsafe { libc::connect(fd, addr.as_ptr().cast(), len as u32) }.into())
+            }
+            Call::Accept(_) => {
+                let flags = libc::SOCK_NONBLOCK;
+                let new = unsafe { libc::accept4(fd, null, null.cast(), flags) };
+                return self.open(check(new.into()));
+            }
+            Call::Send { len, flags, .. } => return self.send(index, fd, len, flags),
+            Call::Receive { len, flags, .. } => {
+                let mut data = vec![0; len];
+                let got = unsafe { libc::recv(fd, data.as_mut_ptr().cast(), len, flags) };
+                let value = check(got as i64);
+                data.truncate(value.max(0) as usize);
+                return Returned { value, data };
+            }
+            Call::Shutdown(_, how) => check(unsafe { libc::shutdown(fd, how) }.into()),
+            Call::Close(_) => {
+                self.sockets[index.0] = None;
+                check(unsafe { libc::close(fd) }.into())
+            }
+            Call::Set(_, level, name, value) => return Self::set(fd, level, name, &[value]),
+            Call::Linger(_, on, seconds) => {
+                return Self::set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[on, seconds]);
+            }
+            Call::Get(_, level, name) => {
+                let (mut value, mut len) = (0_i32, 4);
+                let start = (&raw mut value).cast();
+                match unsafe { libc::getsockopt(fd, level, name, start, &raw mut len) } {
+                    0 => value.into(),
+                    error => check(error.into()),
+                }
+            }
+            Call::Ioctl(_, request) => {
+                let mut value = 0_i32;
+                match unsafe { libc::ioctl(fd, request.into(), &raw mut value) } {
+                    0 => value.into(),
+                    error => check(error.into()),
+                }
+            }
+        })
+    }
+
+    fn note_ack(&mut self, packet: &[u8]) {
+        let Ok(datagram) = Datagram::parse(packet) else {
+            return;
+        };
+        if datagram.protocol != protocol::TCP || datagram.dst != self.place.remote.ip() {
+            return;
+        }
+        let Some(segment) = LiveSegment::parse(&datagram.payload) else {
+            return;
+        };
+        if segment.flags & (ACK | RST) == ACK {
+            let remote = SocketAddr::new(datagram.dst, segment.dst_port);
+            self.acked.insert(remote, segment.ack);
+        }
+    }
+
+    /// Ends connections that no descriptor stands for any more.
+    fn reset_orphans(&mut self) {
+        for (remote, seq) in self.acked.drain() {
+            let segment = LiveSegment {
+                src_port: remote.port(),
+                dst_port: self.place.local.port(),
+                flags: RST | ACK,
+                seq,
+                ack: 0,
+                window: 0,
+                urgent: 0,
+                options: Vec::new(),
+                data: Vec::new(),
+            };
+            let mut datagram = Datagram {
+                src: remote.ip(),
+                dst: self.place.local.ip(),
+                protocol: protocol::TCP,
+                tos: 0,
+                ttl: 64,
+                flow_label: 0,
+                payload: segment.emit(),
+            };
+            datagram.fill_checksum(tcp::CHECKSUM_OFFSET);
+            self.network.write(&datagram.emit());
+        }
+    }
+}
+
+impl Side for Kernel<'_> {
+    fn call(&mut self, call: &Call) -> Returned {
+        if *call == Call::Socket {
+            let domain = if self.place.is_v6() {
+                libc::AF_INET6
+            } else {
+                libc::AF_INET
+            };
+            let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+            let fd = unsafe { libc::socket(domain, kind, libc::IPPROTO_TCP) };
+            // Not by sysctl: a namespace may not choose what its host does not allow to all.
+            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
+            unsafe { libc::setsockopt(fd, level, name, c"cubic".as_ptr().cast(), 5) };
+            // As ours always has it.
+            Self::set(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &[1]);
+            return self.open(check(fd.into()));
+        }
+        let index = call.fd();
+        let Some(fd) = self.fd(index) else {
+            return Returned::of(-i64::from(libc::EBADF));
+        };
+        self.opened_call(call, index, fd)
+    }
+
+    fn poll(&mut self, fd: Fd) -> Option<i32> {
+        let mut poll = libc::pollfd {
+            fd: self.fd(fd)?,
+            events: 0x7fff,
+            revents: 0,
+        };
+        let polled = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        (polled >= 0).then_some(poll.revents.into())
+    }
+
+    fn info(&mut self, fd: Fd) -> Option<Vec<u8>> {
+        let fd = self.fd(fd)?;
+        let mut info = vec![0; 248];
+        let mut len = info.len() as u32;
+        let start = info.as_mut_ptr().cast();
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        let got = unsafe { libc::getsockopt(fd, level, name, start, &raw mut len) };
+        info.truncate(len as usize);
+        (got == 0).then_some(info)
+    }
+
+    fn opened(&self) -> usize {
+        self.sockets.len()
+    }
+
+    fn deliver(&mut self, packet: &[u8]) {
+        self.network.write(packet);
+    }
+
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let sent = self.network.drain();
+        sent.iter().for_each(|packet| self.note_ack(packet));
+        sent
+    }
+}
+
+impl Drop for Kernel<'_> {
+    fn drop(&mut self) {
+        for fd in self.sockets.drain(..).flatten() {
+            Self::set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 0]);
+            unsafe { libc::close(fd) };
+        }
+        self.reset_orphans();
+        self.network.drain();
+    }
+}

@@ -1,0 +1,222 @@
+//! Our sockets over a host whose time stands still but for a step with each event.
+
+use fullsend_buf::Slice;
+use fullsend_offload::{Caps, Link, Packet, segment};
+use fullsend_posix::abi::{
+    IPPROTO_TCP, SO_LINGER, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO,
+};
+use fullsend_posix::{Errno, Handle, Posix, SockAddr};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceConfig, IfaceId, Mac};
+use fullsend_tcp::Sysctl;
+use fullsend_units::{Instant, Nanos, Seed};
+
+use crate::event::{Call, Fd, pattern};
+use crate::side::{Place, Returned, Side};
+
+/// What passes with each event: about what the kernel needs for one.
+const STEP: Nanos = Nanos::from_micros(20);
+
+pub(crate) struct Ours {
+    posix: Posix,
+    iface: IfaceId,
+    now: Instant,
+    place: Place,
+    sockets: Vec<Option<Handle>>,
+    /// Bytes that each socket has written.
+    written: Vec<u32>,
+}
+
+fn none(result: Result<(), Errno>) -> Returned {
+    Returned::of(result.map_or_else(|errno| -i64::from(errno.0), |()| 0))
+}
+
+fn count(result: Result<usize, Errno>) -> Returned {
+    Returned::of(result.map_or_else(|errno| -i64::from(errno.0), |n| n as i64))
+}
+
+impl Ours {
+    pub(crate) fn new(place: Place, sysctls: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let mut host = Host::new(HostConfig {
+            seed: Seed([7; 4]),
+            sysctl: Sysctl::default(),
+            pool_bytes: 1 << 20,
+        });
+        let now = Instant::ZERO + Nanos::from_secs(1);
+        let caps = Caps::offloading(Link::Ip, 1500);
+        let iface = host.add_interface(IfaceConfig::over(caps, Mac([0; 6])));
+        let addr = place.local.ip();
+        let prefix = if place.is_v6() { 64 } else { 16 };
+        let added = host.add_address(now, iface, Cidr { addr, prefix });
+        added.map_err(|error| anyhow::anyhow!("cannot add {addr}/{prefix}: {error:?}"))?;
+        for (key, value) in sysctls {
+            let set = host.set_sysctl(now, key, value);
+            set.map_err(|error| anyhow::anyhow!("{key}={value}: {error}"))?;
+        }
+        // Duplicate address detection ends.
+        let now = now + Nanos::from_secs(5);
+        host.poll(now);
+        let mut ours = Self {
+            posix: Posix::new(host),
+            iface,
+            now,
+            place,
+            sockets: Vec::new(),
+            written: Vec::new(),
+        };
+        ours.sent();
+        Ok(ours)
+    }
+
+    fn handle(&self, fd: Fd) -> Result<Handle, Errno> {
+        let slot = self.sockets.get(fd.0).copied().flatten();
+        slot.ok_or(Errno::EBADF)
+    }
+
+    fn open(&mut self, handle: Handle) -> Returned {
+        self.sockets.push(Some(handle));
+        self.written.push(0);
+        Returned::of(self.sockets.len() as i64 + 2)
+    }
+
+    fn send(&mut self, fd: Fd, len: usize, flags: i32) -> Result<Returned, Errno> {
+        let handle = self.handle(fd)?;
+        let start = self.written[fd.0];
+        let data: Vec<u8> = (0..len as u32).map(|i| pattern(start + 1 + i)).collect();
+        let sent = self
+            .posix
+            .sendmsg(self.now, handle, &[&data], flags, None, &[])?;
+        self.written[fd.0] += sent as u32;
+        Ok(count(Ok(sent)))
+    }
+
+    fn receive(&mut self, fd: Fd, len: usize, flags: i32) -> Result<Returned, Errno> {
+        let handle = self.handle(fd)?;
+        let mut data = vec![0; len];
+        let parts: &mut [&mut [u8]] = &mut [&mut data];
+        let got = self
+            .posix
+            .recvmsg(self.now, handle, parts, flags, &mut [])?;
+        data.truncate(got.len);
+        let value = got.len as i64;
+        Ok(Returned { value, data })
+    }
+
+    fn get(&mut self, fd: Fd, level: i32, name: i32) -> Result<Returned, Errno> {
+        let handle = self.handle(fd)?;
+        let mut value = [0; 4];
+        self.posix
+            .getsockopt(self.now, handle, level, name, &mut value)?;
+        Ok(Returned::of(i32::from_ne_bytes(value).into()))
+    }
+
+    fn try_call(&mut self, call: &Call) -> Result<Returned, Errno> {
+        let now = self.now;
+        Ok(match *call {
+            Call::Socket => {
+                let domain = if self.place.is_v6() {
+                    libc::AF_INET6
+                } else {
+                    libc::AF_INET
+                };
+                let kind = SOCK_STREAM | SOCK_NONBLOCK;
+                let handle = self.posix.socket(domain, kind, IPPROTO_TCP)?;
+                self.open(handle)
+            }
+            Call::Bind(fd) => none(
+                self.posix
+                    .bind(now, self.handle(fd)?, self.place.local.into()),
+            ),
+            Call::Listen(fd, backlog) => none(self.posix.listen(now, self.handle(fd)?, backlog)),
+            Call::Connect(fd) => {
+                let remote = SockAddr::from(self.place.remote);
+                none(self.posix.connect(now, self.handle(fd)?, remote))
+            }
+            Call::Accept(fd) => {
+                let accepted = self.posix.accept4(self.handle(fd)?, SOCK_NONBLOCK)?;
+                self.open(accepted.0)
+            }
+            Call::Send { fd, len, flags } => self.send(fd, len, flags)?,
+            Call::Receive { fd, len, flags } => self.receive(fd, len, flags)?,
+            Call::Shutdown(fd, how) => none(self.posix.shutdown(now, self.handle(fd)?, how)),
+            Call::Close(fd) => {
+                let handle = self.handle(fd)?;
+                self.sockets[fd.0] = None;
+                none(self.posix.close(now, handle))
+            }
+            Call::Set(fd, level, name, value) => {
+                let handle = self.handle(fd)?;
+                let value = value.to_ne_bytes();
+                none(self.posix.setsockopt(now, handle, level, name, &value))
+            }
+            Call::Linger(fd, on, seconds) => {
+                let handle = self.handle(fd)?;
+                let value = [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+                none(
+                    self.posix
+                        .setsockopt(now, handle, SOL_SOCKET, SO_LINGER, &value),
+                )
+            }
+            Call::Get(fd, level, name) => self.get(fd, level, name)?,
+            Call::Ioctl(fd, request) => {
+                let value = self.posix.ioctl(self.handle(fd)?, request, 0)?;
+                Returned::of(value.into())
+            }
+        })
+    }
+}
+
+impl Side for Ours {
+    fn call(&mut self, call: &Call) -> Returned {
+        self.now += STEP;
+        self.try_call(call)
+            .unwrap_or_else(|errno| Returned::of(-i64::from(errno.0)))
+    }
+
+    fn poll(&mut self, fd: Fd) -> Option<i32> {
+        let handle = self.handle(fd).ok()?;
+        let bits = self.posix.poll_events(handle);
+        bits.ok().map(|bits| bits as i32)
+    }
+
+    fn info(&mut self, fd: Fd) -> Option<Vec<u8>> {
+        let handle = self.handle(fd).ok()?;
+        let mut info = vec![0; 248];
+        let got = self
+            .posix
+            .getsockopt(self.now, handle, IPPROTO_TCP, TCP_INFO, &mut info);
+        info.truncate(got.ok()?);
+        Some(info)
+    }
+
+    fn opened(&self) -> usize {
+        self.sockets.len()
+    }
+
+    fn deliver(&mut self, packet: &[u8]) {
+        self.now += STEP;
+        let mut frames = vec![Packet::from_frame(Slice::copied_from(packet))];
+        self.posix
+            .host_mut()
+            .receive(self.now, self.iface, &mut frames);
+    }
+
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        let mut batch = Vec::new();
+        loop {
+            let host = self.posix.host_mut();
+            host.poll(self.now);
+            host.transmit(self.now, self.iface, &mut batch, 64);
+            if batch.is_empty() {
+                return sent;
+            }
+            for packet in batch.drain(..) {
+                let token = packet.tx;
+                let mut pieces = Vec::new();
+                segment(packet, &mut pieces);
+                sent.extend(pieces.iter().map(Packet::to_bytes));
+                host.complete(self.now, token);
+            }
+        }
+    }
+}

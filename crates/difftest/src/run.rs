@@ -1,0 +1,262 @@
+//! Runs sequences on both sides, and makes those that differ small.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::compare::{Comparison, Difference};
+use crate::event::Event;
+use crate::generate::Generator;
+use crate::kernel::{Kernel, Network};
+use crate::known::{KNOWN, TOLERATED};
+use crate::ours::Ours;
+use crate::side::{LOCAL_PORT, Outcome, Place, Runner, Side};
+
+/// Tunables of both sides.
+const SYSCTLS: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_autocorking", "0"),
+    ("net.ipv4.tcp_timestamps", "1"),
+    ("net.ipv4.tcp_challenge_ack_limit", "2147483647"),
+    ("net.ipv4.tcp_invalid_ratelimit", "0"),
+    ("net.ipv4.tcp_early_retrans", "0"),
+    ("net.ipv4.tcp_rto_min_us", "2000000"),
+    ("net.ipv4.tcp_ecn", "0"),
+    ("net.ipv4.tcp_rmem", "4096 131072 6291456"),
+    // More than a sequence writes: what fits depends on the memory of the kernel's buffers.
+    ("net.ipv4.tcp_wmem", "4096 4194304 4194304"),
+];
+/// Tunables that only the kernel has, or that mean nothing in manual time.
+const KERNEL_SYSCTLS: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.ipv4.tcp_comp_sack_nr", "0"),
+    ("net.ipv4.tcp_fin_timeout", "5"),
+    ("net.ipv4.tcp_orphan_retries", "1"),
+    ("net.ipv4.icmp_ratelimit", "0"),
+];
+const OUR_SYSCTLS: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_rst_msgs_per_sec", "1000000"),
+    ("net.ipv4.icmp_ratelimit", "0"),
+];
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    Count(u64),
+    Time(Duration),
+}
+
+const LOCAL_V4: [u8; 4] = [192, 168, 0, 1];
+const LOCAL_V6: [u16; 8] = [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1];
+/// Times that a difference must show in a row: what a timer or a busy machine did once is none.
+const REPEATS: usize = 3;
+
+struct Fuzzer {
+    network: Network,
+    /// Sequences that were run on the kernel; each gets its own remote address and port.
+    places: u64,
+    found: BTreeMap<&'static str, u64>,
+}
+
+/// What both sides said to a sequence, up to where they differ.
+struct Both {
+    kernel: Vec<Outcome>,
+    ours: Vec<Outcome>,
+    /// One that is not listed.
+    difference: Option<Difference>,
+    /// Listed ones.
+    known: Vec<&'static str>,
+}
+
+impl Fuzzer {
+    fn place(&mut self, seed: u64) -> Place {
+        self.places += 1;
+        let n = self.places;
+        let port = 1024 + (n % 60_000) as u16;
+        let host = (n / 60_000) as u16;
+        let (local, remote): (IpAddr, IpAddr) = if seed % 4 == 3 {
+            let mut remote = LOCAL_V6;
+            remote[7] = 2 + host;
+            (LOCAL_V6.into(), remote.into())
+        } else {
+            let [high, low] = (2 + host).to_be_bytes();
+            (LOCAL_V4.into(), [192, 168, high, low].into())
+        };
+        Place {
+            local: SocketAddr::new(local, LOCAL_PORT),
+            remote: SocketAddr::new(remote, port),
+            remote_isn: (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32,
+        }
+    }
+
+    fn ours(place: Place) -> anyhow::Result<Ours> {
+        Ours::new(place, &[SYSCTLS, OUR_SYSCTLS].concat())
+    }
+
+    /// Generates the sequence of a seed with our answers.
+    fn generate(&mut self, seed: u64) -> anyhow::Result<Vec<Event>> {
+        let place = self.place(seed);
+        let mut side = Self::ours(place)?;
+        let mut runner = Runner::new(&mut side, place);
+        let mut generator = Generator::new(seed);
+        let mut events = Vec::new();
+        while let Some(event) = generator.next() {
+            let outcome = runner.step(&event);
+            generator.learn(&event, &outcome);
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    /// Runs a sequence on both sides, up to where they differ.
+    fn both(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Both> {
+        let place = self.place(seed);
+        let mut ours = Self::ours(place)?;
+        let mut kernel = Kernel::new(&mut self.network, place);
+        let mut kernel = Runner::new(&mut kernel as &mut dyn Side, place);
+        let mut ours = Runner::new(&mut ours, place);
+        let mut both = Both {
+            kernel: Vec::new(),
+            ours: Vec::new(),
+            difference: None,
+            known: Vec::new(),
+        };
+        let mut comparison = Comparison::default();
+        for (step, event) in events.iter().enumerate() {
+            both.kernel.push(kernel.step(event));
+            both.ours.push(ours.step(event));
+            let (kernel, ours) = (&both.kernel[step], &both.ours[step]);
+            let difference = comparison.step(step, event, kernel, ours);
+            let known = (difference.as_ref())
+                .and_then(|d| KNOWN.iter().find(|known| (known.matches)(events, d)));
+            if let Some(known) = known {
+                both.known.push(known.name);
+            }
+            match known {
+                Some(known) if known.continues => {}
+                Some(_) => break,
+                None => both.difference = difference,
+            }
+            if both.difference.is_some() {
+                break;
+            }
+        }
+        Ok(both)
+    }
+
+    /// Returns the difference of a sequence that shows each time, and is not listed.
+    fn unlisted(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Option<Both>> {
+        let mut last = None;
+        for _ in 0..REPEATS {
+            let both = self.both(seed, events)?;
+            if both.difference.is_none() {
+                for name in both.known {
+                    *self.found.entry(name).or_default() += 1;
+                }
+                return Ok(None);
+            }
+            last = Some(both);
+        }
+        Ok(last)
+    }
+
+    /// Leaves out what the difference does not need.
+    fn minimise(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<(Vec<Event>, Both)> {
+        let mut best = events.to_vec();
+        let mut both = self.unlisted(seed, &best)?;
+        let mut at = best.len();
+        while at > 0 {
+            at -= 1;
+            if matches!(&best[at], Event::Call(call) if call.opens()) {
+                continue;
+            }
+            let mut fewer = best.clone();
+            fewer.remove(at);
+            if let Some(differs) = self.unlisted(seed, &fewer)? {
+                let end = differs
+                    .difference
+                    .as_ref()
+                    .map_or(fewer.len(), |d| d.step + 1);
+                fewer.truncate(end);
+                at = at.min(fewer.len());
+                best = fewer;
+                both = Some(differs);
+            }
+        }
+        let both = match both {
+            Some(both) => both,
+            None => self.both(seed, &best)?,
+        };
+        Ok((best, both))
+    }
+
+    fn print(seed: u64, events: &[Event], both: &Both) {
+        println!("# seed {seed}: difference in {} events", events.len());
+        println!(
+            "--ip_version={}",
+            if seed % 4 == 3 { "ipv6" } else { "ipv4" }
+        );
+        let last = both.kernel.len() - 1;
+        for (step, event) in events.iter().take(last).enumerate() {
+            for line in both.kernel[step].lines(event) {
+                println!("{line}");
+            }
+        }
+        for (name, outcomes) in [("kernel", &both.kernel), ("ours", &both.ours)] {
+            println!("// {name}:");
+            for line in outcomes[last].lines(&events[last]) {
+                println!("{line}");
+            }
+        }
+    }
+}
+
+/// Runs sequences from `seed` on, until the limit or `most` differences that are not listed;
+/// returns how many there were.
+///
+/// # Errors
+/// The network cannot be set up.
+pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow::Result<usize> {
+    let local = [LOCAL_V4.into(), LOCAL_V6.into()];
+    let network = Network::new(&local, &[SYSCTLS, KERNEL_SYSCTLS].concat())?;
+    let mut fuzzer = Fuzzer {
+        network,
+        places: 0,
+        found: BTreeMap::new(),
+    };
+    let began = Instant::now();
+    let (mut done, mut differences) = (0, 0);
+    loop {
+        let over = match limit {
+            Limit::Count(count) => done >= count,
+            Limit::Time(time) => began.elapsed() >= time,
+        };
+        if over || differences >= most {
+            break;
+        }
+        let this = seed + done;
+        done += 1;
+        let events = fuzzer.generate(this)?;
+        if verbose {
+            let both = fuzzer.both(this, &events)?;
+            Fuzzer::print(this, &events, &both);
+        }
+        if fuzzer.unlisted(this, &events)?.is_some() {
+            let (events, both) = fuzzer.minimise(this, &events)?;
+            Fuzzer::print(this, &events, &both);
+            println!();
+            differences += 1;
+        }
+    }
+    println!(
+        "{done} sequences, {differences} differences, {:?}",
+        began.elapsed()
+    );
+    for (what, why) in TOLERATED {
+        println!("not compared: {what}: {why}");
+    }
+    for known in KNOWN {
+        let count = fuzzer.found.get(known.name).copied().unwrap_or(0);
+        println!("{count:8} listed: {}: {}", known.name, known.reason);
+    }
+    Ok(differences)
+}

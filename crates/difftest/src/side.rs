@@ -1,0 +1,298 @@
+//! What the two sides have in common: calls, packets, and what comes of an event.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use fullsend_posix::Errno;
+use fullsend_script::tcp_option::TcpOption;
+use fullsend_script::{Datagram, LiveSegment, segment_text};
+use fullsend_wire::numbers::protocol;
+use fullsend_wire::tcp;
+
+use crate::event::{ACK, Call, Event, Fd, Inject, RST, SYN};
+
+/// The port of the side under test.
+pub(crate) const LOCAL_PORT: u16 = 8080;
+
+/// Offsets in `struct tcp_info`.
+const BYTES_ACKED: usize = 120;
+const BYTES_RECEIVED: usize = 128;
+
+/// Where a sequence takes place: addresses that no other sequence of this run uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) remote_isn: u32,
+}
+
+impl Place {
+    pub(crate) fn is_v6(&self) -> bool {
+        self.local.is_ipv6()
+    }
+}
+
+/// What a call returned: a count, or a negative errno; and the bytes it gave.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Returned {
+    pub(crate) value: i64,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Returned {
+    pub(crate) fn of(value: i64) -> Self {
+        let data = Vec::new();
+        Self { value, data }
+    }
+}
+
+/// A TCP with sockets over one link.
+pub(crate) trait Side {
+    /// Makes a call.
+    fn call(&mut self, call: &Call) -> Returned;
+    /// Returns the poll bits of a socket; `None` when it is closed.
+    fn poll(&mut self, fd: Fd) -> Option<i32>;
+    /// Returns the bytes of `TCP_INFO`.
+    fn info(&mut self, fd: Fd) -> Option<Vec<u8>>;
+    /// Returns how many sockets were opened.
+    fn opened(&self) -> usize;
+    /// Delivers a packet, from the IP header on.
+    fn deliver(&mut self, packet: &[u8]);
+    /// Returns the packets that left since the last call, once the side is quiet.
+    fn sent(&mut self) -> Vec<Vec<u8>>;
+}
+
+/// What the side answers to one event.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Outcome {
+    /// What the call returned.
+    pub(crate) returned: Option<Returned>,
+    /// Segments of the connection, with relative numbers and TSval 0.
+    pub(crate) segments: Vec<LiveSegment>,
+    /// Other packets of the connection's addresses, as text.
+    pub(crate) others: Vec<String>,
+    /// Poll bits of each open socket.
+    pub(crate) polls: Vec<(usize, i32)>,
+    /// `tcpi_state` of each open socket.
+    pub(crate) states: Vec<(usize, u8)>,
+    /// `tcpi_bytes_acked` and `tcpi_bytes_received` of each open socket.
+    pub(crate) counts: Vec<(usize, u64, u64)>,
+}
+
+/// A side in the middle of a sequence.
+pub(crate) struct Runner<'a> {
+    side: &'a mut dyn Side,
+    place: Place,
+    local_isn: Option<u32>,
+    latest_stamp: u32,
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(side: &'a mut dyn Side, place: Place) -> Self {
+        Self {
+            side,
+            place,
+            local_isn: None,
+            latest_stamp: 0,
+        }
+    }
+
+    /// Lets an event happen and collects the answer.
+    pub(crate) fn step(&mut self, event: &Event) -> Outcome {
+        let mut outcome = Outcome::default();
+        match event {
+            Event::Call(call) => outcome.returned = Some(self.side.call(call)),
+            Event::Inject(inject) => {
+                let packet = self.packet(inject);
+                self.side.deliver(&packet);
+            }
+        }
+        for packet in self.side.sent() {
+            self.note(&packet, &mut outcome);
+        }
+        for index in 0..self.side.opened() {
+            if let Some(bits) = self.side.poll(Fd(index)) {
+                outcome.polls.push((index, bits));
+            }
+            if let Some(info) = self.side.info(Fd(index)) {
+                let word = |at| u64::from_ne_bytes(std::array::from_fn(|i| info[at + i]));
+                outcome.states.push((index, info[0]));
+                let (acked, received) = (word(BYTES_ACKED), word(BYTES_RECEIVED));
+                outcome.counts.push((index, acked, received));
+            }
+        }
+        outcome
+    }
+
+    fn packet(&self, inject: &Inject) -> Vec<u8> {
+        let isn = self.local_isn.unwrap_or(0);
+        let mut segment = inject.live(self.place.remote_isn, isn, self.latest_stamp);
+        segment.src_port = self.place.remote.port();
+        segment.dst_port = self.place.local.port();
+        let mut datagram = Datagram {
+            src: self.place.remote.ip(),
+            dst: self.place.local.ip(),
+            protocol: protocol::TCP,
+            tos: 0,
+            ttl: 64,
+            flow_label: 0,
+            payload: segment.emit(),
+        };
+        datagram.fill_checksum(tcp::CHECKSUM_OFFSET);
+        datagram.emit()
+    }
+
+    /// Adds a packet to the outcome, unless it belongs to another sequence.
+    fn note(&mut self, packet: &[u8], outcome: &mut Outcome) {
+        let datagram = match Datagram::parse(packet) {
+            Ok(datagram) => datagram,
+            Err(error) => return outcome.others.push(error),
+        };
+        if datagram.dst != self.place.remote.ip() {
+            return;
+        }
+        if datagram.protocol != protocol::TCP {
+            let kind = datagram.payload.first().copied().unwrap_or(0);
+            let text = format!("protocol {} type {kind}", datagram.protocol);
+            return outcome.others.push(text);
+        }
+        let Some(segment) = LiveSegment::parse(&datagram.payload) else {
+            return outcome.others.push("a broken TCP header".to_owned());
+        };
+        if segment.dst_port != self.place.remote.port() {
+            return;
+        }
+        if !datagram.checksum_ok() || datagram.ttl != 64 || datagram.tos != 0 {
+            let (ttl, tos) = (datagram.ttl, datagram.tos);
+            let valid = datagram.checksum_ok();
+            let text = format!("TTL {ttl}, TOS {tos}, checksum valid: {valid}");
+            outcome.others.push(text);
+        }
+        outcome.segments.push(self.relative(segment));
+    }
+
+    /// Learns from a segment and makes its numbers relative.
+    fn relative(&mut self, mut segment: LiveSegment) -> LiveSegment {
+        if segment.flags & SYN != 0 {
+            self.local_isn = Some(segment.seq);
+        }
+        (segment.src_port, segment.dst_port) = (0, 0);
+        // A RST that answers a segment without ACK has sequence number 0.
+        if segment.flags & (RST | ACK) != RST | ACK || segment.seq != 0 {
+            segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
+        }
+        if segment.flags & ACK != 0 {
+            segment.ack = segment.ack.wrapping_sub(self.place.remote_isn);
+        }
+        for option in &mut segment.options {
+            match option {
+                TcpOption::Sack(blocks) => blocks.iter_mut().for_each(|(left, right)| {
+                    *left = left.wrapping_sub(self.place.remote_isn);
+                    *right = right.wrapping_sub(self.place.remote_isn);
+                }),
+                TcpOption::Timestamps { val, .. } => {
+                    self.latest_stamp = *val;
+                    // The clocks differ; scripts take the number for a name.
+                    *val = 100;
+                }
+                _ => {}
+            }
+        }
+        segment
+    }
+}
+
+fn value_text(returned: &Returned) -> String {
+    if returned.value >= 0 {
+        return returned.value.to_string();
+    }
+    let errno = Errno(-returned.value as i32);
+    format!("-1 {}", errno.name().unwrap_or("?"))
+}
+
+impl Outcome {
+    /// The event and its outcome in the syntax of scripts, one line each.
+    pub(crate) fn lines(&self, event: &Event) -> Vec<String> {
+        let mut lines = match (event, &self.returned) {
+            (Event::Call(Call::Get(..) | Call::Ioctl(..)), Some(returned))
+                if returned.value >= 0 =>
+            {
+                let shown = event
+                    .to_string()
+                    .replace("[...]", &format!("[{}]", returned.value));
+                vec![format!("+.0001 {shown} = 0")]
+            }
+            (_, Some(returned)) => vec![format!("+.0001 {event} = {}", value_text(returned))],
+            _ => vec![format!("+.0001 {event}")],
+        };
+        for segment in &self.segments {
+            lines.push(format!("+0 > {}", segment_text(segment)));
+        }
+        for other in &self.others {
+            lines.push(format!("// > {other}"));
+        }
+        let word = |(index, bits): &(usize, i32)| format!("{}:{}", Fd(*index), poll_text(*bits));
+        let polls: Vec<String> = self.polls.iter().map(word).collect();
+        let states: Vec<String> = self
+            .states
+            .iter()
+            .zip(&self.counts)
+            .map(|((index, state), (_, acked, received))| {
+                format!(
+                    "{}:{} acked {acked} received {received}",
+                    Fd(*index),
+                    state_text(*state)
+                )
+            })
+            .collect();
+        lines.push(format!("// {} {}", polls.join(" "), states.join(" ")));
+        lines
+    }
+}
+
+fn poll_text(bits: i32) -> String {
+    let names = [
+        (libc::POLLIN, "IN"),
+        (libc::POLLPRI, "PRI"),
+        (libc::POLLOUT, "OUT"),
+        (libc::POLLERR, "ERR"),
+        (libc::POLLHUP, "HUP"),
+        (libc::POLLRDHUP, "RDHUP"),
+    ];
+    let set: Vec<&str> = names
+        .iter()
+        .filter(|(bit, _)| bits & i32::from(*bit) != 0)
+        .map(|(_, name)| *name)
+        .collect();
+    set.join("|")
+}
+
+/// The name of a `tcpi_state`.
+fn state_text(state: u8) -> &'static str {
+    const NAMES: [&str; 13] = [
+        "?",
+        "ESTABLISHED",
+        "SYN_SENT",
+        "SYN_RECV",
+        "FIN_WAIT1",
+        "FIN_WAIT2",
+        "TIME_WAIT",
+        "CLOSE",
+        "CLOSE_WAIT",
+        "LAST_ACK",
+        "LISTEN",
+        "CLOSING",
+        "NEW_SYN_RECV",
+    ];
+    NAMES.get(usize::from(state)).unwrap_or(&"?")
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = match self.local.ip() {
+            IpAddr::V4(_) => "ipv4",
+            IpAddr::V6(_) => "ipv6",
+        };
+        f.write_str(version)
+    }
+}
