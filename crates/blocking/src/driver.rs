@@ -5,46 +5,18 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use fullsend_posix::Errno;
 use fullsend_units::Instant;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use rustix::thread::set_current_timer_slack;
 
+pub(crate) use crate::kick::Kick;
 use crate::shard::RX_BATCH;
 use crate::signals;
 use crate::stack::Shared;
-
-/// Wakes the driver, once however often it is asked before it wakes.
-pub(crate) struct Kick {
-    file: OwnedFd,
-    kicked: AtomicBool,
-}
-
-impl Kick {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {
-            file: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-            kicked: AtomicBool::new(false),
-        })
-    }
-
-    pub(crate) fn kick(&self) {
-        if !self.kicked.swap(true, Ordering::AcqRel) {
-            // A full counter is readable as it is.
-            let _ = rustix::io::write(&self.file, &1u64.to_ne_bytes());
-        }
-    }
-
-    fn clear(&self) {
-        if self.kicked.swap(false, Ordering::AcqRel) {
-            let _ = rustix::io::read(&self.file, &mut [0; 8]);
-        }
-    }
-}
 
 /// What a turn leaves to do.
 enum Next {
@@ -135,7 +107,7 @@ fn sleep(
     };
     let mut files = [
         PollFd::new(device, PollFlags::IN | room),
-        PollFd::new(&kick.file, PollFlags::IN),
+        PollFd::new(kick.file(), PollFlags::IN),
     ];
     match poll(&mut files, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

@@ -31,10 +31,13 @@ mod carrier;
 mod clock;
 mod config;
 mod driver;
+mod eventfd;
 mod hand;
+mod kick;
 mod shard;
 mod signals;
 mod stack;
+mod sync;
 mod wait;
 
 pub use calls::PollLine;

@@ -1,17 +1,20 @@
-//! Who sleeps, and what for. All of it is under the stack's lock.
+//! The threads that sleep, and what for. All of it is under the stack's lock. `crates/models` tries
+//! every interleaving of this file.
+#![allow(
+    clippy::missing_const_for_thread_local,
+    reason = "loom's thread_local! has no such form"
+)]
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
 
 use fullsend_posix::Handle;
 use fullsend_units::Instant;
-use parking_lot::{Condvar, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::eventfd::EventFd;
 use crate::shard::Shard;
+use crate::sync::{Arc, AtomicBool, Condvar, MutexGuard, Ordering, thread_local};
 
 /// One sleeping thread.
 #[derive(Default)]
@@ -23,7 +26,7 @@ struct Sleeper {
 
 thread_local! {
     /// This thread's own; taken while it sleeps.
-    static SLEEPER: Cell<Option<Arc<Sleeper>>> = const { Cell::new(None) };
+    static SLEEPER: Cell<Option<Arc<Sleeper>>> = Cell::new(None);
 }
 
 /// Everybody who sleeps.
@@ -34,7 +37,7 @@ pub(crate) struct Waiting {
     /// Those that sleep until a time at most.
     timed: Vec<(Instant, Arc<Sleeper>)>,
     /// Written whenever a handle becomes ready.
-    event: Option<OwnedFd>,
+    event: Option<EventFd>,
 }
 
 impl Waiting {
@@ -77,18 +80,16 @@ impl Waiting {
     }
 
     /// A file that becomes readable whenever a handle becomes ready.
-    pub(crate) fn event(&mut self) -> rustix::io::Result<BorrowedFd<'_>> {
+    pub(crate) fn event(&mut self) -> io::Result<&EventFd> {
         if self.event.is_none() {
-            self.event = Some(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+            self.event = Some(EventFd::new()?);
         }
-        let event = self.event.as_ref().ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(event.as_fd())
+        self.event.as_ref().ok_or(io::ErrorKind::OutOfMemory.into())
     }
 
     fn signal(&self) {
         if let Some(event) = &self.event {
-            // A full counter is readable as it is.
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            event.signal();
         }
     }
 
@@ -127,7 +128,7 @@ pub(crate) fn sleep(
     until: Option<Instant>,
     real: Option<Instant>,
 ) {
-    let sleeper = SLEEPER.take().unwrap_or_default();
+    let sleeper = SLEEPER.with(Cell::take).unwrap_or_default();
     sleeper.woken.store(false, Ordering::Relaxed);
     shard.waiting.enter(on, until, &sleeper);
     while !sleeper.woken.load(Ordering::Relaxed) {
@@ -142,5 +143,5 @@ pub(crate) fn sleep(
         }
     }
     shard.waiting.leave(on, &sleeper);
-    SLEEPER.set(Some(sleeper));
+    SLEEPER.with(|slot| slot.set(Some(sleeper)));
 }

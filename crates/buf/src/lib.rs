@@ -13,6 +13,7 @@ mod chain;
 mod loan;
 mod pool;
 mod slice;
+mod sync;
 
 pub use chain::Chain;
 pub use loan::Loan;

@@ -1,12 +1,10 @@
 //! A pool of blocks by size class, last in first out, with a bound on what it keeps.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use spin::Mutex;
-
 use crate::slice::{Block, Room};
+use crate::sync::{Arc, Mutex};
 
 /// Block capacities in bytes. 64 KiB holds the largest classic super-segment; 256 KiB is for
 /// device reads and BIG TCP.

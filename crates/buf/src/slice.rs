@@ -1,7 +1,6 @@
 //! A block of memory, the one writer that fills it, and the many readers of its parts.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::fmt;
 use core::ops::{Deref, Range};
 
@@ -9,6 +8,7 @@ use bytes::Bytes;
 
 use crate::Loan;
 use crate::pool::Shelf;
+use crate::sync::Arc;
 
 /// Where a block's bytes live.
 enum Store {

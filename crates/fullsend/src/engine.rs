@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use fullsend_device::{Device, Outbox, Tapped};
@@ -22,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::{Clock, wall_clock_ns};
 use crate::control::Control;
+pub(crate) use crate::kick::Kick;
 
 /// Super-segments asked from the host at once.
 const TX_BATCH: usize = 8;
@@ -31,52 +32,6 @@ const TX_BATCH: usize = 8;
 const TX_BUDGET: usize = 256;
 /// Frames taken from the device under one hold of the lock.
 pub(crate) const RX_BATCH: usize = 64;
-
-/// Wakes a driver, once however often it is asked before it runs.
-#[derive(Default)]
-pub(crate) struct Kick {
-    /// From the kick until the driver begins its turn.
-    scheduled: AtomicBool,
-    /// The link said that the driver has work, while its neighbour held a lock.
-    noted: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Kick {
-    pub(crate) fn kick(&self) {
-        if !self.scheduled.swap(true, Ordering::AcqRel)
-            && let Some(waker) = &*self.waker.lock()
-        {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Remembers a kick for whoever holds the neighbour's lock, to give after letting go.
-    pub(crate) fn note(&self) {
-        self.noted.store(true, Ordering::Release);
-    }
-
-    #[inline]
-    fn has_note(&self) -> bool {
-        self.noted.load(Ordering::Acquire)
-    }
-
-    fn take_note(&self) -> bool {
-        self.has_note() && self.noted.swap(false, Ordering::AcqRel)
-    }
-
-    /// The driver begins its turn: what is kicked from here on needs another one.
-    pub(crate) fn begin_turn(&self, waker: &Waker) {
-        let mut slot = self.waker.lock();
-        if !slot.as_ref().is_some_and(|w| w.will_wake(waker)) {
-            *slot = Some(waker.clone());
-        }
-        drop(slot);
-        // Work is queued under a lock before the kick and looked for under that lock after this:
-        // a kick that still finds `scheduled` set has its work seen by this turn.
-        self.scheduled.swap(false, Ordering::AcqRel);
-    }
-}
 
 /// What one hold of the lock leaves to do after it.
 #[derive(Clone, Copy, Default)]

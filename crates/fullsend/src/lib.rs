@@ -32,7 +32,9 @@ mod driver;
 mod engine;
 mod error;
 mod fine_timer;
+mod kick;
 mod stack;
+mod sync;
 mod tcp;
 mod udp;
 

@@ -1,0 +1,165 @@
+//! What must hold in every interleaving; `tests/loom.rs` runs each.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use fullsend_posix::{Handle, Posix};
+use fullsend_stack::{Host, HostConfig};
+use fullsend_tcp::Sysctl;
+use fullsend_units::Seed;
+use loom::thread;
+
+use crate::Pool;
+use crate::async_kick::Kick as AsyncKick;
+use crate::kick::Kick;
+use crate::shard::Shard;
+use crate::sync::{Arc, Mutex};
+use crate::wait;
+
+/// Two holders drop a block at once while a third thread takes memory: the thread that fills
+/// memory is alone with it, and no block is kept twice.
+pub fn a_block_comes_home_once() {
+    let pool = Pool::new(1 << 20);
+    let mut room = pool.room(512);
+    room.extend(b"shared");
+    let slice = room.freeze();
+    let other = slice.clone();
+    let reader = thread::spawn(move || {
+        assert_eq!(&*other, b"shared");
+        drop(other);
+    });
+    let writer = thread::spawn({
+        let pool = pool.clone();
+        move || {
+            let mut room = pool.room(512);
+            // Empty if anything else refers to the block.
+            assert_eq!(room.spare_mut().len(), 512);
+            room.extend(b"writer");
+            assert_eq!(&*room.freeze(), b"writer");
+        }
+    });
+    drop(slice);
+    reader.join().unwrap();
+    writer.join().unwrap();
+    let before = pool.stats().kept_bytes;
+    assert!(before <= 2 * 512, "{before}");
+    let (mut first, mut second) = (pool.room(512), pool.room(512));
+    assert_eq!(pool.stats().kept_bytes, 0);
+    assert_eq!(first.spare_mut().len(), 512);
+    assert_eq!(second.spare_mut().len(), 512);
+}
+
+/// The pool goes while a block is on its way home: loom finds what is not freed.
+pub fn a_pool_may_go_before_its_memory() {
+    let pool = Pool::new(1 << 20);
+    let slice = pool.room(512).freeze();
+    let holder = thread::spawn(move || drop(slice));
+    drop(pool);
+    holder.join().unwrap();
+}
+
+/// Two callers queue work under the lock and kick; the driver's task ends only when it has seen
+/// both. A lost wake-up is a deadlock, which loom reports.
+pub fn the_driver_s_task_sees_queued_work() {
+    let kick = Arc::new(AsyncKick::default());
+    let work = Arc::new(Mutex::new(0));
+    let callers: Vec<_> = (0..2)
+        .map(|_| {
+            let (kick, work) = (kick.clone(), work.clone());
+            thread::spawn(move || {
+                *work.lock() += 1;
+                kick.kick();
+            })
+        })
+        .collect();
+    loom::future::block_on(poll_fn(|cx| {
+        kick.begin_turn(cx.waker());
+        let seen = *work.lock();
+        if seen == 2 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }));
+    for caller in callers {
+        caller.join().unwrap();
+    }
+}
+
+/// The driver's thread polls its eventfd after each batch, and sees all that was queued.
+pub fn the_driver_s_thread_sees_queued_work() {
+    let kick = Arc::new(Kick::new().unwrap());
+    let work = Arc::new(Mutex::new(0));
+    let callers: Vec<_> = (0..2)
+        .map(|_| {
+            let (kick, work) = (kick.clone(), work.clone());
+            thread::spawn(move || {
+                *work.lock() += 1;
+                kick.kick();
+            })
+        })
+        .collect();
+    loop {
+        kick.clear();
+        if *work.lock() == 2 {
+            break;
+        }
+        kick.file().wait();
+    }
+    for caller in callers {
+        caller.join().unwrap();
+    }
+}
+
+fn handle() -> Handle {
+    let config = HostConfig {
+        seed: Seed([1; 4]),
+        sysctl: Sysctl::default(),
+        pool_bytes: 0,
+    };
+    let mut posix = Posix::new(Host::new(config));
+    posix.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap()
+}
+
+/// A thread sleeps for a socket that another makes ready: before, while or after it goes to sleep.
+/// It sleeps twice, so that what it sleeps on is used again.
+pub fn a_sleeper_wakes() {
+    let handle = handle();
+    let shard = Arc::new(Mutex::new(Shard::default()));
+    for _ in 0..2 {
+        let other = thread::spawn({
+            let shard = shard.clone();
+            move || shard.lock().make_ready(handle)
+        });
+        let mut held = shard.lock();
+        while !held.ready {
+            wait::sleep(&mut held, &[handle], None, None);
+        }
+        held.ready = false;
+        assert!(!held.waiting.has_sleepers());
+        drop(held);
+        other.join().unwrap();
+    }
+}
+
+/// Two threads sleep for one socket: both wake.
+pub fn all_sleepers_wake() {
+    let handle = handle();
+    let shard = Arc::new(Mutex::new(Shard::default()));
+    let sleepers: Vec<_> = (0..2)
+        .map(|_| {
+            let shard = shard.clone();
+            thread::spawn(move || {
+                let mut held = shard.lock();
+                while !held.ready {
+                    wait::sleep(&mut held, &[handle], None, None);
+                }
+            })
+        })
+        .collect();
+    shard.lock().make_ready(handle);
+    for sleeper in sleepers {
+        sleeper.join().unwrap();
+    }
+    assert!(!shard.lock().waiting.has_sleepers());
+}

@@ -1,0 +1,18 @@
+//! What the sleepers' lock guards, of which they see themselves only.
+
+use crate::wait::Waiting;
+
+/// A shard whose calls wait for one flag.
+#[derive(Default)]
+pub struct Shard {
+    pub(crate) waiting: Waiting,
+    pub ready: bool,
+}
+
+impl Shard {
+    /// Makes `handle` ready, and wakes those who wait for it.
+    pub fn make_ready(&mut self, handle: fullsend_posix::Handle) {
+        self.ready = true;
+        self.waiting.wake(&[handle]);
+    }
+}

@@ -1,0 +1,70 @@
+//! Loom's primitives with the interface of those that the files use: `parking_lot`'s and `spin`'s
+//! locks, which know no poison.
+
+use std::ops::{Deref, DerefMut};
+
+pub use loom::sync::Arc;
+pub use loom::sync::atomic::{AtomicBool, Ordering};
+pub use loom::thread_local;
+
+/// A lock.
+#[derive(Debug)]
+pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(Some(self.0.lock().expect("a model's panic ends it")))
+    }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+    }
+}
+
+/// A hold of a lock; `None` only while a [`Condvar`] waits.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("the lock is held")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("the lock is held")
+    }
+}
+
+/// A condition variable.
+#[derive(Debug, Default)]
+pub struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        if let Some(held) = guard.0.take() {
+            guard.0 = self.0.wait(held).ok();
+        }
+    }
+
+    /// No time passes in a model.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _span: std::time::Duration) {
+        self.wait(guard);
+    }
+}
