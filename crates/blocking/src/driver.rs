@@ -60,7 +60,7 @@ fn drive(shared: &Shared, device: &OwnedFd) -> io::Result<()> {
 /// that stops a retransmission timer may be waiting in the device.
 fn turn(shared: &Shared) -> io::Result<Next> {
     if let Some(kick) = &shared.kick {
-        kick.clear();
+        kick.begin_batch();
     }
     let (mut shard, now) = shared.lock();
     if shard.dead.is_some() {
@@ -110,7 +110,13 @@ fn sleep(
         PollFd::new(kick.file(), PollFlags::IN),
     ];
     match poll(&mut files, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(_) => {
+            if !files[1].revents().is_empty() {
+                kick.take_signal();
+            }
+            Ok(())
+        }
+        Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

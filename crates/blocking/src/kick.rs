@@ -31,9 +31,17 @@ impl Kick {
     }
 
     /// The driver begins a batch: work that is queued from here on needs another kick.
-    pub(crate) fn clear(&self) {
-        if self.kicked.swap(false, Ordering::AcqRel) {
-            self.file.drain();
-        }
+    ///
+    /// It does not touch the file. A kick that comes between the two would lose its signal and still
+    /// be marked, so that no later one would wake the driver; or leave its signal unmarked, so that
+    /// the file would stay readable and the driver spin.
+    pub(crate) fn begin_batch(&self) {
+        // Reads what kicks wrote: a kick that still finds the mark has its work seen by this batch.
+        self.kicked.swap(false, Ordering::AcqRel);
+    }
+
+    /// The file is readable: takes the signal. A batch must follow.
+    pub(crate) fn take_signal(&self) {
+        self.file.drain();
     }
 }
