@@ -311,8 +311,8 @@ pub(crate) const KNOWN: &[Known] = &[
         continues: false,
         matches: |events, d| {
             let old = |i: &Inject| {
-                i.len > 0 && d.before.1.acked == Some(i.end())
-                    || i.len > 0 && d.before.1.acked == Some(i.seq.wrapping_add(i.len))
+                let ends = [i.end(), i.seq.wrapping_add(i.len)];
+                i.len > 0 && ends.into_iter().any(|end| d.before.1.acked == Some(end))
             };
             let only_listens = |states: &[(usize, u8)]| {
                 states
@@ -370,7 +370,8 @@ pub(crate) const KNOWN: &[Known] = &[
         matches: |events, d| {
             let data = |segments: &[LiveSegment]| -> Vec<_> {
                 let data = segments.iter().filter(|segment| carries_data(segment));
-                data.map(|segment| (segment.seq, segment.data.len())).collect()
+                data.map(|segment| (segment.seq, segment.data.len()))
+                    .collect()
             };
             let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
             let few = kernel.len().abs_diff(ours.len()) <= 3;
