@@ -117,14 +117,18 @@ pub fn the_driver_s_thread_sees_queued_work() {
     }
 }
 
+/// A socket of a host. It is made on a thread of its own: loom's have small stacks.
 fn handle() -> Handle {
-    let config = HostConfig {
-        seed: Seed([1; 4]),
-        sysctl: Sysctl::default(),
-        pool_bytes: 0,
+    let make = || {
+        let config = HostConfig {
+            seed: Seed([1; 4]),
+            sysctl: Sysctl::default(),
+            pool_bytes: 0,
+        };
+        let mut posix = Posix::new(Host::new(config));
+        posix.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap()
     };
-    let mut posix = Posix::new(Host::new(config));
-    posix.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap()
+    std::thread::spawn(make).join().unwrap()
 }
 
 /// A thread sleeps for a socket that another makes ready: before, while or after it goes to sleep.
