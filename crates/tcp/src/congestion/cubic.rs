@@ -21,9 +21,9 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 #[derive(Clone, Debug)]
 pub struct Cubic {
     epoch: Epoch,
-    /// `epoch` as the last reduction began, for an undo (RFC 9438 4.9); in a box, as most
-    /// connections never lose anything.
-    prior: Option<Box<Epoch>>,
+    /// `epoch` and `cwnd_prior` as the last reduction began, for an undo (RFC 9438 4.9); in a box,
+    /// as most connections never lose anything.
+    prior: Option<Box<(Epoch, u32)>>,
     /// When the last ACK came that told of a time in which the window was the limit.
     last_ack: Instant,
     /// Part of a segment by which the window has grown already.
@@ -160,7 +160,8 @@ impl CongestionControl for Cubic {
     }
 
     fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, _: Instant) -> u32 {
-        **self.prior.get_or_insert_with(|| Box::new(Epoch::NONE)) = self.epoch;
+        let prior = self.prior.get_or_insert_with(|| Box::new((Epoch::NONE, 0)));
+        **prior = (self.epoch, self.cwnd_prior);
         self.fraction = 0.0;
         self.cwnd_prior = window.cwnd;
         let cwnd = f64::from(window.cwnd);
@@ -183,7 +184,8 @@ impl CongestionControl for Cubic {
     }
 
     fn undo(&mut self, window: &Cwnd) -> u32 {
-        self.epoch = self.prior.as_deref().copied().unwrap_or(Epoch::NONE);
+        let prior = self.prior.as_deref().copied();
+        (self.epoch, self.cwnd_prior) = prior.unwrap_or((Epoch::NONE, 0));
         window.cwnd.max(window.prior_cwnd)
     }
 }

@@ -166,12 +166,16 @@ fn an_unneeded_reduction_is_taken_back() {
     flow.loss(CongestionEvent::Loss);
     flow.rounds(30);
     let before = (flow.window, flow.cc.epoch);
+    let prior = flow.cc.cwnd_prior;
+    assert_ne!(prior, flow.window.cwnd);
     flow.loss(CongestionEvent::Loss);
     let cwnd = flow.cc.undo(&flow.window);
     flow.window.undo(cwnd);
     assert_eq!(flow.window.cwnd, before.0.cwnd);
     assert_eq!(flow.window.ssthresh, before.0.ssthresh);
     assert_eq!(flow.cc.epoch, before.1);
+    // RFC 9438 4.3: up to there it grows more slowly than Reno.
+    assert_eq!(flow.cc.cwnd_prior, prior);
 }
 
 /// RFC 9438 5.8 and RFC 7661: idle and application-limited time leaves window and clock alone.
