@@ -156,6 +156,32 @@ fn with_cubic_neither_starves() {
     assert!(bbr + cubic > 0.9);
 }
 
+/// A queue of a fifth of what the path holds, and flows of eight to fifty segments: BBR takes loss
+/// for congestion soon enough that CUBIC lives beside it.
+#[test]
+fn a_shallow_buffer_is_shared_with_cubic() {
+    for (netem, back, bytes) in [
+        ("delay 20ms rate 100mbit limit 70", "delay 20ms", WAN_BYTES),
+        ("delay 20ms rate 30mbit limit 20", "delay 20ms", 3_750_000.0),
+        ("delay 10ms rate 10mbit limit 6", "delay 10ms", 1_250_000.0),
+        ("delay 10ms rate 10mbit limit 10", "delay 10ms", 1_250_000.0),
+    ] {
+        let mut shares = [0.0; 2];
+        for seed in 1..=3 {
+            let mut lab = Lab::new(seed, Path { netem, back });
+            let (mut bbr, mut cubic) = (lab.flow("bbr"), lab.flow("cubic"));
+            lab.run_for(&mut [&mut bbr, &mut cubic], secs(30));
+            for (share, flow) in shares.iter_mut().zip([&bbr, &cubic]) {
+                *share += flow.received() as f64 / 90.0 / bytes;
+            }
+        }
+        let [bbr, cubic] = shares;
+        println!("{netem}: bbr {bbr:.3}, cubic {cubic:.3} of the link");
+        assert!(bbr > 0.15 && cubic > 0.15, "{netem}: {bbr} {cubic}");
+        assert!(bbr + cubic > 0.85, "{netem}: {bbr} {cubic}");
+    }
+}
+
 /// 2 Mbit/s of application on 100 Mbit/s of path: the estimate is not above the path, nor does
 /// the application's rate become it.
 #[test]

@@ -29,6 +29,8 @@ use startup::FullPipe;
 const INFINITE: u32 = u32::MAX;
 /// `BBR.LossThresh`: more loss than this in one round trip is too much.
 const LOSS_THRESH: f64 = 0.02;
+/// So much is too much whatever chance explains.
+const MOST_LOSS: f64 = 0.05;
 /// `BBR.Beta`: the most that one round trip's loss takes off.
 const BETA: f64 = 0.7;
 /// `BBR.MinPipeCwnd`: with fewer segments delayed ACKs stop the flow.

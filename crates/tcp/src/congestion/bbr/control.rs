@@ -7,7 +7,7 @@ use crate::congestion::{Cwnd, INITIAL_WINDOW_SEGS};
 use crate::send::HEADERS_BYTES;
 
 /// `BBR.PacingMarginPercent`: a little slower than the path, so that queues go.
-const PACING_MARGIN: f64 = 0.99;
+pub(super) const PACING_MARGIN: f64 = 0.99;
 /// Below this rate (1.2 Mbit/s) units are single segments.
 const SLOW_BYTES: u64 = 150_000;
 /// `UpdateOffloadBudget`: units on their way through sender, segmentation and receiver.

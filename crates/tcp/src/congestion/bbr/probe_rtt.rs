@@ -20,6 +20,8 @@ pub(super) struct MinRtt {
     long_at: Instant,
     short: Nanos,
     short_at: Instant,
+    /// The sample before; zero at first.
+    last: Nanos,
     /// Nothing lower came for so long that it is time to look.
     expired: bool,
 }
@@ -31,6 +33,7 @@ impl MinRtt {
             long_at: Instant::ZERO,
             short: Nanos::MAX,
             short_at: Instant::ZERO,
+            last: Nanos::ZERO,
             expired: false,
         }
     }
@@ -39,9 +42,21 @@ impl MinRtt {
         (self.long != Nanos::MAX).then_some(self.long)
     }
 
+    /// One packet that jumps the way, with nothing before it that it overtakes, is not the path: of a
+    /// round trip much shorter than the least known there must be two in a row.
+    fn believed(&mut self, rtt: Nanos) -> Nanos {
+        let last = core::mem::replace(&mut self.last, rtt);
+        if rtt < self.short / 4 * 3 {
+            rtt.max(last)
+        } else {
+            rtt
+        }
+    }
+
     fn update(&mut self, now: Instant, rtt: Option<Nanos>) {
         let known = self.short != Nanos::MAX;
         self.expired = known && now.since(self.short_at) > PROBE_RTT_INTERVAL;
+        let rtt = rtt.map(|rtt| self.believed(rtt));
         if let Some(rtt) = rtt
             && (rtt < self.short || self.expired)
         {
@@ -151,6 +166,8 @@ mod tests {
         min.update(at(10_101), Some(ms(70)));
         assert_eq!(min.get(), Some(ms(55)), "the best of the last five seconds");
         min.update(at(10_102), Some(ms(30)));
-        assert_eq!(min.get(), Some(ms(30)), "what is lower counts at once");
+        assert_eq!(min.get(), Some(ms(55)), "one may have jumped the way");
+        min.update(at(10_103), Some(ms(31)));
+        assert_eq!(min.get(), Some(ms(31)), "two are the path's");
     }
 }
