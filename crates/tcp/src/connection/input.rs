@@ -11,6 +11,10 @@ use crate::{Cx, SegmentIn, TcpError};
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
 const TS_RECENT_VALID_S: u32 = 24 * 24 * 3600;
 
+/// A timestamp may be so much older than the last: as on Linux, as data that left just before a
+/// retransmission may arrive just after it.
+const PAWS_WINDOW_TICKS: i32 = 1;
+
 /// What a peer may send again lies this near at least, whatever our window.
 const LEAST_NEAR: u32 = 65_536;
 
@@ -83,7 +87,7 @@ impl Connection {
         if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
             return self.is_control_acceptable(cx, segment);
         }
-        if self.is_stale(cx.now, repr) {
+        if self.is_stale(cx.now, repr) && !self.is_overtaken_ack(segment) {
             self.on_stale(cx, segment);
             return false;
         }
@@ -219,8 +223,23 @@ impl Connection {
         if !self.agreed.timestamps || !self.ts.has_recent {
             return false;
         }
-        let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < 0;
+        let older = (ts.val.wrapping_sub(self.ts.recent) as i32) < -PAWS_WINDOW_TICKS;
         older && seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
+    }
+
+    /// A duplicate ACK that was overtaken on its way: it opens no window and moves nothing, but its
+    /// SACK blocks may be news. As on Linux it is accepted if it is not older than 1.2 RTO.
+    #[cold]
+    fn is_overtaken_ack(&self, segment: &SegmentIn) -> bool {
+        let repr = &segment.repr;
+        let Some(ts) = repr.options.timestamps else {
+            return false;
+        };
+        let age_ms = self.ts.recent.wrapping_sub(ts.val);
+        segment_len(segment) == 0
+            && repr.seq == self.rcv.queue.rcv_nxt()
+            && self.is_known_ack(repr)
+            && u64::from(age_ms) <= self.rtt.base_rto().nanos().as_millis() * 6 / 5
     }
 
     /// It carries a later timestamp than those before.
