@@ -57,11 +57,14 @@ impl RttEstimator {
         }
     }
 
-    /// A round trip took `rtt` (never from a retransmitted segment: Karn). Ends any backoff.
+    /// Takes in a round trip (never of a retransmitted segment: Karn), and ends any backoff. That of
+    /// a segment that `overtook` others is none that the least counts.
     #[inline]
-    pub(crate) fn on_sample(&mut self, now: Instant, rtt: Nanos) {
+    pub(crate) fn on_sample(&mut self, now: Instant, rtt: Nanos, overtook: bool) {
         self.backoff = 0;
-        self.min_rtt.update(now, rtt);
+        if !overtook || !self.sampled {
+            self.min_rtt.update(now, rtt);
+        }
         if !self.sampled {
             // RFC 6298 (2.2).
             self.sampled = true;
@@ -268,10 +271,10 @@ mod tests {
     #[test]
     fn follows_the_formulas() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
-        rtt.on_sample(at(0), ms(400));
+        rtt.on_sample(at(0), ms(400), false);
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(400)), ms(200)));
         assert_eq!(rtt.rto().nanos(), ms(1200));
-        rtt.on_sample(at(1), ms(480));
+        rtt.on_sample(at(1), ms(480), false);
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(410)), ms(170)));
         assert_eq!(rtt.rto().nanos(), ms(410 + 680));
     }
@@ -279,20 +282,20 @@ mod tests {
     #[test]
     fn a_steady_path_keeps_the_minimum_above_its_round_trip() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
-        (0..100).for_each(|i| rtt.on_sample(at(i), ms(190)));
+        (0..100).for_each(|i| rtt.on_sample(at(i), ms(190), false));
         assert_eq!(rtt.rto().nanos(), ms(390));
     }
 
     #[test]
     fn backoff_doubles_up_to_the_bound_and_ends_with_a_sample() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
-        rtt.on_sample(at(0), ms(100));
+        rtt.on_sample(at(0), ms(100), false);
         let first = rtt.rto().nanos();
         rtt.back_off();
         assert_eq!(rtt.rto().nanos(), first * 2);
         (0..255).for_each(|_| rtt.back_off());
         assert_eq!((rtt.rto(), rtt.backoff()), (Rto(rtt.rto_max()), 255));
-        rtt.on_sample(at(1), ms(100));
+        rtt.on_sample(at(1), ms(100), false);
         assert_eq!((rtt.rto().nanos(), rtt.backoff()), (first, 0));
     }
 
@@ -300,26 +303,38 @@ mod tests {
     fn round_trips_of_no_time_are_round_trips() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
         for i in 0..100 {
-            rtt.on_sample(at(i), Nanos::from_nanos(i % 3));
+            rtt.on_sample(at(i), Nanos::from_nanos(i % 3), false);
         }
         assert_eq!(rtt.min_rtt(), Some(Nanos::ZERO));
         assert!(rtt.rto().nanos() < Rto::MIN + Nanos::from_micros(1));
-        rtt.on_sample(at(200), Nanos::MAX);
+        rtt.on_sample(at(200), Nanos::MAX, false);
         assert_eq!(rtt.rto().nanos(), rtt.rto_max());
     }
 
     #[test]
     fn the_least_of_five_minutes_is_kept_and_then_forgotten() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
-        rtt.on_sample(at(0), ms(10));
+        rtt.on_sample(at(0), ms(10), false);
         for s in 1..299 {
-            rtt.on_sample(at(s * 1000), ms(50 + s % 7));
+            rtt.on_sample(at(s * 1000), ms(50 + s % 7), false);
             assert_eq!(rtt.min_rtt(), Some(ms(10)));
         }
         for s in 299..700 {
-            rtt.on_sample(at(s * 1000), ms(50 + s % 7));
+            rtt.on_sample(at(s * 1000), ms(50 + s % 7), false);
         }
         assert_eq!(rtt.min_rtt(), Some(ms(50)));
+    }
+
+    /// A packet that jumped the way does not say what the path takes.
+    #[test]
+    fn what_overtook_others_does_not_lower_the_least() {
+        let mut rtt = RttEstimator::new(200_000, 120_000);
+        rtt.on_sample(at(0), ms(80), true);
+        assert_eq!(rtt.min_rtt(), Some(ms(80)), "the first is all there is");
+        rtt.on_sample(at(1), ms(40), true);
+        assert_eq!((rtt.min_rtt(), rtt.srtt()), (Some(ms(80)), Some(ms(75))));
+        rtt.on_sample(at(2), ms(40), false);
+        assert_eq!(rtt.min_rtt(), Some(ms(40)));
     }
 
     /// Between the true minimum of the window and that of its last quarter.
@@ -330,7 +345,7 @@ mod tests {
         let mut seen = alloc::vec::Vec::new();
         for s in 0..3000u64 {
             let sample = ms(20 + rng.below(100) + if s > 1500 { 200 } else { 0 });
-            rtt.on_sample(at(s * 1000), sample);
+            rtt.on_sample(at(s * 1000), sample, false);
             seen.push(sample);
             let last = |n: usize| seen.iter().rev().take(n).min().copied();
             let min = rtt.min_rtt();

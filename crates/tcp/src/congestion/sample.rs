@@ -34,7 +34,8 @@ pub struct RateSample {
     pub newly_delivered_segs: u32,
     /// Segments in flight after this ACK.
     pub in_flight_segs: u32,
-    /// Round trip of the newest segment that this ACK delivered, if unambiguous.
+    /// Round trip of the newest segment that this ACK delivered, if unambiguous and if it overtook
+    /// none.
     pub rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,

@@ -144,11 +144,11 @@ impl Connection {
         let prior = self.timers.progress_at;
         let outcome = self.advance_una(cx, repr);
         let rtt = match outcome.rtt {
-            None => self.echoed_rtt(cx, repr, true),
+            None => self.echoed_rtt(cx, repr, outcome.first_sent),
             known => known,
         };
         if let Some(rtt) = rtt {
-            self.take_rtt(cx, rtt);
+            self.take_rtt(cx, rtt, false);
         } else if self.agreed.timestamps {
             self.rtt.reset_backoff();
         }
@@ -200,11 +200,12 @@ impl Connection {
             SackOutcome::default()
         };
         // What drew a DSACK was outside of the window, so that its timestamp is not what is echoed.
-        let fresh = advanced && sack.dsack.is_none() && !ambiguous;
-        let echoed = self.echoed_rtt(cx, repr, fresh);
+        let fresh = sack.dsack.is_none() && !ambiguous;
+        let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| fresh));
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
         if let Some(rtt) = rtt {
-            self.take_rtt(cx, rtt);
+            let clear = outcome.rtt.is_some() || (sack.rtt.is_some() && !sack.overtook);
+            self.take_rtt(cx, rtt, !clear);
         } else if advanced && self.agreed.timestamps && !ambiguous {
             // Text gets through, though this does not tell how fast.
             self.rtt.reset_backoff();
@@ -225,7 +226,8 @@ impl Connection {
         self.stats.delivered = self.stats.delivered.wrapping_add(arrived);
         let delivered = outcome.delivered_segs + sack.delivered_segs;
         if self.snd.rtx.delivery().is_some() {
-            self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sack.rtt_newest));
+            let sacked = sack.rtt_newest.filter(|_| !sack.overtook);
+            self.take_rate_sample(cx, arrived, outcome.rtt_newest.or(sacked));
         } else if (advanced || self.sacks_are_progress(cx, &sack)) && self.recovery.may_grow() {
             let rtt = outcome.rtt_newest.or(rtt);
             self.grow_cwnd(cx, delivered, rtt, prior);
@@ -289,7 +291,10 @@ impl Connection {
     #[cold]
     fn look_for_copies(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
-        let age = echo.map(|ts| self.ts.since_echo(cx.now, ts.ecr));
+        let since = self.snd.rtx.head_first_sent_at();
+        let age = echo
+            .zip(since)
+            .and_then(|(ts, since)| self.ts.since_echo(cx.now, ts.ecr, since));
         let echoed = age.map(|age| cx.now - age.saturating_sub(TICK));
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         self.snd.rtx.sight(Sighting {
@@ -338,15 +343,24 @@ impl Connection {
     }
 
     /// RFC 7323 4.1: the echo tells the round trip even where a retransmission makes the
-    /// scoreboard's ambiguous.
-    pub(super) fn echoed_rtt(&self, cx: &Cx<'_>, repr: &TcpRepr, advanced: bool) -> Option<Nanos> {
+    /// scoreboard's ambiguous. `since`: when the oldest of what the ACK covers was first sent.
+    pub(super) fn echoed_rtt(
+        &self,
+        cx: &Cx<'_>,
+        repr: &TcpRepr,
+        since: Option<Instant>,
+    ) -> Option<Nanos> {
         let ts = repr.options.timestamps?;
-        let usable = advanced && self.agreed.timestamps && ts.ecr != 0;
-        usable.then(|| self.ts.since_echo(cx.now, ts.ecr))
+        let usable = self.agreed.timestamps && ts.ecr != 0;
+        let since = since.filter(|_| usable)?;
+        self.ts.since_echo(cx.now, ts.ecr, since)
     }
 
-    pub(crate) fn take_rtt(&mut self, cx: &Cx<'_>, rtt: Nanos) {
-        self.rtt.on_sample(cx.now, rtt);
+    /// Takes in the round trip of a segment. Of one that `overtook` others it says nothing of the
+    /// path's least: one packet that another way brought early would shrink RACK's window and BBR's
+    /// bandwidth-delay product for minutes.
+    pub(crate) fn take_rtt(&mut self, cx: &Cx<'_>, rtt: Nanos, overtook: bool) {
+        self.rtt.on_sample(cx.now, rtt, overtook);
         self.rcv.window.on_rtt(rtt);
     }
 }

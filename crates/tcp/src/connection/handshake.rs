@@ -312,9 +312,11 @@ impl Connection {
         self.snd.wl1 = repr.seq;
         self.rtt.reset_backoff();
         self.timers.retransmits = 0;
-        let rtt = outcome.rtt.or_else(|| self.echoed_rtt(cx, repr, true));
+        // A connection made from a cookie does not know when its SYN-ACK left.
+        let echoed = || self.echoed_rtt(cx, repr, Some(Instant::ZERO));
+        let rtt = outcome.rtt.or_else(echoed);
         if let Some(rtt) = rtt {
-            self.take_rtt(cx, rtt);
+            self.take_rtt(cx, rtt, false);
         }
         self.begin_transfer(cx, lost_syn);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);

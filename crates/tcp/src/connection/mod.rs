@@ -266,11 +266,13 @@ impl TsState {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
 
-    /// Time since we sent the segment that `ecr` echoes.
-    pub(crate) fn since_echo(&self, now: Instant, ecr: u32) -> Nanos {
+    /// Returns the time since the segment was sent that `ecr` echoes; `None` for a value from the
+    /// future or from before `since`, which no segment had that the peer may acknowledge now.
+    pub(crate) fn since_echo(&self, now: Instant, ecr: u32, since: Instant) -> Option<Nanos> {
         let ms = self.value(now).wrapping_sub(ecr);
+        let most = now.since(since).as_millis() + 1;
         // The clock ticks in milliseconds: less than one is not nothing.
-        Nanos::from_millis(ms.max(1).into())
+        (u64::from(ms) <= most).then(|| Nanos::from_millis(ms.max(1).into()))
     }
 }
 

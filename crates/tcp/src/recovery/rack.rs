@@ -91,7 +91,7 @@ impl Connection {
             past.adaptation.end_round(self.snd.una);
         }
         let reo_wnd = self.reo_wnd(cx);
-        let found = self.snd.rtx.mark_overdue(cx.now, reo_wnd);
+        let found = self.snd.rtx.mark_overdue(cx.now, reo_wnd, self.least_rtt());
         cx.mib.lost_retransmit += u64::from(found.resent_segs);
         verdict.lost_segs += found.lost_segs;
         verdict.resent_segs += found.resent_segs;
@@ -120,6 +120,15 @@ impl Connection {
         };
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         (min_rtt / 4 * times).min(self.rtt.srtt().unwrap_or(Nanos::ZERO))
+    }
+
+    /// The least that RACK takes a round trip for. RFC 8985 6.2 takes the latest one, and of a path
+    /// that reorders that may be the one of a packet that overtook all others: what it overtook
+    /// would be lost though it is not late. RFC 9002 6.1.2 takes no less than the smoothed one.
+    fn least_rtt(&self) -> Nanos {
+        let (seen, _) = self.reordering_seen();
+        let srtt = self.rtt.srtt().filter(|_| seen > 0);
+        srtt.unwrap_or(Nanos::ZERO)
     }
 
     /// The reordering timer fired: what was overtaken has not arrived.

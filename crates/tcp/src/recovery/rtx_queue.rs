@@ -137,6 +137,11 @@ impl RtxQueue {
         Some(copy.map_or(head.sent_at, |copy| copy.sent_at))
     }
 
+    /// When the oldest segment was first sent.
+    pub(crate) fn head_first_sent_at(&self) -> Option<Instant> {
+        self.units.front().map(|head| head.sent_at)
+    }
+
     /// Bytes of memory that the first piece of the oldest unit pins.
     #[inline]
     pub(crate) fn head_pins(&self) -> usize {
@@ -195,10 +200,14 @@ impl RtxQueue {
             syn,
             fin,
             push,
-            sent_at,
+            mut sent_at,
             truesize,
             number,
         } = unit;
+        if let Some(board) = &self.board {
+            // Not before a copy that left ahead of it.
+            sent_at = sent_at.max(board.last_copy.0);
+        }
         debug_assert!(self.units.back().is_none_or(|u| u.end() == seq));
         let segs = self.segments(payload.len() as u32);
         let first_seg = if let Some(head) = self.units.front() {

@@ -20,6 +20,8 @@ pub(crate) struct AckOutcome {
     pub(crate) rtt: Option<Nanos>,
     /// Round trip of the newest one, free of the peer's ACK delay, for congestion control.
     pub(crate) rtt_newest: Option<Nanos>,
+    /// When the oldest unit had first been sent: no echo is older.
+    pub(crate) first_sent: Option<Instant>,
     /// Something that had been retransmitted was among it.
     pub(crate) retransmitted: bool,
     /// The lowest segment newly delivered that was sent but once.
@@ -51,6 +53,7 @@ impl RtxQueue {
         let Some(first_sent) = self.units.front().map(|head| head.sent_at) else {
             return out;
         };
+        out.first_sent = Some(first_sent);
         let known = if self.board.is_some() {
             Some(self.ack_board(snd_una, &mut out))
         } else {
@@ -156,11 +159,7 @@ impl RtxQueue {
             let i = self.index_after(board.seq(last));
             let sent_at = self.units[i].sent_at;
             span = Some((self.units[self.index_after(seq)].sent_at, sent_at));
-            board.rack.note_original(sent_at, last + 1);
-            let last_copy = board.copies.range(..to).next_back();
-            if last_copy.is_some_and(|(&start, _)| start < last) {
-                board.rack.note_acked_last(sent_at);
-            }
+            board.rack.note_arrival(sent_at, last + 1);
             if let Some(delivery) = &mut self.delivery {
                 delivery.on_arrived(i, sent_at, board.seq(last) + 1);
             }

@@ -78,6 +78,8 @@ pub(super) struct Board {
     pub(super) copies: BTreeMap<Pos, Copy>,
     /// Those of the copies that are under way, by time (RFC 8985 6.2: in order of sending).
     pub(super) under_way: BTreeSet<(Instant, Pos)>,
+    /// When the last copy left, and which: see [`RtxQueue::after_all_sent`].
+    pub(super) last_copy: (Instant, Pos),
     /// Segments SACKed.
     pub(super) sacked_out: u32,
     /// Segments that duplicate ACKs stand for, without SACK.
@@ -105,6 +107,7 @@ impl Board {
             lost: RangeSet::default(),
             copies: BTreeMap::new(),
             under_way: BTreeSet::new(),
+            last_copy: (Instant::ZERO, 0),
             sacked_out: 0,
             dupacks: 0,
             pending: 0,

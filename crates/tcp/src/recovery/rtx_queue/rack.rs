@@ -33,11 +33,9 @@ pub(crate) struct Overdue {
 #[derive(Debug)]
 pub(super) struct Rack {
     newest: Option<(Instant, Pos)>,
-    /// The newest one's time was not yet taken.
-    fresh: bool,
-    /// When the last segment in the stream was sent of what was just acknowledged, if that was in
-    /// its first flight.
-    acked_last: Option<Instant>,
+    /// The segment that sets `RACK.rtt`: the last one in the stream of those that the present ACK
+    /// delivered, its end and when it was sent.
+    latest: Option<(Pos, Instant)>,
     rtt: Nanos,
     sighting: Option<Sighting>,
     /// Nothing before it is still in its first flight.
@@ -48,26 +46,33 @@ impl Rack {
     pub(super) const fn new(edge: Pos) -> Self {
         Self {
             newest: None,
-            fresh: false,
-            acked_last: None,
+            latest: None,
             rtt: Nanos::ZERO,
             sighting: None,
             edge,
         }
     }
 
-    /// Something that was sent once has arrived, up to `end`.
-    pub(super) fn note_original(&mut self, sent_at: Instant, end: Pos) {
+    /// Records that a segment sent at `sent_at` has arrived, and ends at `end`. RFC 8985 6.2 step 2:
+    /// each one sets `RACK.rtt`, the late ones too.
+    pub(super) fn note_arrival(&mut self, sent_at: Instant, end: Pos) {
         if self.newest.is_none_or(|newest| newest < (sent_at, end)) {
             self.newest = Some((sent_at, end));
-            self.fresh = true;
+        }
+        if self.latest.is_none_or(|(last, _)| last < end) {
+            self.latest = Some((end, sent_at));
         }
     }
 
-    /// RFC 8985 6.2 step 2 goes through the segments in order, and each that arrived sets
-    /// `RACK.rtt`: an original behind a copy is what tells how long the path takes.
-    pub(super) fn note_acked_last(&mut self, sent_at: Instant) {
-        self.acked_last = Some(sent_at);
+    /// Returns what the cumulative part of the ACK delivered. To be given to
+    /// [`end_sack`](Self::end_sack) after its SACK blocks.
+    pub(super) fn begin_sack(&mut self) -> Option<(Pos, Instant)> {
+        self.latest.take()
+    }
+
+    /// What the ACK delivered cumulatively comes last, as on Linux: `RACK.rtt` is its own.
+    pub(super) fn end_sack(&mut self, acked: Option<(Pos, Instant)>) {
+        self.latest = acked.or(self.latest);
     }
 
     /// Segments begin elsewhere now: of the one that it ends within not all has arrived.
@@ -96,8 +101,18 @@ impl Rack {
             s.now.since(sent_at) < least
         });
         if !original {
-            self.note_original(sent_at, end);
+            self.note_arrival(sent_at, end);
         }
+    }
+}
+
+impl Board {
+    /// Where the first segment begins that is in its first flight and was not SACKed.
+    pub(super) fn first_in_flight(&mut self) -> Pos {
+        while let Some((_, end)) = self.mark_at(self.rack.edge) {
+            self.rack.edge = end;
+        }
+        self.rack.edge
     }
 }
 
@@ -129,24 +144,28 @@ impl RtxQueue {
     pub(crate) fn sight(&mut self, sighting: Sighting) {
         if let Some(board) = &mut self.board {
             board.rack.sighting = Some(sighting);
+            board.rack.latest = None;
         }
     }
 
     /// RFC 8985 6.2 step 5: marks as lost what was sent before the newest of what has arrived,
-    /// and `reo_wnd` ago beyond a round trip.
-    pub(crate) fn mark_overdue(&mut self, now: Instant, reo_wnd: Nanos) -> Overdue {
+    /// and `reo_wnd` ago beyond a round trip, which takes `least_rtt` or more.
+    pub(crate) fn mark_overdue(
+        &mut self,
+        now: Instant,
+        reo_wnd: Nanos,
+        least_rtt: Nanos,
+    ) -> Overdue {
         let mut out = Overdue::default();
         let Some(mut board) = self.board.take() else {
             return out;
         };
         let rack = &mut board.rack;
-        let newest = rack.newest.filter(|_| rack.fresh).map(|(at, _)| at);
-        rack.fresh = false;
-        if let Some(at) = rack.acked_last.take().or(newest) {
+        if let Some((_, at)) = rack.latest.take() {
             rack.rtt = now.since(at);
         }
         if let Some(newest) = rack.newest {
-            let span = rack.rtt + reo_wnd;
+            let span = rack.rtt.max(least_rtt) + reo_wnd;
             let due = |sent_at: Instant| now.since(sent_at) >= span;
             let lost_before = board.pending;
             self.mark_overdue_copies(&mut board, newest, due);

@@ -1,7 +1,7 @@
 //! Sending again: lost ranges as super-segments, the head, the tail as a probe.
 
 use fullsend_buf::Chain;
-use fullsend_units::{Instant, SeqNum};
+use fullsend_units::{Instant, Nanos, SeqNum};
 
 use super::RtxQueue;
 use super::board::{Board, Copy, Way};
@@ -110,6 +110,17 @@ impl RtxQueue {
         }
     }
 
+    /// The time of a copy that leaves `now`. RFC 8985 6.2 takes segments of equal time for sent in
+    /// the order of their sequence numbers. A clock that is read once for a batch of ACKs gives one
+    /// time to new data and to the retransmission behind it: a nanosecond keeps them apart.
+    fn after_all_sent(&self, board: &Board, now: Instant, start: Pos) -> Instant {
+        const NEXT: Nanos = Nanos::from_nanos(1);
+        let newest = self.units.back().map_or(Instant::ZERO, |u| u.sent_at);
+        let (last, pos) = board.last_copy;
+        let last = if pos < start { last } else { last + NEXT };
+        now.max(newest + NEXT).max(last)
+    }
+
     /// A copy of a range leaves, and what was known of the range is void.
     fn enter_copy(&mut self, now: Instant, range: (SeqNum, SeqNum), number: u16, way: Way) {
         let mut board = self.take_board();
@@ -120,6 +131,7 @@ impl RtxQueue {
             self.end_copy(&mut board, old);
             board.copies.remove(&old);
         }
+        let now = self.after_all_sent(&board, now, start);
         let (base, pending) = (board.base, &mut board.pending);
         let gone = |a, b| *pending -= self.segs(base, a, b);
         board.lost.remove(start, end, gone);
@@ -134,6 +146,7 @@ impl RtxQueue {
             way,
             stamp: self.delivery.as_ref().map(|d| d.stamp(in_flight)),
         };
+        board.last_copy = (now, start);
         board.under_way.insert((now, start));
         board.copies.insert(start, copy);
         self.board = Some(board);

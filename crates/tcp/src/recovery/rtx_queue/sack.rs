@@ -25,6 +25,8 @@ pub(crate) struct SackOutcome {
     pub(crate) rtt: Option<Nanos>,
     /// Round trip of the newest of these, for congestion control.
     pub(crate) rtt_newest: Option<Nanos>,
+    /// The newest one overtook a segment that may still arrive: its round trip is not the path's.
+    pub(crate) overtook: bool,
     /// The lowest segment newly known to have arrived that was sent but once.
     pub(crate) original: Option<SeqNum>,
     /// It lies below the highest SACKed one: the path reorders. How many segments late, 0 if not.
@@ -40,6 +42,8 @@ struct News {
     oldest: Option<Instant>,
     newest: Option<Instant>,
     original: Option<Pos>,
+    /// Where the highest ends that was sent once.
+    highest: Pos,
 }
 
 impl RtxQueue {
@@ -61,15 +65,18 @@ impl RtxQueue {
         }
         let mut board = self.take_board();
         let highest = board.sacked.end();
+        let acked = board.rack.begin_sack();
         let mut news = News::default();
         for block in &blocks[rest..] {
             if self.is_sensible(snd_una, *block) {
                 self.sack_block(&mut board, *block, &mut news);
             }
         }
+        board.rack.end_sack(acked);
         out.delivered_segs = news.segs;
         out.rtt = news.oldest.map(|sent_at| now.since(sent_at));
         out.rtt_newest = news.newest.map(|sent_at| now.since(sent_at));
+        out.overtook = news.highest > board.first_in_flight();
         out.original = news.original.map(|pos| board.seq(pos));
         if let (Some(original), Some(highest)) = (news.original, highest)
             && original < highest
@@ -153,9 +160,10 @@ impl RtxQueue {
         let last = self.index_after(board.seq(end) - 1);
         let (oldest, newest) = (self.units[first].sent_at, self.units[last].sent_at);
         news.original = Some(news.original.map_or(start, |n| n.min(start)));
+        news.highest = news.highest.max(end);
         news.oldest = Some(news.oldest.map_or(oldest, |n| n.min(oldest)));
         news.newest = Some(news.newest.map_or(newest, |n| n.max(newest)));
-        board.rack.note_original(newest, end);
+        board.rack.note_arrival(newest, end);
         if let Some(delivery) = &mut self.delivery {
             delivery.on_arrived(last, newest, board.seq(end));
         }

@@ -280,15 +280,18 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
     assert_eq!(counts(&q), (30, 8, 2, 2));
     // What arrived had been sent no later.
     q.sack(at(12), seq(0), &[block(1000, 1500)]);
-    assert_eq!(q.mark_overdue(at(12), Nanos::ZERO), Overdue::default());
+    assert_eq!(
+        q.mark_overdue(at(12), Nanos::ZERO, Nanos::ZERO),
+        Overdue::default()
+    );
     // Something later arrives, and then the reordering window is over.
     q.sack(at(13), seq(0), &[block(2000, 2500)]);
     let window = Nanos::from_millis(2);
-    let found = q.mark_overdue(at(13), window);
+    let found = q.mark_overdue(at(13), window, Nanos::ZERO);
     // Sent at 11, and back in 2 ms.
     assert_eq!((found.lost_segs, found.resent_segs), (5, 0));
     assert_eq!(found.at, Some(at(14)));
-    let found = q.mark_overdue(at(14), window);
+    let found = q.mark_overdue(at(14), window, Nanos::ZERO);
     assert_eq!((found.lost_segs, found.resent_segs, found.at), (2, 2, None));
     assert_eq!((counts(&q), q.has_lost()), ((30, 18, 7, 0), true));
     assert_eq!(q.take_lost().len(), 2);
@@ -296,7 +299,7 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
         .next_retransmit(at(15), 45, 0, |_| false)
         .expect("lost again");
     assert_eq!((again.seq, again.segs), (seq(0), 2));
-    assert_eq!(q.mark_overdue(at(15), window).lost_segs, 0);
+    assert_eq!(q.mark_overdue(at(15), window, Nanos::ZERO).lost_segs, 0);
 }
 
 #[test]
@@ -304,13 +307,68 @@ fn what_was_sent_before_what_arrived_is_lost_a_reordering_window_later() {
     let mut q = queue(&[1000, 1000, 1000]);
     // Sent at 0, 1 and 2; round trips of 10 ms.
     q.sack(at(11), seq(0), &[block(1500, 2000)]);
-    let found = q.mark_overdue(at(11), Nanos::from_millis(3));
+    let found = q.mark_overdue(at(11), Nanos::from_millis(3), Nanos::ZERO);
     assert_eq!((found.lost_segs, found.at), (0, Some(at(14))));
-    let found = q.mark_overdue(at(13), Nanos::from_millis(3));
+    let found = q.mark_overdue(at(13), Nanos::from_millis(3), Nanos::ZERO);
     assert_eq!((found.lost_segs, found.at), (10, Some(at(14))));
-    let found = q.mark_overdue(at(14), Nanos::from_millis(3));
+    let found = q.mark_overdue(at(14), Nanos::from_millis(3), Nanos::ZERO);
     assert_eq!((found.lost_segs, found.at), (5, None));
     assert_eq!(counts(&q), (30, 5, 15, 0));
+}
+
+/// RFC 8985 6.2 step 2: each segment that arrives sets `RACK.rtt`, and the last one counts: the
+/// short round trip of one that overtook the others does not stand.
+#[test]
+fn a_late_segment_tells_how_long_the_path_takes() {
+    let mut q = queue(&[1000, 1000, 1000]);
+    let window = Nanos::from_millis(2);
+    // The third, sent at 2, jumps the path, which takes 9 ms.
+    q.sack(at(4), seq(0), &[block(2000, 3000)]);
+    let path = Nanos::from_millis(9);
+    let found = q.mark_overdue(at(4), window, path);
+    assert_eq!((found.lost_segs, found.at), (0, Some(at(12))));
+    // The second does not, and what it overtook has as much time.
+    q.sack(at(10), seq(0), &[block(1500, 2000)]);
+    let found = q.mark_overdue(at(10), window, Nanos::ZERO);
+    assert_eq!((found.lost_segs, found.at), (0, Some(at(12))));
+    assert_eq!(q.mark_overdue(at(11), window, Nanos::ZERO).lost_segs, 10);
+}
+
+/// What was SACKed behind a hole overtook it, unless the hole is known to be lost.
+#[test]
+fn what_overtakes_is_told_from_what_follows_a_loss() {
+    let mut q = queue(&[1000, 1000, 1000]);
+    let overtook =
+        |q: &mut RtxQueue, ms, left, right| q.sack(at(ms), seq(0), &[block(left, right)]).overtook;
+    assert!(overtook(&mut q, 4, 2000, 2500));
+    assert!(overtook(&mut q, 11, 1000, 2500));
+    assert_eq!(q.mark_lost_by_sack(3), 10);
+    assert!(!overtook(&mut q, 12, 1000, 2600));
+    assert!(overtook(&mut q, 12, 2700, 2800));
+}
+
+/// One reading of the clock serves a batch of ACKs: what leaves behind new data is newer.
+#[test]
+fn a_retransmission_that_left_behind_new_data_is_not_overtaken_by_it() {
+    let mut q = queue(&[1000]);
+    q.sack(at(9), seq(0), &[block(500, 1000)]);
+    q.mark_lost_by_sack(3);
+    q.push(unit(1000, 500, 10));
+    q.next_retransmit(at(10), 5, 0, |_| false).expect("lost");
+    q.push(unit(1500, 500, 10));
+    q.sight(sighting(20));
+    q.sack(at(20), seq(0), &[block(500, 1500)]);
+    assert_eq!(
+        q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO).lost_segs,
+        0
+    );
+    // What left behind it is newer in turn.
+    q.sack(at(20), seq(0), &[block(500, 2000)]);
+    assert_eq!(
+        q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO).resent_segs,
+        5
+    );
+    q.check();
 }
 
 #[test]
@@ -326,7 +384,10 @@ fn too_quick_an_answer_is_for_the_original() {
         ..sighting(12)
     });
     q.sack(at(12), seq(0), &[block(200, 1000)]);
-    assert_eq!(q.mark_overdue(at(12), Nanos::ZERO).lost_segs, 0);
+    assert_eq!(
+        q.mark_overdue(at(12), Nanos::ZERO, Nanos::ZERO).lost_segs,
+        0
+    );
     let mut q = queue(&[1000]);
     q.sack(at(9), seq(0), &[block(500, 1000)]);
     q.mark_lost_by_sack(3);
@@ -334,7 +395,10 @@ fn too_quick_an_answer_is_for_the_original() {
     q.next_retransmit(at(11), 3, 0, |_| false);
     q.sight(sighting(21));
     q.sack(at(21), seq(0), &[block(200, 1000)]);
-    assert_eq!(q.mark_overdue(at(21), Nanos::ZERO).resent_segs, 2);
+    assert_eq!(
+        q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO).resent_segs,
+        2
+    );
 }
 
 #[test]
@@ -349,7 +413,10 @@ fn the_tail_is_probed_beside_its_original() {
     // It shows what was lost before it.
     q.sight(sighting(9));
     q.sack(at(9), seq(0), &[block(1400, 1450)]);
-    assert_eq!(q.mark_overdue(at(9), Nanos::ZERO).lost_segs, 14);
+    assert_eq!(
+        q.mark_overdue(at(9), Nanos::ZERO, Nanos::ZERO).lost_segs,
+        14
+    );
     assert_eq!(counts(&q), (15, 1, 14, 0));
     let out = q.ack(at(20), seq(1450));
     assert!(out.retransmitted && q.is_empty());
@@ -463,7 +530,7 @@ fn what_was_overtaken_ends_with_a_segment_of_the_new_size() {
     let mut q = queue(&[1000]);
     q.sack(at(9), seq(0), &[block(100, 500)]);
     q.set_mss(Mss::clamped(80));
-    let found = q.mark_overdue(at(12), Nanos::ZERO);
+    let found = q.mark_overdue(at(12), Nanos::ZERO, Nanos::ZERO);
     // The first two; of the one from 480 on a part has arrived, so nothing overtook it.
     assert_eq!((found.lost_segs, counts(&q)), (2, (13, 4, 2, 0)));
     let again = q.next_retransmit(at(12), 9, 0, |_| false).expect("lost");
@@ -516,7 +583,7 @@ fn the_work_of_an_ack_does_not_grow_with_the_window() {
         } else {
             q.sack(at(now), seq(50 * MSS), &[block(left, right)]);
         }
-        q.mark_overdue(at(now), Nanos::from_millis(1));
+        q.mark_overdue(at(now), Nanos::from_millis(1), Nanos::ZERO);
         q.next_retransmit(at(now), 1, 0, |_| false);
         most = most.max(visited(&q));
     }
@@ -540,7 +607,7 @@ fn a_hostile_peer_costs_no_more() {
             block((n ^ 512) * MSS, ((n ^ 512) + 1) * MSS),
         ];
         q.sack(at(1001), seq(0), &blocks);
-        q.mark_overdue(at(1001), Nanos::from_millis(500));
+        q.mark_overdue(at(1001), Nanos::from_millis(500), Nanos::ZERO);
         q.mark_lost_by_sack(300);
         most = most.max(visited(&q));
     }
@@ -552,7 +619,7 @@ fn a_hostile_peer_costs_no_more() {
     // The same again finds nothing, and costs nothing.
     for n in (1..90_000).step_by(1001) {
         q.sack(at(1002), seq(0), &[block(n * MSS, (n + 1) * MSS)]);
-        q.mark_overdue(at(1002), Nanos::from_millis(500));
+        q.mark_overdue(at(1002), Nanos::from_millis(500), Nanos::ZERO);
         let cost = visited(&q);
         assert!(cost < 200, "{cost}");
     }
@@ -656,7 +723,7 @@ proptest! {
                 Op::Lie(left, right) => { q.sack(at(now), seq(una), &[block(una + left, una + right)]); }
                 Op::Detect(dupthresh) => {
                     q.mark_lost_by_sack(dupthresh);
-                    q.mark_overdue(at(now), Nanos::from_millis(3));
+                    q.mark_overdue(at(now), Nanos::from_millis(3), Nanos::ZERO);
                 }
                 Op::HeadLost => { q.mark_head_lost(); }
                 Op::Drop(left, right) => { q.mark_dropped(seq(una + left), seq(una + right)); }
