@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Goodput over a lossy path, beside the kernel's: the same link, the same seeds.
+"""Goodput and retransmissions over lossy paths, beside the kernel's: the same link, the same seeds.
 
     bench/loss.py                      # everything; writes the table to bench/README.md
-    bench/loss.py -n 1 -t 5 --rates 100mbit --congestion cubic --no-write
+    bench/loss.py -n 1 -t 5 --path "delay 10ms 1ms loss 0.5% rate 500mbit" --congestion cubic --no-write
 
 `fullsend wan` emulates the path between two TUN devices, each in a network namespace of its own
 (this needs root; they are made and removed here). The kernel sends to the kernel, our stack to the
@@ -31,6 +31,14 @@ LEFT, RIGHT, CLIENT = "fsloss-l", "fsloss-r", "fsloss-c"
 NAMESPACES = (LEFT, RIGHT, CLIENT)
 ADDRESS = {LEFT: "10.92.1.1", RIGHT: "10.92.2.1"}
 OURS, GATEWAY = "10.92.3.2", "10.92.3.1"
+PATHS = (
+    "delay 25ms loss 1% rate 100mbit",
+    "delay 25ms loss 1% rate 1gbit",
+    "delay 3ms loss 0.8% reorder 5% rate 500mbit",
+    "delay 10ms 1ms loss 0.5% rate 500mbit",
+    "delay 3ms 1ms loss 0.3% rate 500mbit",
+)
+SEGMENT = 1448
 BUFFERS = {"tcp_wmem": "4096 16384 67108864", "tcp_rmem": "4096 131072 67108864"}
 
 
@@ -91,11 +99,18 @@ class Wan:
             subprocess.run(("ip", "netns", "delete", ns), capture_output=True)
 
 
-def one_run(program, who, rate, congestion, args, seed):
-    """Mbit/s of `who`: from the left to the right, or `kernel to us` the other way."""
+def back_of(path):
+    """The way back: the same delay and rate, without jitter, loss and reordering."""
+    words = path.split()
+    value = lambda name: words[words.index(name) + 1]
+    return f"delay {value('delay')} rate {value('rate')}"
+
+
+def one_run(program, who, path, congestion, args, seed):
+    """Mbit/s of `who`, and the percentage of segments sent again: from the left to the right, or
+    `kernel to us` the other way."""
     to_us = who == "kernel to us"
-    there = f"delay {args.delay} rate {rate} limit {args.limit} loss {args.loss}"
-    back = f"delay {args.delay} rate {rate} limit {args.limit}"
+    there, back = (f"{words} limit {args.limit}" for words in (path, back_of(path)))
     netem = (back, there) if to_us else (there, back)
     line = ["perf", "stream", "--json", "-t", str(args.time), "-K", congestion,
             "--connect", ADDRESS[RIGHT]]
@@ -121,7 +136,11 @@ def one_run(program, who, rate, congestion, args, seed):
             if "listening" not in server.stdout.readline():
                 raise RuntimeError("`perf serve` did not start")
             report = json.loads(sh(*enter(at), program, *line, timeout=args.time + 60))
-            return report["throughput_bps"] / 1e6
+            sender = report["counters"]["server" if to_us else "client"]
+            if args.verbose:
+                print(json.dumps(report), file=sys.stderr)
+            segments = report["bytes"] / SEGMENT
+            return report["throughput_bps"] / 1e6, 100 * sender["TcpRetransSegs"] / segments
         finally:
             server.send_signal(signal.SIGINT)
             server.communicate(timeout=30)
@@ -130,30 +149,37 @@ def one_run(program, who, rate, congestion, args, seed):
 WHO = ("kernel to kernel", "us to kernel", "kernel to us")
 
 
+def cells(args):
+    return [(path, congestion) for path in args.path or PATHS
+            for congestion in args.congestion.split(",")]
+
+
 def measure(program, args):
     """Every cell once, then every cell again: what disturbs the machine disturbs all alike."""
     samples = {}
-    for seed in range(1, args.repetitions + 1):
-        for rate in args.rates.split(","):
-            for congestion in args.congestion.split(","):
-                for who in WHO:
-                    got = one_run(program, who, rate, congestion, args, seed)
-                    samples.setdefault((rate, congestion, who), []).append(got)
-                    print(f"{seed}/{args.repetitions}  {rate} {congestion}, {who}: {got:.1f} Mbit/s",
-                          file=sys.stderr)
+    for seed in range(args.seed, args.seed + args.repetitions):
+        for path, congestion in cells(args):
+            for who in args.who.split(","):
+                got = one_run(program, who, path, congestion, args, seed)
+                samples.setdefault((path, congestion, who), []).append(got)
+                print(f"seed {seed}  {path} {congestion}, {who}: {got[0]:.1f} Mbit/s, "
+                      f"{got[1]:.2f} % sent again", file=sys.stderr)
     return samples
 
 
 def markdown(samples, args):
-    lines = ["| rate | congestion control | kernel to kernel | us to kernel | ours / kernel's "
-             "| kernel to us |", "|---|---|---|---|---|---|"]
-    for rate in args.rates.split(","):
-        for congestion in args.congestion.split(","):
-            runs = [samples[rate, congestion, who] for who in WHO]
-            shown = [f"{statistics.mean(r):.1f} ({min(r):.1f}-{max(r):.1f})" for r in runs]
-            ratio = statistics.mean(runs[1]) / statistics.mean(runs[0])
-            lines.append(f"| {rate} | {congestion} | {shown[0]} | {shown[1]} | {ratio:.2f} "
-                         f"| {shown[2]} |")
+    lines = ["| path | congestion control | kernel to kernel | us to kernel | ours / kernel's "
+             "| kernel to us | sent again, kernel to kernel | us to kernel | ours / kernel's |",
+             "|" + "---|" * 9]
+    mean = lambda runs, i: statistics.mean(run[i] for run in runs)
+    for path, congestion in cells(args):
+        runs = [samples.get((path, congestion, who), [(0, 0)]) for who in WHO]
+        shown = [f"{mean(r, 0):.1f} ({min(r)[0]:.1f}-{max(r)[0]:.1f})" for r in runs]
+        again = [mean(r, 1) for r in runs]
+        ratio = lambda ours, kernels: f"{ours / kernels:.2f}" if kernels else "-"
+        lines.append(f"| {path} | {congestion} | {shown[0]} | {shown[1]} "
+                     f"| {ratio(mean(runs[1], 0), mean(runs[0], 0))} | {shown[2]} "
+                     f"| {again[0]:.2f} % | {again[1]:.2f} % | {ratio(again[1], again[0])} |")
     return "\n".join(lines)
 
 
@@ -169,12 +195,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--repetitions", type=int, default=5)
     parser.add_argument("-t", "--time", type=float, default=10.0, help="seconds of each run")
-    parser.add_argument("--rates", default="100mbit,1gbit")
-    parser.add_argument("--congestion", default="cubic,reno,bbr")
-    parser.add_argument("--delay", default="25ms", help="each way")
-    parser.add_argument("--loss", default="1%", help="of the packets with data")
+    parser.add_argument("--path", action="append", help="in netem's words, of the packets with "
+                        "data; the way back has its delay and rate alone (default: five paths)")
+    parser.add_argument("--congestion", default="cubic,bbr")
+    parser.add_argument("--who", default=",".join(WHO), help="who sends to whom")
+    parser.add_argument("--seed", type=int, default=1, help="of the first repetition")
     parser.add_argument("--limit", default="1000", help="packets that wait for the bottleneck")
     parser.add_argument("--program", help="do not build, run this")
+    parser.add_argument("--verbose", action="store_true", help="show the whole report of each run")
     parser.add_argument("--no-write", action="store_true", help="leave bench/README.md alone")
     args = parser.parse_args()
     if os.geteuid() != 0:
@@ -182,9 +210,8 @@ def main():
     need("ip", "sysctl")
     began = time.monotonic()
     samples = measure(args.program or build(), args)
-    text = (f"{machine()}; delay {args.delay} each way, loss {args.loss} of the packets with data, "
-            f"{args.limit} packets of queue; mean (least-most) of {args.repetitions} runs of "
-            f"{args.time:g} s, Mbit/s.\n\n" + markdown(samples, args))
+    text = (f"{machine()}; {args.limit} packets of queue; mean (least-most) of "
+            f"{args.repetitions} runs of {args.time:g} s, Mbit/s.\n\n" + markdown(samples, args))
     print(text)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     if not args.no_write:
