@@ -116,6 +116,11 @@ impl RtxQueue {
     fn after_all_sent(&self, board: &Board, now: Instant, start: Pos) -> Instant {
         const NEXT: Nanos = Nanos::from_nanos(1);
         let newest = self.units.back().map_or(Instant::ZERO, |u| u.sent_at);
+        let head = self.units.front().map_or(Instant::ZERO, |u| u.sent_at);
+        // Where no time passes at all, everything is of one age.
+        if head == newest {
+            return now;
+        }
         let (last, pos) = board.last_copy;
         let last = if pos < start { last } else { last + NEXT };
         now.max(newest + NEXT).max(last)
