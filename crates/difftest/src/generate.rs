@@ -99,7 +99,8 @@ impl Generator {
             self.opening.last(),
             Some(Opening::Socket | Opening::Bind | Opening::Listen | Opening::Option)
         );
-        if !self.opening.is_empty() && !(can_stray && self.chance(4)) {
+        let strays = can_stray && self.chance(4);
+        if !self.opening.is_empty() && !strays {
             let step = self.opening.pop()?;
             return match self.open(step) {
                 Some(event) => Some(event),

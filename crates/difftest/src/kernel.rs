@@ -4,7 +4,7 @@
     reason = "each block is one plain libc call over live memory of the length given"
 )]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -147,7 +147,7 @@ pub(crate) struct Kernel<'a> {
     sockets: Vec<Option<RawFd>>,
     written: Vec<u32>,
     /// The last acknowledgement number that the connection sent, by which it can be reset.
-    acked: HashMap<SocketAddr, u32>,
+    acked: BTreeMap<SocketAddr, u32>,
 }
 
 impl<'a> Kernel<'a> {
@@ -157,7 +157,7 @@ impl<'a> Kernel<'a> {
             place,
             sockets: Vec::new(),
             written: Vec::new(),
-            acked: HashMap::new(),
+            acked: BTreeMap::new(),
         }
     }
 
@@ -264,7 +264,7 @@ impl<'a> Kernel<'a> {
 
     /// Ends connections that no descriptor stands for any more.
     fn reset_orphans(&mut self) {
-        for (remote, seq) in self.acked.drain() {
+        for (remote, seq) in std::mem::take(&mut self.acked) {
             let segment = LiveSegment {
                 src_port: remote.port(),
                 dst_port: self.place.local.port(),
@@ -346,7 +346,9 @@ impl Side for Kernel<'_> {
 
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let sent = self.network.drain();
-        sent.iter().for_each(|packet| self.note_ack(packet));
+        for packet in &sent {
+            self.note_ack(packet);
+        }
         sent
     }
 }

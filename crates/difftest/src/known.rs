@@ -5,6 +5,7 @@ use fullsend_script::LiveSegment;
 
 use crate::compare::{Difference, blocks_of, is_pure_ack, without_echo};
 use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
+use crate::side::{Outcome, Returned};
 
 // Values of `tcpi_state`.
 const CLOSE: u8 = 7;
@@ -414,12 +415,41 @@ pub(crate) const KNOWN: &[Known] = &[
         },
     },
     Known {
+        name: "SIOCOUTQNSD with a FIN that waits",
+        reason: "the kernel counts it, we count bytes",
+        continues: true,
+        matches: |events, d| {
+            let asks = matches!(
+                events[d.step],
+                Event::Call(Call::Ioctl(_, SIOCOUTQNSD))
+            );
+            let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(-1, |r| r.value);
+            asks && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && d.kernel.states == d.ours.states
+                && value(&d.kernel) == value(&d.ours) + 1
+        },
+    },
+    Known {
+        name: "connect over a listener's connection",
+        reason: "the kernel still has the child in its table after shutdown() of the listener, and \
+                 refuses the 4-tuple; ours is gone",
+        continues: false,
+        matches: |events, d| {
+            let listens = |event: &Event| matches!(event, Event::Call(Call::Listen(..)));
+            let refused = |returned: &Returned| returned.value == -i64::from(libc::EADDRNOTAVAIL);
+            matches!(events[d.step], Event::Call(Call::Connect(_)))
+                && events.iter().any(listens)
+                && d.kernel.returned.as_ref().is_some_and(refused)
+        },
+    },
+    Known {
         name: "data behind a FIN",
         reason: "no peer sends any; we ignore it, the kernel resets where it overlaps the FIN",
         continues: false,
         matches: |_, d| {
             let reset = |segment: &LiveSegment| segment.flags & RST != 0;
-            let resets = d.kernel_only.iter().any(reset) && d.ours_only.is_empty();
+            let resets = d.kernel_only.iter().any(reset);
             d.beyond_fin || d.two_ends && resets
         },
     },

@@ -1,6 +1,10 @@
 //! Differential fuzzer: random sequences of packets and socket calls are given to the kernel's
 //! TCP, behind a TUN device in a network namespace, and to ours in manual time. Whatever the two
 //! answer differently and [`known`] does not list is a failure.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the kernel's side takes real time"
+)]
 
 mod compare;
 mod event;
