@@ -419,10 +419,7 @@ pub(crate) const KNOWN: &[Known] = &[
         reason: "the kernel counts it, we count bytes",
         continues: true,
         matches: |events, d| {
-            let asks = matches!(
-                events[d.step],
-                Event::Call(Call::Ioctl(_, SIOCOUTQNSD))
-            );
+            let asks = matches!(events[d.step], Event::Call(Call::Ioctl(_, SIOCOUTQNSD)));
             let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(-1, |r| r.value);
             asks && d.kernel_only.is_empty()
                 && d.ours_only.is_empty()
