@@ -10,7 +10,7 @@ mod ss;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use fullsend::control::{self, QdiscView, Request, SockStatView};
+use fullsend::control::{self, AddressView, QdiscView, Request, SockStatView};
 use serde_json::Value;
 
 use args::{StatArgs, StatCommand};
@@ -30,6 +30,7 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
         StatCommand::Nstat(nstat) => nstat::run(&mut stack, nstat, args.json),
         StatCommand::Ss(ss) => ss::run(&mut stack, &ss, args.json),
         StatCommand::Sockstat => sockstat(&mut stack, args.json),
+        StatCommand::Addr => addresses(&mut stack, args.json),
         StatCommand::Link(link) => link::run(&mut stack, link, args.json),
         StatCommand::Sysctl { all: _, setting } => {
             sysctl(&mut stack, setting.as_deref(), args.json)
@@ -75,6 +76,24 @@ fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
         mem,
     } = serde_json::from_value(value)?;
     outln!("TCP: inuse {inuse} orphan {orphan} tw {tw} alloc {alloc} mem {mem}");
+    Ok(())
+}
+
+fn addresses(stack: &mut Connection, json: bool) -> Result<()> {
+    let value = stack.ask(&Request::Addresses)?;
+    if json {
+        outln!("{value}");
+        return Ok(());
+    }
+    let list: Vec<AddressView> = serde_json::from_value(value)?;
+    for AddressView {
+        link,
+        address,
+        state,
+    } in list
+    {
+        outln!("{link:<15} {state:<9} {address}");
+    }
     Ok(())
 }
 

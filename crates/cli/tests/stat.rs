@@ -187,6 +187,13 @@ fn ss_shows_the_flow_and_why() {
             .collect::<Vec<_>>(),
         ["TCP:", "inuse", "1"]
     );
+    let addresses = scene.stat("addr");
+    let lines: Vec<Vec<_>> = addresses
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    let shown = ["10.0.0.1/24", "fd00::1/64"].map(|addr| ["link0", "preferred", addr]);
+    assert_eq!(lines, shown);
 }
 
 #[test]

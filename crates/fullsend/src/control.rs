@@ -29,8 +29,8 @@ pub use path::{PidSocket, default_dir, default_path, running};
 pub use protocol::{CaptureRequest, MAX_LINE, Reply, Request, VERSION};
 pub use server::MAX_CLIENTS;
 pub use view::{
-    CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView, SocketView, TimerView,
-    WhyLimit, WhyView,
+    AddressView, CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView,
+    SocketView, TimerView, WhyLimit, WhyView,
 };
 
 pub(crate) use server::Control;

@@ -42,6 +42,7 @@ pub use addr::ToAddr;
 pub use builder::Builder;
 pub use fullsend_device::{Caps, Device, NicMode, OffloadSet, other_address};
 pub use fullsend_stack::SockStat;
+pub use fullsend_stack::{AddressState, Cidr, IfaceId, OwnAddress};
 pub use fullsend_stack::{FqStats, QdiscStats};
 pub use fullsend_tcp::{
     FlowReport, Histogram, Linger, SendLimit, SocketOption, SocketOptions, State, TcpInfo,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fullsend_device::{NicMode, PairConfig, pair};
 use fullsend_offload::Link;
-use fullsend_stack::{QdiscConfig, QdiscStats, SockStat};
+use fullsend_stack::{OwnAddress, QdiscConfig, QdiscStats, SockStat};
 use fullsend_units::Seed;
 
 use crate::builder::Builder;
@@ -141,6 +141,13 @@ impl Stack {
     /// Every tunable: full Linux name and value.
     pub fn sysctls(&self) -> Vec<(&'static str, String)> {
         self.engine.look(|host| host.sysctl().list().collect())
+    }
+
+    /// Returns the stack's addresses with their states. On Ethernet an IPv6 address is `Tentative`
+    /// for a second (RFC 4862 5.4), and `Duplicate` if another host on the link has it; sockets
+    /// can be bound to it while it is `Preferred`.
+    pub fn addresses(&self) -> Vec<OwnAddress> {
+        self.engine.look(fullsend_stack::Host::addresses)
     }
 
     /// Every counter by its `nstat` name, since the stack's start.

@@ -134,6 +134,11 @@ fn counters_sockets_links_tunables_and_totals() {
         assert_eq!(control.ok(Request::Sockstat).await["inuse"], json!(1));
         let links = control.ok(Request::Links).await;
         assert!(links[0]["tx_bytes"].as_u64().unwrap() > 1000);
+        let addresses = control.ok(Request::Addresses).await;
+        let states: Vec<_> = addresses.as_array().unwrap().iter().collect();
+        let shown =
+            |address: &str| json!({"link": "link0", "address": address, "state": "preferred"});
+        assert_eq!(states, [&shown("10.0.0.1/24"), &shown("fd00::1/64")]);
         let qdisc = control.ok(Request::Qdisc).await;
         assert!(
             qdisc[0]["text"]

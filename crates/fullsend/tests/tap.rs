@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::in_namespace;
-use fullsend::{Stack, UdpSocket};
+use fullsend::{AddressState, Stack, UdpSocket};
+use fullsend_device::Tun;
 use tokio::runtime::Builder;
 
 const OURS: [&str; 2] = ["10.8.0.2", "fd08::2"];
@@ -123,7 +124,9 @@ fn datagrams_larger_than_the_mtu_cross_both_ways() {
             socket
                 .set_read_timeout(Some(Duration::from_millis(200)))
                 .unwrap();
-            for len in [1, 1400, 1500, 9000, 65_000] {
+            // The most that a datagram can have over each family.
+            let most = if ours.contains(':') { 65_527 } else { 65_507 };
+            for len in [1, 1400, 1500, 9000, 65_000, most] {
                 let data: Vec<u8> = (0..len).map(|i: u32| (i % 251) as u8).collect();
                 let mut echo = vec![0; 65_536];
                 let crossed = (0..25).any(|_| {
@@ -131,6 +134,80 @@ fn datagrams_larger_than_the_mtu_cross_both_ways() {
                     socket.recv(&mut echo).is_ok_and(|n| echo[..n] == data)
                 });
                 assert!(crossed, "{len} bytes to {ours}");
+            }
+        }
+    });
+}
+
+/// The output of `ip -6 address` once it has `text`, which a kernel's timer may bring about.
+fn kernel_addresses_with(text: &str) -> String {
+    loop {
+        let (_, shown) = run("ip", &["-6", "address", "show", "dev", "fst0"]);
+        if shown.contains(text) {
+            return shown;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The state of the stack's only IPv6 address, once duplicate detection has ended.
+fn detected(stack: &Stack) -> AddressState {
+    loop {
+        let addresses = stack.addresses();
+        let [own] = &addresses[..] else {
+            panic!("{addresses:?}");
+        };
+        if own.state != AddressState::Tentative {
+            return own.state;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// RFC 4862 5.4, both ways: the kernel has the address already, and its answer to all nodes is all
+/// that a stack without another address gets; then the kernel asks for an address of the stack.
+#[test]
+fn duplicates_are_detected_by_the_stack_and_by_the_kernel() {
+    in_namespace(|| {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let _context = runtime.enter();
+        for (ours, state) in [
+            ("fd08::1/64", AddressState::Duplicate),
+            ("fd08::2/64", AddressState::Preferred),
+        ] {
+            let tap = Tun::tap("fst0").open().unwrap();
+            let set_up: [&[&str]; 2] = [
+                &["link", "set", "fst0", "up"],
+                &["address", "add", "fd08::1/64", "dev", "fst0", "nodad"],
+            ];
+            for args in set_up {
+                assert!(run("ip", args).0, "{args:?}");
+            }
+            // The kernel answers once its link-local address says that the link is ready.
+            kernel_addresses_with("fe80");
+            let stack = Stack::builder().device(Box::new(tap)).address(ours);
+            let stack = stack.build().unwrap();
+            assert_eq!(detected(&stack), state, "{ours}");
+            let addr = ours.replace("/64", "");
+            let bound = UdpSocket::bind(&stack, &*format!("[{addr}]:9"));
+            if state == AddressState::Duplicate {
+                assert_eq!(counter(&stack, "Ip6DadDuplicates"), 1);
+                let error = bound.err().unwrap();
+                assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+                assert!(error.to_string().contains("another host"), "{error}");
+            } else {
+                bound.unwrap();
+                assert!(run("ip", &["address", "add", ours, "dev", "fst0"]).0);
+                let shown = kernel_addresses_with("dadfailed");
+                assert!(shown.contains("fd08::2/64"), "{shown}");
+            }
+            drop(stack);
+            while run("ip", &["link", "show", "fst0"]).0 {
+                std::thread::sleep(Duration::from_millis(10));
             }
         }
     });

@@ -62,6 +62,9 @@ pub(crate) enum StatCommand {
     Ss(SsArgs),
     /// Numbers of sockets and their memory, as in /proc/net/sockstat.
     Sockstat,
+    /// Addresses and their states, as `ip -brief address` shows them: `tentative` while duplicate
+    /// address detection runs, `dadfailed` if another host on the link has the address.
+    Addr,
     /// Packets and bytes of each link, as dlstat shows them: bytes include link headers, and a
     /// super-segment is one packet.
     Link(LinkArgs),

@@ -7,7 +7,7 @@ use fullsend_units::Instant;
 use serde::Serialize;
 
 use super::options::{self, Setting};
-use super::view::{Counters, LinkView, QdiscView, SockStatView, SocketView};
+use super::view::{AddressView, Counters, LinkView, QdiscView, SockStatView, SocketView};
 use super::{Reply, Request};
 use crate::engine::Engine;
 use crate::error::io_error;
@@ -30,6 +30,12 @@ pub(super) fn answer(engine: &Engine, request: &Request) -> Result<Reply, String
             counters: named(host.counters()),
         })),
         Request::Sockstat => ok(SockStatView::from(engine.look(Host::sockstat))),
+        Request::Addresses => {
+            let addresses = engine.look(Host::addresses);
+            let link = engine.link_name();
+            let views = addresses.iter().map(|own| AddressView::new(link, own));
+            ok(views.collect::<Vec<_>>())
+        }
         Request::Links => ok([LinkView::new(
             engine.link_name(),
             &engine.link_stats().unwrap_or_default(),

@@ -20,6 +20,8 @@ pub enum Request {
     Sockets,
     /// Totals: [`SockStatView`](super::SockStatView).
     Sockstat,
+    /// Addresses: a list of [`AddressView`](super::AddressView).
+    Addresses,
     /// Links: a list of [`LinkView`](super::LinkView).
     Links,
     /// Queues: a list of [`QdiscView`](super::QdiscView).

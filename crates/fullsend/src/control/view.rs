@@ -1,6 +1,6 @@
 //! What a stack shows of itself, as it stands in replies. Names and units never change.
 
-use fullsend_stack::{LinkStats, QdiscStats, SockStat, SocketInfo, SocketKind};
+use fullsend_stack::{LinkStats, OwnAddress, QdiscStats, SockStat, SocketInfo, SocketKind};
 use fullsend_tcp::{FlowReport, Histogram, Inspection, SendLimit, SkMem, TimerInfo};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,27 @@ impl From<SockStat> for SockStatView {
             tw: stat.tw as u64,
             alloc: stat.alloc as u64,
             mem: stat.mem,
+        }
+    }
+}
+
+/// An address of the stack.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AddressView {
+    /// The link that it was added to.
+    pub link: String,
+    /// The address with its prefix length.
+    pub address: String,
+    /// `tentative`, `preferred` or `dadfailed`, as `ip address` shows it.
+    pub state: String,
+}
+
+impl AddressView {
+    pub(super) fn new(link: &str, own: &OwnAddress) -> Self {
+        Self {
+            link: link.to_owned(),
+            address: own.cidr.to_string(),
+            state: own.state.name().to_owned(),
         }
     }
 }
