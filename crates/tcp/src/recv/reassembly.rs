@@ -126,7 +126,9 @@ impl Reassembly {
             i = self.runs.partition_point(|r| r.end().before(cur));
         }
         self.bytes += stored.new_bytes;
-        self.touch(cur - 1);
+        if !must {
+            self.touch(cur - 1);
+        }
         stored
     }
 
@@ -158,13 +160,23 @@ impl Reassembly {
         let Some(block) = self.block_with(seq) else {
             return;
         };
-        let inside = |s: SeqNum| s.in_window(block.left, block.right.since(block.left));
         let mut new = [Some(block.left), None, None, None];
-        let others = self.recent.iter().flatten().filter(|s| !inside(**s));
+        // One entry for each run; runs that were taken out or pruned leave the list.
+        let listed = |seq: &SeqNum| {
+            let other = self.block_with(*seq);
+            other.is_some_and(|other| other != block)
+        };
+        let others = self.recent.iter().flatten().filter(|seq| listed(seq));
         for (slot, other) in new[1..].iter_mut().zip(others) {
             *slot = Some(*other);
         }
         self.recent = new;
+    }
+
+    /// Returns whether `seq` lies in a run, and not at its start.
+    pub(super) fn has_inside(&self, seq: SeqNum) -> bool {
+        let block = self.block_with(seq);
+        block.is_some_and(|block| block.left.before(seq))
     }
 
     fn block_with(&self, seq: SeqNum) -> Option<SackBlock> {
@@ -201,13 +213,17 @@ impl Reassembly {
         freed > 0
     }
 
-    /// Appends the blocks of the runs changed last, as many as fit into `max`.
+    /// Appends blocks until `out` has `max`: of the runs changed last, then of others. RFC 2018 4:
+    /// as many distinct blocks as fit.
     pub(super) fn sack_blocks(&self, out: &mut SackBlocks, max: usize) {
-        for seq in self.recent.iter().flatten() {
+        let first = out.as_slice().len();
+        let recent = self.recent.iter().flatten();
+        let recent = recent.filter_map(|seq| self.block_with(*seq));
+        for block in recent.chain(self.runs.iter().map(Run::block)) {
             if out.as_slice().len() >= max {
                 return;
             }
-            if let Some(block) = self.block_with(*seq) {
+            if !out.as_slice()[first..].contains(&block) {
                 out.push(block);
             }
         }
