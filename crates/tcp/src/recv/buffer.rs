@@ -145,6 +145,20 @@ impl Text {
         }
     }
 
+    /// Drops all but the first `n` bytes.
+    #[cold]
+    pub(super) fn truncate(&mut self, n: usize) {
+        if n >= self.len() {
+            return;
+        }
+        let kept = self.read_chain(n);
+        self.clear();
+        for slice in kept {
+            self.len += slice.len() as u32;
+            self.keep(slice);
+        }
+    }
+
     /// Copies bytes out and forgets them; how many.
     #[inline]
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {

@@ -56,7 +56,8 @@ struct Beyond {
     reassembly: Reassembly,
     /// RFC 2883: a range received twice, for the next ACK.
     dsack: Option<SackBlock>,
-    /// Where the peer's stream ends, once its FIN came.
+    /// Sequence number of the first FIN behind `rcv_nxt` that arrived out of order. Unauthenticated:
+    /// a FIN or data that arrives in order overrules it.
     fin_at: Option<SeqNum>,
     /// Duplicate ACKs to send beside the one that is due.
     repeats: u8,
@@ -65,6 +66,23 @@ struct Beyond {
 impl Beyond {
     fn is_idle(&self) -> bool {
         self.reassembly.is_empty() && self.dsack.is_none() && self.fin_at.is_none()
+    }
+
+    /// Updates `fin_at` for a segment with the data `[seq, end)`, and with a FIN if `fin`. Returns
+    /// whether that FIN was not known.
+    ///
+    /// Contradictions are resolved as on Linux, so that no segment injected into the window
+    /// suppresses the real end: data at a FIN's place replaces the FIN, a FIN among data that
+    /// waits already is ignored, and a FIN in order always counts.
+    fn note_fin(&mut self, seq: SeqNum, end: SeqNum, fin: bool, in_order: bool) -> bool {
+        self.fin_at.take_if(|at| seq.before(*at) && at.before(end));
+        if !fin || (!in_order && self.reassembly.has_inside(end)) {
+            return false;
+        }
+        let known = self.fin_at;
+        // A later one comes again: it is not acknowledged.
+        self.fin_at = Some(known.map_or(end, |at| at.earliest(end)));
+        self.fin_at != known
     }
 }
 
@@ -128,15 +146,8 @@ impl RecvQueue {
         }
         let beyond = self.beyond.get_or_insert_default();
         let had_gap = !beyond.reassembly.is_empty();
-        let was_known = beyond.fin_at.is_some();
-        if fin {
-            // An end already told stands, whatever comes later.
-            beyond.fin_at.get_or_insert(seq + text.len() as u32);
-        }
-        if let Some(end) = beyond.fin_at {
-            text.truncate(text.len().min(end.distance(seq).max(0) as usize));
-        }
         let in_order = seq == old;
+        let fin_is_new = beyond.note_fin(seq, seq + text.len() as u32, fin, in_order);
         let stored = beyond.reassembly.insert(pool, seq, text, in_order);
         if stored.duplicate.is_some() {
             beyond.dsack = beyond.dsack.or(stored.duplicate);
@@ -147,30 +158,33 @@ impl RecvQueue {
             return Arrival::InOrder { bytes, had_gap };
         }
         match stored {
-            _ if stored.new_bytes > 0 || (fin && !was_known) => Arrival::OutOfOrder,
+            _ if stored.new_bytes > 0 || fin_is_new => Arrival::OutOfOrder,
             _ if stored.pruned => Arrival::Pruned,
             _ => Arrival::Duplicate,
         }
     }
 
-    /// Moves what has become in order to the reader.
+    /// Moves data that has become in order to the reader, up to the peer's FIN.
     fn advance_over_ready(&mut self) {
         let Some(beyond) = &mut self.beyond else {
             return;
         };
-        while let Some(run) = beyond.reassembly.take_ready(self.rcv_nxt) {
+        while beyond.fin_at != Some(self.rcv_nxt)
+            && let Some(mut run) = beyond.reassembly.take_ready(self.rcv_nxt)
+        {
+            if let Some(end) = beyond.fin_at {
+                run.truncate(end.since(self.rcv_nxt) as usize);
+            }
             self.rcv_nxt += run.len() as u32;
             self.text.append(run);
         }
-        // An end within text that is here was none.
-        beyond.fin_at.take_if(|end| end.before(self.rcv_nxt));
         let ends = beyond.fin_at == Some(self.rcv_nxt);
         if ends {
             self.fin_received = true;
             self.rcv_nxt += 1;
         }
-        // Nothing more is coming: as on Linux, what came twice is of no interest any more, and what
-        // lies behind the end never was.
+        // The stream is complete: Linux reports no duplicates any more, and drops data behind the
+        // FIN.
         if ends || beyond.is_idle() {
             self.beyond = None;
         }

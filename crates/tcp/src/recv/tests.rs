@@ -197,13 +197,106 @@ fn a_bare_fin_is_in_order_or_waits() {
 }
 
 #[test]
-fn text_behind_the_end_is_not_text() {
+fn data_at_the_place_of_an_early_fin_replaces_it() {
+    for bare in [false, true] {
+        let mut peer = Peer::new();
+        peer.sends_fin(if bare { 200 } else { 100 }, 200, true);
+        let arrival = peer.sends(0, 300);
+        assert!(matches!(arrival, Arrival::InOrder { bytes: 300, .. }));
+        assert!(!peer.queue.fin_received());
+        assert_eq!(peer.sends_fin(300, 300, true), in_order(0));
+        assert!(peer.queue.fin_received());
+        assert_eq!(peer.reads_from(0), 300);
+    }
+    // The same behind a hole.
     let mut peer = Peer::new();
-    peer.sends_fin(50, 100, true);
-    assert_eq!(peer.sends(100, 200), Arrival::Duplicate);
-    assert_eq!(peer.sends(0, 200), after_gap(100));
+    peer.sends_fin(300, 400, true);
+    assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(0, 300), after_gap(500));
+    assert!(!peer.queue.fin_received());
+    assert_eq!(peer.sends_fin(500, 500, true), in_order(0));
+}
+
+#[test]
+fn a_fin_among_data_that_waits_is_ignored() {
+    let mut peer = Peer::new();
+    peer.sends(300, 500);
+    assert_eq!(peer.sends_fin(300, 400, true), Arrival::Duplicate);
+    assert_eq!(peer.sends(0, 300), after_gap(500));
+    assert!(!peer.queue.fin_received());
+}
+
+#[test]
+fn a_fin_in_order_counts_whatever_came_before() {
+    // After another one further on.
+    let mut peer = Peer::new();
+    peer.sends_fin(1000, 1000, true);
+    assert_eq!(peer.sends(0, 100), in_order(100));
+    assert_eq!(peer.sends_fin(100, 200, true), in_order(100));
+    assert!(peer.queue.fin_received() && peer.queue.beyond.is_none());
+    assert_eq!(peer.queue.rcv_nxt(), seq(201));
+    // Before data at its place, or beginning before it.
+    for from in [100, 50] {
+        let mut peer = Peer::new();
+        peer.sends(from, 200);
+        assert_eq!(peer.sends_fin(0, 100, true), after_gap(100));
+        assert!(peer.queue.fin_received());
+        assert_eq!(peer.queue.rcv_nxt(), seq(101));
+        assert_eq!(peer.reads_from(0), 100);
+    }
+}
+
+#[test]
+fn the_first_of_several_fins_ends_the_stream() {
+    for (a, b) in [(200, 400), (400, 200)] {
+        let mut peer = Peer::new();
+        peer.sends_fin(a - 100, a, true);
+        peer.sends_fin(b - 100, b, true);
+        assert_eq!(peer.sends(0, 100), after_gap(200));
+        assert!(peer.queue.fin_received());
+        assert_eq!(peer.reads_from(0), 200);
+    }
+    // Data that begins at the FIN's place leaves it.
+    let mut peer = Peer::new();
+    peer.sends_fin(300, 400, true);
+    assert_eq!(peer.sends(400, 500), Arrival::OutOfOrder);
+    assert_eq!(peer.sends(0, 300), after_gap(400));
     assert!(peer.queue.fin_received());
-    assert_eq!(peer.reads_from(0), 100);
+    assert_eq!(peer.reads_from(0), 400);
+}
+
+#[test]
+fn blocks_are_reported_while_data_in_order_arrives() {
+    let mut peer = Peer::new();
+    for from in [3000, 5000, 7000] {
+        peer.sends(from, from + 500);
+    }
+    let all = [block(7000, 7500), block(5000, 5500), block(3000, 3500)];
+    for from in (0..2000).step_by(100) {
+        assert_eq!(peer.sends(from, from + 100), after_gap(100));
+        assert_eq!(peer.sacks(), all);
+    }
+    // A run that is gone gives its place to one that is not.
+    peer.sends(2000, 3000);
+    assert_eq!(peer.sacks(), all[..2]);
+}
+
+#[test]
+fn blocks_not_reported_lately_follow_when_there_is_room() {
+    let mut peer = Peer::new();
+    for from in [900, 700, 500, 300, 100] {
+        peer.sends(from, from + 50);
+    }
+    // The one that came first, behind a DSACK.
+    assert_eq!(peer.sends(0, 700), after_gap(750));
+    assert_eq!(peer.sacks(), [block(100, 150), block(900, 950)]);
+    // Pruned ones leave as well.
+    for from in [1100, 1300, 1500, 1700] {
+        peer.sends(from, from + 50);
+    }
+    assert!(peer.queue.prune(1));
+    let left = [block(1500, 1550), block(1300, 1350), block(1100, 1150)];
+    assert_eq!(peer.sacks(), left);
 }
 
 #[test]
