@@ -176,11 +176,12 @@ impl Connection {
             }
             return false;
         }
-        if self.is_syn_ack_again(repr) {
+        if self.is_syn_ack_again(segment) {
             // Simultaneous open: the peer's SYN-ACK repeats its SYN and acknowledges ours.
             return true;
         }
-        if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt {
+        let acks_syn = repr.flags.contains(TcpFlags::ACK) && repr.ack == self.snd.nxt;
+        if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt && !acks_syn {
             // The peer's SYN once more: our SYN-ACK was lost.
             if let Some(ecn) = &mut self.ecn {
                 ecn.hear_syn_again(repr.flags, segment.ecn);
@@ -208,9 +209,13 @@ impl Connection {
         seq == queue.rcv_nxt() || behind_fin || queue.last_beyond() == Some(seq)
     }
 
-    fn is_syn_ack_again(&self, repr: &TcpRepr) -> bool {
+    /// Returns whether the segment is the bare SYN-ACK of a simultaneous open. As on Linux one with
+    /// data or a FIN draws an ACK, and its peer sends them again without the SYN.
+    fn is_syn_ack_again(&self, segment: &SegmentIn) -> bool {
+        let repr = &segment.repr;
         self.state == State::SynReceived
             && repr.flags.contains(TcpFlags::SYN.union(TcpFlags::ACK))
+            && segment_len(segment) == 1
             && repr.seq + 1 == self.rcv.queue.rcv_nxt()
             && repr.ack == self.snd.nxt
     }
