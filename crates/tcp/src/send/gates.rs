@@ -122,7 +122,12 @@ impl Connection {
             probes: false,
         };
         if self.snd.queue.is_empty() {
-            return Ok(grant);
+            // RFC 9293 3.4: a FIN takes up a sequence number, and so a byte of the window.
+            return if window > 0 {
+                Ok(grant)
+            } else {
+                Err(Blocked::Rwnd)
+            };
         }
         if self.extras.is_some() {
             match self.mtu_probe_now(cx) {
@@ -285,11 +290,12 @@ impl Connection {
     /// What Nagle or a cork holds, or what the window admits of one segment, goes.
     pub(super) fn force_one(&self) -> Result<Grant, Blocked> {
         let unsent = self.snd.queue.len() as u32;
+        let window = self.snd.usable_window();
         let len = unsent
-            .min(self.snd.usable_window())
+            .min(window)
             .min(self.snd.mss.bytes())
             .min(self.record_left());
-        if len == 0 && unsent > 0 {
+        if window == 0 || (len == 0 && unsent > 0) {
             return Err(Blocked::Rwnd);
         }
         Ok(Grant {

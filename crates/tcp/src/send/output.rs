@@ -186,7 +186,9 @@ impl Connection {
         if (segs > 1 && !cx.legacy.split_tail) || push {
             flags = flags.union(TcpFlags::PSH);
         }
-        if snd.fin == Fin::Queued && len as usize == snd.queue.len() {
+        let ends = snd.fin == Fin::Queued && len as usize == snd.queue.len();
+        // A FIN that the window does not admit waits for it.
+        if ends && len < snd.usable_window() {
             flags = flags.union(TcpFlags::FIN);
         }
         flags

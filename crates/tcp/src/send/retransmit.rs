@@ -58,7 +58,8 @@ impl Connection {
             return None;
         }
         let snd = &self.snd;
-        let least = snd.mss.bytes().min(snd.queue.len() as u32);
+        // A FIN by itself takes up one byte of the window.
+        let least = snd.mss.bytes().min(snd.queue.len() as u32).max(1);
         if snd.has_unsent() && snd.usable_window() >= least {
             let grant = self.force_one().ok()?;
             let draft = self.send_text(cx, &grant);
