@@ -1,7 +1,7 @@
 //! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 3.5), and what is agreed there.
 
 use fullsend_buf::Chain;
-use fullsend_units::{Instant, Mss, SeqNum, Window, WindowScale};
+use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
@@ -17,6 +17,9 @@ use crate::rtt::RttEstimator;
 use crate::send::{Blocked, WriteQueue};
 use crate::{Cx, SegmentIn, SegmentOut, TcpError};
 
+/// Between a RST to a half-open peer and the SYN that follows it: the RST is to arrive first.
+const SYN_AFTER_RESET: Nanos = Nanos::from_millis(2);
+
 impl Connection {
     /// Active open: SYN-SENT; the SYN is the first thing `poll_transmit` gives.
     /// `mss` is what we can receive in one segment (MTU less IP and TCP headers, no options).
@@ -31,6 +34,7 @@ impl Connection {
         cx.mib.active_opens += 1;
         let ports = (local_port, remote_port);
         let mut this = Self::new(cx, State::SynSent, ports, iss, mss, ip_header_len);
+        this.user.connects = true;
         this.settle_ecn(cx);
         this
     }
@@ -103,6 +107,12 @@ impl Connection {
         };
         this.adopt_congestion(cx.now);
         this
+    }
+
+    /// Returns the sequence numbers that our SYN takes up between `snd_una` and `snd_nxt`: 1 or 0.
+    pub(crate) fn syn_in_flight(&self) -> u32 {
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        u32::from(opening && self.snd.una != self.snd.nxt)
     }
 
     /// SYN or SYN-ACK, first or again.
@@ -247,8 +257,7 @@ impl Connection {
         let acks = flags.contains(TcpFlags::ACK);
         if acks && !self.acks_our_syn(cx, repr) {
             if !flags.contains(TcpFlags::RST) {
-                self.out.reset = Some(Reset::At(repr.ack));
-                self.out.any = true;
+                self.reset_half_open_peer(cx, repr.ack);
             }
             return;
         }
@@ -289,9 +298,26 @@ impl Connection {
         self.out.any = true;
     }
 
+    /// Answers an ACK that does not belong to our SYN with a RST. Where the peer has an older
+    /// connection of these ports, the RST ends it (RFC 9293 3.5.1, figure 9): as on Linux the first
+    /// SYN follows at once instead of after the retransmission timeout.
+    #[cold]
+    fn reset_half_open_peer(&mut self, cx: &Cx<'_>, ack: SeqNum) {
+        self.out.reset = Some(Reset::At(ack));
+        self.out.any = true;
+        if !self.acks_what_was_sent(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
+        {
+            self.arm_rto_at(cx, cx.now + SYN_AFTER_RESET);
+        }
+    }
+
+    fn acks_what_was_sent(&self, ack: SeqNum) -> bool {
+        ack.after(self.snd.una) && ack.before_eq(self.snd.nxt)
+    }
+
     /// The ACK is for the SYN we sent, and so is the timestamp it echoes.
     fn acks_our_syn(&self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
-        let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
+        let in_range = self.acks_what_was_sent(repr.ack);
         let Some(ts) = repr.options.timestamps.filter(|_| self.agreed.timestamps) else {
             return in_range;
         };

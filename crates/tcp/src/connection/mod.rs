@@ -106,6 +106,8 @@ pub(crate) struct UserSide {
     pub(crate) write_shut: bool,
     /// The user let go; nobody reads or is told.
     pub(crate) orphan: bool,
+    /// The user opened the connection, instead of accepting it.
+    pub(crate) connects: bool,
 }
 
 /// What the next `poll_transmit` has to do.

@@ -303,17 +303,37 @@ impl Connection {
             return true;
         }
         match self.state {
-            State::SynSent => {
-                let retries = self.settings.syn_retries(cx.sysctl);
-                u32::from(self.timers.retransmits) >= retries + cx.sysctl.tcp_syn_linear_timeouts
+            State::SynSent | State::SynReceived if self.user.connects => {
+                self.gave_up_opening(cx, stalled)
             }
             // Linux: a Fast Open server tries once more, as its user may have the connection.
             State::SynReceived => {
                 fired >= cx.sysctl.tcp_synack_retries + u32::from(self.is_fastopen_child())
             }
             _ if user_timeout != Nanos::ZERO => false,
+            // RFC 9293 3.8.6.1: a peer that took its window back and answers keeps the connection
+            // open, as one does that never opened it.
+            _ if self.snd.wnd == 0 && !self.user.orphan => {
+                let silent = cx.now.since(self.timers.heard_at);
+                silent.min(stalled) > self.rtt.rto_max() * 2
+            }
             _ => stalled >= retries_time(self.retries(cx), self.rtt.rto_max()),
         }
+    }
+
+    /// An active open was retried for long enough: `tcp_syn_retries` or `TCP_SYNCNT` times, and if
+    /// there is no user timeout, for the time that so many take.
+    fn gave_up_opening(&self, cx: &Cx<'_>, stalled: Nanos) -> bool {
+        let retries = self.settings.syn_retries(cx.sysctl);
+        let retransmits = u32::from(self.timers.retransmits);
+        // The linear timeouts come on top of the retries, but may not take longer.
+        let linear = match self.state {
+            State::SynSent => cx.sysctl.tcp_syn_linear_timeouts,
+            _ => 0,
+        };
+        let span = backoff_time(Rto::INITIAL.nanos(), retries, self.rtt.rto_max());
+        let bounded = self.settings.user_timeout() == Nanos::ZERO && retransmits > 0;
+        retransmits >= retries + linear || (bounded && stalled >= span)
     }
 
     fn retries(&self, cx: &Cx<'_>) -> u32 {
@@ -404,8 +424,14 @@ impl Connection {
 /// How long `retries` retransmissions take with the least timeout doubling from each to the next:
 /// counts become times, so that a long RTO does not multiply the user's patience.
 pub(super) fn retries_time(retries: u32, rto_max: Nanos) -> Nanos {
+    backoff_time(Rto::MIN, retries, rto_max)
+}
+
+/// Returns how long a first transmission and `retries` retransmissions wait together, if the first
+/// waits `first` and each of the others twice as long as the one before, at most `rto_max`.
+fn backoff_time(first: Nanos, retries: u32, rto_max: Nanos) -> Nanos {
     (0..=retries)
-        .map(|n| (Rto::MIN * (1u64 << n.min(20))).min(rto_max))
+        .map(|n| (first * (1u64 << n.min(20))).min(rto_max))
         .fold(Nanos::ZERO, |sum, rto| sum + rto)
 }
 
