@@ -222,11 +222,14 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_delivery_rate_app_limited: app_limited,
         tcpi_delivered: stats.delivered,
         tcpi_rwnd_limited: c.flow_report(cx.now).time(SendLimit::Rwnd).as_micros(),
-        tcpi_bytes_sent: stats.bytes_acked + u64::from(snd.text_in_flight()) + stats.bytes_retrans,
+        tcpi_bytes_sent: stats.bytes_acked
+            + u64::from(snd.text_in_flight() - c.syn_in_flight())
+            + stats.bytes_retrans,
         tcpi_bytes_retrans: stats.bytes_retrans,
         tcpi_dsack_dups: dsack_dups,
         tcpi_reord_seen: reord_seen,
-        tcpi_snd_wnd: snd.wnd,
+        // A Fast Open server's counts from its SYN.
+        tcpi_snd_wnd: snd.wnd.saturating_sub(c.syn_in_flight()),
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
         // Linux: 40 ms once text has arrived.
         tcpi_ato: if stats.data_segs_in > 0 { 40_000 } else { 0 },

@@ -373,6 +373,8 @@ impl Connection {
         fastopen.child = true;
         fastopen.opened_at_once = true;
         fastopen.syn_text_taken = !text.is_empty();
+        // The SYN's window begins behind our SYN, which is still in flight when data follows it.
+        self.snd.wnd += 1;
         self.take_text_of_syn(cx, syn.seq + 1, text);
     }
 

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 use fullsend_units::{Instant, SeqNum};
 
-use super::{Connection, Extras, State};
+use super::{Connection, Extras};
 use crate::Cx;
 
 /// Most bytes watched, and most events not taken, of one connection; then the newest are not
@@ -151,9 +151,8 @@ impl Connection {
 
     /// Of these, sent.
     fn sent_offset(&self) -> u64 {
-        let opening = matches!(self.state, State::SynSent | State::SynReceived);
-        let syn = u32::from(opening && self.snd.una != self.snd.nxt);
-        self.acked_offset() + u64::from(self.snd.text_in_flight().saturating_sub(syn))
+        let sent = self.snd.text_in_flight() - self.syn_in_flight();
+        self.acked_offset() + u64::from(sent)
     }
 
     /// Of these, acknowledged.

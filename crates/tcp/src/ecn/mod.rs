@@ -340,7 +340,8 @@ impl Connection {
 
     /// Segments of ours that were marked, by what an ACK tells (RFC 9768 3.2.2.5.2).
     fn hear_counts(&mut self, news: &AckNews<'_>) -> u32 {
-        let sent = self.stats.bytes_acked + u64::from(self.snd.text_in_flight());
+        let sent = self.snd.text_in_flight() - self.syn_in_flight();
+        let sent = self.stats.bytes_acked + u64::from(sent);
         let (delivered_bytes, mss) = (self.delivered_bytes(news), self.snd.mss.bytes());
         let Some(ecn) = &mut self.ecn else {
             return 0;
