@@ -7,6 +7,7 @@ use std::sync::Arc;
 use common::{addr, connected, live_pair, pair, stack, while_asleep};
 use fullsend_blocking::abi::*;
 use fullsend_blocking::{Clock, Errno, Handle, PollLine, Stack};
+use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
 
 fn read(stack: &Stack, handle: Handle, len: usize, flags: i32) -> Result<Vec<u8>, Errno> {
@@ -67,6 +68,38 @@ fn accept_and_connect_sleep() {
     let refused = a.socket(AF_INET6, SOCK_STREAM, 0).unwrap();
     let error = a.connect(refused, addr("[fd00::2]:81"));
     assert_eq!(error, Err(Errno::ECONNREFUSED));
+}
+
+#[test]
+fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
+    let (a, b) = live_pair();
+    let deferred = |port: &str| {
+        let client = a.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+        for option in [TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
+            let on = 1_i32.to_ne_bytes();
+            a.setsockopt(client, IPPROTO_TCP, option, &on).unwrap();
+        }
+        assert_eq!(a.connect(client, addr(port)), Ok(()));
+        client
+    };
+    for data in [&b"hello"[..], b""] {
+        let refused = deferred("10.0.0.2:81");
+        assert_eq!(send(&a, refused, data), Err(Errno::ECONNREFUSED));
+        let refused = deferred("10.0.0.2:81");
+        let lent = Slice::copied_from(data);
+        assert_eq!(a.send_lent(refused, &lent, 0), Err(Errno::ECONNREFUSED));
+    }
+    let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    b.bind(listener, addr("10.0.0.2:80")).unwrap();
+    b.listen(listener, 8).unwrap();
+    for data in [&b"hello"[..], b""] {
+        let client = deferred("10.0.0.2:80");
+        assert_eq!(send(&a, client, data), Ok(data.len()));
+        let (server, _) = b.accept4(listener, 0).unwrap();
+        a.shutdown(client, SHUT_WR).unwrap();
+        let got = read(&b, server, 10, MSG_WAITALL).unwrap();
+        assert_eq!(got, data);
+    }
 }
 
 #[test]

@@ -26,6 +26,13 @@ impl Posix {
         })
     }
 
+    /// Returns whether the SYN waits for the first write (`TCP_FASTOPEN_CONNECT`). A call that waits
+    /// and writes then waits for the handshake as well.
+    pub fn is_deferred(&self, handle: Handle) -> bool {
+        let file = self.files.get(handle);
+        file.is_ok_and(|file| matches!(&file.kind, Kind::Stream(stream) if stream.is_deferred()))
+    }
+
     /// Sets `O_NONBLOCK`.
     pub fn set_nonblocking(&mut self, handle: Handle, on: bool) -> Result<()> {
         self.files.get_mut(handle)?.nonblocking = on;

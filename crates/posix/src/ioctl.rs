@@ -44,7 +44,11 @@ impl Stream {
             Core::Listener(_) => return Err(Errno::EINVAL),
             Core::None => return Ok(0),
         };
-        let queues = host.tcp_queues(id)?;
+        let mut queues = host.tcp_queues(id)?;
+        // Linux counts nothing before the handshake is over: a SYN takes up a number as well.
+        if matches!(self.state(host), State::SynSent | State::SynReceived) {
+            (queues.unacked, queues.unsent) = (0, 0);
+        }
         // A FIN takes up a number, as long as it is not acknowledged.
         let fin = matches!(
             self.state(host),

@@ -35,16 +35,21 @@ impl Posix {
         let file = self.files.get_mut(handle)?;
         let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
         let result = match &mut file.kind {
-            Kind::Stream(stream) if flags & MSG_FASTOPEN != 0 => {
-                let sent = stream.send_opening(host, now, data, flags, dest);
+            Kind::Stream(stream) => {
+                let opens = flags & MSG_FASTOPEN != 0 || stream.is_deferred();
+                let sent = if flags & MSG_FASTOPEN != 0 {
+                    stream.send_opening(host, now, data, flags, dest)
+                } else {
+                    // As on Linux, a stream takes no notice of an address.
+                    stream.send(host, now, data, flags, control)
+                };
                 let want: usize = data.iter().map(|part| part.len()).sum();
-                if waits && sent.map_or_else(|e| e == Errno::EINPROGRESS, |n| n < want) {
+                let continues = || sent.map_or_else(|e| e == Errno::EINPROGRESS, |n| n < want);
+                if opens && waits && want > 0 && continues() {
                     stream.expect_write(host);
                 }
                 sent
             }
-            // As on Linux, a stream takes no notice of an address.
-            Kind::Stream(stream) => stream.send(host, now, data, flags, control),
             Kind::Datagram(datagram) => {
                 let result = datagram.send(host, now, data, flags, dest, control);
                 self.arm_if_watched(handle);

@@ -1,5 +1,6 @@
 //! TCP Fast Open through the calls: `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`.
 
+use fullsend_buf::Slice;
 use fullsend_posix::abi::*;
 use fullsend_posix::{Errno, Handle, Posix, SockAddr};
 use fullsend_stack::{Host, HostConfig};
@@ -128,6 +129,22 @@ fn a_deferred_connect_waits_for_the_first_write() {
     let sent = net
         .posix
         .sendmsg(net.now, client, &[b"request"], 0, None, &[]);
+    assert_eq!(sent, Ok(7));
+    net.run();
+    let server = net.accept();
+    assert_eq!(net.recv(server), Ok(b"request".to_vec()));
+    assert_eq!(net.posix.connect(net.now, client, net.addr), Ok(()));
+}
+
+#[test]
+fn lent_bytes_ride_on_the_syn() {
+    let mut net = Net::new("3");
+    net.learn_cookie();
+    let client = net.client();
+    assert_eq!(net.set(client, TCP_FASTOPEN_CONNECT, 1), Ok(()));
+    assert_eq!(net.posix.connect(net.now, client, net.addr), Ok(()));
+    let lent = Slice::copied_from(b"request");
+    let sent = net.posix.send_lent(net.now, client, lent, 0);
     assert_eq!(sent, Ok(7));
     net.run();
     let server = net.accept();

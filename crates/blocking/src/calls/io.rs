@@ -1,8 +1,6 @@
 //! Sending and receiving. A stream's call that may wait goes on until it has done what it was
 //! asked for, and tells what it did so far when it cannot.
 
-use std::mem;
-
 use fullsend_buf::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 
@@ -51,18 +49,18 @@ impl Stack {
                 } else {
                     posix.sendmsg(now, handle, &rest(data, done), flags, dest, control)
                 };
-                let opened = mem::take(&mut opens) != 0;
+                opens = 0;
                 match sent {
                     Ok(n) => done += n,
-                    Err(Errno::EINPROGRESS) if opened => {
+                    Err(Errno::EINPROGRESS) => {
                         late = Errno::EINPROGRESS;
                         return Ok(None);
                     }
                     Err(Errno::EAGAIN) => return Ok(None),
                     Err(error) => return Err(error),
                 }
-                let begun = opened || done < want;
-                if begun && posix.is_opening(handle) {
+                // A write succeeds before the handshake is over only with the SYN.
+                if posix.is_opening(handle) {
                     opening = true;
                 } else if done >= want {
                     return Ok(Some(()));
@@ -82,6 +80,10 @@ impl Stack {
     /// [`Posix::send_lent`]. Waits for room, at most `SO_SNDTIMEO`; how much was taken, from the
     /// front, which may be less than all.
     pub fn send_lent(&self, handle: Handle, data: &Slice, flags: i32) -> Result<usize> {
+        if self.call(|posix, _| Ok(posix.is_deferred(handle)))? {
+            // What rides on the SYN is copied, and waits for the handshake.
+            return self.sendmsg(handle, &[data], flags, None, &[]);
+        }
         self.retry(handle, patience(flags, Patience::Send), |posix, now| {
             posix.send_lent(now, handle, data.clone(), flags)
         })

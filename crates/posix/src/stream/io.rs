@@ -1,6 +1,7 @@
 //! `sendmsg` and `recvmsg` on a stream.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_stack::{Host, StackError, TcpId};
@@ -67,7 +68,11 @@ impl Stream {
         if completes {
             self.may_lend()?;
         }
-        let written = self.write_all(host, now, id, data, flags)?;
+        let written = if self.is_deferred() {
+            self.write_with_syn(host, now, id, data)?
+        } else {
+            self.write_all(host, now, id, data, flags)?
+        };
         watch_written(host, id, self.common.stamps.stages(own));
         if completes && written > 0 {
             self.note_copied();
@@ -125,8 +130,37 @@ impl Stream {
                 _ => break,
             }
         }
-        self.begun(host);
         Ok(done)
+    }
+
+    /// The first write of a deferred connection: the SYN carries the first bytes of all parts. If
+    /// there are none it goes without data, and the call gives EINPROGRESS.
+    fn write_with_syn(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        id: TcpId,
+        data: &[&[u8]],
+    ) -> Result<usize> {
+        /// No packet is larger.
+        const MOST: usize = 65_535;
+        let mut joined = Vec::new();
+        for part in data {
+            joined.extend_from_slice(&part[..part.len().min(MOST - joined.len())]);
+        }
+        if joined.is_empty() {
+            host.tcp_connect_now(now, id)?;
+            self.begun(host);
+            return Err(Errno::EINPROGRESS);
+        }
+        let written = or_not_now(host.tcp_write(now, id, &joined, false))?;
+        self.begun(host);
+        written.ok_or(Errno::EAGAIN)
+    }
+
+    /// The SYN waits for the first write, and the connection counts as established.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.phase == Phase::Deferred
     }
 
     /// A deferred SYN is on its way with what was written.
@@ -160,15 +194,6 @@ impl Stream {
             }
             self.open(host, now, dest.unwrap_or(none), true)?;
         }
-        // Nothing to ride on the SYN, which goes all the same.
-        if let Core::Connection(id) = self.core
-            && self.phase == Phase::Deferred
-            && data.iter().all(|part| part.is_empty())
-        {
-            host.tcp_connect_now(now, id)?;
-            self.phase = Phase::Connecting;
-            return Err(Errno::EINPROGRESS);
-        }
         self.send(host, now, data, flags & !MSG_FASTOPEN, &[])
     }
 
@@ -190,6 +215,10 @@ impl Stream {
         (data, flags): (Slice, i32),
         wake: (&Arc<WakeQueue>, Handle),
     ) -> Result<usize> {
+        if self.is_deferred() {
+            // What rides on the SYN is copied.
+            return self.send(host, now, &[&data], flags, &[]);
+        }
         let id = self.sendable(host)?;
         let more = flags & MSG_MORE != 0;
         if flags & MSG_ZEROCOPY == 0 || !self.common.zerocopy {
@@ -369,6 +398,7 @@ impl Stream {
             Err(error) => return Err((error, slice)),
         };
         let result = host.tcp_write_slice_with(now, id, slice, more);
+        self.begun(host);
         result.map_err(|(error, left)| (error.into(), left))
     }
 }

@@ -97,6 +97,18 @@ impl Connection {
         mut data: Slice,
         more: bool,
     ) -> Result<(), (TcpError, Slice)> {
+        if self.is_syn_deferred() {
+            // What rides on the SYN is copied.
+            match self.write_syn_text(cx, &data) {
+                Ok(n) => data.advance(n),
+                Err(error) => return Err((error, data)),
+            }
+            return if data.is_empty() {
+                Ok(())
+            } else {
+                Err((TcpError::WouldBlock, data))
+            };
+        }
         if let Err(error) = self.check_writable() {
             return Err((error, data));
         }
