@@ -5,6 +5,7 @@ mod inspect;
 mod tests;
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::ops::Deref;
@@ -16,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use fullsend_device::{Device, Outbox, Tapped};
 use fullsend_offload::Packet;
-use fullsend_stack::{Host, IfaceId};
+use fullsend_stack::{Host, IfaceId, WaitKey, WaitList, WaitOn, Waiter};
 use fullsend_units::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -77,8 +78,10 @@ pub(crate) struct Shard {
     blocked: bool,
     /// When the driver's timer fires at the latest.
     armed: Instant,
-    /// Who waits for everything to be acknowledged.
-    flush_waiter: Option<Waker>,
+    /// Tasks that wait for everything to be acknowledged.
+    flushing: WaitList,
+    /// Everything was acknowledged when it was shut down.
+    was_flushed: bool,
     /// Why nothing works any more.
     dead: Option<(io::ErrorKind, String)>,
 }
@@ -126,7 +129,8 @@ impl Engine {
             unanswered: 0,
             blocked: false,
             armed: Instant::FAR_FUTURE,
-            flush_waiter: None,
+            flushing: WaitList::default(),
+            was_flushed: false,
             dead: None,
         };
         Self {
@@ -216,7 +220,7 @@ impl Engine {
     /// Unlocks, then wakes whom this hold of the lock made ready.
     #[inline]
     fn finish(&self, shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
-        let quiet = !shard.host.has_wakers() && shard.flush_waiter.is_none() && !after.kick;
+        let quiet = !shard.host.has_wakers() && shard.flushing.is_empty() && !after.kick;
         if !quiet || self.peer.get().is_some_and(|(kick, _)| kick.has_note()) {
             self.finish_and_wake(shard, after, prompt);
         }
@@ -224,17 +228,19 @@ impl Engine {
 
     #[inline(never)]
     fn finish_and_wake(&self, mut shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
-        let mut wakers = Vec::new();
+        let (mut wakers, mut spent) = (Vec::new(), Vec::new());
         if shard.host.has_wakers() {
             // Not taken in vain: the peer's engine, which may run below, wants it too.
             wakers = WAKERS.take();
+            shard.host.take_spent(&mut spent);
             shard.host.take_wakers(&mut wakers);
         }
-        if shard.flush_waiter.is_some() && shard.is_flushed() {
-            wakers.extend(shard.flush_waiter.take());
+        if !shard.flushing.is_empty() && (shard.is_flushed() || shard.dead.is_some()) {
+            shard.flushing.wake(&mut wakers);
         }
         let now = shard.now;
         drop(shard);
+        drop(spent);
         if after.kick {
             self.kick.kick();
         }
@@ -324,15 +330,40 @@ impl Engine {
         shard.host.poll_deadline().is_none_or(|due| due >= at)
     }
 
-    /// Ready when all that was written has been acknowledged.
-    pub(crate) fn poll_flushed(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ready when all that was written has been acknowledged. A future that waits is ready, too, when
+    /// another one has found it so and has stopped the stack.
+    fn poll_flushed(&self, cx: &mut Context<'_>, key: &mut WaitKey) -> Poll<io::Result<()>> {
+        let mut spent = Vec::new();
         let mut shard = self.shard.lock();
-        shard.alive()?;
-        if shard.is_flushed() {
+        if !(shard.was_flushed && key.is_set()) {
+            shard.alive()?;
+        }
+        if shard.was_flushed || shard.is_flushed() {
             return Poll::Ready(Ok(()));
         }
-        shard.flush_waiter = Some(cx.waker().clone());
+        let waiter = Waiter::future(cx.waker(), key);
+        shard.flushing.register(waiter, &mut spent);
+        drop(shard);
         Poll::Pending
+    }
+
+    /// Waits until all that was written has been acknowledged, then stops the stack.
+    pub(crate) async fn flush_and_stop(&self) -> io::Result<()> {
+        let mut flushing = Flushing(self, WaitKey::default());
+        poll_fn(|cx| self.poll_flushed(cx, &mut flushing.1)).await?;
+        self.shard.lock().was_flushed = true;
+        self.kill(
+            io::ErrorKind::ConnectionAborted,
+            "the stack was shut down: build a new one",
+        );
+        Ok(())
+    }
+
+    /// A future no longer waits.
+    pub(crate) fn stop_waiting(&self, on: WaitOn, key: &mut WaitKey) {
+        let waker = self.shard.lock().host.stop_waiting(on, Some(key));
+        // Without the lock: it may be the last reference to a task that has sockets.
+        drop(waker);
     }
 
     /// No user can reach it any more, and nothing is left to finish.
@@ -367,6 +398,18 @@ impl Engine {
             .fd()
             .map(|fd| fd.try_clone_to_owned())
             .transpose()
+    }
+}
+
+/// A future that waits for everything to be acknowledged.
+struct Flushing<'a>(&'a Engine, WaitKey);
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        if self.1.is_set() {
+            let waker = self.0.shard.lock().flushing.remove(Some(&mut self.1));
+            drop(waker);
+        }
     }
 }
 

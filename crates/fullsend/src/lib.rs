@@ -37,6 +37,7 @@ mod stack;
 mod sync;
 mod tcp;
 mod udp;
+mod waiting;
 
 pub use addr::ToAddr;
 pub use builder::Builder;

@@ -1,7 +1,6 @@
 //! The stack as its user holds it.
 
-use std::future::poll_fn;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -178,13 +177,8 @@ impl Stack {
     /// all sockets to stop without waiting.
     ///
     /// # Errors
-    /// If the stack has stopped before.
+    /// If the stack has stopped before, other than by a `shutdown` that this one waited beside.
     pub async fn shutdown(&self) -> io::Result<()> {
-        poll_fn(|cx| self.engine.poll_flushed(cx)).await?;
-        self.engine.kill(
-            ErrorKind::ConnectionAborted,
-            "the stack was shut down: build a new one",
-        );
-        Ok(())
+        self.engine.flush_and_stop().await
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use fullsend_buf::{Chain, Slice};
-use fullsend_stack::{Interest, UdpId};
+use fullsend_stack::{Interest, UdpId, WaitKey, WaitOn};
 use parking_lot::Mutex;
 use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
@@ -16,6 +16,7 @@ use crate::addr::{self, ToAddr};
 use crate::engine::Handle;
 use crate::error::{io_error, would_block};
 use crate::stack::Stack;
+use crate::waiting::{Waiting, waiter};
 
 /// A UDP socket, as `tokio::net::UdpSocket`. Every async call may be dropped without losing a
 /// datagram.
@@ -153,17 +154,18 @@ impl UdpSocket {
         &self,
         buf: &mut [u8],
     ) -> io::Result<(usize, SocketAddr, SocketAddr)> {
-        let (chain, from, to) = poll_fn(|cx| self.poll_next(cx)).await?;
+        let mut waiting = self.waiting();
+        let (chain, from, to) = poll_fn(|cx| self.poll_next(cx, waiting.key())).await?;
         Ok((chain.copy_to(buf), from, to))
     }
 
-    /// [`recv_from`](Self::recv_from) as a poll.
+    /// [`recv_from`](Self::recv_from) as a poll. Only the task that polled last is woken.
     pub fn poll_recv_from(
         &self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        let (chain, from, _) = ready!(self.poll_next(cx))?;
+        let (chain, from, _) = ready!(self.poll_next(cx, None))?;
         for slice in chain.slices() {
             let n = slice.len().min(buf.remaining());
             buf.put_slice(&slice[..n]);
@@ -190,7 +192,15 @@ impl UdpSocket {
         })
     }
 
-    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Chain, SocketAddr, SocketAddr)>> {
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::new(&self.engine, WaitOn::Udp(self.id))
+    }
+
+    fn poll_next(
+        &self,
+        cx: &mut Context<'_>,
+        mut key: Option<&mut WaitKey>,
+    ) -> Poll<io::Result<(Chain, SocketAddr, SocketAddr)>> {
         let coop = ready!(poll_proceed(cx));
         let remote = *self.remote.lock();
         let next = self.engine.op(|host, _| {
@@ -201,7 +211,7 @@ impl UdpSocket {
                     None => {}
                 }
                 let ready = host
-                    .udp_ready(self.id, Interest::Read, cx.waker())
+                    .udp_ready(self.id, Interest::Read, waiter(cx, &mut key))
                     .map_err(io_error)?;
                 if !ready {
                     return Ok(None);
@@ -219,18 +229,24 @@ impl UdpSocket {
 
     /// Waits until there is a datagram.
     pub async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_ready(cx, Interest::Read)).await
+        let mut waiting = self.waiting();
+        poll_fn(|cx| self.poll_ready(cx, Interest::Read, waiting.key())).await
     }
 
     /// Waits until one can be sent.
     pub async fn writable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_ready(cx, Interest::Write)).await
+        poll_fn(|cx| self.poll_ready(cx, Interest::Write, None)).await
     }
 
-    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>> {
+    fn poll_ready(
+        &self,
+        cx: &mut Context<'_>,
+        interest: Interest,
+        mut key: Option<&mut WaitKey>,
+    ) -> Poll<io::Result<()>> {
         let coop = ready!(poll_proceed(cx));
         let ready = self.engine.op(|host, _| {
-            host.udp_ready(self.id, interest, cx.waker())
+            host.udp_ready(self.id, interest, waiter(cx, &mut key))
                 .map_err(io_error)
         })?;
         if !ready {

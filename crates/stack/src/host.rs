@@ -98,6 +98,8 @@ pub struct Host {
     pub(crate) mib: HostMib,
     pub(crate) notices: Notices,
     pub(crate) wakers: Vec<Waker>,
+    /// Wakers that were replaced.
+    pub(crate) spent: Vec<Waker>,
     /// Until then some connection paces itself.
     pub(crate) paced_until: Instant,
     /// Scratch between sockets and qdiscs.
@@ -139,6 +141,7 @@ impl Host {
             mib: HostMib::default(),
             notices: Notices::default(),
             wakers: Vec::new(),
+            spent: Vec::new(),
             paced_until: Instant::ZERO,
             staged: Vec::new(),
             batch: Vec::new(),
@@ -298,15 +301,17 @@ impl Host {
         }
     }
 
-    /// `take_wakers` has something to give.
+    /// `take_wakers` or `take_spent` has something to give.
     #[inline]
     pub fn has_wakers(&self) -> bool {
-        !self.wakers.is_empty()
+        self.wakers.len() + self.spent.len() != 0
     }
 
-    /// Wakers of users whose sockets became ready. Wake them after letting go of any lock.
+    /// Wakers of users whose sockets became ready. Wake them after letting go of any lock. Drops the
+    /// wakers that [`take_spent`](Self::take_spent) has not taken.
     #[inline]
     pub fn take_wakers(&mut self, out: &mut Vec<Waker>) {
+        self.spent.clear();
         out.append(&mut self.wakers);
     }
 }

@@ -27,6 +27,7 @@ mod timer;
 mod udp;
 mod udp_calls;
 mod waiters;
+mod waiting;
 
 pub use change::IfaceChange;
 pub use error::StackError;
@@ -39,3 +40,5 @@ pub use net_config::NetConfig;
 pub use notices::Notice;
 pub use tcp::{Incoming, Interest, ListenConfig, ListenerId, SockStat, TcpId, TcpQueues};
 pub use udp_calls::{UdpDatagram, UdpError, UdpId, UdpSharing};
+pub use waiters::{WaitKey, WaitList, Waiter};
+pub use waiting::WaitOn;

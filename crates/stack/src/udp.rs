@@ -20,6 +20,7 @@ use crate::inspect::{SocketInfo, SocketKind, SocketOwner};
 use crate::ip::{compact, least_path_mtu};
 use crate::siphash::SipKey;
 use crate::table::Table;
+use crate::waiters::{WaitList, Waiter};
 use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
 mod sent;
@@ -71,7 +72,7 @@ pub(crate) struct Socket {
     queue: VecDeque<UdpDatagram>,
     /// Memory that `queue` holds.
     bytes: usize,
-    readers: Vec<Waker>,
+    readers: WaitList,
     /// Takes datagrams and errors of this peer only.
     remote: Option<SocketAddr>,
     /// What ICMP told of the peer.
@@ -159,11 +160,9 @@ impl Socket {
         self.queue.front().map(|datagram| datagram.payload.len())
     }
 
-    /// Wakes `waker` once, at the next datagram or error.
-    pub(crate) fn watch(&mut self, waker: &Waker) {
-        if !self.readers.iter().any(|known| known.will_wake(waker)) {
-            self.readers.push(waker.clone());
-        }
+    /// Those who wait for a datagram or an error.
+    pub(crate) const fn readers(&mut self) -> &mut WaitList {
+        &mut self.readers
     }
 }
 
@@ -230,7 +229,7 @@ impl Udp {
             local,
             queue: VecDeque::new(),
             bytes: 0,
-            readers: Vec::new(),
+            readers: WaitList::default(),
             remote: None,
             error: None,
             errors: None,
@@ -364,7 +363,7 @@ impl Udp {
         }
         socket.bytes += cost;
         socket.queue.push_back(datagram);
-        wakers.append(&mut socket.readers);
+        socket.readers.wake(wakers);
         *self.in_datagrams(v6) += 1;
     }
 
@@ -404,22 +403,25 @@ impl Udp {
             if covers(socket.local.ip(), local.ip()) {
                 sent |= socket.remote == Some(told.to);
                 if socket.is_told(told) {
-                    wakers.append(&mut socket.readers);
+                    socket.readers.wake(wakers);
                 }
             }
         }
         sent
     }
 
-    /// True if there is something to take; else wakes `waker` once when there is.
-    pub(crate) fn readable(&mut self, id: UdpId, waker: &Waker) -> Result<bool, StackError> {
+    /// Returns whether there is something to take; else wakes `waiter` once when there is.
+    pub(crate) fn readable(
+        &mut self,
+        id: UdpId,
+        waiter: Waiter<'_>,
+        spent: &mut Vec<Waker>,
+    ) -> Result<bool, StackError> {
         let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
         if !socket.queue.is_empty() {
             return Ok(true);
         }
-        if !socket.readers.iter().any(|w| w.will_wake(waker)) {
-            socket.readers.push(waker.clone());
-        }
+        socket.readers.register(waiter, spent);
         Ok(false)
     }
 
@@ -431,7 +433,7 @@ impl Udp {
         let Some(mut socket) = self.sockets.remove(index) else {
             return;
         };
-        wakers.append(&mut socket.readers);
+        socket.readers.wake(wakers);
         if let Some(bound) = self.ports.get_mut(&socket.local.port()) {
             bound.retain(|&one| one != index);
             if bound.is_empty() {

@@ -13,6 +13,7 @@ use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem};
 use crate::udp::Delivery;
+use crate::waiters::Waiter;
 use crate::{Host, IfaceId, Interest, StackError};
 
 /// A datagram that arrived.
@@ -165,16 +166,16 @@ impl Host {
         Ok(self.udp.socket_mut(id)?.has_kept_errors())
     }
 
-    /// True if ready now; else wakes `waker` once when it becomes so. Writing is always possible:
+    /// Returns whether it is ready now; else wakes `waiter` once when it becomes so. Writing is always possible:
     /// what finds no room in a queue is dropped, as the network might.
-    pub fn udp_ready(
+    pub fn udp_ready<'a>(
         &mut self,
         id: UdpId,
         interest: Interest,
-        waker: &Waker,
+        waiter: impl Into<Waiter<'a>>,
     ) -> Result<bool, StackError> {
         match interest {
-            Interest::Read => self.udp.readable(id, waker),
+            Interest::Read => self.udp.readable(id, waiter.into(), &mut self.spent),
             Interest::Write => self.udp.addr(id).map(|_| true),
         }
     }
@@ -214,7 +215,8 @@ impl Host {
 
     /// Wakes `waker` once, at the next datagram or error, although there may be some already.
     pub fn udp_watch(&mut self, id: UdpId, waker: &Waker) -> Result<(), StackError> {
-        self.udp.socket_mut(id)?.watch(waker);
+        let readers = self.udp.socket_mut(id)?.readers();
+        readers.register(waker.into(), &mut self.spent);
         Ok(())
     }
 

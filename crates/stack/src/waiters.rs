@@ -1,4 +1,4 @@
-//! Who waits for something of a connection.
+//! Who waits for something of a socket.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,63 +15,234 @@ pub(crate) enum Wait {
     Flush,
 }
 
-/// Wakers of the tasks that wait. One reader and one writer, as a rule: that case costs no
-/// allocation. Each is woken once; one that gave up meanwhile is woken for nothing.
+/// A future's place in a [`WaitList`]: kept from poll to poll, and given back when the future is
+/// dropped.
+#[derive(Default, Debug)]
+pub struct WaitKey(Option<Place>);
+
+impl WaitKey {
+    /// The future may stand in a list.
+    #[inline]
+    pub const fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slot: u32,
+    /// Of the list; an entry of an earlier round has been woken.
+    round: u32,
+}
+
+/// Stands for `WaitList::first`.
+const FIRST: u32 = u32::MAX;
+
+/// A task that waits, and whether it can give up.
+#[derive(Debug)]
+pub struct Waiter<'a> {
+    waker: &'a Waker,
+    key: Option<&'a mut WaitKey>,
+}
+
+impl<'a> Waiter<'a> {
+    /// A future that waits under `key`. There may be many of them. A future that is dropped takes its
+    /// waker back with [`Host::stop_waiting`](crate::Host::stop_waiting).
+    #[inline]
+    pub const fn future(waker: &'a Waker, key: &'a mut WaitKey) -> Self {
+        Self {
+            waker,
+            key: Some(key),
+        }
+    }
+
+    /// A caller of a function that polls. Only the last one is woken, since nothing says when an
+    /// earlier one has given up.
+    #[inline]
+    pub const fn polled(waker: &'a Waker) -> Self {
+        Self { waker, key: None }
+    }
+}
+
+impl<'a> From<&'a Waker> for Waiter<'a> {
+    #[inline]
+    fn from(waker: &'a Waker) -> Self {
+        Self::polled(waker)
+    }
+}
+
+/// Wakers of the tasks that wait for one thing. To enter, to leave, and to be woken takes the same
+/// time however many there are. A single one costs no allocation.
+#[derive(Default, Debug)]
+pub struct WaitList {
+    first: Option<Waker>,
+    more: Option<Box<More>>,
+    round: u32,
+    /// `first` is a future's.
+    first_has_key: bool,
+}
+
+/// Those beyond the first.
+#[derive(Default, Debug)]
+struct More {
+    polled: Option<Waker>,
+    futures: Vec<Option<Waker>>,
+    free: Vec<u32>,
+}
+
+impl More {
+    fn is_empty(&self) -> bool {
+        self.polled.is_none() && self.futures.len() == self.free.len()
+    }
+}
+
+/// Puts `waker` into `slot`, unless it is there already; the one that was there goes to `spent`.
+#[inline]
+fn put(slot: &mut Option<Waker>, waker: &Waker, spent: &mut Vec<Waker>) {
+    if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        spent.extend(slot.replace(waker.clone()));
+    }
+}
+
+impl WaitList {
+    /// No task waits.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.first.is_none() && self.more.is_none()
+    }
+
+    /// Adds a task, or brings its waker up to date. Wakers that are replaced go to `spent`: drop
+    /// them without any lock, as the last reference to a task may drop its sockets.
+    #[inline]
+    pub fn register(&mut self, waiter: Waiter<'_>, spent: &mut Vec<Waker>) {
+        let Waiter { waker, key } = waiter;
+        match key {
+            None if self.first.is_none() || !self.first_has_key => {
+                put(&mut self.first, waker, spent);
+                self.first_has_key = false;
+            }
+            None => put(&mut self.more.get_or_insert_default().polled, waker, spent),
+            Some(key) => self.register_future(waker, key, spent),
+        }
+    }
+
+    fn register_future(&mut self, waker: &Waker, key: &mut WaitKey, spent: &mut Vec<Waker>) {
+        if let Some(slot) = self.slot_of(key) {
+            return put(slot, waker, spent);
+        }
+        let slot = if self.first.is_none() {
+            self.first = Some(waker.clone());
+            self.first_has_key = true;
+            FIRST
+        } else {
+            let more = self.more.get_or_insert_default();
+            if let Some(slot) = more.free.pop() {
+                more.futures[slot as usize] = Some(waker.clone());
+                slot
+            } else {
+                more.futures.push(Some(waker.clone()));
+                more.futures.len() as u32 - 1
+            }
+        };
+        let round = self.round;
+        key.0 = Some(Place { slot, round });
+    }
+
+    /// The entry of a future that has not been woken.
+    fn slot_of(&mut self, key: &WaitKey) -> Option<&mut Option<Waker>> {
+        let place = key.0.filter(|place| place.round == self.round)?;
+        if place.slot == FIRST {
+            return Some(&mut self.first);
+        }
+        self.more.as_mut()?.futures.get_mut(place.slot as usize)
+    }
+
+    /// Removes a future, or without a key the caller that polled; its waker, to be dropped without
+    /// any lock, unless it has been woken.
+    pub fn remove(&mut self, key: Option<&mut WaitKey>) -> Option<Waker> {
+        let Some(key) = key else {
+            return match &mut self.more {
+                _ if !self.first_has_key => self.first.take(),
+                Some(more) => more.polled.take(),
+                None => None,
+            };
+        };
+        let waker = self.slot_of(key).and_then(Option::take);
+        let place = key.0.take()?;
+        if waker.is_some()
+            && place.slot != FIRST
+            && let Some(more) = &mut self.more
+        {
+            more.free.push(place.slot);
+            if more.is_empty() {
+                self.more = None;
+            }
+        }
+        waker
+    }
+
+    /// Moves all to `out`.
+    #[inline]
+    pub fn wake(&mut self, out: &mut Vec<Waker>) {
+        if self.is_empty() {
+            return;
+        }
+        out.extend(self.first.take());
+        self.round = self.round.wrapping_add(1);
+        if let Some(more) = self.more.take() {
+            out.extend(more.polled);
+            out.extend(more.futures.into_iter().flatten());
+        }
+    }
+}
+
+/// Wakers of the tasks that wait for something of a connection. Each is woken once.
 #[derive(Default, Debug)]
 pub(crate) struct Waiters {
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-    /// Further ones, by [`Wait`].
-    more: Option<Box<[Vec<Waker>; 3]>>,
+    reader: WaitList,
+    writer: WaitList,
+    flush: Option<Box<WaitList>>,
 }
 
 impl Waiters {
     #[inline]
-    fn first(&mut self, what: Wait) -> Option<&mut Option<Waker>> {
+    fn list(&mut self, what: Wait) -> &mut WaitList {
         match what {
-            Wait::Read => Some(&mut self.reader),
-            Wait::Write => Some(&mut self.writer),
-            Wait::Flush => None,
+            Wait::Read => &mut self.reader,
+            Wait::Write => &mut self.writer,
+            Wait::Flush => self.flush.get_or_insert_default(),
         }
     }
 
-    /// Adds a waker, without a clone if it is there already.
+    /// Adds a task; see [`WaitList::register`].
     #[inline]
-    pub(crate) fn register(&mut self, what: Wait, waker: &Waker) {
-        match self.first(what) {
-            Some(slot @ None) => *slot = Some(waker.clone()),
-            Some(Some(known)) if known.will_wake(waker) => {}
-            _ => self.register_another(what, waker),
-        }
+    pub(crate) fn register(&mut self, what: Wait, waiter: Waiter<'_>, spent: &mut Vec<Waker>) {
+        self.list(what).register(waiter, spent);
     }
 
-    #[cold]
-    fn register_another(&mut self, what: Wait, waker: &Waker) {
-        let list = &mut self.more.get_or_insert_default()[what as usize];
-        if !list.iter().any(|known| known.will_wake(waker)) {
-            list.push(waker.clone());
-        }
+    /// Removes a task; see [`WaitList::remove`].
+    pub(crate) fn remove(&mut self, what: Wait, key: Option<&mut WaitKey>) -> Option<Waker> {
+        self.list(what).remove(key)
     }
 
     /// Moves those who wait for `what` to `out`.
     #[inline]
     pub(crate) fn wake(&mut self, what: Wait, out: &mut Vec<Waker>) {
-        if let Some(slot) = self.first(what) {
-            out.extend(slot.take());
-        }
-        if let Some(more) = &mut self.more {
-            out.append(&mut more[what as usize]);
-            if more.iter().all(Vec::is_empty) {
-                self.more = None;
+        match what {
+            Wait::Read => self.reader.wake(out),
+            Wait::Write => self.writer.wake(out),
+            Wait::Flush => {
+                if let Some(list) = &mut self.flush {
+                    list.wake(out);
+                }
             }
         }
     }
 
-    /// Somebody waits for a flush.
+    /// A task waits for a flush.
     #[inline]
     pub(crate) fn any_flush(&self) -> bool {
-        let list = self.more.as_ref();
-        list.is_some_and(|more| !more[Wait::Flush as usize].is_empty())
+        self.flush.as_ref().is_some_and(|list| !list.is_empty())
     }
 }
 
@@ -82,20 +253,35 @@ mod tests {
     use alloc::vec::Vec;
     use core::task::Waker;
 
-    use super::{Wait, Waiters};
+    use super::{Wait, WaitKey, WaitList, Waiter, Waiters};
 
-    struct Nothing;
-    impl Wake for Nothing {
+    struct Task;
+
+    impl Wake for Task {
         fn wake(self: Arc<Self>) {}
     }
 
+    fn task() -> (Arc<Task>, Waker) {
+        let task = Arc::new(Task);
+        (task.clone(), Waker::from(task))
+    }
+
+    /// References to a task, beside the test's own two.
+    fn held(task: &Arc<Task>) -> usize {
+        Arc::strong_count(task) - 2
+    }
+
     #[test]
-    fn everybody_is_woken_for_what_they_wait_for_and_nobody_twice() {
-        let tasks: [Waker; 3] = core::array::from_fn(|_| Waker::from(Arc::new(Nothing)));
+    fn every_future_is_woken_for_what_it_waits_for_and_none_twice() {
+        let tasks: [_; 3] = core::array::from_fn(|_| task());
+        let mut keys: [WaitKey; 9] = Default::default();
         let mut waiters = Waiters::default();
-        for what in [Wait::Read, Wait::Write, Wait::Flush] {
+        let mut spent = Vec::new();
+        let kinds = [Wait::Read, Wait::Write, Wait::Flush];
+        for (k, what) in kinds.into_iter().enumerate() {
             for i in [0, 0, 1, 2, 1, 0] {
-                waiters.register(what, &tasks[i]);
+                let waiter = Waiter::future(&tasks[i].1, &mut keys[3 * k + i]);
+                waiters.register(what, waiter, &mut spent);
             }
         }
         for what in [Wait::Flush, Wait::Read, Wait::Write] {
@@ -103,10 +289,69 @@ mod tests {
             let mut out = Vec::new();
             waiters.wake(what, &mut out);
             assert_eq!(out.len(), 3);
-            assert!(tasks.iter().all(|t| out.iter().any(|w| w.will_wake(t))));
+            assert!(tasks.iter().all(|t| out.iter().any(|w| w.will_wake(&t.1))));
             waiters.wake(what, &mut out);
             assert_eq!(out.len(), 3);
         }
-        assert!(waiters.more.is_none());
+        assert!(spent.is_empty());
+        assert!(tasks.iter().all(|(task, _)| held(task) == 0));
+    }
+
+    #[test]
+    fn a_future_that_leaves_takes_its_waker_along_and_no_other() {
+        let tasks: Vec<_> = (0..5).map(|_| task()).collect();
+        let mut keys: Vec<_> = tasks.iter().map(|_| WaitKey::default()).collect();
+        let mut list = WaitList::default();
+        let mut spent = Vec::new();
+        for ((_, waker), key) in tasks.iter().zip(&mut keys) {
+            list.register(Waiter::future(waker, key), &mut spent);
+        }
+        for i in [3, 0] {
+            assert!(list.remove(Some(&mut keys[i])).is_some());
+            assert!(!keys[i].is_set());
+            assert!(list.remove(Some(&mut keys[i])).is_none());
+        }
+        let all = |tasks: &[(Arc<Task>, Waker)]| -> Vec<_> {
+            tasks.iter().map(|(task, _)| held(task)).collect()
+        };
+        assert_eq!(all(&tasks), [0, 1, 1, 0, 1]);
+        // The places are used again, and one of an earlier round is nobody else's.
+        list.register(Waiter::future(&tasks[0].1, &mut keys[0]), &mut spent);
+        let mut out = Vec::new();
+        list.wake(&mut out);
+        assert_eq!(out.len(), 4);
+        out.clear();
+        list.register(Waiter::future(&tasks[3].1, &mut keys[3]), &mut spent);
+        assert!(list.remove(Some(&mut keys[0])).is_none());
+        assert!(list.remove(Some(&mut keys[1])).is_none());
+        list.register(Waiter::future(&tasks[1].1, &mut keys[1]), &mut spent);
+        assert_eq!(all(&tasks), [0, 1, 0, 1, 0]);
+        assert!(list.remove(Some(&mut keys[1])).is_some());
+        assert!(list.more.is_none());
+        assert!(list.remove(Some(&mut keys[3])).is_some());
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn of_callers_that_poll_the_last_is_woken() {
+        let (first, second, third) = (task(), task(), task());
+        let mut key = WaitKey::default();
+        for future_first in [false, true] {
+            let mut list = WaitList::default();
+            let mut spent = Vec::new();
+            if future_first {
+                list.register(Waiter::future(&third.1, &mut key), &mut spent);
+            }
+            list.register(Waiter::polled(&first.1), &mut spent);
+            list.register(Waiter::polled(&second.1), &mut spent);
+            list.register(Waiter::polled(&second.1), &mut spent);
+            assert!(spent.len() == 1 && spent[0].will_wake(&first.1));
+            assert!(list.remove(None).unwrap().will_wake(&second.1));
+            assert!(list.remove(None).is_none());
+            list.register(Waiter::polled(&first.1), &mut spent);
+            let mut out = Vec::new();
+            list.wake(&mut out);
+            assert_eq!(out.len(), 1 + usize::from(future_first));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use fullsend_stack::{Host, Incoming, ListenConfig, ListenerId, StackError};
+use fullsend_stack::{Host, Incoming, ListenConfig, ListenerId, StackError, WaitKey, WaitOn};
 use fullsend_tcp::SocketOption;
 use tokio::task::coop::poll_proceed;
 
@@ -14,6 +14,7 @@ use crate::engine::Handle;
 use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::TcpStream;
+use crate::waiting::{Waiting, waiter};
 
 /// Connections waiting to be accepted, unless told otherwise (as tokio's).
 const BACKLOG: usize = 1024;
@@ -45,14 +46,25 @@ impl Listening {
             .op(|host, _| host.listener_addr(self.id).map_err(io_error))
     }
 
-    pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+    /// The next connection. Any number of futures may wait for it.
+    pub(crate) async fn next(&self) -> io::Result<Incoming> {
+        let mut waiting = Waiting::new(&self.engine, WaitOn::Listener(self.id));
+        poll_fn(|cx| self.poll_next(cx, waiting.key())).await
+    }
+
+    pub(crate) fn poll_next(
+        &self,
+        cx: &mut Context<'_>,
+        mut key: Option<&mut WaitKey>,
+    ) -> Poll<io::Result<Incoming>> {
         let coop = ready!(poll_proceed(cx));
         let next = self.engine.op(|host, _| {
             loop {
                 if let Some(next) = host.tcp_accept(self.id).map_err(io_error)? {
                     return Ok(Some(next));
                 }
-                if !host.listener_ready(self.id, cx.waker()).map_err(io_error)? {
+                let waiter = waiter(cx, &mut key);
+                if !host.listener_ready(self.id, waiter).map_err(io_error)? {
                     return Ok(None);
                 }
             }
@@ -144,15 +156,19 @@ impl TcpListener {
     /// The next connection and where it comes from. Several tasks may wait. Dropping the future
     /// loses no connection.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        Ok(self.accepted(self.listening.next().await?))
     }
 
-    /// [`accept`](Self::accept) as a poll.
+    /// [`accept`](Self::accept) as a poll. Only the task that polled last is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let Incoming { id, local, remote } = ready!(self.listening.poll_next(cx))?;
+        let incoming = ready!(self.listening.poll_next(cx, None))?;
+        Poll::Ready(Ok(self.accepted(incoming)))
+    }
+
+    fn accepted(&self, incoming: Incoming) -> (TcpStream, SocketAddr) {
+        let Incoming { id, local, remote } = incoming;
         let engine = self.listening.engine.clone();
-        let stream = TcpStream::new(engine, id, local, remote);
-        Poll::Ready(Ok((stream, remote)))
+        (TcpStream::new(engine, id, local, remote), remote)
     }
 
     /// Where it listens.

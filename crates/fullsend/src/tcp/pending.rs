@@ -1,6 +1,5 @@
 //! Accepting for any destination: transparent gateways and proxies.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::task::{Context, Poll, ready};
@@ -54,16 +53,20 @@ impl TransparentListener {
 
     /// The next pending connection. Dropping the future loses none.
     pub async fn accept(&self) -> io::Result<PendingConnection> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        Ok(self.pending(self.listening.next().await?))
     }
 
-    /// [`accept`](Self::accept) as a poll.
+    /// [`accept`](Self::accept) as a poll. Only the task that polled last is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<PendingConnection>> {
-        let incoming = ready!(self.listening.poll_next(cx))?;
-        Poll::Ready(Ok(PendingConnection {
+        let incoming = ready!(self.listening.poll_next(cx, None))?;
+        Poll::Ready(Ok(self.pending(incoming)))
+    }
+
+    fn pending(&self, incoming: Incoming) -> PendingConnection {
+        PendingConnection {
             engine: Some(self.listening.engine.clone()),
             incoming,
-        }))
+        }
     }
 }
 

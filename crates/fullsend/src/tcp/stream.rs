@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use fullsend_buf::Slice;
-use fullsend_stack::{Host, Interest as HostInterest, StackError, TcpId};
+use fullsend_stack::{Host, Interest as HostInterest, StackError, TcpId, WaitKey, WaitOn};
 use fullsend_tcp::TcpError;
 use fullsend_units::Instant;
 use tokio::io::{Interest, ReadBuf, Ready};
@@ -19,6 +19,7 @@ use crate::engine::Handle;
 use crate::error::io_error;
 use crate::stack::Stack;
 use crate::tcp::turn::Turn;
+use crate::waiting::{Waiting, waiter};
 
 /// Most bytes of lent memory queued in one step; more waits for room in the send buffer.
 const LEND_MAX: usize = 256 << 10;
@@ -138,7 +139,7 @@ impl TcpStream {
 
     /// Waits for the end of the handshake.
     pub(crate) async fn established(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_host(cx, HostInterest::Write)).await?;
+        self.wait_for(HostInterest::Write).await?;
         self.take_error()?.map_or(Ok(()), Err)
     }
 
@@ -162,11 +163,26 @@ impl TcpStream {
         })
     }
 
+    /// A future's wait for reading or writing.
+    fn waiting(&self, interest: HostInterest) -> Waiting<'_> {
+        Waiting::new(&self.engine, WaitOn::Tcp(self.id, interest))
+    }
+
+    async fn wait_for(&self, interest: HostInterest) -> io::Result<()> {
+        let mut waiting = self.waiting(interest);
+        poll_fn(|cx| self.poll_host(cx, interest, waiting.key())).await
+    }
+
     /// Ready when the host says so; else the waker is registered there.
-    fn poll_host(&self, cx: &mut Context<'_>, interest: HostInterest) -> Poll<io::Result<()>> {
+    fn poll_host(
+        &self,
+        cx: &mut Context<'_>,
+        interest: HostInterest,
+        mut key: Option<&mut WaitKey>,
+    ) -> Poll<io::Result<()>> {
         let coop = ready!(poll_proceed(cx));
         let ready = self.engine.op(|host, now| {
-            host.tcp_ready(now, self.id, interest, cx.waker())
+            host.tcp_ready(now, self.id, interest, waiter(cx, &mut key))
                 .map_err(io_error)
         })?;
         if ready {
@@ -177,9 +193,32 @@ impl TcpStream {
     }
 
     /// One step of a call on the host that may have to wait, as a poll.
+    #[inline]
     fn poll_op<R>(
         &self,
         cx: &mut Context<'_>,
+        interest: HostInterest,
+        prompt: bool,
+        step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
+    ) -> Poll<io::Result<R>> {
+        self.poll_op_as(cx, None, interest, prompt, step)
+    }
+
+    /// The future of a call on the host that may have to wait.
+    async fn op<R>(
+        &self,
+        interest: HostInterest,
+        mut step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
+    ) -> io::Result<R> {
+        let mut waiting = self.waiting(interest);
+        poll_fn(|cx| self.poll_op_as(cx, waiting.key(), interest, false, &mut step)).await
+    }
+
+    /// [`poll_op`](Self::poll_op) of a future, or without a key of a caller that polls.
+    fn poll_op_as<R>(
+        &self,
+        cx: &mut Context<'_>,
+        mut key: Option<&mut WaitKey>,
         interest: HostInterest,
         prompt: bool,
         mut step: impl FnMut(&mut Host, Instant) -> Result<R, StackError>,
@@ -190,7 +229,7 @@ impl TcpStream {
                 Ok(done) => return Ok(Poll::Ready(done)),
                 Err(StackError::Tcp(TcpError::WouldBlock)) => {
                     let ready = host
-                        .tcp_ready(now, self.id, interest, cx.waker())
+                        .tcp_ready(now, self.id, interest, waiter(cx, &mut key))
                         .map_err(io_error)?;
                     if !ready {
                         return Ok(Poll::Pending);
@@ -256,30 +295,35 @@ impl TcpStream {
     ///
     /// The memory behind it is the stack's and counts as used until the `Bytes` is dropped.
     pub async fn read_chunk(&self, max: usize) -> io::Result<Option<Bytes>> {
-        poll_fn(|cx| self.poll_read_chunk(cx, max)).await
+        let mut waiting = self.waiting(HostInterest::Read);
+        poll_fn(|cx| self.poll_read_chunk_as(cx, waiting.key(), max)).await
     }
 
-    /// [`read_chunk`](Self::read_chunk) as a poll.
+    /// [`read_chunk`](Self::read_chunk) as a poll. Only the task that polled last is woken.
     pub fn poll_read_chunk(
         &self,
         cx: &mut Context<'_>,
         max: usize,
     ) -> Poll<io::Result<Option<Bytes>>> {
+        self.poll_read_chunk_as(cx, None, max)
+    }
+
+    fn poll_read_chunk_as(
+        &self,
+        cx: &mut Context<'_>,
+        key: Option<&mut WaitKey>,
+        max: usize,
+    ) -> Poll<io::Result<Option<Bytes>>> {
         self.prompt.store(true, Ordering::Relaxed);
-        let slice = ready!(self.poll_op(cx, HostInterest::Read, false, |host, now| {
-            host.tcp_read_slice(now, self.id, max)
-        }))?;
+        let read = |host: &mut Host, now| host.tcp_read_slice(now, self.id, max);
+        let slice = ready!(self.poll_op_as(cx, key, HostInterest::Read, false, read))?;
         Poll::Ready(Ok((!slice.is_empty()).then(|| slice.into_bytes())))
     }
 
     /// Waits for data and copies it, leaving it to be read.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| {
-            self.poll_op(cx, HostInterest::Read, false, |host, _| {
-                host.tcp_peek(self.id, buf)
-            })
-        })
-        .await
+        self.op(HostInterest::Read, |host, _| host.tcp_peek(self.id, buf))
+            .await
     }
 
     // --- writing ---
@@ -346,12 +390,8 @@ impl TcpStream {
     /// # Errors
     /// As those of a write.
     pub async fn write_more(&self, data: &[u8]) -> io::Result<usize> {
-        poll_fn(|cx| {
-            self.poll_op(cx, HostInterest::Write, false, |host, now| {
-                host.tcp_write(now, self.id, data, true)
-            })
-        })
-        .await
+        let write = |host: &mut Host, now| host.tcp_write(now, self.id, data, true);
+        self.op(HostInterest::Write, write).await
     }
 
     /// Writes all of `data` without copying it: the stack holds on to it until it is acknowledged.
@@ -361,7 +401,8 @@ impl TcpStream {
         while data.has_remaining() {
             let piece = data.split_to(data.len().min(LEND_MAX));
             let mut slice = Some(Slice::from(piece));
-            poll_fn(|cx| self.poll_write_slice(cx, &mut slice)).await?;
+            let mut waiting = self.waiting(HostInterest::Write);
+            poll_fn(|cx| self.poll_write_slice(cx, waiting.key(), &mut slice)).await?;
         }
         Ok(())
     }
@@ -370,10 +411,11 @@ impl TcpStream {
     fn poll_write_slice(
         &self,
         cx: &mut Context<'_>,
+        key: Option<&mut WaitKey>,
         slice: &mut Option<Slice>,
     ) -> Poll<io::Result<()>> {
         let prompt = self.take_prompt();
-        self.poll_op(cx, HostInterest::Write, prompt, |host, now| {
+        self.poll_op_as(cx, key, HostInterest::Write, prompt, |host, now| {
             let Some(data) = slice.take() else {
                 return Ok(());
             };
@@ -401,10 +443,13 @@ impl TcpStream {
     /// # Errors
     /// The connection's error, if it ended before.
     pub async fn flushed(&self) -> io::Result<()> {
+        let mut waiting = Waiting::new(&self.engine, WaitOn::Flush(self.id));
         poll_fn(|cx| {
+            let mut key = waiting.key();
+            let waiter = waiter(cx, &mut key);
             let done = self
                 .engine
-                .op(|host, _| host.tcp_flushed(self.id, cx.waker()).map_err(io_error))?;
+                .op(|host, _| host.tcp_flushed(self.id, waiter).map_err(io_error))?;
             if done {
                 Poll::Ready(Ok(()))
             } else {
@@ -427,23 +472,28 @@ impl TcpStream {
 
     /// Waits until a read gives something: data, the end, or an error.
     pub async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_host(cx, HostInterest::Read)).await
+        self.wait_for(HostInterest::Read).await
     }
 
     /// Waits until there is room to write, in `poll(2)`'s sense: a third of the send buffer free
     /// and less than half of `TCP_NOTSENT_LOWAT` unsent.
     pub async fn writable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_host(cx, HostInterest::Write)).await
+        self.wait_for(HostInterest::Write).await
     }
 
     /// Waits for any of `interest`.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        let [mut reading, mut writing] =
+            [HostInterest::Read, HostInterest::Write].map(|what| self.waiting(what));
         poll_fn(|cx| {
             let mut ready = Ready::EMPTY;
-            if interest.is_readable() && self.poll_host(cx, HostInterest::Read)?.is_ready() {
+            let mut is_ready = |what, key: Option<&mut WaitKey>| -> io::Result<bool> {
+                Ok(self.poll_host(cx, what, key)?.is_ready())
+            };
+            if interest.is_readable() && is_ready(HostInterest::Read, reading.key())? {
                 ready |= Ready::READABLE;
             }
-            if interest.is_writable() && self.poll_host(cx, HostInterest::Write)?.is_ready() {
+            if interest.is_writable() && is_ready(HostInterest::Write, writing.key())? {
                 ready |= Ready::WRITABLE;
             }
             if ready.is_empty() {
@@ -455,14 +505,14 @@ impl TcpStream {
         .await
     }
 
-    /// [`readable`](Self::readable) as a poll.
+    /// [`readable`](Self::readable) as a poll. Only the task that polled last is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_host(cx, HostInterest::Read)
+        self.poll_host(cx, HostInterest::Read, None)
     }
 
-    /// [`writable`](Self::writable) as a poll.
+    /// [`writable`](Self::writable) as a poll. Only the task that polled last is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_host(cx, HostInterest::Write)
+        self.poll_host(cx, HostInterest::Write, None)
     }
 }
 

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 use core::hint::black_box;
 use core::net::SocketAddr;
-use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_tcp::congestion::CcInfo;
@@ -13,7 +12,7 @@ use fullsend_units::Instant;
 use super::socket::{Entry, Owner, Socket};
 use super::{Tcp, TcpId};
 use crate::timer::Wheel;
-use crate::waiters::Wait;
+use crate::waiters::{Wait, Waiter};
 use crate::{Host, StackError};
 
 /// What to wait for on a socket.
@@ -28,7 +27,7 @@ pub enum Interest {
 impl Tcp {
     /// The connection of a user's handle, and the timers. Of many, its memory is fetched at once.
     #[inline]
-    pub(super) fn user_conn(
+    pub(crate) fn user_conn(
         &mut self,
         id: TcpId,
     ) -> Result<(u32, &mut Socket, &mut Wheel), StackError> {
@@ -207,13 +206,13 @@ impl Host {
         Ok(socket.conn.peek(out)?)
     }
 
-    /// True if ready now; else wakes `waker` once when it becomes so.
-    pub fn tcp_ready(
+    /// Returns whether it is ready now; else wakes `waiter` once when it becomes so.
+    pub fn tcp_ready<'a>(
         &mut self,
         now: Instant,
         id: TcpId,
         interest: Interest,
-        waker: &Waker,
+        waiter: impl Into<Waiter<'a>>,
     ) -> Result<bool, StackError> {
         let (_, socket, _) = self.tcp.user_conn(id)?;
         let (ready, what) = match interest {
@@ -224,7 +223,8 @@ impl Host {
             }
         };
         if !ready {
-            socket.waiters.register(what, waker);
+            let waiter = waiter.into();
+            socket.waiters.register(what, waiter, &mut self.spent);
         }
         Ok(ready)
     }
@@ -239,10 +239,14 @@ impl Host {
         self.with_conn(now, id, Connection::shutdown_read)
     }
 
-    /// All written data (and the FIN, if shut down) is acknowledged; registers `waker` if not. An
-    /// error if it never will be.
-    pub fn tcp_flushed(&mut self, id: TcpId, waker: &Waker) -> Result<bool, StackError> {
-        let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
+    /// Returns whether all written data (and the FIN, if shut down) is acknowledged; registers
+    /// `waiter` if not. An error if it never will be.
+    pub fn tcp_flushed<'a>(
+        &mut self,
+        id: TcpId,
+        waiter: impl Into<Waiter<'a>>,
+    ) -> Result<bool, StackError> {
+        let (_, socket, _) = self.tcp.user_conn(id)?;
         if socket.conn.is_flushed() {
             return Ok(true);
         }
@@ -250,7 +254,10 @@ impl Host {
             let error = socket.conn.take_error();
             return Err(error.unwrap_or(TcpError::BrokenPipe).into());
         }
-        socket.waiters.register(Wait::Flush, waker);
+        let waiter = waiter.into();
+        socket
+            .waiters
+            .register(Wait::Flush, waiter, &mut self.spent);
         Ok(false)
     }
 

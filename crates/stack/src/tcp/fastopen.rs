@@ -296,7 +296,7 @@ impl Host {
         if let (Some(index), Some((l, id))) = (index, listeners.get_mut_with_id(listener)) {
             l.fastopen.pending += 1;
             l.accept.push_back(index);
-            self.wakers.append(&mut l.wakers);
+            l.waiting.wake(&mut self.wakers);
             self.tcp.fastopen.children.insert(index, ListenerId(id));
             self.env.mib.fastopen_passive += 1;
             self.env.mib.passive_opens += 1;

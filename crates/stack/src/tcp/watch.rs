@@ -6,7 +6,7 @@ use fullsend_tcp::{Readiness, SkMem};
 use fullsend_units::Instant;
 
 use super::{ListenerId, TcpId};
-use crate::waiters::Wait;
+use crate::waiters::{Wait, WaitList};
 use crate::{Host, StackError};
 
 impl Host {
@@ -25,10 +25,14 @@ impl Host {
         reader: &Waker,
         writer: &Waker,
     ) -> Result<(), StackError> {
-        let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
+        let (_, socket, _) = self.tcp.user_conn(id)?;
+        let cx = self
+            .env
+            .cx(Instant::ZERO, &socket.path, socket.conn.ts_offset());
         socket.conn.watch(&cx);
-        socket.waiters.register(Wait::Read, reader);
-        socket.waiters.register(Wait::Write, writer);
+        let spent = &mut self.spent;
+        socket.waiters.register(Wait::Read, reader.into(), spent);
+        socket.waiters.register(Wait::Write, writer.into(), spent);
         Ok(())
     }
 
@@ -64,13 +68,17 @@ impl Host {
         listener.map_or(0, |listener| listener.accept.len())
     }
 
+    /// Those who wait for a connection to accept.
+    pub(crate) fn waiting_for(&mut self, id: ListenerId) -> Option<&mut WaitList> {
+        let listener = self.tcp.listeners.get_mut(id)?;
+        Some(&mut listener.waiting)
+    }
+
     /// `waker` is woken once, when the next connection comes to be accepted.
     pub fn listener_watch(&mut self, id: ListenerId, waker: &Waker) -> Result<(), StackError> {
         let listener = self.tcp.listeners.get_mut(id);
         let listener = listener.ok_or(StackError::NoSuchSocket)?;
-        if !listener.wakers.iter().any(|known| known.will_wake(waker)) {
-            listener.wakers.push(waker.clone());
-        }
+        listener.waiting.register(waker.into(), &mut self.spent);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use fullsend_units::{Rng, Seed};
 
 use super::{Delivery, RCVBUF, Udp};
 use crate::siphash::SipKey;
-use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
+use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waiter};
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -234,19 +234,23 @@ fn readers_are_woken_once_and_by_close() {
     let count = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(count.clone());
     let id = rig.bind("0.0.0.0:1");
-    assert_eq!(rig.udp.readable(id, &waker), Ok(false));
-    assert_eq!(rig.udp.readable(id, &waker), Ok(false));
+    let readable = |rig: &mut Rig| {
+        let mut spent = Vec::new();
+        rig.udp.readable(id, Waiter::polled(&waker), &mut spent)
+    };
+    assert_eq!(readable(&mut rig), Ok(false));
+    assert_eq!(readable(&mut rig), Ok(false));
     rig.input("10.0.0.1:1", b"1");
     rig.input("10.0.0.1:1", b"2");
     rig.wakers.drain(..).for_each(Waker::wake);
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.udp.readable(id, &waker), Ok(true));
+    assert_eq!(readable(&mut rig), Ok(true));
     rig.got(id);
     rig.got(id);
-    assert_eq!(rig.udp.readable(id, &waker), Ok(false));
+    assert_eq!(readable(&mut rig), Ok(false));
     rig.udp.close(id, &mut rig.wakers);
     assert_eq!(rig.wakers.len(), 1);
-    assert_eq!(rig.udp.readable(id, &waker), Err(StackError::NoSuchSocket));
+    assert_eq!(readable(&mut rig), Err(StackError::NoSuchSocket));
     assert_eq!(rig.input("10.0.0.1:1", b"1"), Delivery::NoPort);
 }
 

@@ -1,0 +1,50 @@
+//! Tasks that give up waiting.
+
+use core::task::Waker;
+
+use crate::Host;
+use crate::tcp::{Interest, ListenerId, TcpId};
+use crate::udp_calls::UdpId;
+use crate::waiters::{Wait, WaitKey};
+
+/// What a task waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitOn {
+    /// Something to read, or room to write ([`Host::tcp_ready`]).
+    Tcp(TcpId, Interest),
+    /// Everything acknowledged ([`Host::tcp_flushed`]).
+    Flush(TcpId),
+    /// A connection to accept ([`Host::listener_ready`]).
+    Listener(ListenerId),
+    /// A datagram ([`Host::udp_ready`]).
+    Udp(UdpId),
+}
+
+impl Host {
+    /// Removes a future that waits under `key`, or without a key the caller that polled. Returns the
+    /// waker, unless it has been woken or the socket is gone; drop it without any lock.
+    pub fn stop_waiting(&mut self, on: WaitOn, key: Option<&mut WaitKey>) -> Option<Waker> {
+        match on {
+            WaitOn::Tcp(id, interest) => {
+                let (_, socket, _) = self.tcp.user_conn(id).ok()?;
+                let what = match interest {
+                    Interest::Read => Wait::Read,
+                    Interest::Write => Wait::Write,
+                };
+                socket.waiters.remove(what, key)
+            }
+            WaitOn::Flush(id) => {
+                let (_, socket, _) = self.tcp.user_conn(id).ok()?;
+                socket.waiters.remove(Wait::Flush, key)
+            }
+            WaitOn::Listener(id) => self.waiting_for(id)?.remove(key),
+            WaitOn::Udp(id) => self.udp.socket_mut(id).ok()?.readers().remove(key),
+        }
+    }
+
+    /// Takes wakers that others have replaced, to be dropped without any lock: the last reference to
+    /// a task may drop its sockets.
+    pub fn take_spent(&mut self, out: &mut alloc::vec::Vec<Waker>) {
+        out.append(&mut self.spent);
+    }
+}
