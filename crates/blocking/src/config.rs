@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
-use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder, os_seed};
+use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
 use fullsend_offload::Link;
 use fullsend_stack::{
     Cidr, Host, HostConfig, IfaceChange, IfaceId, Mac, NetConfig, QdiscConfig, StackError,
@@ -103,7 +103,7 @@ impl Default for Config {
             offload: OffloadSet::ALL,
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
-            sysctl: Sysctl::default(),
+            sysctl: Sysctl::for_memory_of(process_memory()),
             seed: None,
             pool_bytes: POOL_BYTES,
         }

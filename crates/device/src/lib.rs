@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod entropy;
+mod memory;
 mod offload_set;
 mod outbox;
 mod pair;
@@ -24,6 +25,7 @@ use fullsend_offload::Packet;
 
 pub use entropy::os_seed;
 pub use fullsend_offload::Caps;
+pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
 pub use outbox::Outbox;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};

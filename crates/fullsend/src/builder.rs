@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed};
+use fullsend_device::{Device, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
 use fullsend_stack::{Cidr, Host, HostConfig, Mac, NetConfig, ParseCidrError};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Nanos, Seed};
@@ -62,7 +62,7 @@ impl Builder {
             offload: OffloadSet::ALL,
             kernel_addresses: Vec::new(),
             net: NetConfig::default(),
-            sysctl: Sysctl::default(),
+            sysctl: Sysctl::for_memory_of(process_memory()),
             seed: None,
             link_name: "link0".to_owned(),
             control: None,
@@ -175,7 +175,11 @@ impl Builder {
     }
 
     /// The memory of the host, in bytes: what connections may hold follows from it (`tcp_mem`, most
-    /// orphans and connections in TIME-WAIT, largest buffers). Tunables set before are forgotten.
+    /// orphans and connections in TIME-WAIT, largest buffers). The machine's, or the least limit of
+    /// the process's control groups, unless told otherwise. Tunables set before are forgotten.
+    ///
+    /// Queued data takes 3/32 of it, and beyond that only the least of each connection: 4 KiB each
+    /// way (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.sysctl = Sysctl::for_memory(bytes);

@@ -236,3 +236,50 @@ fn never_stuck(seed: u64) {
 fn a_writer_that_waits_is_always_woken() {
     (0..1500).for_each(never_stuck);
 }
+
+#[test]
+fn peers_that_write_and_never_read_stay_within_tcp_mem() {
+    const CONNS: usize = 300;
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let limits = tcp_mem(1 << 20);
+    net.hosts[1].sysctl_mut().tcp_mem = limits;
+    let conns: Vec<_> = (0..CONNS)
+        .map(|i| {
+            let (client, server, _) = net.connect(&format!("{}:{}", V4[1], 1000 + i));
+            (client, server)
+        })
+        .collect();
+    let data = bytes(100_000);
+    let mut most = 0;
+    for _ in 0..20 {
+        for &(client, server) in &conns {
+            // The server answers what it has not read, in steps; nobody reads either.
+            let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
+            while let Ok(n) = net.hosts[1].tcp_write(net.now, server, &data, false) {
+                assert!(n > 0);
+                most = most.max(net.hosts[1].sockstat().mem);
+            }
+        }
+        net.run_for(Nanos::from_millis(50));
+        most = most.max(net.hosts[1].sockstat().mem);
+    }
+    let sysctl = net.hosts[1].sysctl();
+    let least = 2 * (sysctl.tcp_rmem[0] + sysctl.tcp_wmem[0]) / 4096;
+    let bound = u64::from(limits[2]) + 16 + CONNS as u64 * u64::from(least);
+    println!("{most} pages of {limits:?}, bound {bound}");
+    assert!(most <= bound, "{most} pages, bound {bound}");
+    // Whoever reads makes progress.
+    let mut buf = vec![0; 256 << 10];
+    let (client, server) = conns[CONNS - 1];
+    let mut got = [0; 2];
+    for _ in 0..2000 {
+        for (side, id) in [(0, client), (1, server)] {
+            while let Ok(n) = net.hosts[side].tcp_read(net.now, id, &mut buf) {
+                got[side] += n;
+            }
+        }
+        let _ = net.hosts[1].tcp_write(net.now, server, &data, false);
+        net.run_for(Nanos::from_millis(50));
+    }
+    assert!(got[0] > 100_000 && got[1] >= 100_000, "{got:?}");
+}

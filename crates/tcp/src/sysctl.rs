@@ -233,6 +233,16 @@ sysctls! {
 const BYTES_PER_CONNECTION: u64 = 128 << 10;
 
 impl Sysctl {
+    /// The limits of a host that has `bytes` of memory, or the defaults where that is not known.
+    #[must_use]
+    pub fn for_memory_of(bytes: Option<u64>) -> Self {
+        bytes.map_or_else(Self::default, |bytes| Self {
+            // A half-open connection takes so little that a burst need not be refused for it.
+            tcp_max_syn_backlog: Self::default().tcp_max_syn_backlog,
+            ..Self::for_memory(bytes)
+        })
+    }
+
     /// The limits of a host that has this much memory in all: queued text takes 3/32 of it at most
     /// (`tcp_mem`), and the bounds on connections that nobody owns follow. The shares are Linux's.
     #[must_use]
@@ -260,6 +270,11 @@ impl Sysctl {
 
 /// `tcp_mem` for a stack whose connections may hold this many bytes in all. The shares are
 /// Linux's.
+///
+/// Above the third value a connection gets no more than its least: `tcp_wmem[0]` bytes to send and
+/// `tcp_rmem[0]` received in order, each in a block of at most twice that, so that each makes
+/// progress. A host with `n` connections holds at most `bytes`, one super-segment, and `n` times
+/// twice the sum of both.
 pub const fn tcp_mem(bytes: u64) -> [u32; 3] {
     let pages = bytes / PAGE_BYTES as u64;
     let pages = if pages > 0x7fff_ffff {

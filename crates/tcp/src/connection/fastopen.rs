@@ -182,7 +182,9 @@ impl Connection {
         }
         let n = data.len().min(self.syn_room() as usize);
         let goal = self.snd.size_goal as usize;
-        self.snd.queue.append(cx.pool, &data[..n], goal.max(n));
+        self.snd
+            .queue
+            .append(cx.pool, &data[..n], goal.max(n), false);
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.deferred = false;
         }

@@ -392,9 +392,14 @@ impl Connection {
         if self.rcv.queue.readable() > self.rcv.window.rcvbuf() as usize && len > 0 {
             return self.close_window(cx, segs);
         }
-        if cx.mem.is_exhausted(cx.sysctl) && !self.admits_text(cx, seq, segs) {
-            self.rcv.ack.now();
-            return;
+        let (mut text, mut fin, mut len, mut seq) = (text, fin, len, seq);
+        if cx.mem.is_exhausted(cx.sysctl) {
+            fin &= self.admit_text(cx, &mut seq, &mut text, segs);
+            if text.is_empty() && !(fin && len == 0) {
+                self.rcv.ack.now();
+                return;
+            }
+            len = text.len();
         }
         let arrival = self.rcv.queue.insert(cx.pool, seq, text, fin);
         if self.ecn.is_some() && len > 0 {
@@ -482,13 +487,21 @@ impl Connection {
         }
     }
 
-    /// Text came while the host's memory is exhausted. A reader who has nothing gets it all the
-    /// same, so that every connection makes progress; the rest is sent again.
+    /// Data came while the host's memory is exhausted. Keeps as much of it as the connection gets all
+    /// the same, so that every connection makes progress, in memory of that size: the rest is sent
+    /// again. What was received before is cut off. Returns whether all that is new stays.
     #[cold]
-    fn admits_text(&mut self, cx: &mut Cx<'_>, seq: SeqNum, segs: u32) -> bool {
+    fn admit_text(
+        &mut self,
+        cx: &mut Cx<'_>,
+        seq: &mut SeqNum,
+        text: &mut Chain,
+        segs: u32,
+    ) -> bool {
         cx.mib.prune_called += 1;
         if seq.after(self.rcv.queue.rcv_nxt()) {
             cx.mib.ofo_drop += u64::from(segs);
+            text.clear();
             return false;
         }
         self.charge(cx);
@@ -497,12 +510,32 @@ impl Connection {
             self.charge(cx);
         }
         let least = cx.sysctl.tcp_rmem[0] as usize;
-        if !cx.mem.is_exhausted(cx.sysctl) || self.rcv.queue.truesize() < least {
+        if !cx.mem.is_exhausted(cx.sysctl) || text.is_empty() {
             return true;
         }
-        cx.mib.rcv_pruned += 1;
-        cx.mib.rcv_q_drop += u64::from(segs);
-        false
+        if self.rcv.queue.truesize() >= least {
+            cx.mib.rcv_pruned += 1;
+            cx.mib.rcv_q_drop += u64::from(segs);
+            text.clear();
+            return false;
+        }
+        // A reference would pin the whole block that the device read into.
+        let old = self.rcv.queue.rcv_nxt().since(*seq).min(text.len() as u32);
+        *seq += old;
+        text.advance(old as usize);
+        let new = text.len();
+        let mut room = cx.pool.room(new.min(least));
+        for slice in text.slices() {
+            if room.extend(slice) < slice.len() {
+                break;
+            }
+        }
+        *text = room.freeze().into();
+        text.truncate(least);
+        if text.len() < new {
+            self.rcv.ack.now();
+        }
+        text.len() == new
     }
 
     /// The window grows by what waits behind holes. Not where a peer without SACK counts duplicate

@@ -55,7 +55,10 @@ impl Connection {
             }
             let n = room.min(data.len() - done);
             let before = self.snd.queue.truesize();
-            self.snd.queue.append(cx.pool, &data[done..done + n], goal);
+            let frugal = cx.mem.is_exhausted(cx.sysctl);
+            self.snd
+                .queue
+                .append(cx.pool, &data[done..done + n], goal, frugal);
             if self.snd.queue.truesize() != before {
                 self.charge(cx);
             }
@@ -85,6 +88,9 @@ impl Connection {
         if room == 0 {
             *goal = self.new_unit(cx, *leaving);
             room = *goal;
+        }
+        if cx.mem.is_exhausted(cx.sysctl) {
+            room = room.min(self.least_room(cx));
         }
         room
     }

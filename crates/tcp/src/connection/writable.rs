@@ -79,6 +79,15 @@ impl Connection {
         !cx.mem.is_exhausted(cx.sysctl) || queued < cx.sysctl.tcp_wmem[0] as usize
     }
 
+    /// Bytes that a write may add while the host's memory is exhausted: what is left of the least, or
+    /// of the memory that the connection has already.
+    #[cold]
+    pub(super) fn least_room(&self, cx: &Cx<'_>) -> usize {
+        let least = cx.sysctl.tcp_wmem[0] as usize;
+        let left = least.saturating_sub(self.wmem_queued());
+        left.max(self.snd.queue.open_room_left())
+    }
+
     /// A unit that is full and the only one goes before the write goes on (Linux: `tcp_push_one`), so
     /// that the write fills what is left of it, and only then looks at the limits. Here segments leave
     /// when the call is over: how many bytes will, beside the `leaving`.

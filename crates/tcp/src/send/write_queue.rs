@@ -117,9 +117,15 @@ impl WriteQueue {
         false
     }
 
+    /// Bytes that fit into the memory that is open for a write.
+    pub(crate) fn open_room_left(&self) -> usize {
+        self.room.as_ref().map_or(0, Room::remaining)
+    }
+
     /// Copies `data` in, all of it (bound it by memory first, one unit at a time if need be:
-    /// [`tail_room`](Self::tail_room)).
-    pub(crate) fn append(&mut self, pool: &Pool, mut data: &[u8], size_goal: usize) {
+    /// [`tail_room`](Self::tail_room)). `frugal`: memory is opened for `data` alone, and not for
+    /// writes that may follow.
+    pub(crate) fn append(&mut self, pool: &Pool, mut data: &[u8], size_goal: usize, frugal: bool) {
         let size_goal = size_goal.max(1);
         while !data.is_empty() {
             if self.tail_len() >= size_goal {
@@ -127,7 +133,7 @@ impl WriteQueue {
             }
             let unit_left = size_goal - self.tail_len();
             if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
-                self.open_room(pool, data.len(), unit_left);
+                self.open_room(pool, data.len(), unit_left, frugal);
             }
             let Some(room) = &mut self.room else { return };
             let fits = data.len().min(unit_left);
@@ -153,10 +159,14 @@ impl WriteQueue {
 
     /// Opens memory for a write of `want` bytes: as much as was queued last time, more if this
     /// unit already filled a block, never more than the unit can use.
-    fn open_room(&mut self, pool: &Pool, want: usize, unit_left: usize) {
+    fn open_room(&mut self, pool: &Pool, want: usize, unit_left: usize, frugal: bool) {
         let filled_up = self.room.as_ref().map_or(0, Room::capacity);
         self.close_room();
-        let guess = (filled_up * BLOCK_GROWTH).max(self.last_queued as usize);
+        let guess = if frugal {
+            0
+        } else {
+            (filled_up * BLOCK_GROWTH).max(self.last_queued as usize)
+        };
         let room = pool.room(want.max(guess).min(unit_left));
         self.truesize += room.capacity() as u32;
         self.room = Some(room);

@@ -21,7 +21,7 @@ fn a_stream_of_small_writes_becomes_one_slice_per_full_unit() {
     let mut slices = Vec::new();
     for _ in 0..20 {
         while queue.len() < GOAL {
-            queue.append(&pool, &[7; 128], GOAL);
+            queue.append(&pool, &[7; 128], GOAL, false);
         }
         let taken = queue.take(GOAL);
         assert_eq!(taken.payload.len(), GOAL);
@@ -37,14 +37,14 @@ fn a_small_message_pins_a_small_block() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     for _ in 0..3 {
-        queue.append(&pool, &[1; 100], GOAL);
+        queue.append(&pool, &[1; 100], GOAL, false);
         assert_eq!(queue.truesize(), 512);
         let taken = queue.take(GOAL);
         assert_eq!(taken.truesize, 512 + UNIT_OVERHEAD_BYTES);
         assert_eq!(taken.payload.pinned(), 512);
         assert_eq!(queue.truesize(), 0);
     }
-    queue.append(&pool, &[1; 4096], GOAL);
+    queue.append(&pool, &[1; 4096], GOAL, false);
     assert_eq!(queue.take(GOAL).payload.pinned(), 4096);
 }
 
@@ -52,7 +52,7 @@ fn a_small_message_pins_a_small_block() {
 fn memory_is_charged_once_when_a_block_is_shared_by_units() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
-    queue.append(&pool, &[1; 10_000], GOAL);
+    queue.append(&pool, &[1; 10_000], GOAL, false);
     let charged = queue.truesize();
     let sum: u32 = (0..4)
         .map(|_| queue.take(2896).truesize - UNIT_OVERHEAD_BYTES)
@@ -65,9 +65,9 @@ fn the_tail_unit_is_what_lies_behind_the_last_full_one() {
     let pool = Pool::new(1 << 20);
     let mut queue = WriteQueue::new();
     assert_eq!(queue.tail_room(1000), 0);
-    queue.append(&pool, &[1; 1500], 1000);
+    queue.append(&pool, &[1; 1500], 1000, false);
     assert_eq!((queue.tail_len(), queue.tail_room(1000)), (500, 500));
-    queue.append(&pool, &[1; 500], 1000);
+    queue.append(&pool, &[1; 500], 1000, false);
     assert_eq!((queue.tail_len(), queue.tail_room(1000)), (1000, 0));
     queue.append_slice(Slice::copied_from(&[2; 2300]), 1000);
     assert_eq!((queue.len(), queue.tail_len()), (4300, 300));
@@ -82,7 +82,7 @@ fn an_empty_queue_holds_no_memory() {
     let pool = Pool::new(1 << 24);
     let mut queue = WriteQueue::new();
     for _ in 0..100 {
-        queue.append(&pool, &vec![1; 60_000], GOAL);
+        queue.append(&pool, &vec![1; 60_000], GOAL, false);
     }
     drop(queue.take(usize::MAX));
     assert!(queue.is_empty() && queue.room.is_none());
@@ -122,7 +122,7 @@ proptest! {
                 Op::Write(len) => {
                     let data = make(len);
                     if !queue.extend_tail(&data, goal) {
-                        queue.append(&pool, &data, goal);
+                        queue.append(&pool, &data, goal, false);
                     }
                     model.extend(data);
                 }

@@ -1,0 +1,120 @@
+//! How much memory the process may use.
+
+use std::fs;
+use std::path::{Component, Path};
+
+/// Returns the bytes of memory that this process may use: those of the machine, or the least limit of
+/// its control groups (`memory.max`, and `memory.limit_in_bytes` of version 1). `None` where the
+/// kernel shows neither.
+pub fn process_memory() -> Option<u64> {
+    memory(|path| fs::read_to_string(path).ok())
+}
+
+/// Of a system whose files `read` reads.
+fn memory(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let machine = read("/proc/meminfo").and_then(|text| total(&text));
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    let limits = groups.lines().filter_map(|line| group_limit(line, &read));
+    machine.into_iter().chain(limits).min()
+}
+
+/// `MemTotal` of `/proc/meminfo`, in bytes.
+fn total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The least limit of a group and those that it is in. `line` is one of `/proc/self/cgroup`:
+/// hierarchy, controllers, path. Within a container the path may be one outside of what is mounted:
+/// then the mount's root, which is tried last, is the container's own.
+fn group_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let mut fields = line.splitn(3, ':');
+    let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let (mount, file) = if number == "0" && controllers.is_empty() {
+        ("/sys/fs/cgroup", "memory.max")
+    } else if controllers.split(',').any(|name| name == "memory") {
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+    } else {
+        return None;
+    };
+    let inner = Path::new(path);
+    if inner.components().any(|part| part == Component::ParentDir) {
+        return limit(&read(&format!("{mount}/{file}"))?);
+    }
+    let of = |group: &Path| {
+        let group = group.to_str()?.trim_end_matches('/');
+        limit(&read(&format!("{mount}{group}/{file}"))?)
+    };
+    inner.ancestors().filter_map(of).min()
+}
+
+/// A limit as the kernel writes it; `None` for `max`.
+fn limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::memory;
+
+    fn of(files: &[(&str, &str)]) -> Option<u64> {
+        memory(|path| {
+            let file = files.iter().find(|(name, _)| *name == path);
+            file.map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    const MACHINE: (&str, &str) = (
+        "/proc/meminfo",
+        "MemTotal:       16384000 kB\nMemFree:         1000000 kB\n",
+    );
+    const ALL: u64 = 16_384_000 * 1024;
+
+    #[test]
+    fn the_machines_where_no_group_has_less() {
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[MACHINE]), Some(ALL));
+        let unlimited = [
+            MACHINE,
+            ("/proc/self/cgroup", "0::/user.slice\n"),
+            ("/sys/fs/cgroup/user.slice/memory.max", "max\n"),
+        ];
+        assert_eq!(of(&unlimited), Some(ALL));
+        let larger = [
+            MACHINE,
+            ("/proc/self/cgroup", "5:cpu,memory:/\n"),
+            (
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+        ];
+        assert_eq!(of(&larger), Some(ALL));
+    }
+
+    #[test]
+    fn the_least_limit_of_the_groups_above() {
+        let nested = [
+            MACHINE,
+            ("/proc/self/cgroup", "0::/system.slice/a.service\n"),
+            ("/sys/fs/cgroup/system.slice/a.service/memory.max", "max\n"),
+            ("/sys/fs/cgroup/system.slice/memory.max", "2147483648\n"),
+        ];
+        assert_eq!(of(&nested), Some(2 << 30));
+        let first_version = [
+            MACHINE,
+            (
+                "/proc/self/cgroup",
+                "4:memory:/docker/1\n3:cpu:/docker/1\n0::/\n",
+            ),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),
+        ];
+        assert_eq!(of(&first_version), Some(64 << 20));
+        let outside = [
+            MACHINE,
+            ("/proc/self/cgroup", "0::/../other\n"),
+            ("/sys/fs/cgroup/memory.max", "33554432\n"),
+        ];
+        assert_eq!(of(&outside), Some(32 << 20));
+    }
+}
