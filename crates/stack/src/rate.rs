@@ -46,6 +46,12 @@ impl TokenBucket {
         allowed
     }
 
+    /// Returns a token that was taken.
+    fn give_back(&mut self, now: Instant, interval: Nanos) {
+        let owed = self.full_at.since(now);
+        self.full_at = now + owed.saturating_sub(interval);
+    }
+
     /// Takes a token that strangers compete for. It costs between half of one and one and a half:
     /// who counts what is left learns little of what others took.
     pub(crate) fn take(&mut self, now: Instant, rate: Rate, rng: &mut Rng) -> bool {
@@ -88,6 +94,51 @@ impl HostBuckets {
         let lo = if to.is_v4() { lo } else { 0 };
         let slot = self.key.hash([hi, lo], 0) as usize % HOSTS;
         self.buckets[slot].take_at(now, interval, HOST_BURST, interval)
+    }
+}
+
+/// Buckets of sources under a key that changes with each epoch: two sources that share a bucket do
+/// so for one epoch only.
+#[derive(Debug)]
+pub(crate) struct SourceBuckets {
+    key: SipKey,
+    count: usize,
+    /// Empty before the first use.
+    buckets: Vec<TokenBucket>,
+}
+
+impl SourceBuckets {
+    /// `count` buckets, which are made at the first use.
+    pub(crate) const fn new(key: SipKey, count: usize) -> Self {
+        Self {
+            key,
+            count,
+            buckets: Vec::new(),
+        }
+    }
+
+    /// Takes a token of the source, or of its /64, in this epoch, if there is one.
+    pub(crate) fn take(&mut self, now: Instant, source: (Addr, u64), rate: Rate) -> bool {
+        if self.buckets.is_empty() {
+            self.buckets.resize(self.count, TokenBucket::default());
+        }
+        let interval = rate.interval();
+        self.bucket(source)
+            .is_some_and(|bucket| bucket.take_at(now, interval, rate.burst, interval))
+    }
+
+    /// Returns a token of the source.
+    pub(crate) fn give_back(&mut self, now: Instant, source: (Addr, u64), rate: Rate) {
+        if let Some(bucket) = self.bucket(source) {
+            bucket.give_back(now, rate.interval());
+        }
+    }
+
+    fn bucket(&mut self, (source, epoch): (Addr, u64)) -> Option<&mut TokenBucket> {
+        let [hi, lo] = source.words();
+        let lo = if source.is_v4() { lo } else { 0 };
+        let slot = self.key.hash([hi, lo, epoch], 0) as usize % self.count;
+        self.buckets.get_mut(slot)
     }
 }
 

@@ -69,6 +69,11 @@ impl Host {
         if with_cookie {
             mib.req_q_full_do_cookies += u64::from(full);
             listener.overflowed_at = Some(now);
+            if !self.tcp.cookie_limit.admits(now, key, syn.seq) {
+                mib.syncookies_limited += 1;
+                mib.listen_drops += 1;
+                return;
+            }
             return self.send_cookie(now, index, key, &syn);
         }
         if let Opening::Ordinary(cookie) = self.try_fastopen(now, index, key, segment) {
@@ -172,6 +177,7 @@ impl Host {
             return false;
         };
         self.mib.socket.syncookies_recv += 1;
+        self.tcp.cookie_limit.on_return(now, key.remote);
         let Some(syn) = self.syn_of_cookie(key, &repr, mss) else {
             return true;
         };

@@ -3,6 +3,7 @@
 mod calls;
 mod connect;
 mod cookie;
+mod cookie_limit;
 mod fastopen;
 mod half_open;
 mod input;
@@ -38,6 +39,7 @@ pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaits;
 
 use cookie::SynCookies;
+use cookie_limit::CookieLimit;
 use fastopen::Fastopen;
 use isn::IsnGenerator;
 use listen::Listeners;
@@ -65,6 +67,7 @@ pub(crate) struct Tcp {
     listeners: Listeners,
     isn: IsnGenerator,
     cookies: SynCookies,
+    cookie_limit: CookieLimit,
     ports: EphemeralPorts,
     timestamp_key: SipKey,
     flow_label_key: SipKey,
@@ -93,6 +96,7 @@ impl Tcp {
             isn,
             ports,
             cookies: SynCookies::new(timestamp_key),
+            cookie_limit: CookieLimit::new(timestamp_key),
             fastopen: Fastopen::new(flow_label_key),
             timestamp_key,
             flow_label_key,
@@ -103,7 +107,7 @@ impl Tcp {
         }
     }
 
-    /// A key for the rest of the host; 1 and 2 are taken. IP has 3, UDP the last, interfaces have
+    /// A key for the rest of the host; 1, 2 and the last but one are taken. IP has 3, UDP the last, interfaces have
     /// those from 4 on.
     pub(crate) fn derive_key(&self, label: u64) -> SipKey {
         self.timestamp_key.derive(label)

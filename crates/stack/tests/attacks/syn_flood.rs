@@ -5,7 +5,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::common::{V4, V6, bytes, forge};
 use crate::heap;
-use crate::siege::{Siege, packets};
+use crate::siege::{Attacker, Siege, packets};
 
 /// The listener's backlog is 64: 65 half-open connections of 112 bytes and their slots, and the
 /// SYN-ACKs that wait for one turn of the device.
@@ -55,6 +55,43 @@ fn syns_to_a_listener() {
         .net
         .transfer((0, client), (1, server), &bytes(100_000));
     assert!(siege.net.counter(1, "TcpExtSyncookiesRecv") >= 1);
+}
+
+/// The bucket of a source, and what it gains in a second, of unanswered cookies.
+const UNANSWERED: u64 = 128;
+
+/// SYNs that carry the address of a host which did not send them: it resets what answers them.
+#[test]
+fn syns_in_the_name_of_a_peer_are_answered_at_a_bounded_rate() {
+    let mut siege = Siege::new();
+    let flood = |attacker: &mut Attacker<'_>| {
+        // Below the ephemeral ports, where the flows are.
+        let port = 1024 + attacker.rng.below(30_000) as u16;
+        let [from, to] = [(V4[0], port), (V4[1], 80)]
+            .map(|(ip, port)| std::net::SocketAddr::new(ip.parse().unwrap(), port));
+        (1, forge::tcp(from, to, syn(attacker.rng), b""))
+    };
+    let start = siege.net.now;
+    siege.withstand(BOUND, flood);
+    let seconds = siege.net.now.since(start).as_nanos() / 1_000_000_000 + 1;
+    let sent = siege.net.counter(1, "TcpExtSyncookiesSent");
+    // A source moves to another bucket each second, and few SYNs pass for repetitions.
+    let most = UNANSWERED * 2 * seconds + packets() as u64 / 25;
+    assert!(sent <= most, "{sent}");
+    let limited = siege.net.counter(1, "TcpExtFullsendSyncookiesLimited");
+    assert!(limited > packets() as u64 / 2, "{limited}");
+
+    // Another address gets in at once meanwhile, the flood's own with a repetition of its SYN.
+    for (ip, span_ms) in [(V6[1], 100), (V4[1], 3000)] {
+        let to = std::net::SocketAddr::new(ip.parse().unwrap(), 80);
+        let now = siege.net.now;
+        let client = siege.net.hosts[0].tcp_connect(now, None, to).unwrap();
+        siege.run(Nanos::from_millis(span_ms), packets(), flood);
+        let accepted = siege.net.hosts[1].tcp_accept(siege.listener).unwrap();
+        assert!(accepted.is_some(), "{ip}");
+        let state = siege.net.hosts[0].tcp_state(client);
+        assert_eq!(state, Ok(fullsend_tcp::State::Established), "{ip}");
+    }
 }
 
 #[test]
