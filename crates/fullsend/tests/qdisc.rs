@@ -48,13 +48,9 @@ fn sink(listener: KernelListener) -> JoinHandle<u64> {
     })
 }
 
-/// Writes `size` bytes at a time, `total` in all; what the sink got, and how long it took until
-/// all was acknowledged.
-async fn send(
-    stack: &Stack,
-    (size, total): (usize, usize),
-    option: Option<SocketOption>,
-) -> (u64, Duration) {
+/// Writes `size` bytes at a time, `total` in all, and waits until all is acknowledged. Returns the
+/// number of bytes that the sink received.
+async fn send(stack: &Stack, (size, total): (usize, usize), option: Option<SocketOption>) -> u64 {
     let listener = KernelListener::bind(KERNEL).unwrap();
     let kernel = sink(listener);
     let to: SocketAddr = KERNEL.parse().unwrap();
@@ -63,14 +59,12 @@ async fn send(
         stream.set_option(option).unwrap();
     }
     let message = vec![b'x'; size];
-    let start = tokio::time::Instant::now();
     for _ in 0..total / size {
         stream.write_all(&message).await.unwrap();
     }
     stream.shutdown().await.unwrap();
     stream.flushed().await.unwrap();
-    let span = start.elapsed();
-    (kernel.join().unwrap(), span)
+    kernel.join().unwrap()
 }
 
 fn counter(stack: &Stack, name: &str) -> u64 {
@@ -78,43 +72,36 @@ fn counter(stack: &Stack, name: &str) -> u64 {
     all.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// Megabits in a second, of text.
-#[allow(clippy::cast_precision_loss)]
-fn mbit((bytes, span): (u64, Duration)) -> f64 {
-    bytes as f64 * 8e-6 / span.as_secs_f64()
-}
+// The rates themselves are pinned in virtual time, by `sim/tests/qdisc.rs`.
 
 #[test]
 fn a_token_bucket_over_a_tun_shapes_and_completes_late_enough_to_autocork() {
-    over_tun("tbf rate 100mbit burst 64kb", |stack| async move {
-        let seen = send(&stack, (128, 24 << 20), None).await;
-        let (rate, corked) = (mbit(seen), counter(&stack, "TcpExtTCPAutoCorking"));
+    over_tun("tbf rate 20mbit burst 64kb", |stack| async move {
+        let received = send(&stack, (128, 4 << 20), None).await;
+        let corked = counter(&stack, "TcpExtTCPAutoCorking");
         let stats = stack.qdisc_stats();
-        println!("{rate:.1} Mbit/s of text, TCPAutoCorking {corked}\n{stats}");
-        assert_eq!(seen.0, 24 << 20);
-        // 1448 of 1500 bytes are text; of 24 MiB, 64 KiB leave at once. A busy machine is late,
-        // never early.
-        assert!((60.0..97.5).contains(&rate), "{rate} Mbit/s");
+        println!("TCPAutoCorking {corked}\n{stats}");
+        assert_eq!(received, 4 << 20);
         assert!(corked > 0);
+        // Packets waited for tokens.
+        assert!(stats.overlimits > 0, "{stats}");
         // Small writes merged: far fewer packets than writes.
-        assert!(stats.sent_packets < 30_000, "{stats}");
+        assert!(stats.sent_packets < 5000, "{stats}");
         assert_eq!(stats.dropped, 0, "{stats}");
         assert_eq!(stats.backlog_packets, 0, "{stats}");
     });
 }
 
 #[test]
-fn fq_over_a_tun_keeps_departures_below_a_millisecond() {
+fn fq_over_a_tun_holds_packets_until_they_may_leave() {
     over_tun("fq", |stack| async move {
         // A unit of two segments each 230 us.
         let rate = SocketOption::SoMaxPacingRate(12_500_000);
-        let seen = send(&stack, (64 << 10, 24 << 20), Some(rate)).await;
+        let received = send(&stack, (64 << 10, 24 << 20), Some(rate)).await;
         let stats = stack.qdisc_stats();
-        println!("{:.1} Mbit/s of text\n{stats}", mbit(seen));
-        assert_eq!(seen.0, 24 << 20);
-        let rate = mbit(seen);
-        assert!((60.0..97.5).contains(&rate), "{rate} Mbit/s");
+        println!("{stats}");
+        assert_eq!(received, 24 << 20);
         let fq = stats.fq.unwrap();
-        assert!(fq.throttled > 100, "{stats}");
+        assert!(fq.throttled > 0, "{stats}");
     });
 }
