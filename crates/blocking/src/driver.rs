@@ -14,7 +14,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::set_current_timer_slack;
 
 pub(crate) use crate::kick::Kick;
-use crate::shard::RX_BATCH;
 use crate::signals;
 use crate::stack::Shared;
 
@@ -56,20 +55,16 @@ fn drive(shared: &Shared, device: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// One batch. Timers come behind all that was received: after a pause of this process, the ACK
-/// that stops a retransmission timer may be waiting in the device.
+/// One batch.
 fn turn(shared: &Shared) -> io::Result<Next> {
     if let Some(kick) = &shared.kick {
         kick.begin_batch();
     }
-    let (mut shard, now) = shared.lock();
+    let (mut shard, begin) = shared.lock();
     if shard.dead.is_some() {
         return Ok(Next::End);
     }
-    let full = shard.receive(now)? >= RX_BATCH;
-    if !full {
-        shard.run_timers(now);
-    }
+    let (full, now) = shard.receive(begin)?;
     shard.settle(now);
     // Who waits on this clock wakes without us.
     let until = shard.posix.host().poll_deadline();

@@ -9,6 +9,7 @@ use fullsend_posix::{Errno, Handle, Posix};
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 
+use crate::Clock;
 use crate::wait::Waiting;
 
 /// Super-segments asked from the host at once.
@@ -17,7 +18,10 @@ const TX_BATCH: usize = 8;
 /// answers that nobody reads overflow its queue.
 const TX_BUDGET: usize = 256;
 /// Frames taken from the device under one hold of the lock.
-pub(crate) const RX_BATCH: usize = 64;
+const RX_BATCH: usize = 64;
+/// Frames that a device may have queued, at most: the length that a TUN's queue is raised to. After
+/// this many, all that was queued at the first has been received.
+const RX_QUEUE: usize = 4096;
 
 pub(crate) struct Shard {
     pub(crate) posix: Posix,
@@ -25,8 +29,11 @@ pub(crate) struct Shard {
     device: Box<dyn Device>,
     /// A thread of ours reads the device and runs the timers.
     driven: bool,
+    clock: Clock,
     outbox: Outbox,
     rx: Vec<Packet>,
+    /// Frames received since the device was found empty.
+    unread: usize,
     /// Packets sent since the device had nothing to receive.
     unanswered: usize,
     /// The device was full, and the driver knows.
@@ -43,14 +50,16 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(host: Host, iface: IfaceId, device: Box<dyn Device>) -> Self {
+    pub(crate) fn new(host: Host, iface: IfaceId, device: Box<dyn Device>, clock: Clock) -> Self {
         Self {
             posix: Posix::new(host),
             iface,
             driven: device.fd().is_some(),
             device,
+            clock,
             outbox: Outbox::default(),
             rx: Vec::new(),
+            unread: 0,
             unanswered: 0,
             blocked: false,
             more: false,
@@ -65,20 +74,32 @@ impl Shard {
         self.dead.map_or(Ok(()), Err)
     }
 
-    /// Takes one batch from the device; how many there were.
-    pub(crate) fn receive(&mut self, now: Instant) -> io::Result<usize> {
+    /// Receives one batch from the device, then runs the timers that were due at `begin`, before
+    /// the device was read. Returns whether the device may have more, and the time.
+    ///
+    /// Timers run after everything that arrived by their deadline was received: after a pause of
+    /// this process, the ACK that stops a retransmission timer may be waiting in the device.
+    pub(crate) fn receive(&mut self, begin: Instant) -> io::Result<(bool, Instant)> {
         let received = self.device.receive(&mut self.rx, RX_BATCH)?;
+        let full = received >= RX_BATCH;
         // A device that has no end must not silence us: what it gave allows as much.
-        self.unanswered = if received < RX_BATCH {
-            0
+        (self.unanswered, self.unread) = if full {
+            let unanswered = self.unanswered.saturating_sub(received);
+            (unanswered, self.unread + received)
         } else {
-            self.unanswered.saturating_sub(received)
+            (0, 0)
         };
+        let mut now = begin;
         if received > 0 {
+            now = self.clock.now();
             let host = self.posix.host_mut();
             host.receive(now, self.iface, &mut self.rx);
         }
-        Ok(received)
+        if !full || self.unread >= RX_QUEUE {
+            self.unread = 0;
+            self.run_timers_until(now, begin);
+        }
+        Ok((full, now))
     }
 
     /// Takes packets that somebody carried here.
@@ -88,9 +109,13 @@ impl Shard {
 
     /// Runs the timers that are due.
     pub(crate) fn run_timers(&mut self, now: Instant) {
-        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= now);
+        self.run_timers_until(now, now);
+    }
+
+    fn run_timers_until(&mut self, now: Instant, until: Instant) {
+        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= until);
         if due(self.posix.host()) {
-            self.posix.host_mut().poll(now);
+            self.posix.host_mut().poll_until(now, until);
         }
         self.waiting.time_out(now);
     }
@@ -135,7 +160,11 @@ impl Shard {
     }
 
     /// True if the host may have more to give and the device would take it.
-    fn push(&mut self, now: Instant) -> bool {
+    ///
+    /// The clock is read anew for each batch: over a TUN the kernel's TCP runs in our write, and
+    /// segments that leave milliseconds after the time that they are stamped with are probed for,
+    /// and sent again, that much too early.
+    fn push(&mut self, mut now: Instant) -> bool {
         let mut empty = false;
         while !self.driven || self.unanswered < TX_BUDGET {
             if self.outbox.has_room() {
@@ -158,6 +187,7 @@ impl Shard {
             if !self.outbox.is_empty() || !self.wants_transmit() {
                 return false;
             }
+            now = self.clock.now();
         }
         true
     }

@@ -147,7 +147,7 @@ impl Stack {
         let iface = config.set_up(&mut host, seed, device.caps(), clock.now())?;
         let kick = driven.then(Kick::new).transpose()?;
         let shared = Arc::new(Shared {
-            shard: Mutex::new(Shard::new(host, iface, device)),
+            shard: Mutex::new(Shard::new(host, iface, device, clock.clone())),
             clock,
             kick,
         });
@@ -324,6 +324,7 @@ impl Stack {
             }
             if on.iter().any(|handle| shard.ready.contains(handle)) {
                 // Packets that this call sent were answered already, over loopback.
+                now = self.shared.clock.now();
                 continue;
             }
             // One that meets another carrier tries again, since that may have made it ready, and

@@ -59,15 +59,19 @@ impl Driver {
         })
     }
 
-    /// Works until there is nothing left to do now (false) or the budget is used up (true).
+    /// Works until there is nothing left to do now (false), or the budget is used up or tasks that
+    /// a full batch made ready come first (true).
+    ///
+    /// Those tasks answer, and their answers carry the acknowledgements. If all that the device
+    /// has were received first, the peer would wait for both, and its timers would fire.
     fn work(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        for round in 1..=BUDGET {
+        for _ in 0..BUDGET {
             // Had before the device is asked, so that what comes in behind that makes it ready
             // again.
             let ready = self.poll_readable(cx)?;
             let asked = self.fd.is_none() || self.lost;
             let receive = asked || ready.is_some() || self.is_busy_polling();
-            let turn = self.engine.turn(receive, round == BUDGET)?;
+            let turn = self.engine.turn(receive)?;
             // A full batch says that the device may have more, anything less that it has not.
             let full = turn.received >= RX_BATCH;
             let more = match ready {
@@ -79,6 +83,9 @@ impl Driver {
             };
             if turn.received > 0 {
                 self.poll_until = self.busy_poll.map(|span| self.engine.clock.now() + span);
+            }
+            if more && turn.woke {
+                return Ok(true);
             }
             if !more && !turn.more {
                 let retry = turn.blocked && self.poll_writable(cx)?;

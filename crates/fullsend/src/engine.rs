@@ -33,6 +33,9 @@ const TX_BATCH: usize = 8;
 const TX_BUDGET: usize = 256;
 /// Frames taken from the device under one hold of the lock.
 pub(crate) const RX_BATCH: usize = 64;
+/// Frames that a device may have queued, at most: the length that a TUN's queue is raised to. After
+/// this many, all that was queued at the first has been received.
+const RX_QUEUE: usize = 4096;
 
 /// What one hold of the lock leaves to do after it.
 #[derive(Clone, Copy, Default)]
@@ -48,6 +51,8 @@ struct After {
 pub(crate) struct Turn {
     /// Frames received; 0 says that the device has no more.
     pub(crate) received: usize,
+    /// Other tasks were made ready.
+    pub(crate) woke: bool,
     /// Packets wait for the device to become writable.
     pub(crate) blocked: bool,
     /// The host has more to send.
@@ -69,9 +74,12 @@ pub(crate) struct Shard {
     outbox: Outbox,
     /// How often the host had begun to hold writes until a completion.
     throttled: u64,
-    /// When `send` was called last.
+    clock: Clock,
+    /// The time of the last call that sends or receives.
     now: Instant,
     rx: Vec<Packet>,
+    /// Frames received since the device was found empty.
+    unread: usize,
     /// Packets sent since the device had nothing to receive.
     unanswered: usize,
     /// The device was full, and the driver knows.
@@ -124,8 +132,10 @@ impl Engine {
             taps: 0,
             outbox: Outbox::default(),
             throttled: 0,
+            clock,
             now: Instant::ZERO,
             rx: Vec::new(),
+            unread: 0,
             unanswered: 0,
             blocked: false,
             armed: Instant::FAR_FUTURE,
@@ -217,17 +227,23 @@ impl Engine {
         call(&self.shard.lock().host)
     }
 
-    /// Unlocks, then wakes whom this hold of the lock made ready.
+    /// Unlocks, then wakes the tasks that became ready under the lock; true if there were any.
     #[inline]
-    fn finish(&self, shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
+    fn finish(&self, shard: MutexGuard<'_, Shard>, after: After, prompt: bool) -> bool {
         let quiet = !shard.host.has_wakers() && shard.flushing.is_empty() && !after.kick;
         if !quiet || self.peer.get().is_some_and(|(kick, _)| kick.has_note()) {
-            self.finish_and_wake(shard, after, prompt);
+            return self.finish_and_wake(shard, after, prompt);
         }
+        false
     }
 
     #[inline(never)]
-    fn finish_and_wake(&self, mut shard: MutexGuard<'_, Shard>, after: After, prompt: bool) {
+    fn finish_and_wake(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        after: After,
+        prompt: bool,
+    ) -> bool {
         let (mut wakers, mut spent) = (Vec::new(), Vec::new());
         if shard.host.has_wakers() {
             // Not taken in vain: the peer's engine, which may run below, wants it too.
@@ -252,10 +268,12 @@ impl Engine {
                 kick.kick();
             }
         }
-        if !wakers.is_empty() {
+        let woke = !wakers.is_empty();
+        if woke {
             wakers.drain(..).for_each(Waker::wake);
             WAKERS.set(wakers);
         }
+        woke
     }
 
     /// Does the driver's work for one batch in the caller's place, if the lock is free. `now` is
@@ -265,9 +283,10 @@ impl Engine {
             return false;
         };
         let now = now.max(shard.now);
-        let Ok(received) = shard.receive(now, RX_BATCH) else {
+        let Ok(received) = shard.read(RX_BATCH) else {
             return false;
         };
+        shard.input(now);
         let mut after = shard.send(now);
         after.kick |= received >= RX_BATCH;
         self.finish(shard, after, false);
@@ -282,17 +301,23 @@ impl Engine {
 
     /// One batch of the driver's work: what came in, timers, what may go out.
     ///
-    /// Timers come behind all that was received: after a pause of this process, the ACK that
-    /// stops a retransmission timer may be waiting in the device. Only when `last` (of the
-    /// driver's budget) they do not wait for the device to be empty.
-    pub(crate) fn turn(&self, receive: bool, last: bool) -> io::Result<Turn> {
-        let (mut shard, now) = self.lock();
+    /// Timers run after everything that arrived by their deadline was received: after a pause of
+    /// this process, the ACK that stops a retransmission timer may be waiting in the device. What
+    /// arrives while the device is read is received at the time after the read, not before it.
+    pub(crate) fn turn(&self, receive: bool) -> io::Result<Turn> {
+        let (mut shard, begin) = self.lock();
         shard.alive()?;
-        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= now);
-        let ask = receive || due(&shard.host) || shard.unanswered >= TX_BUDGET;
-        let received = if ask {
-            match shard.receive(now, RX_BATCH) {
-                Ok(n) => n,
+        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= begin);
+        let read = receive || due(&shard.host) || shard.unanswered >= TX_BUDGET;
+        let mut now = begin;
+        let received = if read {
+            match shard.read(RX_BATCH) {
+                Ok(0) => 0,
+                Ok(n) => {
+                    now = self.clock.now();
+                    shard.input(now);
+                    n
+                }
                 Err(error) => {
                     drop(shard);
                     tracing::error!(%error, "the stack stops: its device failed");
@@ -303,19 +328,21 @@ impl Engine {
         } else {
             0
         };
-        if (received < RX_BATCH || last) && due(&shard.host) {
-            shard.host.poll(now);
+        if (received < RX_BATCH || shard.unread >= RX_QUEUE) && due(&shard.host) {
+            shard.unread = 0;
+            shard.host.poll_until(now, begin);
         }
         let after = shard.send(now);
         let notices = shard.host.take_notices(now);
-        let turn = Turn {
+        let mut turn = Turn {
             received,
+            woke: false,
             blocked: shard.blocked,
             more: after.more,
             deadline: shard.host.poll_deadline(),
             departure: shard.host.next_departure(),
         };
-        self.finish(shard, After::default(), false);
+        turn.woke = self.finish(shard, After::default(), false);
         for notice in notices {
             tracing::warn!("{notice}");
         }
@@ -458,18 +485,25 @@ impl Shard {
         self.outbox.is_empty() && self.host.tcp_unflushed() == 0
     }
 
-    fn receive(&mut self, now: Instant, max: usize) -> io::Result<usize> {
+    /// Reads frames from the device for [`input`](Self::input) and returns their number.
+    fn read(&mut self, max: usize) -> io::Result<usize> {
         let received = self.device.receive(&mut self.rx, max)?;
         // A device that has no end must not silence us: what it gave allows as much.
-        self.unanswered = if received < max {
-            0
+        (self.unanswered, self.unread) = if received < max {
+            (0, 0)
         } else {
-            self.unanswered.saturating_sub(received)
+            let unanswered = self.unanswered.saturating_sub(received);
+            (unanswered, self.unread + received)
         };
-        if received > 0 {
+        Ok(received)
+    }
+
+    /// Gives the host what was read.
+    fn input(&mut self, now: Instant) {
+        self.now = now;
+        if !self.rx.is_empty() {
             self.host.receive(now, self.iface, &mut self.rx);
         }
-        Ok(received)
     }
 
     #[inline]
@@ -506,7 +540,11 @@ impl Shard {
     }
 
     /// True if the host may have more to give and the device would take it.
-    fn push(&mut self, now: Instant) -> bool {
+    ///
+    /// The clock is read anew for each batch: over a TUN the kernel's TCP runs in our write, and
+    /// segments that leave milliseconds after the time that they are stamped with are probed for,
+    /// and sent again, that much too early.
+    fn push(&mut self, mut now: Instant) -> bool {
         while self.unanswered < TX_BUDGET {
             if self.outbox.has_room() {
                 self.unanswered += self
@@ -521,6 +559,8 @@ impl Shard {
             if !self.outbox.is_empty() || !self.host.wants_transmit(self.iface) {
                 return false;
             }
+            now = self.clock.now();
+            self.now = now;
         }
         true
     }

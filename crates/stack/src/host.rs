@@ -202,8 +202,15 @@ impl Host {
 
     /// Runs timers that are due.
     pub fn poll(&mut self, now: Instant) {
+        self.poll_until(now, now);
+    }
+
+    /// Runs the timers that were due at `until`, which is not after `now`. For a driver that knows
+    /// to have received what arrived before `until`, but not what arrived since: that may hold the
+    /// ACK which stops a later timer.
+    pub fn poll_until(&mut self, now: Instant, until: Instant) {
         let mut due = core::mem::take(&mut self.due);
-        self.tcp.wheel.expire(now, &mut due);
+        self.tcp.wheel.expire(until, &mut due);
         self.tcp.fetch_due(&due);
         for index in due.drain(..) {
             self.tcp_timeout(now, index);

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fullsend_device::{Caps, Device, Tapped};
@@ -37,6 +39,160 @@ fn cut(stack: &Stack) {
     let mut shard = stack.engine.shard.lock();
     let caps = shard.device.caps();
     shard.device = Tapped::off(Box::new(Cut(caps)));
+}
+
+/// A device whose calls take time for each packet, as those of a TUN do.
+struct Costly {
+    inner: Box<dyn Device>,
+    write: Duration,
+    read: Duration,
+}
+
+/// Lets virtual time pass within a call.
+fn spend(time: Duration) {
+    let mut advance = pin!(tokio::time::advance(time));
+    // The clock is moved by the first poll; what is left of it yields.
+    let _ = advance
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+}
+
+impl Device for Costly {
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        while let Some(packet) = batch.pop_front() {
+            spend(self.write);
+            let mut one = VecDeque::from([packet]);
+            self.inner.transmit(&mut one)?;
+            if let Some(left) = one.pop_front() {
+                batch.push_front(left);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
+        let received = self.inner.receive(batch, max)?;
+        spend(self.read * received as u32);
+        Ok(received)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn notify_completion(&mut self) -> bool {
+        self.inner.notify_completion()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Has each packet take as long as this on its way out of the stack, and into it.
+fn charge(stack: &Stack, write: Duration, read: Duration) {
+    let mut shard = stack.engine.shard.lock();
+    let nothing = Box::new(Cut(shard.device.caps()));
+    let tapped: Box<dyn Device> =
+        Box::new(std::mem::replace(&mut shard.device, Tapped::off(nothing)));
+    shard.device = Tapped::off(Box::new(Costly {
+        inner: tapped,
+        write,
+        read,
+    }));
+}
+
+/// Connections from `a` to `b`, whose end answers each request of so many bytes with as many.
+async fn answered(a: &Stack, b: &Stack, flows: usize, len: usize) -> Vec<TcpStream> {
+    let listener = TcpListener::bind(b, "10.0.0.2:9").unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..flows {
+        let client = TcpStream::connect(a, "10.0.0.2:9").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let mut request = vec![0; len];
+            while server.read_exact(&mut request).await.is_ok() {
+                server.write_all(&request).await.unwrap();
+            }
+        });
+        clients.push(client);
+    }
+    clients
+}
+
+/// Writes a request on each connection under one hold of the lock, and reads the answers.
+async fn exchange(stack: &Stack, clients: &mut [TcpStream], len: usize) {
+    let request = vec![7; len];
+    let ids: Vec<_> = clients.iter().map(|client| client.id).collect();
+    let write = stack.engine.op(|host, now| {
+        for id in ids {
+            assert_eq!(host.tcp_write(now, id, &request, false).unwrap(), len);
+        }
+        Ok(())
+    });
+    write.unwrap();
+    let mut answer = vec![0; len];
+    for client in clients {
+        client.read_exact(&mut answer).await.unwrap();
+    }
+}
+
+fn counter(stack: &Stack, name: &str) -> u64 {
+    let all = stack.counters();
+    all.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// A write to a TUN runs the kernel's TCP. If all packets of a long batch were stamped with the
+/// time of its first, the last one's timers would run out before they should.
+#[tokio::test(start_paused = true)]
+async fn packets_of_a_long_batch_are_stamped_when_they_leave() {
+    let (a, b) = Stack::pair(&Pair::default()).unwrap();
+    let mut clients = answered(&a, &b, 64, 1).await;
+    exchange(&a, &mut clients, 1).await;
+    charge(&a, Duration::from_millis(1), Duration::ZERO);
+    exchange(&a, &mut clients, 1).await;
+    let srtt_us = clients.iter().map(|c| c.tcp_info().unwrap().tcpi_rtt);
+    let srtt_us: Vec<_> = srtt_us.collect();
+    // The peer answers when all have left: after 64 ms the first, after 8 the last, of which an
+    // eighth is in srtt.
+    assert!((7500..=8500).contains(&srtt_us[0]), "{srtt_us:?}");
+    assert!((750..=1250).contains(&srtt_us[63]), "{srtt_us:?}");
+}
+
+/// What arrives while a batch is read arrives after the time at which the read began.
+#[tokio::test(start_paused = true)]
+async fn received_packets_are_stamped_after_the_read() {
+    let (a, b) = Stack::pair(&Pair::default()).unwrap();
+    let mut clients = answered(&a, &b, 32, 1).await;
+    exchange(&a, &mut clients, 1).await;
+    charge(&a, Duration::ZERO, Duration::from_millis(1));
+    exchange(&a, &mut clients, 1).await;
+    for client in &clients {
+        let srtt_us = client.tcp_info().unwrap().tcpi_rtt;
+        assert!(srtt_us >= 32_000 / 8 / 2, "{srtt_us}");
+    }
+}
+
+/// Requests fill the device. Were all of them received before the first is answered, the delayed
+/// acknowledgements would time out, and the peer's tail probes with them.
+#[tokio::test(start_paused = true)]
+async fn requests_are_answered_before_the_next_batch_is_received() {
+    const FLOWS: usize = 250;
+    let (a, b) = Stack::pair(&Pair::default()).unwrap();
+    let mut clients = answered(&a, &b, FLOWS, 4096).await;
+    exchange(&a, &mut clients, 4096).await;
+    let before = counter(&b, "TcpExtDelayedACKs");
+    charge(&b, Duration::ZERO, Duration::from_micros(12));
+    exchange(&a, &mut clients, 4096).await;
+    assert_eq!(counter(&b, "TcpExtDelayedACKs"), before);
+    for stack in [&a, &b] {
+        assert_eq!(counter(stack, "TcpRetransSegs"), 0);
+    }
 }
 
 /// Two ends of a connection, and the stack of the first.
