@@ -5,6 +5,7 @@ mod fairness;
 mod gro_parse;
 mod max_burst;
 mod notsent_lowat;
+mod reordering;
 mod tso_split;
 
 use crate::Experiment;
@@ -16,4 +17,5 @@ pub(crate) const ALL: &[Experiment] = &[
     max_burst::EXPERIMENT,
     gro_parse::EXPERIMENT,
     fairness::EXPERIMENT,
+    reordering::EXPERIMENT,
 ];

@@ -65,7 +65,7 @@ const fn twins(name: &'static str, kind: &'static str, buffer: f64) -> Case {
     }
 }
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 17] = [
     twins("reno", "reno", 1.0),
     twins("cubic", "cubic", 1.0),
     twins("bbr", "bbr", 1.0),
@@ -110,6 +110,17 @@ const CASES: [Case; 15] = [
         congestion: ["cubic", "bbr"],
         fair: 0.8,
         ..twins("cubic, then bbr", "", 1.0)
+    },
+    Case {
+        // BBR tolerates some loss; that must not keep others from a queue of 8 ms.
+        congestion: ["bbr", "cubic"],
+        fair: 0.7,
+        ..twins("bbr, then cubic, shallow", "", 0.2)
+    },
+    Case {
+        congestion: ["cubic", "bbr"],
+        fair: 0.7,
+        ..twins("cubic, then bbr, shallow", "", 0.2)
     },
     Case {
         congestion: ["bbr", "cubic"],

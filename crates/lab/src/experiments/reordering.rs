@@ -1,0 +1,229 @@
+//! Loss on paths that also reorder: what overtaking costs a flow beside the loss alone.
+
+use fullsend_buf::Slice;
+use fullsend_sim::{Netem, NicConfig, NicMode};
+use fullsend_units::Nanos;
+
+use crate::experiment::{Experiment, Run};
+use crate::figure::{Check, Figure};
+use crate::measure::Measures;
+use crate::net::{App, CLIENT, Cable, End, Net, Ready, SERVER};
+use crate::plot::Plot;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "reordering",
+    purpose: "one flow over 500 Mbit/s with loss, with and without reordering or jitter beside it",
+    source: "RFC 8985 (RACK) 6.2, RFC 9002 6.1.2; bounds of our own, measured beside Linux by bench/loss.py",
+    cases: &NAMES,
+    weights: &[10; CASES.len()],
+    run,
+    figures,
+    plots: |_| Vec::<Plot>::new(),
+    trace: None,
+};
+
+/// One path and one congestion control.
+struct Case {
+    name: &'static str,
+    congestion: &'static str,
+    /// The way to the receiver, in netem's words, but for its loss.
+    path: &'static str,
+    /// The same without reordering; also the way back.
+    plain: &'static str,
+    loss_percent: f64,
+    /// The least goodput, percent of what the loss alone leaves.
+    kept: f64,
+    /// The most segments sent again, in multiples of the loss.
+    again: f64,
+}
+
+const SKIP: &str = "rate 500mbit delay 3ms reorder 5%";
+const SHORT: &str = "rate 500mbit delay 3ms 1ms";
+const LONG: &str = "rate 500mbit delay 10ms 1ms";
+
+const CASES: [Case; 6] = [
+    Case {
+        name: "bbr, 5 % skip the delay",
+        congestion: "bbr",
+        path: SKIP,
+        plain: "rate 500mbit delay 3ms",
+        loss_percent: 0.8,
+        kept: 75.0,
+        again: 3.5,
+    },
+    Case {
+        name: "cubic, 5 % skip the delay",
+        congestion: "cubic",
+        path: SKIP,
+        plain: "rate 500mbit delay 3ms",
+        loss_percent: 0.8,
+        kept: 75.0,
+        again: 2.2,
+    },
+    Case {
+        name: "bbr, 3 ms +- 1 ms",
+        congestion: "bbr",
+        path: SHORT,
+        plain: "rate 500mbit delay 3ms",
+        loss_percent: 0.3,
+        kept: 90.0,
+        again: 4.0,
+    },
+    Case {
+        name: "cubic, 3 ms +- 1 ms",
+        congestion: "cubic",
+        path: SHORT,
+        plain: "rate 500mbit delay 3ms",
+        loss_percent: 0.3,
+        kept: 75.0,
+        again: 2.0,
+    },
+    Case {
+        name: "bbr, 10 ms +- 1 ms",
+        congestion: "bbr",
+        path: LONG,
+        plain: "rate 500mbit delay 10ms",
+        loss_percent: 0.5,
+        kept: 90.0,
+        again: 4.0,
+    },
+    Case {
+        name: "cubic, 10 ms +- 1 ms",
+        congestion: "cubic",
+        path: LONG,
+        plain: "rate 500mbit delay 10ms",
+        loss_percent: 0.5,
+        kept: 70.0,
+        again: 2.5,
+    },
+];
+
+const NAMES: [&str; CASES.len()] = {
+    let mut names = [""; CASES.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = CASES[i].name;
+        i += 1;
+    }
+    names
+};
+
+/// What one write lends.
+const MESSAGE: usize = 64 << 10;
+
+/// One flow that writes without end, and its reader.
+struct Bulk {
+    message: Slice,
+    read: u64,
+}
+
+impl App for Bulk {
+    fn turn(&mut self, net: &mut Net, end: End, ready: Ready) {
+        if ready == Ready::Read {
+            self.read += net.read(end);
+        } else {
+            while net.lend(end, self.message.clone()) {}
+        }
+    }
+}
+
+/// Megabits per second, and percent of the segments sent again.
+fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2] {
+    let words = |words: &str| -> Netem { words.parse().expect("netem's words") };
+    let there = format!("{path} loss {}%", case.loss_percent);
+    let nic = NicConfig {
+        mode: NicMode::Mtu,
+        ring: 1 << 20,
+        ..NicConfig::default()
+    };
+    let netem = [words(&there), words(case.plain)];
+    let mut net = Net::new(&Cable { nic, netem }, run.seed);
+    for side in [CLIENT, SERVER] {
+        net.sysctl(side, "tcp_congestion_control", case.congestion);
+        net.sysctl(side, "tcp_wmem", "4096 262144 64000000");
+        net.sysctl(side, "tcp_rmem", "4096 262144 64000000");
+    }
+    net.open(1);
+    let mut app = Bulk {
+        message: Slice::copied_from(&vec![b'r'; MESSAGE]),
+        read: 0,
+    };
+    net.want(
+        End {
+            side: SERVER,
+            flow: 0,
+        },
+        Ready::Read,
+    );
+    net.at(
+        net.now(),
+        End {
+            side: CLIENT,
+            flow: 0,
+        },
+    );
+    // CUBIC's rate is decided by a few losses a second: it takes longer to tell.
+    let seconds = if case.congestion == "bbr" {
+        run.scaled(8, 2)
+    } else {
+        run.scaled(40, 10)
+    };
+    let start = net.now();
+    for second in 1..=seconds {
+        net.run(start + Nanos::from_secs(second), &mut app);
+        run.progress
+            .set(from + (to - from) * second as f64 / seconds as f64);
+    }
+    let info = net.info(End {
+        side: CLIENT,
+        flow: 0,
+    });
+    let segments = app.read as f64 / f64::from(info.tcpi_snd_mss);
+    [
+        app.read as f64 * 8.0 / 1e6 / seconds as f64,
+        f64::from(info.tcpi_total_retrans) / segments * 100.0,
+    ]
+}
+
+fn run(run: &Run<'_>) -> Measures {
+    let case = &CASES[run.case];
+    let [alone, _] = flow(run, case, case.plain, [0.0, 0.5]);
+    let [goodput, again] = flow(run, case, case.path, [0.5, 1.0]);
+    let mut out = Measures::default();
+    out.set("loss_alone_mbps", alone);
+    out.set("goodput_mbps", goodput);
+    out.set("sent_again_percent", again);
+    out
+}
+
+fn figures(cases: &[Measures]) -> Vec<Figure> {
+    let mut out = Vec::new();
+    for (case, measures) in CASES.iter().zip(cases) {
+        let figure = |what: &str, unit, digits, value, check| {
+            let name = format!("{}: {what}", case.name);
+            Figure::new(name, unit, digits)
+                .ours_after(value)
+                .check(check)
+        };
+        let kept = measures.get("goodput_mbps") / measures.get("loss_alone_mbps") * 100.0;
+        let again = measures.get("sent_again_percent") / case.loss_percent;
+        out.push(figure(
+            "of loss alone",
+            "%",
+            0,
+            kept,
+            Check::AtLeast(case.kept),
+        ));
+        out.push(figure(
+            "sent again, of the loss",
+            "x",
+            1,
+            again,
+            Check::AtMost(case.again),
+        ));
+    }
+    out
+}
