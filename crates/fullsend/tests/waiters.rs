@@ -64,7 +64,7 @@ fn a_future_that_is_dropped_takes_its_waker_along() {
             leaves_nothing!(udp.recv_from(&mut buf));
             leaves_nothing!(udp.readable());
         }
-        while client.try_write(&[7; 100_000]).is_ok() {}
+        while client.try_write(&[7; 10_000]).is_ok() {}
         let bytes = bytes::Bytes::from_static(&[1; 10_000]);
         for _ in 0..3 {
             leaves_nothing!(client.writable());
@@ -107,7 +107,7 @@ fn everyone_who_waits_for_a_shutdown_sees_its_end() {
         let client = TcpStream::connect(&here, "10.0.0.2:80").await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         let mut sent = 0;
-        while let Ok(n) = client.try_write(&[7; 100_000]) {
+        while let Ok(n) = client.try_write(&[7; 10_000]) {
             sent += n;
         }
         let tasks: [Arc<Task>; 3] = Default::default();
