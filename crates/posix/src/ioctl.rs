@@ -44,20 +44,17 @@ impl Stream {
             Core::Listener(_) => return Err(Errno::EINVAL),
             Core::None => return Ok(0),
         };
-        let mut queues = host.tcp_queues(id)?;
-        // Linux counts nothing before the handshake is over: a SYN takes up a number as well.
-        if matches!(self.state(host), State::SynSent | State::SynReceived) {
-            (queues.unacked, queues.unsent) = (0, 0);
-        }
+        let queues = host.tcp_queues(id)?;
         // A FIN takes up a number, as long as it is not acknowledged.
         let fin = matches!(
             self.state(host),
             State::FinWait1 | State::Closing | State::LastAck
         );
+        let opening = matches!(self.state(host), State::SynSent | State::SynReceived);
         Ok(match request {
             SIOCINQ => queues.readable as i32,
-            // Matches Linux: a SYN does not count.
-            SIOCOUTQ if matches!(self.state(host), State::SynSent | State::SynReceived) => 0,
+            // Matches Linux: a SYN does not count, nor does data before the handshake is over.
+            SIOCOUTQ | SIOCOUTQNSD if opening => 0,
             SIOCOUTQ => (queues.unacked + usize::from(fin)) as i32,
             SIOCOUTQNSD => queues.unsent as i32,
             _ => host.tcp_at_mark(id)?.into(),
