@@ -154,8 +154,8 @@ impl RttEstimator {
         }
     }
 
-    /// The handshake is over. RFC 6298 (5.7): if it gave no sample (SYN or SYN-ACK were sent more
-    /// than once, or a cookie kept no time), the timeout is 3 s until there is one.
+    /// Sets the timeout to 3 s if the handshake gave no sample (RFC 6298 5.7): the SYN or SYN-ACK
+    /// was sent more than once, or the connection was made from a cookie. The first sample ends it.
     pub(crate) fn distrust_initial_rto(&mut self) {
         if !self.sampled {
             self.rttvar = Rto::FALLBACK.nanos();

@@ -327,10 +327,21 @@ impl Connection {
         in_range && (ts.ecr == 0 || is_ours)
     }
 
+    /// Returns the round trip that the echo of the handshake's last segment gives, of at most the
+    /// time since the first SYN or SYN-ACK left.
+    fn handshake_rtt(&self, cx: &Cx<'_>, repr: &TcpRepr) -> Option<Nanos> {
+        // Nothing has been acknowledged since the first one left.
+        let first = self.timers.progress_at;
+        // A connection made from a cookie has no age. When the SYN-ACK left is not recorded, and
+        // the low bits of its timestamp carry options.
+        let measurable = (first < cx.now).then_some(first);
+        self.echoed_rtt(cx, repr, measurable)
+    }
+
     /// Our SYN is acknowledged and we have the peer's: ESTABLISHED, and further if the user has
     /// already closed.
     pub(crate) fn establish(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, window: Window) {
-        let lost_syn = self.lost_its_syn(repr);
+        let syn_timeouts = self.syn_timeouts(repr);
         let outcome = self.snd.rtx.ack(cx.now, repr.ack);
         self.snd.una = repr.ack;
         self.snd.wnd = window.0;
@@ -338,13 +349,11 @@ impl Connection {
         self.snd.wl1 = repr.seq;
         self.rtt.reset_backoff();
         self.timers.retransmits = 0;
-        // A connection made from a cookie does not know when its SYN-ACK left.
-        let echoed = || self.echoed_rtt(cx, repr, Some(Instant::ZERO));
-        let rtt = outcome.rtt.or_else(echoed);
+        let rtt = outcome.rtt.or_else(|| self.handshake_rtt(cx, repr));
         if let Some(rtt) = rtt {
             self.take_rtt(cx, rtt, false);
         }
-        self.begin_transfer(cx, lost_syn);
+        self.begin_transfer(cx, syn_timeouts);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
         // The SYN, and what rode on it, count as one.
         self.stats.delivered = self.stats.delivered.wrapping_add(1);

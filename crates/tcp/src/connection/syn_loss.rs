@@ -7,10 +7,13 @@ use super::Connection;
 use crate::Cx;
 
 impl Connection {
-    /// Returns whether our SYN or SYN-ACK timed out and was not merely late. Reads state that
-    /// [`establish`](Self::establish) resets. `repr` is the segment that acknowledges it.
-    pub(super) fn lost_its_syn(&self, repr: &TcpRepr) -> bool {
-        self.timers.retransmits > 0 && !self.echoes_first_syn(repr)
+    /// Returns how often our SYN or SYN-ACK timed out; 0 if the first one was merely late. Reads
+    /// state that [`establish`](Self::establish) resets. `repr` is the segment that acknowledges it.
+    pub(super) fn syn_timeouts(&self, repr: &TcpRepr) -> u8 {
+        if self.echoes_first_syn(repr) {
+            return 0;
+        }
+        self.timers.retransmits
     }
 
     /// The timestamp that `repr` echoes is that of the first SYN or SYN-ACK, so the timeout was
@@ -21,15 +24,17 @@ impl Connection {
         echo.is_some_and(|ts| ts.ecr == self.ts.value(self.timers.progress_at))
     }
 
-    /// The handshake is over: sets what transmission begins with. `lost` is the result of
-    /// [`lost_its_syn`](Self::lost_its_syn).
-    pub(super) fn begin_transfer(&mut self, cx: &mut Cx<'_>, lost: bool) {
+    /// Sets the initial window and timeout at the end of the handshake. `timeouts` is the result of
+    /// [`syn_timeouts`](Self::syn_timeouts).
+    pub(super) fn begin_transfer(&mut self, cx: &mut Cx<'_>, timeouts: u8) {
         if self.is_fastopen_child() {
             // Its transfer began with the SYN. A second timeout has lowered cwnd already.
-            self.end_syn_ack_loss(cx, lost);
-        } else if lost && self.stats.total_retrans > 1 {
+            self.end_syn_ack_loss(cx, timeouts > 0);
+        } else if timeouts > 1 && self.stats.total_retrans > 1 {
             // RFC 5681 3.1: one segment. RFC 6928 2: only after a second retransmission, as the
-            // first comes after 1 s since RFC 6298 and no longer after 3 s.
+            // first comes after 1 s since RFC 6298 and no longer after 3 s. A retransmission that
+            // the peer's SYN draws does not count: one lost SYN-ACK brings that SYN and the
+            // timeout at the same time. Nor does a timeout that a deferred accept passes silently.
             self.cwnd.cwnd = 1;
         }
         // RFC 6298 5.7.

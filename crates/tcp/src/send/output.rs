@@ -133,9 +133,9 @@ impl Connection {
         }
         let end = seq + len;
         snd.nxt = end + u32::from(fin);
-        // Minshall: this unit ends in a short segment.
+        // Minshall: the data ends in a short segment. A probe of the path's MTU is one segment of
+        // more than the MSS and sets no mark.
         if len < segs * snd.mss.bytes() {
-            // A probe of the path's MTU is larger than that and sets no mark.
             snd.sml = end;
         }
         snd.rtx.push(TransmitUnit {
