@@ -155,8 +155,9 @@ impl Connection {
             Reset::Abort => {
                 options.timestamps = self.timestamps(cx);
                 window = self.window_field(cx);
+                // The peer takes a RST only within its window (RFC 9293 3.10.7.4).
                 (
-                    self.snd.nxt,
+                    self.snd.acceptable_seq(),
                     self.rcv.queue.rcv_nxt(),
                     TcpFlags::RST.union(TcpFlags::ACK),
                 )
