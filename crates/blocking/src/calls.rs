@@ -118,22 +118,33 @@ impl Stack {
         self.call(|posix, now| posix.shutdown(now, handle, how))
     }
 
-    /// `close(2)`; who sleeps in a call on it wakes with EBADF. With `SO_LINGER` it waits so long
-    /// for what was written to be acknowledged. What the C calls lent is copied as far as it is still
-    /// in use.
+    /// `close(2)`. Threads that sleep in a call on the socket wake with EBADF. With `SO_LINGER` the
+    /// call waits up to that long for the peer to acknowledge what was written. Memory that C lent
+    /// and that is still in use is copied.
+    ///
+    /// # Errors
+    /// EBADF for a handle that is not open. On a stack that has ended, its error: the socket is
+    /// closed nevertheless.
     pub fn close(&self, handle: Handle) -> Result<()> {
-        let linger = self.call(|posix, _| posix.linger(handle))?;
-        if let Some(span) = linger.filter(|&span| span != Nanos::ZERO) {
-            self.linger(handle, span)?;
-        }
-        let copied = self.call(|posix, now| {
-            posix.close(now, handle)?;
-            Ok(self.lent.copy_all(handle))
-        })?;
+        let lingered = self.linger_as_set(handle);
+        let (mut shard, now) = self.shared.lock();
+        let alive = shard.alive();
+        let closed = shard.posix.close(now, handle);
+        // Under the lock of the close: no packet is read meanwhile.
+        let copied = closed.is_ok() && self.lent.copy_all(handle);
+        self.finish(shard, now);
         if copied {
             self.carrier.wait_for_hand();
         }
-        Ok(())
+        lingered.and(alive).and(closed)
+    }
+
+    fn linger_as_set(&self, handle: Handle) -> Result<()> {
+        let linger = self.call(|posix, _| posix.linger(handle))?;
+        match linger {
+            Some(span) if span != Nanos::ZERO => self.linger(handle, span),
+            _ => Ok(()),
+        }
     }
 
     fn linger(&self, handle: Handle, span: Nanos) -> Result<()> {

@@ -342,7 +342,7 @@ impl Stack {
         }
     }
 
-    fn finish(&self, mut shard: MutexGuard<'_, Shard>, now: Instant) {
+    pub(crate) fn finish(&self, mut shard: MutexGuard<'_, Shard>, now: Instant) {
         self.shared.settle(&mut shard, now);
         drop(shard);
         self.carry();

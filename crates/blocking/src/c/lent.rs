@@ -55,6 +55,18 @@ impl Loans {
         loans.push(Arc::downgrade(lent));
     }
 
+    /// Removes a loan of a call that failed: the socket may have been closed before the call, and
+    /// nothing would remove the loan later.
+    fn forget(&self, handle: Handle, lent: &Weak<Lent>) {
+        let mut all = self.0.lock();
+        if let Some(loans) = all.get_mut(&handle) {
+            loans.retain(|loan| !loan.ptr_eq(lent));
+            if loans.is_empty() {
+                all.remove(&handle);
+            }
+        }
+    }
+
     /// Copies what a socket still has on loan, so that its memory is C's again, and returns whether
     /// there was any.
     ///
@@ -100,5 +112,63 @@ pub(super) unsafe fn send(
         copy: OnceLock::new(),
     });
     stack.lent.note(handle, &lent);
-    stack.send_lent(handle, &Slice::lend(lent), flags)
+    // A strong reference here would outlive the completion, and a close could then copy memory that
+    // C has back.
+    let noted = Arc::downgrade(&lent);
+    let sent = stack.send_lent(handle, &Slice::lend(lent), flags);
+    if sent.is_err() {
+        stack.lent.forget(handle, &noted);
+    }
+    sent
+}
+
+#[cfg(test)]
+mod tests {
+    use fullsend_posix::Errno;
+    use fullsend_posix::abi::{AF_INET, SO_LINGER, SOCK_STREAM};
+
+    use super::*;
+    use crate::{Clock, Config, Hand};
+
+    fn stack() -> Stack {
+        let config = Config::parse("address=10.0.0.1/24,seed=1").unwrap();
+        Stack::by_hand(&config, Clock::manual(), Hand::default()).unwrap()
+    }
+
+    #[test]
+    fn a_close_on_a_dead_stack_closes_and_ends_loans() {
+        for linger in [false, true] {
+            let stack = stack();
+            let socket = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+            if linger {
+                let value = [1i32.to_ne_bytes(), 5i32.to_ne_bytes()].concat();
+                let set = stack.setsockopt(socket, SOL_SOCKET, SO_LINGER, &value);
+                set.unwrap();
+            }
+            let memory = b"lent".to_vec();
+            let lent = Arc::new(Lent {
+                start: memory.as_ptr(),
+                len: memory.len(),
+                copy: OnceLock::new(),
+            });
+            stack.lent.note(socket, &lent);
+            stack.end(Errno(libc::ENETDOWN));
+            assert_eq!(stack.close(socket), Err(Errno(libc::ENETDOWN)));
+            drop(memory);
+            assert_eq!(lent.copy.get().map(|copy| &copy[..]), Some(&b"lent"[..]));
+            let (mut shard, now) = stack.shared.lock();
+            assert_eq!(shard.posix.close(now, socket), Err(Errno::EBADF));
+        }
+    }
+
+    #[test]
+    fn a_call_that_fails_leaves_no_loan_behind() {
+        let stack = stack();
+        let socket = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+        stack.close(socket).unwrap();
+        // SAFETY: the memory is static.
+        let sent = unsafe { send(&stack, socket, b"lent", MSG_ZEROCOPY) };
+        assert_eq!(sent, Err(Errno::EBADF));
+        assert!(stack.lent.0.lock().is_empty());
+    }
 }
