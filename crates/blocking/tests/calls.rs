@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::thread;
 
 use common::{addr, connected, live_pair, pair, stack, while_asleep};
 use fullsend_blocking::abi::*;
@@ -39,7 +40,7 @@ fn a_write_of_much_more_than_the_buffers_hold_is_taken_whole() {
     let (a, b) = live_pair();
     let (client, server) = connected(&a, &b);
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let all = read(&b, server, data.len(), MSG_WAITALL).unwrap();
             assert_eq!(read(&b, server, 1, 0).unwrap(), b"");
@@ -51,6 +52,34 @@ fn a_write_of_much_more_than_the_buffers_hold_is_taken_whole() {
         a.shutdown(client, SHUT_WR).unwrap();
         assert!(reader.join().unwrap() == data);
     });
+}
+
+/// Takes the numbers of the calls that the next report in the error queue completes.
+fn completion(stack: &Stack, handle: Handle) -> Option<(u32, u32)> {
+    let mut control = [0; 128];
+    let flags = MSG_ERRQUEUE | MSG_DONTWAIT;
+    stack.recvmsg(handle, &mut [], flags, &mut control).ok()?;
+    let word = |at: usize| u32::from_ne_bytes(control[at..at + 4].try_into().unwrap());
+    // The header of the message is 16 bytes long; ee_info and ee_data follow 8 bytes later.
+    Some((word(24), word(28)))
+}
+
+#[test]
+fn a_call_with_zerocopy_that_sleeps_completes_under_one_number() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    a.setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &1i32.to_ne_bytes())
+        .unwrap();
+    let half = vec![7; 2_000_000];
+    for number in 0..2 {
+        thread::scope(|scope| {
+            scope.spawn(|| read(&b, server, 4_000_000, MSG_WAITALL).unwrap());
+            let sent = a.sendmsg(client, &[&half, &half], MSG_ZEROCOPY, None, &[]);
+            assert_eq!(sent, Ok(4_000_000));
+        });
+        assert_eq!(completion(&a, client), Some((number, number)));
+        assert_eq!(completion(&a, client), None);
+    }
 }
 
 #[test]
@@ -162,7 +191,7 @@ fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
             b.turn();
             // It may have been seen asleep before it was told what to wait for.
             while b.deadline() != Some(Instant::ZERO + span) {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             clock.advance_to(Instant::ZERO + span);
             b.turn();
@@ -240,7 +269,7 @@ fn many_threads_that_wait_for_each_other_all_come_to_an_end() {
     let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
     b.bind(listener, addr("10.0.0.2:80")).unwrap();
     b.listen(listener, 32).unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for n in 0..8u8 {
             let (a, b) = (&a, &b);
             scope.spawn(move || {
@@ -273,7 +302,7 @@ fn many_threads_that_wait_for_each_other_all_come_to_an_end() {
 fn a_stack_that_ends_amid_traffic_leaves_nobody_waiting() {
     let (a, b) = live_pair();
     let pairs: Vec<_> = (0..4).map(|_| connected(&a, &b)).collect();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for (client, server) in pairs {
             let (a, b) = (&a, &b);
             scope.spawn(move || {

@@ -7,6 +7,7 @@ use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
 use super::Patience;
 use crate::abi::{
     AF_INET, EPOLLERR, EPOLLHUP, EPOLLRDHUP, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_PEEK,
+    MSG_ZEROCOPY,
 };
 use crate::stack::Stack;
 
@@ -47,6 +48,8 @@ impl Stack {
                 let sent = if done == 0 {
                     posix.sendmsg(now, handle, data, flags, dest, control)
                 } else {
+                    // The first part has used the number of this call.
+                    let flags = flags & !MSG_ZEROCOPY;
                     posix.sendmsg(now, handle, &rest(data, done), flags, dest, control)
                 };
                 opens = 0;
