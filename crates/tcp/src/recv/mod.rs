@@ -59,6 +59,8 @@ struct Beyond {
     /// Sequence number of the first FIN behind `rcv_nxt` that arrived out of order. Unauthenticated:
     /// a FIN or data that arrives in order overrules it.
     fin_at: Option<SeqNum>,
+    /// The segment of the FIN at `fin_at` carried no data.
+    fin_is_bare: bool,
     /// Duplicate ACKs to send beside the one that is due.
     repeats: u8,
 }
@@ -72,17 +74,29 @@ impl Beyond {
     /// whether that FIN was not known.
     ///
     /// Contradictions are resolved as on Linux, so that no segment injected into the window
-    /// suppresses the real end: data at a FIN's place replaces the FIN, a FIN among data that
-    /// waits already is ignored, and a FIN in order always counts.
+    /// suppresses the real end: data over a FIN's place replaces the FIN, a FIN among data that
+    /// waits already is ignored, and a FIN in order always counts. Data that begins at a FIN's
+    /// place wins over a FIN without data, whichever arrives first.
     fn note_fin(&mut self, seq: SeqNum, end: SeqNum, fin: bool, in_order: bool) -> bool {
-        self.fin_at.take_if(|at| seq.before(*at) && at.before(end));
-        if !fin || (!in_order && self.reassembly.has_inside(end)) {
+        let replaces_start = self.fin_is_bare;
+        self.fin_at
+            .take_if(|at| at.before(end) && (seq.before(*at) || (replaces_start && seq == *at)));
+        let bare = seq == end;
+        if !fin || (!in_order && self.reassembly.is_over_fin(end, bare)) {
             return false;
         }
-        let known = self.fin_at;
-        // A later one comes again: it is not acknowledged.
-        self.fin_at = Some(known.map_or(end, |at| at.earliest(end)));
-        self.fin_at != known
+        match self.fin_at {
+            // A later one comes again: it is not acknowledged.
+            Some(known) if known.before(end) => false,
+            Some(known) if known == end => {
+                self.fin_is_bare &= bare;
+                false
+            }
+            _ => {
+                (self.fin_at, self.fin_is_bare) = (Some(end), bare);
+                true
+            }
+        }
     }
 }
 

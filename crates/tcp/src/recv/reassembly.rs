@@ -173,10 +173,11 @@ impl Reassembly {
         self.recent = new;
     }
 
-    /// Returns whether `seq` lies in a run, and not at its start.
-    pub(super) fn has_inside(&self, seq: SeqNum) -> bool {
+    /// Returns whether a run has data at `seq`, the place of a FIN. At the run's start the data
+    /// counts only if the FIN is `bare`, without data of its own.
+    pub(super) fn is_over_fin(&self, seq: SeqNum, bare: bool) -> bool {
         let block = self.block_with(seq);
-        block.is_some_and(|block| block.left.before(seq))
+        block.is_some_and(|block| bare || block.left.before(seq))
     }
 
     fn block_with(&self, seq: SeqNum) -> Option<SackBlock> {

@@ -218,6 +218,31 @@ fn data_at_the_place_of_an_early_fin_replaces_it() {
 }
 
 #[test]
+fn data_that_begins_at_a_bare_fin_replaces_it_in_either_order() {
+    for fin_first in [false, true] {
+        let mut peer = Peer::new();
+        if fin_first {
+            assert_eq!(peer.sends_fin(300, 300, true), Arrival::OutOfOrder);
+            assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);
+        } else {
+            assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);
+            assert_eq!(peer.sends_fin(300, 300, true), Arrival::Duplicate);
+        }
+        assert_eq!(peer.sends(0, 300), after_gap(500));
+        assert!(!peer.queue.fin_received());
+        assert_eq!(peer.sends_fin(500, 500, true), in_order(0));
+        assert_eq!(peer.reads_from(0), 500);
+    }
+    // A FIN behind data of its own stays.
+    let mut peer = Peer::new();
+    peer.sends(300, 500);
+    peer.sends_fin(200, 300, true);
+    peer.sends(0, 200);
+    assert!(peer.queue.fin_received());
+    assert_eq!(peer.reads_from(0), 300);
+}
+
+#[test]
 fn a_fin_among_data_that_waits_is_ignored() {
     let mut peer = Peer::new();
     peer.sends(300, 500);
