@@ -307,7 +307,7 @@ impl Connection {
         self.out.any = true;
         if !self.acks_what_was_sent(ack) && self.timers.retransmits == 0 && !self.snd.rtx.is_empty()
         {
-            self.arm_rto_at(cx, cx.now + SYN_AFTER_RESET);
+            self.hasten_syn(cx, cx.now + SYN_AFTER_RESET);
         }
     }
 

@@ -13,7 +13,9 @@ impl Connection {
         if self.echoes_first_syn(repr) {
             return 0;
         }
-        self.timers.retransmits
+        // The SYN that follows a RST to a half-open peer replaces one that arrived.
+        let early = u8::from(self.timers.syn_after_reset);
+        self.timers.retransmits.saturating_sub(early)
     }
 
     /// The timestamp that `repr` echoes is that of the first SYN or SYN-ACK, so the timeout was

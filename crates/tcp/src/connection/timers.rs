@@ -37,6 +37,8 @@ pub(crate) struct Timers {
     pub(crate) progress_at: Instant,
     /// Retransmission timeouts since the last progress (`icsk_retransmits`).
     pub(crate) retransmits: u8,
+    /// The first repetition of the SYN follows a RST to a half-open peer: it is not a lost SYN.
+    pub(crate) syn_after_reset: bool,
     /// When a bad segment was last answered (RFC 5961 10), in milliseconds; 0: never.
     pub(crate) complained_at_ms: u32,
 }
@@ -51,6 +53,7 @@ impl Timers {
             heard_at: now,
             progress_at: now,
             retransmits: 0,
+            syn_after_reset: false,
             complained_at_ms: 0,
         }
     }
@@ -173,6 +176,15 @@ impl Connection {
     pub(crate) fn set_probe_timer(&mut self, cx: &Cx<'_>, at: Instant) {
         self.timers.kind = RtxKind::TailProbe;
         self.timers.rtx = at + self.pacing_delay(cx.now);
+    }
+
+    /// Repeats the SYN at `at` instead of later. A timer that fires before then stays, so that no
+    /// sequence of calls delays the SYN.
+    pub(crate) fn hasten_syn(&mut self, cx: &Cx<'_>, at: Instant) {
+        if at < self.timers.rtx {
+            self.timers.syn_after_reset = true;
+            self.arm_rto_at(cx, at);
+        }
     }
 
     /// What was overtaken is lost at this time if it has not arrived.

@@ -164,6 +164,28 @@ fn a_wrong_ack_in_syn_sent_is_reset() {
 }
 
 #[test]
+fn wrong_acks_in_syn_sent_do_not_delay_the_syn() {
+    let mut bench = Bench::connecting(&plain());
+    bench.play(
+        "> S 0:0(0)
+         < . 5:5(0) ack 77
+         > R 77:77(0)
+         +1ms
+         < . 5:5(0) ack 78
+         > R 78:78(0)
+         +1ms
+         > S 0:0(0)
+         +1s
+         > S 0:0(0)
+         < S. 0:0(0) ack 1 win 65535
+         > . 1:1(0) ack 1",
+    );
+    // One SYN was lost, not two (RFC 5681 3.1).
+    assert_eq!(bench.mib.syn_retrans, 2);
+    assert_eq!(bench.info().tcpi_snd_cwnd, 10);
+}
+
+#[test]
 fn a_wrong_ack_in_syn_received_is_reset() {
     Bench::accepting(&plain()).play(
         "> S. 0:0(0) ack 1
