@@ -163,7 +163,8 @@ impl Device for PairEnd {
     }
 
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize> {
-        if self.stash.is_empty() {
+        let left_over = !self.stash.is_empty();
+        if !left_over {
             self.take_queue();
         }
         let before = batch.len();
@@ -173,6 +174,14 @@ impl Device for PairEnd {
             *batch = Vec::from(mem::replace(&mut self.stash, spent));
         } else {
             batch.extend(self.stash.drain(..max.min(self.stash.len())));
+        }
+        let taken = batch.len() - before;
+        if left_over && taken < max {
+            // Fewer than `max` would say that the queue is empty, and only a packet for an empty
+            // queue notifies.
+            self.take_queue();
+            let room = max - taken;
+            batch.extend(self.stash.drain(..room.min(self.stash.len())));
         }
         self.as_received(&mut batch[before..]);
         Ok(batch.len() - before)

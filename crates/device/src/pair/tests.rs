@@ -48,6 +48,17 @@ fn both_directions_keep_order() {
 }
 
 #[test]
+fn fewer_than_asked_for_means_that_there_is_no_more() {
+    let (mut a, mut b) = pair(config(NicMode::Tso, 8));
+    a.transmit(&mut packets(0..3)).unwrap();
+    let mut got = Vec::new();
+    assert_eq!(b.receive(&mut got, 2).unwrap(), 2);
+    a.transmit(&mut packets(3..5)).unwrap();
+    assert_eq!(b.receive(&mut got, 4).unwrap(), 3);
+    assert_eq!(numbers(&got), [0, 1, 2, 3, 4]);
+}
+
+#[test]
 fn what_does_not_fit_stays_with_the_sender_who_is_told_of_room() {
     let (mut a, mut b) = pair(config(NicMode::Tso, 4));
     let (a_told, b_told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
