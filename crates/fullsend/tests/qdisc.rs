@@ -76,7 +76,7 @@ fn counter(stack: &Stack, name: &str) -> u64 {
 
 #[test]
 fn a_token_bucket_over_a_tun_shapes_and_completes_late_enough_to_autocork() {
-    over_tun("tbf rate 20mbit burst 64kb", |stack| async move {
+    over_tun("tbf rate 20mbit burst 64kb limit 1mb", |stack| async move {
         let received = send(&stack, (128, 4 << 20), None).await;
         let corked = counter(&stack, "TcpExtTCPAutoCorking");
         let stats = stack.qdisc_stats();
