@@ -1,4 +1,6 @@
-//! ICMP and the rest of the host: who is pinged, who is told of errors, and whom we tell.
+//! ICMP messages and the rest of the host: echo replies, errors received and errors sent.
+
+use core::net::IpAddr;
 
 use fullsend_offload::Packet;
 use fullsend_tcp::{IcmpError, IpSettings, TcpError};
@@ -27,10 +29,11 @@ fn ends(packet: &Packet) -> Option<(Addr, Addr)> {
 }
 
 impl Host {
-    /// An ICMP message for us or a group.
+    /// Processes an ICMP message to an address of this host or to a group.
     pub(super) fn icmp_input(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) {
         let (src, dst) = (meta.src.to_ip(), meta.dst.to_ip());
-        // None yet while duplicate address detection runs for all of them, and reads messages.
+        // A host whose addresses are all tentative has none, but its duplicate address detection
+        // reads the messages (RFC 4862 5.4).
         let own = if self.ip.addresses.is_local(meta.dst) {
             Some(dst)
         } else {
@@ -87,9 +90,17 @@ impl Host {
         if let IcmpError::TooBig { mtu } = error
             && about_us
         {
+            let current = self.interface_mtu(remote.0);
             let learnt = self.ip.pmtu.of_mut(told.protocol);
-            self.ip.version += u32::from(learnt.lower(now, remote.0, mtu).is_some());
+            let lowered = learnt.lower(now, remote.0, (current, mtu));
+            self.ip.version += u32::from(lowered.is_some());
         }
+    }
+
+    /// Returns the MTU of the interface that packets to `to` leave by, 0 if there is no route.
+    fn interface_mtu(&self, to: IpAddr) -> u32 {
+        let hop = self.ip.routes.lookup(to);
+        hop.map_or(0, |hop| self.ifaces[usize::from(hop.iface)].config.caps.mtu)
     }
 
     /// A packet of ours was given up on this host: nobody answered for its next hop.

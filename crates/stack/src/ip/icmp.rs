@@ -179,7 +179,7 @@ impl Icmp {
         let (error, quote) = match Icmpv6Repr::parse(head).map_err(|_| Malformed)? {
             Icmpv6Repr::EchoRequest { .. } => {
                 mib.in_echos += 1;
-                // To a host without an address there is no way, and from one neither.
+                // A reply needs a source and a destination address.
                 let Some(own) = arrival.own.filter(|_| !arrival.src.is_unspecified()) else {
                     return Ok(Received::Nothing);
                 };

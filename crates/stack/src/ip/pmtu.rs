@@ -1,6 +1,6 @@
 //! Path MTUs learnt from ICMP (RFC 1191, RFC 8201).
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
 use fullsend_units::{Instant, Nanos};
@@ -10,7 +10,7 @@ use crate::net_config::IPV6_MIN_MTU;
 
 /// How long a path's MTU is believed (RFC 1191 6.3); Linux's `mtu_expires`.
 const LIFETIME: Nanos = Nanos::from_secs(600);
-/// Most destinations remembered; then the oldest goes.
+/// Most destinations that are remembered; a further one replaces the one that expires first.
 const MAX_ENTRIES: usize = 4096;
 /// The least we go down to over IPv4, whatever is claimed; Linux's `min_pmtu`.
 const MIN_V4: u32 = 552;
@@ -49,9 +49,8 @@ impl LearntMtus {
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     entries: BTreeMap<IpAddr, Entry>,
-    /// In the order in which they expire; superseded ones included, up to as many as there are
-    /// entries.
-    order: VecDeque<(Instant, IpAddr)>,
+    /// One key for each entry, in the order in which the entries expire.
+    order: BTreeSet<(Instant, IpAddr)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,16 +60,28 @@ struct Entry {
 }
 
 impl PathMtus {
-    /// Believes that the path to `to` takes packets of `mtu` bytes at most. The caller has made
-    /// sure that the message is about a packet of ours. The MTU to use now, if that is news.
-    pub(crate) fn lower(&mut self, now: Instant, to: IpAddr, mtu: u32) -> Option<u32> {
+    /// Records that the path to `to` carries packets of `mtu` bytes at most, and returns the MTU to
+    /// use from now on. Returns `None` if that is not less than `current`, the MTU in use. The caller
+    /// has verified that the message quotes a packet of this host.
+    pub(crate) fn lower(
+        &mut self,
+        now: Instant,
+        to: IpAddr,
+        (current, mtu): (u32, u32),
+    ) -> Option<u32> {
         let mtu = believable(to, mtu);
-        if self.get(now, to).is_some_and(|known| known <= mtu) {
+        if mtu
+            >= self
+                .get(now, to)
+                .map_or(current, |known| known.min(current))
+        {
             return None;
         }
         let expires = now + LIFETIME;
-        self.entries.insert(to, Entry { mtu, expires });
-        self.order.push_back((expires, to));
+        if let Some(old) = self.entries.insert(to, Entry { mtu, expires }) {
+            self.order.remove(&(old.expires, to));
+        }
+        self.order.insert((expires, to));
         self.trim(now);
         Some(mtu)
     }
@@ -81,22 +92,13 @@ impl PathMtus {
         (now < entry.expires).then_some(entry.mtu)
     }
 
-    /// Forgets entries that are too old or too many.
+    /// Removes entries that have expired, and those that expire first while there are too many.
     fn trim(&mut self, now: Instant) {
-        while let Some(&(expires, to)) = self.order.front() {
-            if now < expires && self.entries.len() <= MAX_ENTRIES {
-                break;
-            }
-            self.order.pop_front();
-            if self.entries.get(&to).is_some_and(|e| e.expires == expires) {
-                self.entries.remove(&to);
-            }
-        }
-        // A path whose MTU falls step by step must neither fill the queue nor push others out.
-        if self.order.len() > 2 * MAX_ENTRIES {
-            let entries = &self.entries;
-            self.order
-                .retain(|(expires, to)| entries.get(to).is_some_and(|e| e.expires == *expires));
+        while let Some(&(expires, to)) = self.order.first()
+            && (now >= expires || self.entries.len() > MAX_ENTRIES)
+        {
+            self.order.pop_first();
+            self.entries.remove(&to);
         }
     }
 }
@@ -128,6 +130,8 @@ mod tests {
     use super::{MAX_ENTRIES, PathMtus, plateau_below};
 
     const T0: Instant = Instant::from_nanos(5);
+    /// The interface's MTU.
+    const MTU: u32 = 1500;
 
     fn host(n: u32) -> IpAddr {
         Ipv4Addr::from_bits(n).into()
@@ -137,22 +141,23 @@ mod tests {
     fn only_downwards_and_for_ten_minutes() {
         let mut paths = PathMtus::default();
         assert_eq!(paths.get(T0, host(1)), None);
-        assert_eq!(paths.lower(T0, host(1), 1400), Some(1400));
-        assert_eq!(paths.lower(T0, host(1), 1450), None);
-        assert_eq!(paths.lower(T0, host(1), 1300), Some(1300));
+        assert_eq!(paths.lower(T0, host(1), (MTU, 1400)), Some(1400));
+        assert_eq!(paths.lower(T0, host(1), (MTU, 1450)), None);
+        assert_eq!(paths.lower(T0, host(1), (MTU, 1300)), Some(1300));
         let later = T0 + Nanos::from_secs(599);
         assert_eq!(paths.get(later, host(1)), Some(1300));
         assert_eq!(paths.get(later, host(2)), None);
         let aged = T0 + Nanos::from_secs(600);
         assert_eq!(paths.get(aged, host(1)), None);
-        assert_eq!(paths.lower(aged, host(1), 1450), Some(1450));
+        assert_eq!(paths.lower(aged, host(1), (MTU, 1450)), Some(1450));
     }
 
     #[test]
     fn tiny_claims_are_raised() {
         let mut paths = PathMtus::default();
-        assert_eq!(paths.lower(T0, host(1), 68), Some(552));
-        assert_eq!(paths.lower(T0, "fd00::1".parse().unwrap(), 68), Some(1280));
+        assert_eq!(paths.lower(T0, host(1), (MTU, 68)), Some(552));
+        let v6 = "fd00::1".parse().unwrap();
+        assert_eq!(paths.lower(T0, v6, (MTU, 68)), Some(1280));
         assert_eq!(plateau_below(1500), 1492);
         assert_eq!(plateau_below(1492), 1006);
         assert_eq!(plateau_below(100), 552);
@@ -162,25 +167,42 @@ mod tests {
     fn the_oldest_goes_when_there_are_too_many() {
         let mut paths = PathMtus::default();
         for n in 0..=MAX_ENTRIES as u32 {
-            paths.lower(T0, host(n), 1400);
+            paths.lower(T0, host(n), (MTU, 1400));
         }
         assert_eq!(paths.get(T0, host(0)), None);
         assert_eq!(paths.get(T0, host(1)), Some(1400));
         assert_eq!(paths.entries.len(), MAX_ENTRIES);
     }
 
-    /// Destinations that lower their path's MTU by a byte a time leave those of others alone.
+    /// Destinations whose path MTU falls by a byte at a time, at one instant or at several, leave
+    /// the entries of others alone and add no keys.
     #[test]
     fn one_destination_does_not_crowd_out_the_others() {
-        let mut paths = PathMtus::default();
-        paths.lower(T0, host(0), 1400);
-        for n in 1..100 {
-            for mtu in (600..1500).rev() {
-                let now = T0 + Nanos::from_micros(u64::from(1500 - mtu));
-                assert_eq!(paths.lower(now, host(n), mtu), Some(mtu));
+        for step in [0, 1] {
+            let mut paths = PathMtus::default();
+            paths.lower(T0, host(0), (MTU, 1400));
+            for n in 1..100 {
+                for mtu in (600..MTU).rev() {
+                    let now = T0 + Nanos::from_micros(u64::from(step * (MTU - mtu)));
+                    assert_eq!(paths.lower(now, host(n), (MTU, mtu)), Some(mtu));
+                }
+                assert_eq!(paths.order.len(), n as usize + 1);
             }
+            assert_eq!(paths.get(T0, host(0)), Some(1400));
+            assert_eq!(paths.entries.len(), 100);
         }
-        assert_eq!(paths.get(T0, host(0)), Some(1400));
-        assert!(paths.order.len() <= 2 * MAX_ENTRIES);
+    }
+
+    #[test]
+    fn an_mtu_not_below_the_one_in_use_is_ignored() {
+        let mut paths = PathMtus::default();
+        for mtu in [MTU, MTU + 1, 65_535] {
+            assert_eq!(paths.lower(T0, host(1), (MTU, mtu)), None);
+        }
+        // The interface's MTU is below the claim, or below what is believed at all.
+        assert_eq!(paths.lower(T0, host(1), (1400, 1450)), None);
+        assert_eq!(paths.lower(T0, host(1), (552, 68)), None);
+        assert!(paths.entries.is_empty() && paths.order.is_empty());
+        assert_eq!(paths.lower(T0, host(1), (MTU, MTU - 1)), Some(MTU - 1));
     }
 }
