@@ -120,6 +120,13 @@ impl WaitList {
             None if self.first.is_none() || !self.first_has_key => {
                 put(&mut self.first, waker, spent);
                 self.first_has_key = false;
+                // An earlier caller that polled while a future was first.
+                if let Some(more) = &mut self.more {
+                    spent.extend(more.polled.take());
+                    if more.is_empty() {
+                        self.more = None;
+                    }
+                }
             }
             None => put(&mut self.more.get_or_insert_default().polled, waker, spent),
             Some(key) => self.register_future(waker, key, spent),
@@ -239,6 +246,13 @@ impl Waiters {
         }
     }
 
+    /// Moves the wakers of all tasks to `spent`, without waking them.
+    pub(crate) fn clear(&mut self, spent: &mut Vec<Waker>) {
+        for what in [Wait::Read, Wait::Write, Wait::Flush] {
+            self.wake(what, spent);
+        }
+    }
+
     /// A task waits for a flush.
     #[inline]
     pub(crate) fn any_flush(&self) -> bool {
@@ -353,5 +367,37 @@ mod tests {
             list.wake(&mut out);
             assert_eq!(out.len(), 1 + usize::from(future_first));
         }
+    }
+
+    #[test]
+    fn a_caller_that_polls_replaces_one_that_polled_beside_a_future() {
+        let (first, second, future) = (task(), task(), task());
+        let mut key = WaitKey::default();
+        let mut list = WaitList::default();
+        let mut spent = Vec::new();
+        list.register(Waiter::future(&future.1, &mut key), &mut spent);
+        list.register(Waiter::polled(&first.1), &mut spent);
+        assert!(list.remove(Some(&mut key)).is_some());
+        list.register(Waiter::polled(&second.1), &mut spent);
+        assert!(spent.len() == 1 && spent[0].will_wake(&first.1));
+        assert!(list.remove(None).unwrap().will_wake(&second.1));
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn clearing_drops_no_waker() {
+        let tasks: [_; 3] = core::array::from_fn(|_| task());
+        let mut waiters = Waiters::default();
+        let mut spent = Vec::new();
+        for (what, (_, waker)) in [Wait::Read, Wait::Write, Wait::Flush]
+            .into_iter()
+            .zip(&tasks)
+        {
+            waiters.register(what, Waiter::polled(waker), &mut spent);
+        }
+        waiters.clear(&mut spent);
+        assert_eq!(spent.len(), 3);
+        assert!(tasks.iter().all(|(task, _)| held(task) == 1));
+        assert!(!waiters.any_flush());
     }
 }

@@ -9,7 +9,7 @@ use fullsend_units::Instant;
 use super::socket::{Entry, Left, Owner};
 use crate::Host;
 use crate::demux::Target;
-use crate::waiters::{Wait, Waiters};
+use crate::waiters::Wait;
 
 /// What an orphan may hold whatever happens (Linux's least send buffer).
 const ORPHAN_LEAST_BYTES: usize = 4608;
@@ -123,7 +123,8 @@ impl Host {
         } else {
             socket.conn.close(&mut cx);
         }
-        socket.waiters = Waiters::default();
+        // Dropped without a lock later: a waker may own the task that owns this stream.
+        socket.waiters.clear(&mut self.spent);
         self.abort_costly_orphan(now, index);
         self.settle(now, index);
     }
