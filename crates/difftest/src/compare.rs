@@ -187,7 +187,8 @@ impl Comparison {
     fn alike(&self, kernel: &LiveSegment, ours: &LiveSegment) -> bool {
         let (mut kernel, ours) = (self.blank(kernel), self.blank(ours));
         let ahead = kernel.seq.wrapping_sub(ours.seq);
-        if is_pure_ack(&kernel) && ahead < SCALED_UNIT {
+        let bare = kernel.data.is_empty() && kernel.flags & !RST == ACK;
+        if bare && ahead < SCALED_UNIT {
             kernel.seq = ours.seq;
         }
         if kernel == ours {

@@ -62,7 +62,7 @@ pub(crate) const TOLERATED: &[(&str, &str)] = &[
         "the kernel counts them, we count bytes",
     ),
     (
-        "the sequence number of an ACK after the peer took window back",
+        "the sequence number of an ACK or RST after the peer took window back",
         "ours lies in the window; the kernel's may lie beyond by less than one step of its own \
          scaled window",
     ),
@@ -364,7 +364,7 @@ pub(crate) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "the last segments that an ACK lets go",
+        name: "the last segments that an ACK or a write lets go",
         reason: "whether less than a third of the window waits for the next ACK depends on how long \
                  ago the first segment in flight left, and so on time",
         continues: false,
@@ -375,10 +375,11 @@ pub(crate) const KNOWN: &[Known] = &[
                     .collect()
             };
             let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
-            let few = kernel.len().abs_diff(ours.len()) <= 3;
+            let writes = matches!(events[d.step], Event::Call(Call::Send { .. }));
+            let few = kernel.len().abs_diff(ours.len()) <= if writes { 10 } else { 3 };
             let prefix = kernel.starts_with(&ours) || ours.starts_with(&kernel);
             let acks = |inject: &Inject| inject.flags & (SYN | RST | ACK) == ACK;
-            injected(events, d).is_some_and(acks)
+            (writes || injected(events, d).is_some_and(acks))
                 && few
                 && prefix
                 && kernel != ours
@@ -438,6 +439,24 @@ pub(crate) const KNOWN: &[Known] = &[
             matches!(events[d.step], Event::Call(Call::Connect(_)))
                 && events.iter().any(listens)
                 && d.kernel.returned.as_ref().is_some_and(refused)
+        },
+    },
+    Known {
+        name: "an error after a RST in LAST-ACK or CLOSING",
+        reason: "the kernel reports ECONNRESET; RFC 9293 3.10.7.4 closes without a word, as both \
+                 streams are complete",
+        continues: false,
+        matches: |events, d| {
+            let reset = |inject: &Inject| inject.flags & RST != 0;
+            let mask = |polls: &[(usize, i32)]| -> Vec<_> {
+                let err = i32::from(libc::POLLERR);
+                polls.iter().map(|(fd, bits)| (*fd, bits & !err)).collect()
+            };
+            injected(events, d).is_some_and(reset)
+                && d.kernel.states == d.ours.states
+                && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && mask(&d.kernel.polls) == mask(&d.ours.polls)
         },
     },
     Known {
