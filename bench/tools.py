@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 # Program, and Debian's package of it.
-PACKAGES = {"ip": "iproute2", "ethtool": "ethtool", "sysctl": "procps"}
+PACKAGES = {"ip": "iproute2", "ethtool": "ethtool", "sysctl": "procps",
+            "hping3": "hping3"}
 
 
 def need(*programs):

@@ -84,7 +84,7 @@ fullsend_units::counters! {
         syncookies_sent: "TcpExtSyncookiesSent",
         syncookies_recv: "TcpExtSyncookiesRecv",
         syncookies_failed: "TcpExtSyncookiesFailed",
-        syncookies_limited: "TcpExtFullsendSyncookiesLimited",
+        syns_limited: "TcpExtFullsendSynsLimited",
         out_rsts_limited: "TcpExtFullsendOutRstsLimited",
         embryonic_rsts: "TcpExtEmbryonicRsts",
         ack_skipped_syn_recv: "TcpExtTCPACKSkippedSynRecv",

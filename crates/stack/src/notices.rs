@@ -36,7 +36,7 @@ pub enum Notice {
     SynFlood {
         /// SYNs answered with a cookie since the last notice.
         cookies: u64,
-        /// SYNs dropped since, because cookies are off.
+        /// SYNs dropped since, because cookies are off or for the limit of SYN-ACKs.
         dropped: u64,
     },
     /// Segments of the path's MTU vanish without an ICMP message (RFC 4821 7.7).
@@ -146,10 +146,11 @@ impl Host {
             });
         }
         let mib = &self.mib.socket;
-        let syns = mib.req_q_full_do_cookies + mib.req_q_full_drop;
+        let dropped = mib.req_q_full_drop + mib.syns_limited;
+        let syns = mib.req_q_full_do_cookies + dropped;
         if let Some(syns) = notices.flood.grown(now, syns) {
-            let dropped = mib.req_q_full_drop - notices.dropped;
-            notices.dropped = mib.req_q_full_drop;
+            let before = core::mem::replace(&mut notices.dropped, dropped);
+            let dropped = dropped - before;
             out.push(Notice::SynFlood {
                 cookies: syns - dropped,
                 dropped,

@@ -46,6 +46,11 @@ impl TokenBucket {
         allowed
     }
 
+    /// Takes a token whether there is one or not.
+    fn charge(&mut self, now: Instant, interval: Nanos) {
+        self.full_at = self.full_at.max(now) + interval;
+    }
+
     /// Returns a token that was taken.
     fn give_back(&mut self, now: Instant, interval: Nanos) {
         let owed = self.full_at.since(now);
@@ -97,40 +102,76 @@ impl HostBuckets {
     }
 }
 
-/// Buckets of sources under a key that changes with each epoch: two sources that share a bucket do
-/// so for one epoch only.
+/// Buckets of sources and one for all of them. Which source has which bucket changes with each epoch:
+/// two sources that share one do so for an epoch only.
 #[derive(Debug)]
 pub(crate) struct SourceBuckets {
     key: SipKey,
     count: usize,
+    each: Rate,
+    all: Rate,
     /// Empty before the first use.
     buckets: Vec<TokenBucket>,
+    shared: TokenBucket,
 }
 
 impl SourceBuckets {
     /// `count` buckets, which are made at the first use.
-    pub(crate) const fn new(key: SipKey, count: usize) -> Self {
+    pub(crate) const fn new(key: SipKey, count: usize, each: Rate, all: Rate) -> Self {
         Self {
             key,
             count,
+            each,
+            all,
             buckets: Vec::new(),
+            shared: TokenBucket {
+                full_at: Instant::ZERO,
+            },
         }
     }
 
-    /// Takes a token of the source, or of its /64, in this epoch, if there is one.
-    pub(crate) fn take(&mut self, now: Instant, source: (Addr, u64), rate: Rate) -> bool {
-        if self.buckets.is_empty() {
+    /// Returns whether there is a token of the source, or of its /64, in this epoch, and one of all
+    /// sources'.
+    pub(crate) fn has(&mut self, now: Instant, source: (Addr, u64)) -> bool {
+        let each = self.each;
+        // Before the first use all are full.
+        self.shared.has(now, self.all) && self.bucket(source).is_none_or(|b| b.has(now, each))
+    }
+
+    /// Takes a token of the source and one of all sources'; neither if one is missing.
+    pub(crate) fn take(&mut self, now: Instant, source: (Addr, u64), rng: &mut Rng) -> bool {
+        self.make();
+        let Rate { burst, .. } = self.each;
+        let interval = self.each.interval();
+        self.shared.has(now, self.all)
+            && self
+                .bucket(source)
+                .is_some_and(|bucket| bucket.take_at(now, interval, burst, interval))
+            && self.shared.take(now, self.all, rng)
+    }
+
+    /// Takes a token of the source and one of all sources', whether there are any or not.
+    pub(crate) fn charge(&mut self, now: Instant, source: (Addr, u64)) {
+        self.make();
+        let interval = self.each.interval();
+        if let Some(bucket) = self.bucket(source) {
+            bucket.charge(now, interval);
+        }
+        self.shared.charge(now, self.all.interval());
+    }
+
+    fn make(&mut self) {
+        if self.buckets.is_empty() && self.buckets.try_reserve_exact(self.count).is_ok() {
             self.buckets.resize(self.count, TokenBucket::default());
         }
-        let interval = rate.interval();
-        self.bucket(source)
-            .is_some_and(|bucket| bucket.take_at(now, interval, rate.burst, interval))
     }
 
-    /// Returns a token of the source.
-    pub(crate) fn give_back(&mut self, now: Instant, source: (Addr, u64), rate: Rate) {
+    /// Returns a token of the source that was taken in this epoch, and one of all sources'.
+    pub(crate) fn give_back(&mut self, now: Instant, source: (Addr, u64)) {
+        let interval = self.each.interval();
         if let Some(bucket) = self.bucket(source) {
-            bucket.give_back(now, rate.interval());
+            bucket.give_back(now, interval);
+            self.shared.give_back(now, self.all.interval());
         }
     }
 

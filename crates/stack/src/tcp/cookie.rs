@@ -59,18 +59,19 @@ impl SynCookies {
         SeqNum::new(self.cookie(flow, irs, slot(now), index as u32))
     }
 
-    /// The MSS of a cookie that has come back, if it is ours and fresh.
+    /// Returns the MSS of a cookie that has come back and the slot it was made in, if it is ours and
+    /// fresh.
     pub(super) fn check(
         self,
         now: Instant,
         flow: &FlowKey,
         irs: SeqNum,
         cookie: SeqNum,
-    ) -> Option<u16> {
+    ) -> Option<(u16, u64)> {
         let (cookie, now) = (cookie.raw(), slot(now));
         let made = now - u64::from((cookie >> 2 ^ now as u32) & 1);
         let index = cookie & 3;
-        (self.cookie(flow, irs, made, index) == cookie).then(|| table(flow)[index as usize])
+        (self.cookie(flow, irs, made, index) == cookie).then(|| (table(flow)[index as usize], made))
     }
 
     fn cookie(self, flow: &FlowKey, irs: SeqNum, slot: u64, index: u32) -> u32 {
@@ -113,8 +114,8 @@ impl Carried {
     }
 }
 
-/// One more than Linux's zero, so that there is always a slot before.
-fn slot(now: Instant) -> u64 {
+/// Returns the slot of this time. One more than Linux's zero, so that there is always a slot before.
+pub(super) fn slot(now: Instant) -> u64 {
     1 + now.as_nanos() / SLOT.as_nanos()
 }
 
@@ -153,8 +154,9 @@ mod tests {
             let check = |after_s, flow: &FlowKey, irs| {
                 COOKIES.check(now + Nanos::from_secs(after_s), flow, irs, cookie)
             };
-            assert_eq!(check(0, &flow(1), irs), Some(1460));
-            assert_eq!(check(64, &flow(1), irs), Some(1460));
+            let made = super::slot(now);
+            assert_eq!(check(0, &flow(1), irs), Some((1460, made)));
+            assert_eq!(check(64, &flow(1), irs), Some((1460, made)));
             assert_eq!(check(128, &flow(1), irs), None);
             assert_eq!(check(0, &flow(2), irs), None);
             assert_eq!(check(0, &flow(1), irs + 1), None);
@@ -184,7 +186,7 @@ mod tests {
         let read = |flow: &FlowKey, mss| {
             let irs = SeqNum::new(5);
             let cookie = COOKIES.issue(Instant::ZERO, flow, irs, mss);
-            COOKIES.check(Instant::ZERO, flow, irs, cookie).unwrap()
+            COOKIES.check(Instant::ZERO, flow, irs, cookie).unwrap().0
         };
         let v4 = [100, 536, 1299, 1300, 1459, 1460, 9000].map(|mss| read(&flow(1), mss));
         assert_eq!(v4, [536, 536, 536, 1300, 1440, 1460, 1460]);

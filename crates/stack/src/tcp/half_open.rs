@@ -67,19 +67,33 @@ impl Host {
             return;
         }
         if with_cookie {
-            mib.req_q_full_do_cookies += u64::from(full);
-            listener.overflowed_at = Some(now);
-            if !self.tcp.cookie_limit.admits(now, key, syn.seq) {
-                mib.syncookies_limited += 1;
-                mib.listen_drops += 1;
-                return;
+            if self.admits_syn(now, key, syn.seq, true) {
+                self.mib.socket.req_q_full_do_cookies += u64::from(full);
+                if let Some(listener) = self.tcp.listeners.table.get_mut(index) {
+                    listener.overflowed_at = Some(now);
+                }
+                self.send_cookie(now, index, key, &syn);
             }
-            return self.send_cookie(now, index, key, &syn);
+            return;
         }
         if let Opening::Ordinary(cookie) = self.try_fastopen(now, index, key, segment) {
+            if !reuse && !self.admits_syn(now, key, syn.seq, false) {
+                return;
+            }
             self.open_half(now, index, key, (&syn, segment.ecn), cookie);
         }
         self.save_syn(index, key, headers);
+    }
+
+    /// Returns whether the limit of SYN-ACKs lets this SYN be answered; counts it if not.
+    fn admits_syn(&mut self, now: Instant, key: &FlowKey, irs: SeqNum, with_cookie: bool) -> bool {
+        let (limit, rng) = (&mut self.tcp.syn_limit, &mut self.env.rng);
+        let admitted = limit.admits(now, (key, irs), with_cookie, rng);
+        if !admitted {
+            self.mib.socket.syns_limited += 1;
+            self.mib.socket.listen_drops += 1;
+        }
+        admitted
     }
 
     /// Answers a SYN and remembers it.
@@ -172,12 +186,11 @@ impl Host {
             return true;
         }
         let irs = repr.seq - 1;
-        let Some(mss) = self.tcp.cookies.check(now, key, irs, repr.ack - 1) else {
+        let Some((mss, made)) = self.tcp.cookies.check(now, key, irs, repr.ack - 1) else {
             self.mib.socket.syncookies_failed += 1;
             return false;
         };
         self.mib.socket.syncookies_recv += 1;
-        self.tcp.cookie_limit.on_return(now, key.remote);
         let Some(syn) = self.syn_of_cookie(key, &repr, mss) else {
             return true;
         };
@@ -205,6 +218,8 @@ impl Host {
             return true;
         };
         self.tcp.flows.insert(key, Target::Socket(index));
+        // Only now, as the same segment may come any number of times: the next finds the connection.
+        self.tcp.syn_limit.on_return(now, key.remote, made);
         self.queue_for_accept(now, listener, index, segment);
         true
     }
@@ -270,6 +285,7 @@ impl Host {
             Verdict::Forget => {
                 self.env.mib.attempt_fails += 1;
                 self.mib.socket.embryonic_rsts += 1;
+                self.tcp.syn_limit.on_reset(now, key.remote);
                 self.drop_request(index);
             }
             Verdict::Establish => self.complete_request(now, index, listener, segment),

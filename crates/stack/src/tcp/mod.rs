@@ -3,7 +3,7 @@
 mod calls;
 mod connect;
 mod cookie;
-mod cookie_limit;
+mod dropped_syns;
 mod fastopen;
 mod half_open;
 mod input;
@@ -22,6 +22,7 @@ mod settle;
 mod socket;
 mod socket_calls;
 mod sockstat;
+mod syn_limit;
 mod time_wait;
 mod watch;
 
@@ -39,13 +40,13 @@ pub use sockstat::SockStat;
 pub(crate) use time_wait::TimeWaits;
 
 use cookie::SynCookies;
-use cookie_limit::CookieLimit;
 use fastopen::Fastopen;
 use isn::IsnGenerator;
 use listen::Listeners;
 use look_ahead::Ahead;
 use ports::EphemeralPorts;
 use socket::Entry;
+use syn_limit::SynLimit;
 
 use crate::demux::{FlowKey, FlowTable, Target};
 use crate::rate::TokenBucket;
@@ -67,7 +68,7 @@ pub(crate) struct Tcp {
     listeners: Listeners,
     isn: IsnGenerator,
     cookies: SynCookies,
-    cookie_limit: CookieLimit,
+    syn_limit: SynLimit,
     ports: EphemeralPorts,
     timestamp_key: SipKey,
     flow_label_key: SipKey,
@@ -96,7 +97,7 @@ impl Tcp {
             isn,
             ports,
             cookies: SynCookies::new(timestamp_key),
-            cookie_limit: CookieLimit::new(timestamp_key),
+            syn_limit: SynLimit::new(timestamp_key),
             fastopen: Fastopen::new(flow_label_key),
             timestamp_key,
             flow_label_key,

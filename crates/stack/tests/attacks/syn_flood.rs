@@ -3,9 +3,9 @@
 use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-use crate::common::{V4, V6, bytes, forge};
+use crate::common::{IFACE, V4, V6, bytes, forge};
 use crate::heap;
-use crate::siege::{Attacker, Siege, packets};
+use crate::siege::{Attacker, ROGUE, Siege, packets};
 
 /// The listener's backlog is 64: 65 half-open connections of 112 bytes and their slots, and the
 /// SYN-ACKs that wait for one turn of the device.
@@ -31,7 +31,7 @@ fn syn(rng: &mut fullsend_units::Rng) -> TcpRepr {
 }
 
 fn flood(siege: &mut Siege, port: u16) {
-    siege.withstand(BOUND, |attacker| {
+    siege.withstand(BOUND + MEMORY, |attacker| {
         let v4 = attacker.rng.chance(0.5);
         let from = attacker.stranger(v4);
         let ip = if v4 { V4[1] } else { V6[1] };
@@ -45,7 +45,7 @@ fn syns_to_a_listener() {
     let mut siege = Siege::new();
     flood(&mut siege, 80);
     let sent = siege.net.counter(1, "TcpExtSyncookiesSent");
-    assert!(sent > packets() as u64 / 2, "{sent}");
+    assert!(sent > OF_ALL.min(packets() as u64 / 2), "{sent}");
     assert!(siege.net.hosts[1].tcp_connections() <= 4 + 65);
     // An honest peer gets in although the queue is full.
     let to = format!("{}:80", V4[1]);
@@ -57,8 +57,11 @@ fn syns_to_a_listener() {
     assert!(siege.net.counter(1, "TcpExtSyncookiesRecv") >= 1);
 }
 
-/// The bucket of a source, and what it gains in a second, of unanswered cookies.
-const UNANSWERED: u64 = 128;
+/// SYN-ACKs to one source and to all that bring no connection: at once, and again each second.
+const OF_SOURCE: u64 = 4096;
+const OF_ALL: u64 = 32_768;
+/// The memory of dropped SYNs, and the buckets of sources.
+const MEMORY: isize = (2 << 20) + (64 << 10);
 
 /// SYNs that carry the address of a host which did not send them: it resets what answers them.
 #[test]
@@ -72,13 +75,14 @@ fn syns_in_the_name_of_a_peer_are_answered_at_a_bounded_rate() {
         (1, forge::tcp(from, to, syn(attacker.rng), b""))
     };
     let start = siege.net.now;
-    siege.withstand(BOUND, flood);
+    siege.withstand(BOUND + MEMORY, flood);
     let seconds = siege.net.now.since(start).as_nanos() / 1_000_000_000 + 1;
-    let sent = siege.net.counter(1, "TcpExtSyncookiesSent");
-    // A source moves to another bucket each second, and few SYNs pass for repetitions.
-    let most = UNANSWERED * 2 * seconds + packets() as u64 / 25;
+    let counters = ["TcpExtSyncookiesSent", "TcpExtEmbryonicRsts"];
+    let sent: u64 = counters.map(|name| siege.net.counter(1, name)).iter().sum();
+    // A full bucket, those that were half open when it was empty, and few SYNs pass for repetitions.
+    let most = OF_SOURCE * (1 + seconds) + 65 + packets() as u64 / 200;
     assert!(sent <= most, "{sent}");
-    let limited = siege.net.counter(1, "TcpExtFullsendSyncookiesLimited");
+    let limited = siege.net.counter(1, "TcpExtFullsendSynsLimited");
     assert!(limited > packets() as u64 / 2, "{limited}");
 
     // Another address gets in at once meanwhile, the flood's own with a repetition of its SYN.
@@ -92,6 +96,120 @@ fn syns_in_the_name_of_a_peer_are_answered_at_a_bounded_rate() {
         let state = siege.net.hosts[0].tcp_state(client);
         assert_eq!(state, Ok(fullsend_tcp::State::Established), "{ip}");
     }
+}
+
+/// A peer resets each connection before the listener's queue is full, so no cookie is sent.
+#[test]
+fn half_open_connections_that_are_reset_have_a_limit() {
+    let mut siege = Siege::new();
+    let to = format!("{}:90", V4[1]);
+    siege.net.listen_with(1, &to, 64);
+    let to: std::net::SocketAddr = to.parse().unwrap();
+    for n in 0..20_000 {
+        let from = std::net::SocketAddr::new(ROGUE, 1024 + n);
+        let repr = syn(&mut siege.rng);
+        let reset = TcpRepr {
+            flags: TcpFlags::RST,
+            seq: repr.seq + 1,
+            options: TcpOptions::default(),
+            ..repr
+        };
+        let mut packets = [repr, reset]
+            .map(|repr| forge::tcp(from, to, repr, b""))
+            .into();
+        siege.net.hosts[1].receive(siege.net.now, IFACE, &mut packets);
+        siege.net.run_for(Nanos::from_micros(50));
+    }
+    // In one second.
+    let resets = siege.net.counter(1, "TcpExtEmbryonicRsts");
+    assert!((OF_SOURCE..=2 * OF_SOURCE).contains(&resets), "{resets}");
+    let limited = siege.net.counter(1, "TcpExtFullsendSynsLimited");
+    assert!(limited > 20_000 - 2 * OF_SOURCE - 100, "{limited}");
+}
+
+/// The peer whose SYNs use up the tokens of its address.
+fn drain(siege: &mut Siege, port: u16) {
+    let to = std::net::SocketAddr::new(V4[1].parse().unwrap(), port);
+    let limited = |siege: &mut Siege| siege.net.counter(1, "TcpExtFullsendSynsLimited");
+    let before = limited(siege);
+    let mut from = 0;
+    while limited(siege) == before {
+        from += 1;
+        let repr = syn(&mut siege.rng);
+        let packet = forge::tcp(std::net::SocketAddr::new(ROGUE, from), to, repr, b"");
+        siege.net.hosts[1].receive(siege.net.now, IFACE, &mut vec![packet]);
+    }
+    siege.net.run_for(Nanos::from_micros(10));
+}
+
+/// How many of the SYNs of the rogue address are answered at once.
+fn tokens(siege: &mut Siege) -> u64 {
+    let before = siege.net.counter(1, "TcpExtSyncookiesSent");
+    drain(siege, 80);
+    siege.net.counter(1, "TcpExtSyncookiesSent") - before
+}
+
+/// A cookie is good for two minutes, and its answer may come any number of times.
+#[test]
+fn a_cookie_returns_its_token_only_with_a_connection() {
+    let mut siege = Siege::new();
+    for (key, value) in [("tcp_syncookies", "2"), ("tcp_timestamps", "0")] {
+        let now = siege.net.now;
+        siege.net.hosts[1].set_sysctl(now, key, value).unwrap();
+    }
+    let from = std::net::SocketAddr::new(ROGUE, 60_000);
+    let to = std::net::SocketAddr::new(V4[1].parse().unwrap(), 80);
+    let first = TcpRepr {
+        options: TcpOptions::default(),
+        ..syn(&mut siege.rng)
+    };
+    siege.deliver(forge::tcp(from, to, first, b""));
+    let (answer, _) = siege.told(from).expect("a cookie");
+    drain(&mut siege, 80);
+    assert!(tokens(&mut siege) <= 1);
+    // The host has no timestamps, so it has not sent the one that this echoes.
+    let ack = TcpRepr {
+        flags: TcpFlags::ACK,
+        seq: first.seq + 1,
+        ack: answer.seq + 1,
+        options: syn(&mut siege.rng).options,
+        ..first
+    };
+    for _ in 0..1000 {
+        siege.deliver(forge::tcp(from, to, ack, b""));
+    }
+    let recv = siege.net.counter(1, "TcpExtSyncookiesRecv");
+    assert_eq!(recv, 1000);
+    // 10 ms have passed.
+    let later = OF_SOURCE / 50;
+    assert!(tokens(&mut siege) < later);
+
+    let options = TcpOptions::default();
+    for _ in 0..1000 {
+        siege.deliver(forge::tcp(from, to, TcpRepr { options, ..ack }, b""));
+    }
+    assert_eq!(siege.net.counter(1, "TcpExtSyncookiesRecv"), recv + 1);
+    assert!(tokens(&mut siege) < later);
+}
+
+#[test]
+fn no_cookie_is_believed_by_a_listener_that_sent_none() {
+    let mut siege = Siege::new();
+    siege.net.hosts[1].sysctl_mut().tcp_syncookies = 2;
+    let other = format!("{}:90", V4[1]);
+    siege.net.listen_with(1, &other, 64);
+    drain(&mut siege, 80);
+    let from = std::net::SocketAddr::new(ROGUE, 60_000);
+    let repr = syn(&mut siege.rng);
+    siege.deliver(forge::tcp(from, other.parse().unwrap(), repr, b""));
+    let guess = TcpRepr {
+        flags: TcpFlags::ACK,
+        seq: repr.seq + 1,
+        options: TcpOptions::default(),
+        ..repr
+    };
+    siege.deliver(forge::tcp(from, other.parse().unwrap(), guess, b""));
+    assert_eq!(siege.net.counter(1, "TcpExtSyncookiesFailed"), 0);
 }
 
 #[test]
