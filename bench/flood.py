@@ -30,7 +30,6 @@ OURS, GATEWAY = "10.93.1.2", "10.93.1.1"
 KERNEL, KERNEL_GATEWAY = "10.93.2.2", "10.93.2.1"
 PORT = 5210
 FLOODS = {"none": None, "from the peer's address": [], "random sources": ["--rand-source"]}
-COUNTERS = ("TcpExtSyncookiesSent", "TcpExtFullsendSynsLimited")
 
 
 class Namespaces:
@@ -70,7 +69,7 @@ def sent_by(ns, device):
 
 
 def one_run(program, who, flood, args):
-    """Gbit/s of the transfer, and what the flood and its answers were."""
+    """Gbit/s of the transfer."""
     ours = who == "ours"
     to, device, ns = (OURS, "fsflood0", ATTACKER) if ours else (KERNEL, "fsveth", VICTIM)
     serve = ["--tun", device, "--address", f"{to}/24", "--gateway", GATEWAY] if ours else ["--kernel"]
@@ -93,10 +92,11 @@ def one_run(program, who, flood, args):
                                      stderr=subprocess.DEVNULL)
         out, _ = client.communicate(timeout=args.time + 60)
         if client.returncode:
+            # The transfer did not end within half a minute after its time.
             return 0.0
         if args.verbose:
             rate = (sent_by(ATTACKER, device) - before) / (time.monotonic() - at)
-            print(f"{rate:.0f} packets/s\n{out}", file=sys.stderr)
+            print(f"{rate:.0f} packets/s to the victim\n{out}", file=sys.stderr)
         return json.loads(out)["throughput_bps"] / 1e9
     finally:
         for process in (hping, server):
