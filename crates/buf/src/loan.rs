@@ -9,7 +9,9 @@ use crate::{Chain, Pool, Slice};
 /// nothing reads any more. A reference count at any one place, such as the acknowledged part of a
 /// stream, says nothing of the others.
 pub trait Loan: Send + Sync {
-    /// Returns the memory: the same length at every call.
+    /// Returns the memory: the same bytes at every call, but not always at the same address. An owner
+    /// may replace the memory by a copy while slices refer to the loan, and free it when no call of
+    /// this function can be under way. So a slice asks at each use, and nothing keeps the address.
     fn bytes(&self) -> &[u8];
 
     /// Reports that a receiver on this host got a copy of a part in place of a reference.
@@ -92,13 +94,24 @@ mod tests {
     fn a_loan_returns_with_the_last_reference() {
         let (mut whole, seen) = lend(1000);
         let head = whole.split_to(10);
-        let bytes = whole.slice(5..20).into_bytes();
+        let part = whole.slice(5..20);
         drop(whole);
         drop(head);
         assert_eq!(counts(&seen), (0, 0));
-        assert_eq!(bytes[0], 15);
-        drop(bytes);
+        assert_eq!(part[0], 15);
+        drop(part);
         assert_eq!(counts(&seen), (1, 0));
+    }
+
+    #[test]
+    fn bytes_of_a_loan_are_a_copy() {
+        let (lent, seen) = lend(1000);
+        let address = lent[5..].as_ptr();
+        let bytes = lent.slice(5..20).into_bytes();
+        assert_ne!(bytes.as_ptr(), address);
+        drop(lent);
+        assert_eq!(counts(&seen), (1, 1));
+        assert_eq!(bytes[0], 5);
     }
 
     #[test]

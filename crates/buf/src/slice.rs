@@ -313,13 +313,22 @@ impl Slice {
         }
     }
 
-    /// The same bytes as `Bytes`, without a copy: the block stays pinned until they are dropped.
+    /// Returns the same bytes as `Bytes`, without a copy: the block stays pinned until they are
+    /// dropped. Memory on loan is copied, since `Bytes` keeps an address and a [`Loan`] may move.
     pub fn into_bytes(self) -> Bytes {
         match self.block.as_deref() {
             Some(Block {
                 store: Store::Lent(bytes),
                 ..
             }) => bytes.slice(self.off as usize..(self.off + self.len) as usize),
+            Some(Block {
+                store: Store::Loan(loan),
+                ..
+            }) => {
+                let copy = Bytes::copy_from_slice(&self);
+                loan.on_copied();
+                copy
+            }
             _ => Bytes::from_owner(self),
         }
     }
