@@ -83,6 +83,37 @@ fn a_call_with_zerocopy_that_sleeps_completes_under_one_number() {
 }
 
 #[test]
+fn a_copied_call_with_zerocopy_completes_after_its_last_part() {
+    let (a, b) = live_pair();
+    let (client, server) = connected(&a, &b);
+    a.setsockopt(client, SOL_SOCKET, SO_ZEROCOPY, &1i32.to_ne_bytes())
+        .unwrap();
+    let half = vec![7; 8_000_000];
+    let reader = || read(&b, server, 16_000_000, MSG_WAITALL).unwrap();
+    let sent = while_asleep(
+        || a.sendmsg(client, &[&half, &half], MSG_ZEROCOPY, None, &[]),
+        || {
+            // Nobody reads yet, so the call sleeps with its first part sent.
+            assert_eq!(completion(&a, client), None);
+            assert_eq!(reader().len(), 16_000_000);
+        },
+    );
+    assert_eq!(sent, Ok(16_000_000));
+    assert_eq!(completion(&a, client), Some((0, 0)));
+    assert_eq!(completion(&a, client), None);
+    // A call that its time-out ends completes, too.
+    let part = a.sendmsg(
+        client,
+        &[&half, &half],
+        MSG_ZEROCOPY | MSG_DONTWAIT,
+        None,
+        &[],
+    );
+    assert!(part.unwrap() < 16_000_000);
+    assert_eq!(completion(&a, client), Some((1, 1)));
+}
+
+#[test]
 fn accept_and_connect_sleep() {
     let (a, b) = live_pair();
     let listener = b.socket(AF_INET6, SOCK_STREAM, 0).unwrap();

@@ -69,6 +69,7 @@ pub use epoll::EpollEvent;
 pub use errno::{Errno, Result};
 pub use files::Handle;
 pub use posix::Posix;
+pub use stream::CopiedCall;
 
 /// What [`Posix::recvmsg`] gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -8,7 +8,7 @@ use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 use crate::stamps::Clock;
 use crate::wake::Key;
-use crate::{Posix, Received, SockAddr};
+use crate::{CopiedCall, Posix, Received, SockAddr};
 
 impl Posix {
     /// What the world's clock (nanoseconds since 1970) shows at the host's zero: times of
@@ -62,6 +62,29 @@ impl Posix {
         }
         self.tell_of_notices(handle);
         self.arm_if_blocked(handle, result)
+    }
+
+    /// Sends as [`sendmsg`](Self::sendmsg) does, for a caller that sends the rest later, without
+    /// `MSG_ZEROCOPY`. If the call gets a completion, the error queue reports it when the returned
+    /// [`CopiedCall`] is dropped.
+    pub fn sendmsg_in_parts(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        data: &[&[u8]],
+        flags: i32,
+        dest: Option<SockAddr>,
+        control: &[u8],
+    ) -> Result<(usize, Option<CopiedCall>)> {
+        if let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind {
+            stream.begin_parts();
+        }
+        let sent = self.sendmsg(now, handle, data, flags, dest, control);
+        let copied = match &mut self.files.get_mut(handle)?.kind {
+            Kind::Stream(stream) => stream.take_copied((&self.wakes, handle)),
+            _ => None,
+        };
+        Ok((sent?, copied))
     }
 
     /// Sends memory that the caller lends, without copying it, and returns how many bytes were taken,

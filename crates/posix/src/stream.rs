@@ -22,6 +22,7 @@ use crate::errno::{Errno, Result};
 use crate::errqueue::ErrQueue;
 use crate::sockopt::Common;
 use crate::wake::Wakers;
+pub use loans::CopiedCall;
 use loans::Loans;
 
 /// `socket.state`: how far `connect` has come, from the caller's view.
@@ -85,6 +86,10 @@ pub(crate) struct Stream {
     pub(crate) key_base: u64,
     /// Calls with `MSG_ZEROCOPY` so far.
     zerocopies: u32,
+    /// The call under way may go on, so that its completion is not queued if it copies.
+    has_parts: bool,
+    /// The number of the copied call under way.
+    copied: Option<u32>,
     loans: Loans,
     /// As those who wait were last told.
     told: Option<Told>,
@@ -123,6 +128,8 @@ impl Stream {
             noticed: 0,
             key_base: 0,
             zerocopies: 0,
+            has_parts: false,
+            copied: None,
             loans: Loans::new(),
             told: None,
         }

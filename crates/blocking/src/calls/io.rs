@@ -30,6 +30,8 @@ impl Stack {
         let mut opens = flags & MSG_FASTOPEN;
         // What was taken rides on a SYN: how that fares is for this call to tell.
         let mut opening = false;
+        // Completes a copied call with MSG_ZEROCOPY after its last part.
+        let mut copied = None;
         let sent = self.wait(
             &[handle],
             |posix, now| patience(flags, Patience::Send).until(posix, now, handle),
@@ -46,7 +48,11 @@ impl Stack {
                 }
                 let flags = flags & !MSG_FASTOPEN | opens;
                 let sent = if done == 0 {
-                    posix.sendmsg(now, handle, data, flags, dest, control)
+                    let first = posix.sendmsg_in_parts(now, handle, data, flags, dest, control);
+                    first.map(|(n, call)| {
+                        copied = call;
+                        n
+                    })
                 } else {
                     // The first part has used the number of this call.
                     let flags = flags & !MSG_ZEROCOPY;
@@ -66,10 +72,18 @@ impl Stack {
                 if posix.is_opening(handle) {
                     opening = true;
                 } else if done >= want {
+                    copied = None;
                     return Ok(Some(()));
                 }
             },
         );
+        if copied.is_some() {
+            // The call ends early. Its completion is reported by a call of the stack.
+            let _ = self.call(|_, _| {
+                copied = None;
+                Ok(())
+            });
+        }
         match sent {
             Err(error) if opening => Err(error),
             _ if done > 0 => Ok(done),

@@ -35,6 +35,14 @@ pub(super) struct LentCall {
     ledger: Arc<Ledger>,
 }
 
+/// A call with `MSG_ZEROCOPY` that copies and takes several calls of
+/// [`Posix::sendmsg_in_parts`](crate::Posix::sendmsg_in_parts). Its completion is queued when this is
+/// dropped.
+#[derive(Debug)]
+pub struct CopiedCall {
+    _call: Arc<LentCall>,
+}
+
 impl LentCall {
     /// The call took nothing of the memory: its end is no return.
     pub(super) fn void(&self) {
@@ -108,6 +116,19 @@ impl Loans {
             is_void: AtomicBool::new(false),
             ledger: ledger.clone(),
         })
+    }
+
+    /// Counts a call that copies its memory, and queues its completion when the returned value is
+    /// dropped.
+    pub(super) fn begin_copied(
+        &mut self,
+        number: u32,
+        wake: (&Arc<WakeQueue>, Handle),
+    ) -> CopiedCall {
+        let call = self.begin(Slice::default(), number, wake);
+        call.on_copied();
+        self.commit();
+        CopiedCall { _call: call }
     }
 
     /// Counts a call that took at least a part of its memory.

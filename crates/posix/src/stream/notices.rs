@@ -7,7 +7,7 @@ use fullsend_buf::Slice;
 use fullsend_stack::{Host, TcpId};
 use fullsend_tcp::{TxEvent, TxStage};
 
-use super::loans::LentCall;
+use super::loans::{CopiedCall, LentCall};
 use super::{Core, Stream};
 use crate::abi::{SCM_TSTAMP_ACK, SCM_TSTAMP_SCHED, SCM_TSTAMP_SND};
 use crate::errno::{Errno, Result};
@@ -76,10 +76,26 @@ impl Stream {
         });
     }
 
-    /// A call with `MSG_ZEROCOPY` whose bytes were copied: they are the user's at once.
+    /// Completes a call with `MSG_ZEROCOPY` whose bytes were copied, unless it has more parts.
     pub(super) fn note_copied(&mut self) {
         let number = self.next_zerocopy();
-        self.complete_zerocopy(number, true);
+        if self.has_parts {
+            self.copied = Some(number);
+        } else {
+            self.complete_zerocopy(number, true);
+        }
+    }
+
+    /// Keeps [`note_copied`](Self::note_copied) from completing the next call.
+    pub(crate) const fn begin_parts(&mut self) {
+        self.has_parts = true;
+    }
+
+    /// Returns what completes the call since [`begin_parts`](Self::begin_parts) if it copied.
+    pub(crate) fn take_copied(&mut self, wake: (&Arc<WakeQueue>, Handle)) -> Option<CopiedCall> {
+        self.has_parts = false;
+        let number = self.copied.take()?;
+        Some(self.loans.begin_copied(number, wake))
     }
 
     fn next_zerocopy(&mut self) -> u32 {
