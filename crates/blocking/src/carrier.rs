@@ -1,4 +1,4 @@
-//! Who empties the outbox of a stack that is driven by hand.
+//! Gives the packets in the outbox of a user-driven stack to the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,20 @@ use crate::hand::Outbox;
 
 type Output = Box<dyn Fn(&Packet) + Send + Sync>;
 
-/// Gives packets to the program: one thread at a time, so that they keep their order, and without
-/// the stack's lock.
+/// Calls the program's `output` for each packet of an outbox: on one thread at a time, so that packets
+/// keep their order, and without the stack's lock.
 #[derive(Default)]
 pub(crate) struct Carrier {
     output: OnceLock<Output>,
-    /// A thread empties the outbox, and looks into it once more after it has cleared this: packets
-    /// put there before are carried.
+    /// Set while a thread empties the outbox. After clearing it the thread checks the outbox again,
+    /// so packets that others queued meanwhile are carried, too.
     busy: AtomicBool,
-    /// Held while the program has a packet. The program may call the stack meanwhile.
+    /// Held from taking a packet to the return of `output`. Reentrant, since `output` may call the
+    /// stack.
     hand: ReentrantMutex<()>,
 }
 
-/// Clears the flag even if the program panics.
+/// Clears the flag when dropped, even if `output` panics.
 struct Busy<'a>(&'a AtomicBool);
 
 impl Drop for Busy<'_> {
@@ -32,11 +33,13 @@ impl Drop for Busy<'_> {
 }
 
 impl Carrier {
+    /// Sets `output`. A second call has no effect.
     pub(crate) fn set(&self, output: Output) {
         let _ = self.output.set(output);
     }
 
-    /// Empties the outbox. Returns false if there is nothing to do, or another thread does it.
+    /// Empties the outbox. Returns false if it is empty, without `output`, or if another thread
+    /// empties it.
     pub(crate) fn carry(&self, outbox: &Outbox) -> bool {
         let Some(output) = self.output.get().filter(|_| !outbox.is_empty()) else {
             return false;
@@ -54,12 +57,13 @@ impl Carrier {
         }
     }
 
-    /// Returns whether there are packets that the program wants.
+    /// Returns whether the outbox has packets and the program has an `output`.
     pub(crate) fn has_work(&self, outbox: &Outbox) -> bool {
         self.output.get().is_some() && !outbox.is_empty()
     }
 
-    /// Waits until no other thread gives the program a packet that left the outbox before.
+    /// Waits for the `output` call that another thread may be in, so that the caller may free memory
+    /// which packets taken before refer to. Deadlocks if the caller holds a lock that `output` takes.
     pub(crate) fn wait_for_hand(&self) {
         drop(self.hand.lock());
     }

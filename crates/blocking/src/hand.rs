@@ -1,4 +1,4 @@
-//! The device of a stack that is driven by hand: what it sends waits until somebody takes it.
+//! The device of a user-driven stack: sent packets wait in an outbox until the program takes them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,15 +12,15 @@ use parking_lot::Mutex;
 
 use crate::Clock;
 
-/// Packets that wait to be taken at most; the stack keeps what is beyond.
+/// Most packets in an outbox; the stack queues further ones.
 const OUTBOX_PACKETS: usize = 1024;
 
-/// What left the stack and when, first come, first out.
+/// A FIFO of the packets that left the stack, each with its time of departure.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     queue: Arc<Mutex<VecDeque<(Instant, Packet)>>>,
     clock: Clock,
-    /// Packets are completed when they are put in here, not when they are taken out.
+    /// Packets are completed when they enter the outbox, not when they are taken.
     completes_at_once: bool,
 }
 
@@ -33,22 +33,22 @@ impl Outbox {
         }
     }
 
-    /// The next packet, and when it left the stack.
+    /// Takes the next packet, with the time at which it left the stack.
     ///
-    /// A packet may refer to memory that its sender lent (`MSG_ZEROCOPY`). Whoever drops one outside
-    /// of the stack's calls calls [`Stack::turn`](crate::Stack::turn) then, so that whoever waits for
-    /// the completion wakes.
+    /// A packet may refer to memory that its sender lent (`MSG_ZEROCOPY`). After dropping one outside
+    /// of the stack's calls, call [`Stack::turn`](crate::Stack::turn), which wakes threads that wait
+    /// for the completion.
     pub fn take(&self) -> Option<(Instant, Packet)> {
         self.queue.lock().pop_front()
     }
 
-    /// Nothing waits to be taken.
+    /// Returns whether no packet waits.
     pub fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }
 }
 
-/// The stack's end of an outbox.
+/// The device that puts packets into an outbox.
 pub(crate) struct HandDevice {
     pub(crate) outbox: Outbox,
     pub(crate) caps: Caps,

@@ -1,5 +1,5 @@
-//! The threads that sleep, and what for. All of it is under the stack's lock. `crates/models` tries
-//! every interleaving of this file.
+//! The threads that sleep in a call, by the handles that they wait for. The stack's lock protects all
+//! of it. `crates/models` tries every interleaving of this file.
 #![allow(
     clippy::missing_const_for_thread_local,
     reason = "loom's thread_local! has no such form"
@@ -20,28 +20,28 @@ use crate::sync::{Arc, AtomicBool, Condvar, MutexGuard, Ordering, thread_local};
 #[derive(Default)]
 struct Sleeper {
     condvar: Condvar,
-    /// Something happened to what it waits for.
+    /// Set when a handle that it waits for changed, or its time-out came.
     woken: AtomicBool,
 }
 
 thread_local! {
-    /// This thread's own; taken while it sleeps.
+    /// The sleeper of this thread; empty while the thread sleeps.
     static SLEEPER: Cell<Option<Arc<Sleeper>>> = Cell::new(None);
 }
 
-/// Everybody who sleeps.
+/// All sleeping threads.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// By what they wait for.
+    /// Sleepers by the handles that they wait for.
     by_handle: BTreeMap<Handle, Vec<Arc<Sleeper>>>,
-    /// Those that sleep until a time at most.
+    /// Sleepers with a time-out.
     timed: Vec<(Instant, Arc<Sleeper>)>,
-    /// Written whenever a handle becomes ready.
+    /// Becomes readable whenever a handle becomes ready.
     event: Option<EventFd>,
 }
 
 impl Waiting {
-    /// Wakes those who wait for one of these.
+    /// Wakes the sleepers that wait for one of these handles.
     pub(crate) fn wake(&mut self, ready: &[Handle]) {
         for handle in ready {
             for sleeper in self.by_handle.get(handle).into_iter().flatten() {
@@ -51,35 +51,35 @@ impl Waiting {
         self.signal();
     }
 
-    /// Wakes those whose time has come.
+    /// Wakes the sleepers whose time-out has come.
     pub(crate) fn time_out(&mut self, now: Instant) {
         let due = self.timed.iter().filter(|(at, _)| *at <= now);
         due.for_each(|(_, sleeper)| rouse(sleeper));
     }
 
-    /// Wakes all.
+    /// Wakes all sleepers.
     pub(crate) fn wake_all(&mut self) {
         self.by_handle.values().flatten().for_each(|s| rouse(s));
         self.signal();
     }
 
-    /// Somebody was woken and has not run since.
+    /// Returns whether a woken thread has not run since.
     pub(crate) fn has_woken(&self) -> bool {
         let woken = |s: &Arc<Sleeper>| s.woken.load(Ordering::Relaxed);
         self.by_handle.values().flatten().any(woken) || self.timed.iter().any(|(_, s)| woken(s))
     }
 
-    /// Somebody sleeps.
+    /// Returns whether a thread sleeps.
     pub(crate) fn has_sleepers(&self) -> bool {
         !self.by_handle.is_empty() || !self.timed.is_empty()
     }
 
-    /// When the first of them gives up.
+    /// Returns the earliest time-out.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timed.iter().map(|(at, _)| *at).min()
     }
 
-    /// A file that becomes readable whenever a handle becomes ready.
+    /// Returns a file that becomes readable whenever a handle becomes ready; the first call makes it.
     pub(crate) fn event(&mut self) -> io::Result<&EventFd> {
         if self.event.is_none() {
             self.event = Some(EventFd::new()?);
@@ -120,8 +120,8 @@ fn rouse(sleeper: &Sleeper) {
     sleeper.condvar.notify_one();
 }
 
-/// Lets go of the lock and sleeps until one of `on` changes or `until`. `real`: that time passes by
-/// itself; else somebody's turn tells.
+/// Releases the lock and sleeps until one of `on` changes, or until `until`. `real` is the current
+/// time of a real clock; on a manual clock [`Waiting::time_out`] ends the sleep.
 pub(crate) fn sleep(
     shard: &mut MutexGuard<'_, Shard>,
     on: &[Handle],
@@ -136,7 +136,7 @@ pub(crate) fn sleep(
             (Some(until), Some(now)) => {
                 let span = until.since(now);
                 sleeper.condvar.wait_for(shard, span.into());
-                // Whoever called looks at the clock.
+                // The caller checks the clock.
                 break;
             }
             _ => sleeper.condvar.wait(shard),
