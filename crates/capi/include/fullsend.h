@@ -147,7 +147,9 @@ int fs_connect(int fd, const struct sockaddr *addr, socklen_t len);
 int fs_getsockname(int fd, struct sockaddr *addr, socklen_t *len);
 int fs_getpeername(int fd, struct sockaddr *addr, socklen_t *len);
 int fs_shutdown(int fd, int how);
-/* What was written still goes out, as long as the stack lives. */
+/* What was written still goes out, as long as the stack lives. If the descriptor has memory on loan
+ * (MSG_ZEROCOPY), this waits for an `output` that another thread runs: do not call it while holding a
+ * lock that `output` takes, or both wait for ever. */
 int fs_close(int fd);
 int fs_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int fs_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
