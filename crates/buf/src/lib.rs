@@ -4,6 +4,11 @@
 //! the two, layers hand [`Chain`]s of [`Slice`]s to each other. When the last slice of a block
 //! goes, its memory returns to the [`Pool`] it came from, last in first out, so that the next
 //! write finds it warm in the cache.
+//!
+//! Where the allocator refuses, [`Pool::try_room`] and [`Slice::try_copied_from`] return `None`, and
+//! the process survives. Small allocations of bookkeeping (a block's reference count, the entries of
+//! a queue) still abort when they are refused; a pool holds back a reserve for them and frees it at
+//! the first refusal.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -12,6 +17,7 @@ extern crate alloc;
 mod chain;
 mod loan;
 mod pool;
+mod reserve;
 mod slice;
 mod sync;
 

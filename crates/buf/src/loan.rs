@@ -26,8 +26,10 @@ impl Chain {
     }
 
     /// Replaces lent memory with copies from `pool`, so that a receiver that takes its time does not
-    /// keep the lender waiting.
-    pub fn copy_loans(&mut self, pool: &Pool) {
+    /// keep the lender waiting. Returns `false`, and leaves the chain empty, if the allocator
+    /// refuses.
+    #[must_use]
+    pub fn copy_loans(&mut self, pool: &Pool) -> bool {
         let mut owned = Self::new();
         for slice in core::mem::take(self) {
             let Some(loan) = slice.loan() else {
@@ -36,13 +38,16 @@ impl Chain {
             };
             let mut data = &slice[..];
             while !data.is_empty() {
-                let mut room = pool.room(data.len());
+                let Some(mut room) = pool.try_room_from_reserve(data.len()) else {
+                    return false;
+                };
                 data = &data[room.extend(data)..];
                 owned.push(room.freeze());
             }
             loan.on_copied();
         }
         *self = owned;
+        true
     }
 }
 
@@ -123,7 +128,7 @@ mod tests {
         let mut chain: Chain = [own, lent.slice(1..300_000)].into_iter().collect();
         assert!(chain.has_loans());
         let expected = chain.clone();
-        chain.copy_loans(&pool);
+        assert!(chain.copy_loans(&pool));
         assert!(!chain.has_loans());
         assert_eq!(chain, expected);
         assert_eq!(chain.slices()[0].as_ptr(), memory);

@@ -2,24 +2,28 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::reserve::{CLASSES, Reserve, first_stock};
 use crate::slice::{Block, Room};
 use crate::sync::{Arc, Mutex};
 
-/// Block capacities in bytes. 64 KiB holds the largest classic super-segment; 256 KiB is for
-/// device reads and BIG TCP.
-const CLASSES: [usize; 6] = [512, 2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
+/// `kept_bytes` during a shortage: no block fits beside it, so that `put` looks further.
+const SHORTAGE: usize = usize::MAX / 2;
 
 /// The free blocks, shared by the pool and every block that wants to come home.
 pub(crate) struct Shelf {
     inner: Mutex<Blocks>,
     limit_bytes: usize,
+    /// The allocator refused: `free` is empty, and blocks that come home go to the stock.
+    short: AtomicBool,
 }
 
 /// One lock for all, since taking a lock costs more than what is done under it.
 struct Blocks {
     free: [Vec<Arc<Block>>; CLASSES.len()],
     kept_bytes: usize,
+    reserve: Reserve,
     /// Set when the pool goes: blocks that come home later are freed.
     closed: bool,
 }
@@ -37,7 +41,25 @@ impl Shelf {
         {
             inner.kept_bytes += capacity;
             inner.free[class].push(block);
+            return;
         }
+        if self.is_short() {
+            self.put_in_stock(class, block);
+        }
+    }
+
+    #[cold]
+    fn put_in_stock(&self, class: usize, block: Arc<Block>) {
+        let mut inner = self.inner.lock();
+        if inner.kept_bytes == SHORTAGE && !inner.closed {
+            let refused = inner.reserve.put(class, block);
+            drop(inner);
+            drop(refused);
+        }
+    }
+
+    fn is_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed)
     }
 
     fn take(&self, class: usize) -> Option<Arc<Block>> {
@@ -51,10 +73,72 @@ impl Shelf {
     fn clear(&self, close: bool) {
         let mut inner = self.inner.lock();
         inner.closed |= close;
-        inner.kept_bytes = 0;
+        if inner.kept_bytes != SHORTAGE {
+            inner.kept_bytes = 0;
+        }
         let blocks = core::mem::take(&mut inner.free);
+        let stock = close.then(|| inner.reserve.take_stock());
         drop(inner);
-        drop(blocks);
+        drop((blocks, stock));
+    }
+
+    /// Ends a shortage if the reserve can be held again. Returns whether there is none now.
+    fn end_shortage(&self) -> bool {
+        let mut inner = self.inner.lock();
+        if !inner.reserve.hold() {
+            return false;
+        }
+        if inner.kept_bytes == SHORTAGE {
+            inner.kept_bytes = 0;
+            self.short.store(false, Ordering::Relaxed);
+            let stock = inner.reserve.take_stock();
+            drop(inner);
+            stock
+                .into_iter()
+                .flatten()
+                .for_each(|block| self.put(block));
+        }
+        true
+    }
+}
+
+/// A new block, or `None` when the allocator refuses it. Then a shortage begins.
+#[inline(never)]
+fn allocate(shelf: &Arc<Shelf>, class: usize) -> Option<Arc<Block>> {
+    let new = || Block::try_owned(CLASSES[class], Some(shelf.clone())).map(Arc::new);
+    if !shelf.is_short() {
+        if let Some(block) = new() {
+            return Some(block);
+        }
+        // Free blocks of other classes may be what is missing.
+        shelf.clear(false);
+        if let Some(block) = new() {
+            return Some(block);
+        }
+        begin_shortage(shelf);
+    } else if shelf.end_shortage() {
+        return new();
+    }
+    None
+}
+
+/// Exchanges the reserve for a stock of blocks, and leaves the rest of it to bookkeeping.
+#[cold]
+fn begin_shortage(shelf: &Arc<Shelf>) {
+    let mut inner = shelf.inner.lock();
+    if inner.kept_bytes == SHORTAGE {
+        return;
+    }
+    inner.kept_bytes = SHORTAGE;
+    inner.reserve.release();
+    shelf.short.store(true, Ordering::Relaxed);
+    let blocks = core::mem::take(&mut inner.free);
+    drop(inner);
+    drop(blocks);
+    for class in first_stock() {
+        if let Some(block) = Block::try_owned(CLASSES[class], Some(shelf.clone())) {
+            shelf.put_in_stock(class, Arc::new(block));
+        }
     }
 }
 
@@ -87,39 +171,92 @@ pub struct PoolStats {
 impl Pool {
     /// A pool that keeps at most `limit_bytes` of free memory.
     pub fn new(limit_bytes: usize) -> Self {
+        let mut reserve = Reserve::new();
+        let short = !reserve.hold();
         let shelf = Shelf {
             inner: Mutex::new(Blocks {
                 free: Default::default(),
-                kept_bytes: 0,
+                kept_bytes: if short { SHORTAGE } else { 0 },
+                reserve,
                 closed: false,
             }),
-            limit_bytes,
+            limit_bytes: limit_bytes.min(SHORTAGE - 1),
+            short: AtomicBool::new(short),
         };
         Self {
             owner: Arc::new(Owner(Arc::new(shelf))),
         }
     }
 
-    /// Empty memory for `want` bytes: the least size class that holds them, or the largest class
-    /// when none does (fill several rooms then).
+    /// Returns empty memory for `want` bytes: the least size class that holds them, or the largest
+    /// class when none does (fill several rooms then).
+    ///
+    /// Aborts the process when the allocator refuses, as most allocations of Rust do; where that
+    /// must not happen use [`try_room`](Self::try_room).
     pub fn room(&self, want: usize) -> Room {
-        let class = CLASSES
-            .iter()
-            .position(|&c| c >= want)
-            .unwrap_or(CLASSES.len() - 1);
+        let class = class_for(want);
+        self.try_class(class).unwrap_or_else(|| {
+            let block = Block::owned(CLASSES[class], Some(self.owner.0.clone()));
+            Room::new(Arc::new(block))
+        })
+    }
+
+    /// Returns memory as [`room`](Self::room) does, or `None` while the allocator refuses.
+    ///
+    /// A refusal begins a shortage: the pool frees the blocks that it keeps, and its reserve
+    /// ([`set_reserve`](Self::set_reserve)). The shortage ends when the reserve can be allocated
+    /// again, which each call of this function, and [`end_shortage`](Self::end_shortage), tries.
+    #[inline]
+    pub fn try_room(&self, want: usize) -> Option<Room> {
+        self.try_class(class_for(want))
+    }
+
+    /// Returns memory as [`try_room`](Self::try_room) does. In a shortage it comes from a stock of
+    /// about 1 MiB of small blocks, and may hold fewer than `want` bytes. For data that a connection
+    /// needs to make progress, and for packets that are not kept.
+    pub fn try_room_from_reserve(&self, want: usize) -> Option<Room> {
+        let class = class_for(want);
+        self.try_class(class).or_else(|| {
+            let mut inner = self.owner.0.inner.lock();
+            inner.reserve.take(class).map(Room::new)
+        })
+    }
+
+    #[inline]
+    fn try_class(&self, class: usize) -> Option<Room> {
         let shelf = &self.owner.0;
-        let block = shelf
-            .take(class)
-            .unwrap_or_else(|| Arc::new(Block::owned(CLASSES[class], Some(shelf.clone()))));
-        Room::new(block)
+        let block = shelf.take(class).or_else(|| allocate(shelf, class))?;
+        Some(Room::new(block))
+    }
+
+    /// Returns whether the allocator refused memory, and the reserve could not be allocated since.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.owner.0.is_short()
+    }
+
+    /// Tries to end a shortage. Returns whether there is none now.
+    #[cold]
+    pub fn end_shortage(&self) -> bool {
+        self.owner.0.end_shortage()
+    }
+
+    /// Sets how many bytes the pool holds back, 2 MiB at first. They take address space but no
+    /// memory. While they cannot be allocated there is a shortage, so that [`usize::MAX`] makes
+    /// every later allocation fail in a test.
+    pub fn set_reserve(&self, bytes: usize) {
+        let shelf = &self.owner.0;
+        let held = shelf.inner.lock().reserve.resize(bytes);
+        if held {
+            shelf.end_shortage();
+        } else {
+            begin_shortage(shelf);
+        }
     }
 
     /// The capacity that [`room`](Self::room) would give for `want` bytes.
     pub fn capacity_for(want: usize) -> usize {
-        CLASSES
-            .into_iter()
-            .find(|&c| c >= want)
-            .unwrap_or(CLASSES[CLASSES.len() - 1])
+        CLASSES[class_for(want)]
     }
 
     /// Frees all memory that nobody uses.
@@ -129,11 +266,24 @@ impl Pool {
 
     /// What the pool keeps now.
     pub fn stats(&self) -> PoolStats {
+        let kept_bytes = self.owner.0.inner.lock().kept_bytes;
         PoolStats {
-            kept_bytes: self.owner.0.inner.lock().kept_bytes,
+            // In a shortage nothing is kept but the stock.
+            kept_bytes: if kept_bytes == SHORTAGE {
+                0
+            } else {
+                kept_bytes
+            },
             limit_bytes: self.owner.0.limit_bytes,
         }
     }
+}
+
+/// The least class that holds `want` bytes, or the largest.
+#[inline]
+fn class_for(want: usize) -> usize {
+    let class = CLASSES.iter().position(|&c| c >= want);
+    class.unwrap_or(CLASSES.len() - 1)
 }
 
 impl fmt::Debug for Pool {
@@ -171,6 +321,33 @@ mod tests {
         assert_eq!(pool.stats().kept_bytes, 8192);
         pool.trim();
         assert_eq!(pool.stats().kept_bytes, 0);
+    }
+
+    #[test]
+    fn a_shortage_leaves_a_stock_and_ends() {
+        let pool = Pool::new(1 << 20);
+        drop(pool.room(64 << 10));
+        assert!(pool.try_room(64 << 10).is_some());
+        pool.set_reserve(usize::MAX);
+        assert!(pool.is_short());
+        assert!(pool.try_room(1).is_none());
+        assert_eq!(pool.stats().kept_bytes, 0);
+        // The stock is used again and again, and no larger than it was.
+        let take = || {
+            let rooms = core::iter::from_fn(|| pool.try_room_from_reserve(4096));
+            let rooms: Vec<_> = rooms.collect();
+            rooms.iter().map(|room| room.capacity()).sum::<usize>()
+        };
+        let stock = take();
+        assert!(stock > 256 << 10 && stock < 1 << 20, "{stock} bytes");
+        assert_eq!(take(), stock);
+        assert_eq!(
+            pool.try_room_from_reserve(256 << 10).unwrap().capacity(),
+            256 << 10
+        );
+        pool.set_reserve(4096);
+        assert!(!pool.is_short());
+        assert_eq!(pool.try_room(64 << 10).unwrap().capacity(), 64 << 10);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A block of memory, the one writer that fills it, and the many readers of its parts.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 use core::ops::{Deref, Range};
 
@@ -32,6 +33,15 @@ impl Block {
             store: Store::Owned(alloc::vec![0; capacity].into_boxed_slice()),
             home,
         }
+    }
+
+    /// A block of zeros, or `None` when the allocator refuses.
+    pub(crate) fn try_owned(capacity: usize, home: Option<Arc<Shelf>>) -> Option<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(capacity).ok()?;
+        bytes.resize(capacity, 0);
+        let store = Store::Owned(bytes.into_boxed_slice());
+        Some(Self { store, home })
     }
 
     #[inline]
@@ -191,6 +201,21 @@ impl Slice {
     /// A copy of `data` in memory of its own, outside any pool.
     pub fn copied_from(data: &[u8]) -> Self {
         Self::from(Bytes::copy_from_slice(data))
+    }
+
+    /// Returns a copy of several pieces of data, or `None` when the allocator refuses.
+    ///
+    /// # Panics
+    /// If there are 4 GiB or more.
+    pub fn try_copied_from<'a>(
+        parts: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+    ) -> Option<Self> {
+        let parts = parts.into_iter();
+        let mut all = Vec::new();
+        all.try_reserve_exact(parts.clone().map(<[u8]>::len).sum())
+            .ok()?;
+        parts.for_each(|part| all.extend_from_slice(part));
+        Some(Self::from(Bytes::from(all)))
     }
 
     /// Refers to memory on loan; the loan is dropped with the last slice of it.

@@ -46,7 +46,7 @@ use transmit::LinkLog;
 pub struct TunStats {
     /// Packets and super-segments from the kernel.
     pub rx_packets: u64,
-    /// Those of them that made no sense and were dropped.
+    /// Those of them that were dropped: they made no sense, or there was no memory for them.
     pub rx_dropped: u64,
     /// `read` calls, those that found nothing included.
     pub rx_calls: u64,

@@ -58,6 +58,7 @@ pub(crate) fn tcp_error(error: TcpError) -> Error {
         TcpError::NotConnected => ErrorKind::NotConnected,
         TcpError::HostUnreachable => ErrorKind::HostUnreachable,
         TcpError::NetworkUnreachable => ErrorKind::NetworkUnreachable,
+        TcpError::OutOfMemory => ErrorKind::OutOfMemory,
         TcpError::InvalidValue => ErrorKind::InvalidInput,
     };
     Error::new(kind, error)

@@ -5,16 +5,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use fullsend_buf::{Chain, Slice};
 use fullsend_stack::{Interest, UdpId, WaitKey, WaitOn};
+use fullsend_tcp::TcpError;
 use parking_lot::Mutex;
 use tokio::io::ReadBuf;
 use tokio::task::coop::poll_proceed;
 
 use crate::addr::{self, ToAddr};
 use crate::engine::Handle;
-use crate::error::{io_error, would_block};
+use crate::error::{io_error, tcp_error, would_block};
 use crate::stack::Stack;
 use crate::waiting::{Waiting, waiter};
 
@@ -92,7 +92,8 @@ impl UdpSocket {
     pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.engine
             .run(true, |host, now| {
-                host.udp_send(now, self.id, Slice::copied_from(data), to, None)
+                let slice = copy(data)?;
+                host.udp_send(now, self.id, slice, to, None)
                     .map_err(io_error)
             })
             .map(|()| data.len())
@@ -105,7 +106,7 @@ impl UdpSocket {
         from: Option<SocketAddr>,
     ) -> io::Result<usize> {
         addr::check_port(to)?;
-        let slice = Slice::from(Bytes::copy_from_slice(data));
+        let slice = copy(data)?;
         poll_fn(|cx| {
             let coop = ready!(poll_proceed(cx));
             let sent = self.engine.run(true, |host, now| {
@@ -280,4 +281,9 @@ fn not_connected() -> io::Error {
         io::ErrorKind::NotConnected,
         "no peer is set: call connect(..) first, or use send_to(..)",
     )
+}
+
+/// Copies a datagram for the stack to hold.
+fn copy(data: &[u8]) -> io::Result<Slice> {
+    Slice::try_copied_from([data]).ok_or_else(|| tcp_error(TcpError::OutOfMemory))
 }

@@ -26,6 +26,8 @@ pub mod loan;
 pub mod models;
 #[path = "../../buf/src/pool.rs"]
 pub mod pool;
+#[path = "../../buf/src/reserve.rs"]
+pub mod reserve;
 pub mod shard;
 #[path = "../../buf/src/slice.rs"]
 pub mod slice;

@@ -89,6 +89,7 @@ impl From<TcpError> for Errno {
             TcpError::NotConnected => Self::ENOTCONN,
             TcpError::HostUnreachable => Self::EHOSTUNREACH,
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
+            TcpError::OutOfMemory => Self::ENOBUFS,
             TcpError::InvalidValue => Self::EINVAL,
         }
     }

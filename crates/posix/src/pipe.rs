@@ -65,15 +65,19 @@ impl Pipe {
         if len > 0 && (room == 0 || len <= ATOMIC && room < len) {
             return Err(Errno::EAGAIN);
         }
-        let mut left = room.min(len);
+        let mut done = 0;
         for part in data {
-            let n = part.len().min(left);
+            let n = part.len().min(room.min(len) - done);
             if n > 0 {
-                self.held.push(Slice::copied_from(&part[..n]));
+                match Slice::try_copied_from([&part[..n]]) {
+                    Some(slice) => self.held.push(slice),
+                    None if done == 0 => return Err(Errno::ENOMEM),
+                    None => break,
+                }
             }
-            left -= n;
+            done += n;
         }
-        Ok(room.min(len))
+        Ok(done)
     }
 }
 

@@ -200,6 +200,28 @@ impl Host {
         }
     }
 
+    /// Treats memory as exhausted while the pool's allocator refuses, and wakes writers when it no
+    /// longer does.
+    #[inline]
+    pub(crate) fn follow_pool(&mut self, now: Instant) {
+        if self.env.pool.is_short() || self.env.mem.is_refused() {
+            self.retry_pool(now);
+        }
+    }
+
+    #[cold]
+    fn retry_pool(&mut self, now: Instant) {
+        let refused = !self.env.pool.end_shortage();
+        if refused == self.env.mem.is_refused() {
+            return;
+        }
+        let env = &mut self.env;
+        env.mem.set_refused(now, &env.sysctl, &mut env.mib, refused);
+        if !refused {
+            self.tcp_limits_changed(now);
+        }
+    }
+
     /// Runs timers that are due.
     pub fn poll(&mut self, now: Instant) {
         self.poll_until(now, now);
@@ -209,6 +231,7 @@ impl Host {
     /// to have received what arrived before `until`, but not what arrived since: that may hold the
     /// ACK which stops a later timer.
     pub fn poll_until(&mut self, now: Instant, until: Instant) {
+        self.follow_pool(now);
         let mut due = core::mem::take(&mut self.due);
         self.tcp.wheel.expire(until, &mut due);
         self.tcp.fetch_due(&due);
@@ -285,8 +308,8 @@ impl Host {
             for mut packet in batch.drain(..) {
                 self.complete(now, packet.tx);
                 // The reader may take its time; who lent the memory must not have to wait for it.
-                if packet.payload.has_loans() {
-                    packet.payload.copy_loans(&self.env.pool);
+                if packet.payload.has_loans() && !packet.payload.copy_loans(&self.env.pool) {
+                    continue;
                 }
                 self.ip_input(now, LOOPBACK, &mut packet);
             }

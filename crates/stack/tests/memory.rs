@@ -283,3 +283,73 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
     }
     assert!(got[0] > 100_000 && got[1] >= 100_000, "{got:?}");
 }
+
+#[test]
+fn connections_go_on_while_the_allocator_refuses() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let pairs: Vec<_> = (0..4)
+        .map(|i| net.connect(&format!("{}:{}", V4[1], 1000 + i)))
+        .collect();
+    let data = bytes(1 << 20);
+    // The peers of the first three never read.
+    for &(client, _, _) in &pairs[..3] {
+        let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
+    }
+    net.run_for(Nanos::from_millis(100));
+    for host in &net.hosts {
+        host.pool().set_reserve(usize::MAX);
+    }
+    net.run_for(Nanos::from_millis(1));
+    for &(client, _, _) in &pairs[..3] {
+        let more = fill(&mut net, client, 100_000);
+        assert!(more <= 8192, "{more} bytes taken");
+    }
+    // The one that reads and writes goes on, both ways.
+    let (client, server, listener) = pairs[3];
+    net.transfer((0, client), (1, server), &data[..100_000]);
+    net.transfer((1, server), (0, client), &data[..100_000]);
+    // No new ones.
+    let refused = net.hosts[0].tcp_connect(net.now, None, "10.0.0.2:1003".parse().unwrap());
+    assert_eq!(refused, Err(StackError::Tcp(TcpError::OutOfMemory)));
+    net.hosts[0].pool().set_reserve(0);
+    net.run_for(Nanos::from_millis(10));
+    let dropped = net.counter(1, "TcpExtListenDrops");
+    let to = format!("{}:1003", V4[1]).parse().unwrap();
+    let waits = net.hosts[0].tcp_connect(net.now, None, to).unwrap();
+    net.run_for(Nanos::from_millis(100));
+    assert_eq!(net.counter(1, "TcpExtListenDrops"), dropped + 1);
+    assert!(net.counter(1, "TcpExtPruneCalled") > 0);
+    // Memory is back: the SYN is sent again, and the readers get what waits.
+    net.hosts[1].pool().set_reserve(0);
+    assert!(net.run_until(Nanos::from_secs(10), |net| {
+        net.hosts[1].tcp_accept(listener).unwrap().is_some()
+    }));
+    net.hosts[0].tcp_close(net.now, waits);
+    let (client, server, _) = pairs[0];
+    let mut got = drain(&mut net, server);
+    let mut sent = 0;
+    assert!(net.run_until(Nanos::from_secs(100), |net| {
+        sent += net.hosts[0]
+            .tcp_write(net.now, client, &data[..1000], false)
+            .unwrap_or(0);
+        got += drain(net, server);
+        got > 2 << 20
+    }));
+    assert!(sent > 0);
+}
+
+#[test]
+fn a_refused_write_says_so_only_where_no_acknowledgement_will_make_room() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (client, ..) = net.connect(&format!("{}:80", V4[1]));
+    let host = &mut net.hosts[0];
+    host.pool().set_reserve(usize::MAX);
+    // Somebody has the whole stock.
+    let pool = host.pool().clone();
+    let stock: Vec<_> = std::iter::from_fn(|| pool.try_room_from_reserve(512)).collect();
+    let write = |host: &mut fullsend_stack::Host, now| host.tcp_write(now, client, b"x", false);
+    let refused = Err(StackError::Tcp(TcpError::OutOfMemory));
+    assert_eq!(write(host, net.now), refused);
+    drop(stock);
+    assert_eq!(write(host, net.now), Ok(1));
+}

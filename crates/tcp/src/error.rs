@@ -25,6 +25,8 @@ pub enum TcpError {
     HostUnreachable,
     /// No route to the network (ENETUNREACH).
     NetworkUnreachable,
+    /// The allocator refused memory for the data, and nothing in flight will free some (ENOBUFS).
+    OutOfMemory,
     /// The value is out of range for the option (EINVAL).
     InvalidValue,
 }
@@ -41,6 +43,7 @@ impl fmt::Display for TcpError {
             Self::NotConnected => "not connected",
             Self::HostUnreachable => "no route to host",
             Self::NetworkUnreachable => "network is unreachable",
+            Self::OutOfMemory => "out of memory for the data: close connections or raise the limit",
             Self::InvalidValue => "value out of range for this option",
         })
     }

@@ -8,14 +8,19 @@ use crate::{Connection, Cx, Sysctl, TcpMib};
 /// Bytes of the unit that memory is charged in, and that `tcp_mem` counts.
 pub const PAGE_BYTES: usize = 4096;
 
+/// Counted as this many pages more than any limit, so that the tests of the limits see it too.
+const REFUSED: u64 = 1 << 48;
+
 /// What the text of a host's connections takes up, queued to be sent, in flight, or received and
 /// not read.
 ///
 /// Each connection is charged in whole pages, whenever the number of them changes. Above
 /// `tcp_mem[1]` the host is under pressure until it is below `tcp_mem[0]`: buffers do not grow.
-/// Above `tcp_mem[2]` memory is exhausted: a connection gets no more than its least.
+/// Above `tcp_mem[2]`, or while the pool's allocator refuses, memory is exhausted: a connection gets
+/// no more than its least.
 #[derive(Debug, Default)]
 pub struct TcpMemory {
+    /// Pages charged, and [`REFUSED`] while the allocator refuses.
     pages: u64,
     pressed_since: Option<Instant>,
 }
@@ -23,7 +28,21 @@ pub struct TcpMemory {
 impl TcpMemory {
     /// Pages charged (`mem` of `sockstat`).
     pub fn pages(&self) -> u64 {
-        self.pages
+        self.pages & !REFUSED
+    }
+
+    /// Returns whether the allocator refuses memory, as reported by
+    /// [`set_refused`](Self::set_refused).
+    #[inline]
+    pub fn is_refused(&self) -> bool {
+        self.pages & REFUSED != 0
+    }
+
+    /// Records whether the pool's allocator refuses memory. If it does, memory counts as exhausted
+    /// whatever `tcp_mem` allows.
+    pub fn set_refused(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, refused: bool) {
+        self.pages = self.pages() | if refused { REFUSED } else { 0 };
+        self.turn(now, sysctl, mib);
     }
 
     /// Buffers are not to grow, and windows not to open.
@@ -53,7 +72,7 @@ impl TcpMemory {
     /// A connection's charge becomes `to` pages instead of `from`.
     #[inline]
     fn change(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, from: u32, to: u32) {
-        debug_assert!(self.pages >= from.into());
+        debug_assert!(self.pages() >= from.into());
         self.pages = self.pages.saturating_sub(from.into()) + u64::from(to);
         if self.is_under_pressure() || self.pages > u64::from(sysctl.tcp_mem[1]) {
             self.turn(now, sysctl, mib);

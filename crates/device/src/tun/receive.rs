@@ -21,6 +21,11 @@ const ROOM: usize = 256 << 10;
 /// system calls that brought them.
 const COPY_BREAK: usize = 16 << 10;
 
+/// Bytes read of a frame that there is no memory for: enough for the kernel to drop it.
+const DISCARD: usize = 64;
+/// Most frames dropped so in one poll.
+const DISCARD_MAX: usize = 1 << 16;
+
 /// The receiving half of a queue.
 pub(super) struct Receiver {
     pool: Pool,
@@ -54,16 +59,22 @@ impl Receiver {
             let want = max.saturating_sub(batch.len() - before);
             let more = self.fill_room(file, want, stats)?;
             self.empty_room(batch, stats);
-            if !more {
+            if !more || batch.len() - before >= max {
                 return Ok(batch.len() - before);
             }
         }
     }
 
-    /// Reads until the room is full (true), `want` frames are there or there is nothing to read.
+    /// Reads until the room is full, `want` frames are there or there is nothing to read. Returns
+    /// whether there may be more to read.
     fn fill_room(&mut self, file: &File, want: usize, stats: &mut TunStats) -> io::Result<bool> {
-        let pool = &self.pool;
-        let room = self.room.get_or_insert_with(|| pool.room(ROOM));
+        if self.room.is_none() {
+            let room = self.pool.try_room_from_reserve(ROOM);
+            self.room = room.filter(|room| room.capacity() >= ROOM);
+        }
+        let Some(room) = &mut self.room else {
+            return discard(file, stats);
+        };
         while self.frames.len() < want {
             if room.remaining() < FRAME_MAX {
                 return Ok(true);
@@ -74,14 +85,14 @@ impl Receiver {
                     room.advance(len);
                     self.frames.push(len as u32);
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // Frames read before it are delivered first; the next read says it again.
                 Err(e) if self.frames.is_empty() => return Err(e),
-                Err(_) => break,
+                Err(_) => return Ok(false),
             }
         }
-        Ok(false)
+        Ok(true)
     }
 
     /// Cuts what was filled into packets.
@@ -89,23 +100,75 @@ impl Receiver {
         let Some(mut room) = self.room.take_if(|_| !self.frames.is_empty()) else {
             return;
         };
-        let mut filled = if room.len() <= COPY_BREAK {
-            let mut small = self.pool.room(room.len());
-            small.extend(room.filled());
+        if self.pool.is_short() {
+            self.copy_frames(&room, batch, stats);
             room.clear();
             self.room = Some(room);
-            small.freeze()
-        } else {
-            room.freeze()
+            return;
+        }
+        let small = match room.len() {
+            len @ ..=COPY_BREAK => self.pool.try_room(len),
+            _ => None,
+        };
+        let mut filled = match small {
+            Some(mut small) => {
+                small.extend(room.filled());
+                room.clear();
+                self.room = Some(room);
+                small.freeze()
+            }
+            None => room.freeze(),
         };
         for len in self.frames.drain(..) {
-            stats.rx_packets += 1;
-            match packet(filled.split_to(len as usize), self.vnet_hdr) {
-                Some(packet) => batch.push(packet),
-                None => stats.rx_dropped += 1,
-            }
+            let frame = filled.split_to(len as usize);
+            deliver(Some(frame), self.vnet_hdr, batch, stats);
         }
     }
+
+    /// Copies each frame into memory of its own: in a shortage the room must stay here, since another
+    /// one is not to be had. A frame for which the stock has no block is dropped.
+    #[cold]
+    fn copy_frames(&mut self, room: &Room, batch: &mut Vec<Packet>, stats: &mut TunStats) {
+        let mut rest = room.filled();
+        for len in self.frames.drain(..) {
+            let (frame, behind) = rest.split_at(len as usize);
+            rest = behind;
+            let copy = self.pool.try_room_from_reserve(frame.len());
+            let copy = copy.filter(|copy| copy.capacity() >= frame.len());
+            let copy = copy.map(|mut copy| {
+                copy.extend(frame);
+                copy.freeze()
+            });
+            deliver(copy, self.vnet_hdr, batch, stats);
+        }
+    }
+}
+
+/// Appends a frame to the batch, or counts it as dropped.
+fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats: &mut TunStats) {
+    stats.rx_packets += 1;
+    match frame.and_then(|frame| packet(frame, vnet_hdr)) {
+        Some(packet) => batch.push(packet),
+        None => stats.rx_dropped += 1,
+    }
+}
+
+/// Reads the frames that wait and drops them. Returns whether there may be more to deliver: no.
+#[cold]
+fn discard(file: &File, stats: &mut TunStats) -> io::Result<bool> {
+    for _ in 0..DISCARD_MAX {
+        stats.rx_calls += 1;
+        match (&mut &*file).read(&mut [0; DISCARD]) {
+            Ok(_) => {
+                stats.rx_packets += 1;
+                stats.rx_dropped += 1;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(false)
 }
 
 /// A frame as a packet not parsed yet; `None` when its offload header makes no sense.

@@ -52,10 +52,7 @@ impl Datagram {
         if self.shut_write {
             return Err(Errno::EPIPE);
         }
-        let all = match data {
-            [one] => Slice::copied_from(one),
-            parts => Slice::copied_from(&parts.concat()),
-        };
+        let all = Slice::try_copied_from(data.iter().copied()).ok_or(Errno::ENOBUFS)?;
         let len = all.len();
         if control.is_empty() {
             host.udp_send(now, id, all, to, source)?;

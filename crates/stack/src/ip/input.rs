@@ -42,6 +42,8 @@ impl Host {
             return;
         };
         interface.stats.count_received(frames);
+        self.follow_pool(now);
+        let interface = &mut self.ifaces[usize::from(iface.0)];
         // Each poll is flushed, so that nothing is held here.
         if let [frame] = frames.as_mut_slice() {
             if interface.gro.receive_alone(frame) {

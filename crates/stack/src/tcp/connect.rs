@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use fullsend_tcp::Connection;
+use fullsend_tcp::{Connection, TcpError};
 use fullsend_units::{Instant, Mss, SeqNum};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpRepr;
@@ -35,6 +35,9 @@ impl Host {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         if !addr_is_usable(remote) || remote.port() == 0 || self.is_broadcast(remote.ip()) {
             return Err(StackError::NoRoute(remote.ip()));
+        }
+        if self.env.mem.is_refused() {
+            return Err(TcpError::OutOfMemory.into());
         }
         let key = self.flow_for(now, local, remote)?;
         let path = self.tcp_path(now, &key)?;

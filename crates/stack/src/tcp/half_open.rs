@@ -45,6 +45,10 @@ impl Host {
         };
         let mib = &mut self.mib.socket;
         let full = listener.pending_is_full() && !reuse;
+        if self.env.mem.is_refused() {
+            mib.listen_drops += 1;
+            return;
+        }
         let hold = listener.config.hold;
         let with_cookie = !hold && !reuse && (cookies == 2 || (full && cookies == 1));
         if full && !with_cookie {
@@ -182,7 +186,7 @@ impl Host {
         }
         // Nothing would come of a good answer now, and what follows it (text that was sent behind
         // it, a probe of its tail) is no reason to reset one who will try again.
-        if !self.accept_has_room(listener) {
+        if !self.accept_has_room(listener) || self.env.mem.is_refused() {
             return true;
         }
         let irs = repr.seq - 1;

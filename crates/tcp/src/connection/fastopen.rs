@@ -180,11 +180,15 @@ impl Connection {
             self.user.wants_write = true;
             return Err(TcpError::WouldBlock);
         }
-        let n = data.len().min(self.syn_room() as usize);
+        let most = data.len().min(self.syn_room() as usize);
         let goal = self.snd.size_goal as usize;
-        self.snd
+        let n = self
+            .snd
             .queue
-            .append(cx.pool, &data[..n], goal.max(n), false);
+            .append(cx.pool, &data[..most], goal.max(most), true);
+        if n < most.min(1) {
+            return Err(TcpError::OutOfMemory);
+        }
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.deferred = false;
         }

@@ -498,33 +498,43 @@ impl Connection {
         text: &mut Chain,
         segs: u32,
     ) -> bool {
-        cx.mib.prune_called += 1;
-        if seq.after(self.rcv.queue.rcv_nxt()) {
+        let rcv_nxt = self.rcv.queue.rcv_nxt();
+        if seq.after(rcv_nxt) {
+            cx.mib.prune_called += 1;
             cx.mib.ofo_drop += u64::from(segs);
             text.clear();
             return false;
         }
+        let old = rcv_nxt.since(*seq).min(text.len() as u32);
+        *seq += old;
+        text.advance(old as usize);
+        if text.is_empty() {
+            // A FIN takes no memory.
+            return true;
+        }
+        cx.mib.prune_called += 1;
         self.charge(cx);
         if self.prune(cx.mem.excess_bytes(cx.sysctl)) {
             cx.mib.ofo_pruned += 1;
             self.charge(cx);
         }
         let least = cx.sysctl.tcp_rmem[0] as usize;
-        if !cx.mem.is_exhausted(cx.sysctl) || text.is_empty() {
+        if !cx.mem.is_exhausted(cx.sysctl) {
             return true;
         }
-        if self.rcv.queue.truesize() >= least {
+        let new = text.len();
+        let room = if self.rcv.queue.truesize() < least {
+            cx.pool.try_room_from_reserve(new.min(least))
+        } else {
+            None
+        };
+        // A reference would pin the whole block that the device read into.
+        let Some(mut room) = room else {
             cx.mib.rcv_pruned += 1;
             cx.mib.rcv_q_drop += u64::from(segs);
             text.clear();
             return false;
-        }
-        // A reference would pin the whole block that the device read into.
-        let old = self.rcv.queue.rcv_nxt().since(*seq).min(text.len() as u32);
-        *seq += old;
-        text.advance(old as usize);
-        let new = text.len();
-        let mut room = cx.pool.room(new.min(least));
+        };
         for slice in text.slices() {
             if room.extend(slice) < slice.len() {
                 break;

@@ -56,15 +56,26 @@ impl Connection {
             let n = room.min(data.len() - done);
             let before = self.snd.queue.truesize();
             let frugal = cx.mem.is_exhausted(cx.sysctl);
-            self.snd
+            let copied = self
+                .snd
                 .queue
                 .append(cx.pool, &data[done..done + n], goal, frugal);
             if self.snd.queue.truesize() != before {
                 self.charge(cx);
             }
-            done += n;
+            done += copied;
+            if copied < n {
+                if frugal {
+                    break;
+                }
+                // The write goes on within what a connection gets at least.
+                cx.mem.set_refused(cx.now, cx.sysctl, cx.mib, true);
+            }
         }
         if done < data.len() {
+            if done == 0 && cx.mem.is_refused() && self.is_writable(cx) {
+                return Err(TcpError::OutOfMemory);
+            }
             self.out_of_room(cx.now);
             if done == 0 {
                 return Err(TcpError::WouldBlock);

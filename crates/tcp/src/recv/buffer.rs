@@ -77,7 +77,7 @@ impl Text {
         };
         let freely = if frugal { 0 } else { PIN_FREELY };
         if is_wasteful(&slice) && self.pinned as usize + slice.pinned() > freely {
-            return self.copy_in(pool, &slice);
+            return self.copy_in(pool, slice);
         }
         self.keep(slice);
     }
@@ -89,23 +89,26 @@ impl Text {
 
     fn push_behind_room(&mut self, pool: &Pool, slice: Slice) {
         if is_wasteful(&slice) {
-            return self.copy_in(pool, &slice);
+            return self.copy_in(pool, slice);
         }
         self.close_room();
         self.keep(slice);
     }
 
-    fn copy_in(&mut self, pool: &Pool, mut data: &[u8]) {
-        while !data.is_empty() {
+    /// Copies a slice in. What the allocator refuses memory for is kept by reference.
+    fn copy_in(&mut self, pool: &Pool, mut slice: Slice) {
+        while !slice.is_empty() {
             if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
                 self.close_room();
-                let room = pool.room(self.block_for(data.len()));
+                let Some(room) = pool.try_room(self.block_for(slice.len())) else {
+                    return self.keep(slice);
+                };
                 self.pinned += room.capacity() as u32;
                 self.room = Some(Box::new(room));
             }
             let Some(room) = &mut self.room else { return };
-            let n = room.extend(data);
-            data = &data[n..];
+            let n = room.extend(&slice);
+            slice.advance(n);
         }
     }
 

@@ -123,10 +123,18 @@ impl WriteQueue {
     }
 
     /// Copies `data` in, all of it (bound it by memory first, one unit at a time if need be:
-    /// [`tail_room`](Self::tail_room)). `frugal`: memory is opened for `data` alone, and not for
-    /// writes that may follow.
-    pub(crate) fn append(&mut self, pool: &Pool, mut data: &[u8], size_goal: usize, frugal: bool) {
+    /// [`tail_room`](Self::tail_room)), and returns the number of bytes copied, which is less only
+    /// where the allocator refused memory. `frugal`: memory is opened for `data` alone, and not for
+    /// writes that may follow; it may come from the pool's reserve.
+    pub(crate) fn append(
+        &mut self,
+        pool: &Pool,
+        mut data: &[u8],
+        size_goal: usize,
+        frugal: bool,
+    ) -> usize {
         let size_goal = size_goal.max(1);
+        let len = data.len();
         while !data.is_empty() {
             if self.tail_len() >= size_goal {
                 self.begin_unit(size_goal);
@@ -135,13 +143,14 @@ impl WriteQueue {
             if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
                 self.open_room(pool, data.len(), unit_left, frugal);
             }
-            let Some(room) = &mut self.room else { return };
+            let Some(room) = &mut self.room else { break };
             let fits = data.len().min(unit_left);
             let n = room.extend(&data[..fits]);
             self.len += n as u32;
             self.tail_len += n as u32;
             data = &data[n..];
         }
+        len - data.len()
     }
 
     /// The tail unit is full. A block that could hold but a little of the next one is closed, so
@@ -158,7 +167,8 @@ impl WriteQueue {
     }
 
     /// Opens memory for a write of `want` bytes: as much as was queued last time, more if this
-    /// unit already filled a block, never more than the unit can use.
+    /// unit already filled a block, never more than the unit can use. Opens none if the allocator
+    /// refuses.
     fn open_room(&mut self, pool: &Pool, want: usize, unit_left: usize, frugal: bool) {
         let filled_up = self.room.as_ref().map_or(0, Room::capacity);
         self.close_room();
@@ -167,9 +177,14 @@ impl WriteQueue {
         } else {
             (filled_up * BLOCK_GROWTH).max(self.last_queued as usize)
         };
-        let room = pool.room(want.max(guess).min(unit_left));
-        self.truesize += room.capacity() as u32;
-        self.room = Some(room);
+        let want = want.max(guess).min(unit_left);
+        let room = if frugal {
+            pool.try_room_from_reserve(want)
+        } else {
+            pool.try_room(want)
+        };
+        self.truesize += room.as_ref().map_or(0, Room::capacity) as u32;
+        self.room = room;
     }
 
     fn close_room(&mut self) {
