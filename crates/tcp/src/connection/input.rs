@@ -395,7 +395,7 @@ impl Connection {
         let (mut text, mut fin, mut len, mut seq) = (text, fin, len, seq);
         if cx.mem.is_exhausted(cx.sysctl) {
             fin &= self.admit_text(cx, &mut seq, &mut text, segs);
-            if text.is_empty() && !(fin && len == 0) {
+            if text.is_empty() && !fin {
                 self.rcv.ack.now();
                 return;
             }
