@@ -47,6 +47,7 @@ fullsend_units::counters! {
         in_errors: "UdpInErrors",
         out_datagrams: "UdpOutDatagrams",
         rcvbuf_errors: "UdpRcvbufErrors",
+        mem_errors: "UdpMemErrors",
         in_csum_errors: "UdpInCsumErrors",
     }
 }
@@ -59,6 +60,7 @@ fullsend_units::counters! {
         in_errors: "Udp6InErrors",
         out_datagrams: "Udp6OutDatagrams",
         rcvbuf_errors: "Udp6RcvbufErrors",
+        mem_errors: "Udp6MemErrors",
         in_csum_errors: "Udp6InCsumErrors",
     }
 }
@@ -166,6 +168,15 @@ impl Socket {
     }
 }
 
+/// How much memory waiting datagrams may hold (`udp_mem`, `udp_rmem_min`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes at all sockets together.
+    pub(crate) all_bytes: usize,
+    /// Bytes that one socket gets even beyond that.
+    pub(crate) least_bytes: usize,
+}
+
 /// What became of a datagram that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
@@ -187,6 +198,8 @@ pub(crate) struct Udp {
     /// Spreads the flows of those that share a port.
     key: SipKey,
     ports: BTreeMap<u16, Vec<u32>>,
+    /// Memory that the datagrams at all sockets hold.
+    bytes: usize,
     /// Flows of datagrams that were long enough to be too big for some path.
     sent: SentFlows,
     pub(crate) v4: UdpMib,
@@ -206,6 +219,7 @@ impl Udp {
             sockets: Table::new(),
             key,
             ports: BTreeMap::new(),
+            bytes: 0,
             sent: SentFlows::default(),
             v4: UdpMib::default(),
             v6: Udp6Mib::default(),
@@ -329,6 +343,7 @@ impl Udp {
         &mut self,
         mut datagram: UdpDatagram,
         group: bool,
+        limits: Limits,
         wakers: &mut Vec<Waker>,
     ) -> Delivery {
         let (from, to) = (datagram.from, datagram.to);
@@ -342,15 +357,25 @@ impl Udp {
             return Delivery::NoPort;
         };
         // Small datagrams must not hold on to large buffers.
-        datagram.payload = compact(datagram.payload);
+        let Some(payload) = compact(datagram.payload) else {
+            self.count_no_memory(to.is_ipv6());
+            return Delivery::Done;
+        };
+        datagram.payload = payload;
         for &index in others {
-            self.queue(index, datagram.clone(), wakers);
+            self.queue(index, datagram.clone(), limits, wakers);
         }
-        self.queue(last, datagram, wakers);
+        self.queue(last, datagram, limits, wakers);
         Delivery::Done
     }
 
-    fn queue(&mut self, index: u32, datagram: UdpDatagram, wakers: &mut Vec<Waker>) {
+    fn queue(
+        &mut self,
+        index: u32,
+        datagram: UdpDatagram,
+        limits: Limits,
+        wakers: &mut Vec<Waker>,
+    ) {
         let v6 = datagram.to.is_ipv6();
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -361,6 +386,11 @@ impl Udp {
             *self.in_errors(v6) += 1;
             return;
         }
+        let all = self.bytes + cost;
+        if all > limits.all_bytes && socket.bytes + cost > limits.least_bytes {
+            return self.count_no_memory(v6);
+        }
+        self.bytes = all;
         socket.bytes += cost;
         socket.queue.push_back(datagram);
         socket.readers.wake(wakers);
@@ -372,7 +402,9 @@ impl Udp {
         let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
         let received = socket.queue.pop_front();
         if let Some(datagram) = &received {
-            socket.bytes -= cost(datagram);
+            let cost = cost(datagram);
+            socket.bytes -= cost;
+            self.bytes -= cost;
         }
         Ok(received)
     }
@@ -433,6 +465,7 @@ impl Udp {
         let Some(mut socket) = self.sockets.remove(index) else {
             return;
         };
+        self.bytes -= socket.bytes;
         socket.readers.wake(wakers);
         if let Some(bound) = self.ports.get_mut(&socket.local.port()) {
             bound.retain(|&one| one != index);
@@ -481,6 +514,13 @@ impl Udp {
         })
     }
 
+    /// Counts a datagram that there is no memory for.
+    #[cold]
+    fn count_no_memory(&mut self, v6: bool) {
+        *self.mem_errors(v6) += 1;
+        *self.in_errors(v6) += 1;
+    }
+
     /// Counts a datagram whose checksum is wrong.
     pub(crate) fn count_bad_checksum(&mut self, v6: bool) {
         *self.in_csum_errors(v6) += 1;
@@ -498,4 +538,4 @@ macro_rules! either {
     };
 }
 
-either!(in_datagrams no_ports in_errors out_datagrams rcvbuf_errors in_csum_errors);
+either!(in_datagrams no_ports in_errors out_datagrams rcvbuf_errors mem_errors in_csum_errors);

@@ -6,13 +6,13 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Checksum, Packet};
-use fullsend_tcp::{IpSettings, TcpError};
+use fullsend_tcp::{IpSettings, PAGE_BYTES, TcpError};
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem};
-use crate::udp::Delivery;
+use crate::udp::{Delivery, Limits};
 use crate::waiters::Waiter;
 use crate::{Host, IfaceId, Interest, StackError};
 
@@ -225,6 +225,20 @@ impl Host {
         self.udp.close(id, &mut self.wakers);
     }
 
+    /// While the allocator refuses memory, each socket gets its least only.
+    fn udp_limits(&self) -> Limits {
+        let sysctl = &self.env.sysctl;
+        let all_bytes = if self.env.mem.is_refused() {
+            0
+        } else {
+            (sysctl.udp_mem[2] as usize).saturating_mul(PAGE_BYTES)
+        };
+        Limits {
+            all_bytes,
+            least_bytes: sysctl.udp_rmem_min as usize,
+        }
+    }
+
     /// A datagram for us or a group.
     pub(crate) fn udp_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
         if packet.offload.checksum == Checksum::Unverified {
@@ -238,6 +252,7 @@ impl Host {
         let group = !self.ip.addresses.is_local(meta.dst);
         let place = if meta.dst.is_v4() { 8 } else { 7 };
         let ttl = packet.network_header().get(place).copied().unwrap_or(0);
+        let limits = self.udp_limits();
         let whole = &packet.payload;
         // GRO, and a device that coalesces, join datagrams of one size; readers see each of them.
         let size = match usize::from(packet.offload.gso_size) {
@@ -255,7 +270,7 @@ impl Host {
                 ttl,
                 iface: IfaceId(meta.iface),
             };
-            if self.udp.input(datagram, group, &mut self.wakers) == Delivery::NoPort {
+            if self.udp.input(datagram, group, limits, &mut self.wakers) == Delivery::NoPort {
                 return self.tell(now, Problem::PortUnreachable, packet);
             }
             start += len;

@@ -220,6 +220,11 @@ sysctls! {
     /// the second buffers no longer grow, above the third nobody gets more. By default the last
     /// is 1 GiB, the others half and two thirds of it.
     "net.ipv4." tcp_mem: [u32; 3] = tcp_mem(1 << 30), 0..=0x7fff_ffff;
+    /// Memory of all datagrams that wait at UDP sockets, in pages of 4096 bytes. Above the third
+    /// value a socket gets no more than `udp_rmem_min`; the others have no effect.
+    "net.ipv4." udp_mem: [u32; 3] = udp_mem(tcp_mem(1 << 30)), 0..=0x7fff_ffff;
+    /// Bytes of waiting datagrams that each UDP socket gets even when `udp_mem` is used up.
+    "net.ipv4." udp_rmem_min: u32 = 4096, 0..=0x7fff_ffff;
     /// Connections that may live on without a user; beyond, they are reset.
     "net.ipv4." tcp_max_orphans: u32 = 65_536, 0..=0xff_ffff;
     /// Connections in TIME-WAIT that are remembered; each takes some 150 bytes.
@@ -258,6 +263,7 @@ impl Sysctl {
         } = Self::default();
         Self {
             tcp_mem: tcp_mem(bytes / 32 * 3),
+            udp_mem: udp_mem(tcp_mem(bytes / 32 * 3)),
             tcp_max_orphans: connections,
             tcp_max_tw_buckets: connections,
             tcp_max_syn_backlog: (connections / 128).max(128),
@@ -283,6 +289,18 @@ pub const fn tcp_mem(bytes: u64) -> [u32; 3] {
         pages as u32
     };
     [pages / 2, pages - pages / 3, pages]
+}
+
+/// `udp_mem` beside this `tcp_mem`: twice as much, as on Linux.
+const fn udp_mem([low, pressure, most]: [u32; 3]) -> [u32; 3] {
+    const fn twice(pages: u32) -> u32 {
+        if pages > 0x3fff_ffff {
+            0x7fff_ffff
+        } else {
+            2 * pages
+        }
+    }
+    [twice(low), twice(pressure), twice(most)]
 }
 
 /// `key` without its prefix.
@@ -553,6 +571,7 @@ mod tests {
     fn limits_follow_from_memory() {
         let small = Sysctl::for_memory(64 << 20);
         assert_eq!(small.tcp_mem, [768, 1024, 1536]);
+        assert_eq!(small.udp_mem, [1536, 2048, 3072]);
         assert_eq!(
             (small.tcp_max_orphans, small.tcp_max_tw_buckets),
             (512, 512)

@@ -1,7 +1,6 @@
 //! Reassembly of IPv4 and IPv6 fragments (RFC 791, RFC 8200 4.5, RFC 5722), in bounded memory.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -319,7 +318,7 @@ either!(reqds oks fails timeouts overlaps);
 enum Placed {
     Waits,
     Complete,
-    /// It contradicts the others.
+    /// It contradicts the others, or the allocator refused memory for it.
     Conflict,
 }
 
@@ -401,7 +400,9 @@ impl Partial {
         }
         self.ce |= piece.ce;
         self.have += packet.payload.len();
-        let payload = compact(packet.payload);
+        let Some(payload) = compact(packet.payload) else {
+            return Placed::Conflict;
+        };
         self.bytes += payload.pinned() + size_of::<(usize, Chain)>();
         self.pieces.insert(at, (piece.offset, payload));
         if self.total == Some(self.have) {
@@ -469,12 +470,12 @@ impl First {
     }
 }
 
-/// A copy, if the piece holds on to much more memory than it is long.
-pub(crate) fn compact(payload: Chain) -> Chain {
+/// Returns the payload, or a copy if it holds on to much more memory than it is long. `None`: the
+/// allocator refused the copy.
+pub(crate) fn compact(payload: Chain) -> Option<Chain> {
     if payload.pinned() <= 2 * payload.len() + 2048 {
-        return payload;
+        return Some(payload);
     }
-    let mut copy = vec![0; payload.len()];
-    payload.copy_to(&mut copy);
-    Slice::copied_from(&copy).into()
+    let parts = payload.slices().iter().map(Slice::as_slice);
+    Slice::try_copied_from(parts).map(Chain::from)
 }

@@ -9,7 +9,7 @@ use core::task::Waker;
 use fullsend_buf::Slice;
 use fullsend_units::{Rng, Seed};
 
-use super::{Delivery, RCVBUF, Udp};
+use super::{Delivery, Limits, RCVBUF, Udp};
 use crate::siphash::SipKey;
 use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waiter};
 
@@ -22,6 +22,7 @@ const EPHEMERAL: RangeInclusive<u16> = 40_000..=40_099;
 struct Rig {
     udp: Udp,
     rng: Rng,
+    limits: Limits,
     wakers: Vec<Waker>,
 }
 
@@ -30,6 +31,10 @@ impl Rig {
         Self {
             udp: Udp::new(SipKey(1, 2)),
             rng: Rng::new(Seed::from_u64(1)),
+            limits: Limits {
+                all_bytes: 1 << 20,
+                least_bytes: 4096,
+            },
             wakers: Vec::new(),
         }
     }
@@ -62,7 +67,8 @@ impl Rig {
             iface: IfaceId(0),
         };
         let group = at(to).ip().is_multicast();
-        self.udp.input(datagram, group, &mut self.wakers)
+        self.udp
+            .input(datagram, group, self.limits, &mut self.wakers)
     }
 
     fn got(&mut self, id: UdpId) -> Option<Vec<u8>> {
@@ -218,6 +224,38 @@ fn the_queue_is_bounded_in_bytes() {
     assert_eq!(rig.udp.sockets.peek(id.0).unwrap().bytes, 0);
     assert_eq!(rig.input("10.0.0.1:1", b"again"), Delivery::Done);
     assert_eq!(rig.got(id), Some(b"again".to_vec()));
+}
+
+#[test]
+fn all_queues_together_are_bounded_in_bytes() {
+    let mut rig = Rig::new();
+    let ids: Vec<_> = (1..=20)
+        .map(|port| rig.bind(&alloc::format!("0.0.0.0:{port}")))
+        .collect();
+    let fill = |rig: &mut Rig, port: usize| {
+        for _ in 0..300 {
+            rig.input(&alloc::format!("10.0.0.1:{port}"), &[1; 1000]);
+        }
+    };
+    (1..20).for_each(|port| fill(&mut rig, port));
+    let limit = rig.limits.all_bytes;
+    assert!(rig.udp.v4.mem_errors > 0);
+    assert!((limit..limit + 20 * 4096).contains(&(rig.udp.bytes + 4096)));
+    // A socket gets its least all the same.
+    fill(&mut rig, 20);
+    let last = rig.udp.sockets.peek(ids[19].0).unwrap().bytes;
+    assert!((2000..=4096).contains(&last), "{last} bytes");
+    // Memory that was read, or whose socket was closed, is free for others.
+    rig.udp.close(ids[0], &mut Vec::new());
+    while rig.got(ids[1]).is_some() {}
+    let errors = rig.udp.v4.mem_errors;
+    rig.input("10.0.0.1:3", &[1; 1000]);
+    rig.input("10.0.0.1:20", &[1; 1000]);
+    assert_eq!(rig.udp.v4.mem_errors, errors);
+    for id in &ids[1..] {
+        rig.udp.close(*id, &mut Vec::new());
+    }
+    assert_eq!(rig.udp.bytes, 0);
 }
 
 struct Count(AtomicUsize);
