@@ -51,8 +51,8 @@ const CASES: [Case; 6] = [
         path: SKIP,
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.8,
-        kept: 75.0,
-        again: 3.5,
+        kept: 95.0,
+        again: 1.3,
     },
     Case {
         name: "cubic, 5 % skip the delay",
@@ -61,7 +61,7 @@ const CASES: [Case; 6] = [
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.8,
         kept: 75.0,
-        again: 2.2,
+        again: 2.0,
     },
     Case {
         name: "bbr, 3 ms +- 1 ms",
@@ -69,8 +69,8 @@ const CASES: [Case; 6] = [
         path: SHORT,
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.3,
-        kept: 90.0,
-        again: 4.0,
+        kept: 95.0,
+        again: 1.3,
     },
     Case {
         name: "cubic, 3 ms +- 1 ms",
@@ -79,7 +79,7 @@ const CASES: [Case; 6] = [
         plain: "rate 500mbit delay 3ms",
         loss_percent: 0.3,
         kept: 75.0,
-        again: 2.0,
+        again: 1.5,
     },
     Case {
         name: "bbr, 10 ms +- 1 ms",
@@ -87,8 +87,8 @@ const CASES: [Case; 6] = [
         path: LONG,
         plain: "rate 500mbit delay 10ms",
         loss_percent: 0.5,
-        kept: 90.0,
-        again: 4.0,
+        kept: 95.0,
+        again: 1.3,
     },
     Case {
         name: "cubic, 10 ms +- 1 ms",
@@ -97,7 +97,7 @@ const CASES: [Case; 6] = [
         plain: "rate 500mbit delay 10ms",
         loss_percent: 0.5,
         kept: 70.0,
-        again: 2.5,
+        again: 1.5,
     },
 ];
 

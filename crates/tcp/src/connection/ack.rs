@@ -200,7 +200,9 @@ impl Connection {
             SackOutcome::default()
         };
         // What drew a DSACK was outside of the window, so that its timestamp is not what is echoed.
-        let fresh = sack.dsack.is_none() && !ambiguous;
+        // A retransmission's may be older than the retransmission.
+        let behind = outcome.retransmitted && self.last_stamp_lag() > Nanos::ZERO;
+        let fresh = sack.dsack.is_none() && !ambiguous && !behind;
         let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| fresh));
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
         if let Some(rtt) = rtt {
@@ -295,7 +297,8 @@ impl Connection {
         let age = echo
             .zip(since)
             .and_then(|(ts, since)| self.ts.since_echo(cx.now, ts.ecr, since));
-        let echoed = age.map(|age| cx.now - age.saturating_sub(TICK));
+        let lag = self.last_stamp_lag();
+        let echoed = age.map(|age| cx.now - age.saturating_sub(TICK + lag));
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         self.snd.rtx.sight(Sighting {
             now: cx.now,

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::TcpRepr;
 
-use super::{AckOutcome, Adaptation, Frto, Prr, SackOutcome, TailProbe, Undo};
+use super::{AckOutcome, Adaptation, CopyStamp, Frto, Prr, SackOutcome, TailProbe, Undo};
 use crate::congestion::{CongestionEvent, Cwnd};
 use crate::{Connection, Cx};
 
@@ -33,6 +33,7 @@ pub(super) struct Past {
     pub(super) adaptation: Adaptation,
     pub(super) probe: Option<TailProbe>,
     pub(super) frto: Frto,
+    pub(super) stamp: CopyStamp,
 }
 
 /// The state of recovery.
@@ -133,10 +134,11 @@ impl Recovery {
         }
     }
 
-    /// `segs` segments go out again, with this TSval.
-    pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
+    /// `segs` segments go out again, with this TSval, which is `lag` ticks behind the clock.
+    pub(crate) fn on_retransmit(&mut self, stamp: u32, lag: u32, segs: u32) {
         self.on_sent_in_recovery(segs);
         if let Some(past) = &mut self.past {
+            past.stamp.on_retransmit(stamp, lag);
             past.undo.on_retransmit(stamp, segs);
         }
     }

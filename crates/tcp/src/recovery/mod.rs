@@ -8,6 +8,7 @@ mod probe;
 mod prr;
 mod rack;
 mod rtx_queue;
+mod stamp;
 mod undo;
 
 use control::Verdict;
@@ -19,4 +20,5 @@ use rack::Adaptation;
 pub(crate) use rtx_queue::{
     AckOutcome, Delivery, Retransmit, RtxQueue, SackOutcome, Sighting, TransmitUnit,
 };
+use stamp::CopyStamp;
 use undo::Undo;

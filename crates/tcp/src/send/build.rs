@@ -18,6 +18,8 @@ pub(super) struct Draft {
     pub(super) truesize: u32,
     /// Zero: at once.
     pub(super) departure: Instant,
+    /// Ticks that its TSval is behind the clock.
+    pub(super) stamp_lag: u32,
     /// Not a retransmission.
     pub(super) fresh: bool,
 }
@@ -32,6 +34,7 @@ impl Draft {
             segs: 1,
             truesize: 0,
             departure: Instant::ZERO,
+            stamp_lag: 0,
             fresh: false,
         }
     }
@@ -53,7 +56,7 @@ impl Connection {
         }
         self.stats.segs_out = self.stats.segs_out.wrapping_add(draft.segs);
         let options = TcpOptions {
-            timestamps: self.timestamps(cx),
+            timestamps: self.timestamps(cx, draft.stamp_lag),
             sack: sack.unwrap_or_default(),
             ..TcpOptions::default()
         };
@@ -91,9 +94,9 @@ impl Connection {
 
     /// RFC 7323 3.2.
     #[inline(always)]
-    fn timestamps(&self, cx: &Cx<'_>) -> Option<Timestamps> {
+    fn timestamps(&self, cx: &Cx<'_>, lag: u32) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
-            val: self.ts.value(cx.now),
+            val: self.ts.value(cx.now).wrapping_sub(lag),
             ecr: self.ts.recent,
         })
     }
@@ -153,7 +156,7 @@ impl Connection {
         let (seq, ack, flags) = match reset {
             Reset::At(seq) => (seq, SeqNum::new(0), TcpFlags::RST),
             Reset::Abort => {
-                options.timestamps = self.timestamps(cx);
+                options.timestamps = self.timestamps(cx, 0);
                 window = self.window_field(cx);
                 // The peer takes a RST only within its window (RFC 9293 3.10.7.4).
                 (

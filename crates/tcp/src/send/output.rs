@@ -165,6 +165,7 @@ impl Connection {
             segs,
             truesize,
             departure,
+            stamp_lag: 0,
             fresh: true,
         }
     }

@@ -31,13 +31,16 @@ impl Connection {
             return None;
         }
         let again = self.take_lost(cx, limit)?;
-        self.count_retransmission(cx, &again);
+        let stamp_lag = self.count_retransmission(cx, &again);
         self.snd.wmem_inflight = self.snd.wmem_inflight.saturating_add(again.truesize);
         let departure = self.depart(cx, again.payload.len() as u32, again.segs);
         if again.seq == self.snd.una {
             self.give_repair_time(cx);
         }
-        Some(draft_again(again, departure))
+        Some(Draft {
+            stamp_lag,
+            ..draft_again(again, departure)
+        })
     }
 
     /// F-RTO would have sent new text, and none could go.
@@ -132,7 +135,8 @@ impl Connection {
         in_host
     }
 
-    fn count_retransmission(&mut self, cx: &mut Cx<'_>, again: &Retransmit) {
+    /// Returns how far the retransmission's TSval is behind the clock, in ticks.
+    fn count_retransmission(&mut self, cx: &mut Cx<'_>, again: &Retransmit) -> u32 {
         self.count_segs(cx, again);
         match self.recovery.phase() {
             Phase::Loss => cx.mib.slow_start_retrans += u64::from(again.segs),
@@ -141,8 +145,10 @@ impl Connection {
         if self.extras.is_some() {
             self.forget_mtu_probe();
         }
-        let stamp = self.ts.value(cx.now);
-        self.recovery.on_retransmit(stamp, again.segs);
+        let lag = self.stamp_lag(cx.now, again.first_sent);
+        let stamp = self.ts.value(cx.now).wrapping_sub(lag);
+        self.recovery.on_retransmit(stamp, lag, again.segs);
+        lag
     }
 
     fn count_segs(&mut self, cx: &mut Cx<'_>, again: &Retransmit) {
@@ -167,6 +173,7 @@ fn draft_again(again: Retransmit, departure: Instant) -> Draft {
         segs: again.segs,
         truesize: again.truesize,
         departure,
+        stamp_lag: 0,
         fresh: false,
     }
 }

@@ -108,3 +108,55 @@ fn a_duplicate_from_before_proves_nothing() {
     );
     assert_eq!(bench.mib.dsack_undo, 0);
 }
+
+/// A path of 10 ms that has delivered out of order, two segments out, and the first of them sent
+/// again. Returns the age of the retransmission's TSval in milliseconds as well.
+fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
+    let mut bench = open_with(true, Setup::without_probes());
+    bench.play(
+        "+10ms
+         < . 1:1(0) ack 1 <sack 7301:8761>
+         < . 1:1(0) ack 1 <sack 1461:2921,sack 7301:8761>
+         < . 1:1(0) ack 14601 <echo 10>",
+    );
+    assert!(bench.info().tcpi_reord_seen > 0);
+    assert!(bench.try_write(2920));
+    let val = |bench: &mut Bench| {
+        let segment = bench.next_out().expect("a segment");
+        let ts = segment.repr.options.timestamps;
+        (segment.repr.seq, ts.expect("timestamps").val)
+    };
+    let (seq, first) = val(&mut bench);
+    let sent = bench.now();
+    bench.play(
+        "+10ms
+         < . 1:1(0) ack 14601 <sack 16061:17521>",
+    );
+    assert!(bench.next_timeout(), "it is late, not lost");
+    let (again, second) = val(&mut bench);
+    assert_eq!(again, seq);
+    let elapsed = bench.now().since(sent).as_millis() as u32;
+    (bench, elapsed - (second - first))
+}
+
+/// What the retransmission overtakes is not too old for the peer (RFC 7323 5.3).
+#[test]
+fn where_packets_overtake_a_retransmission_is_stamped_half_a_round_trip_back() {
+    let (mut bench, age) = repaired_on_a_path_that_reorders();
+    assert_eq!(age, 5);
+    // Its echo confirms the loss, and is no round trip.
+    let before = bench.info().tcpi_rtt;
+    bench.play(
+        "+10ms
+         < . 1:1(0) ack 17521 <echo 30>",
+    );
+    let undone = bench.mib.full_undo + bench.mib.partial_undo;
+    assert_eq!((undone, bench.info().tcpi_rtt), (0, before));
+}
+
+#[test]
+fn the_echo_of_the_original_shows_it_late_in_spite_of_that() {
+    let (mut bench, _) = repaired_on_a_path_that_reorders();
+    bench.play("< . 1:1(0) ack 17521 <echo 20>");
+    assert_eq!(bench.mib.full_undo + bench.mib.partial_undo, 1);
+}

@@ -24,6 +24,8 @@ pub(crate) struct Retransmit {
     pub(crate) push: bool,
     /// Bytes of memory to charge the device for.
     pub(crate) truesize: u32,
+    /// When the last of it was first sent.
+    pub(crate) first_sent: Instant,
 }
 
 impl RtxQueue {
@@ -89,6 +91,7 @@ impl RtxQueue {
         let skip = start.distance(unit.text()).max(0) as usize;
         let end = to.earliest(unit.text() + unit.payload.len() as u32);
         let len = end.distance(unit.text() + skip as u32).max(0) as usize;
+        again.first_sent = unit.sent_at;
         if again.segs == 0 {
             again.seq = start;
             again.syn = unit.syn && from == unit.seq;

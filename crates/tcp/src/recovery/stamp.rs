@@ -1,0 +1,75 @@
+//! The timestamps of retransmissions on paths that reorder.
+
+use fullsend_units::{Instant, Nanos};
+
+use super::Phase;
+use crate::Connection;
+
+/// The timestamp of the last retransmission.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CopyStamp {
+    /// TSval.
+    last: u32,
+    /// How many ticks it was behind the clock.
+    lag: u32,
+}
+
+impl CopyStamp {
+    /// Records the TSval of a retransmission, which is `lag` ticks behind the clock.
+    pub(super) const fn on_retransmit(&mut self, stamp: u32, lag: u32) {
+        self.last = stamp;
+        self.lag = lag;
+    }
+
+    /// Returns how many ticks a TSval may be behind the `clock`: at most `most`, and it is not
+    /// older than that of the last retransmission.
+    fn bound(self, clock: u32, most: u32) -> u32 {
+        most.min(clock.wrapping_sub(self.last))
+    }
+}
+
+impl Connection {
+    /// Returns how many ticks the TSval of a retransmission that leaves now is behind the clock.
+    /// `first_sent`: when the data was first sent.
+    ///
+    /// A retransmission fills the peer's first hole, so its TSval becomes TS.Recent. The originals
+    /// that it overtakes have older ones, and the peer drops them (RFC 7323 5.3): each loss would
+    /// cause others. Once the path is known to reorder, the TSval is half a round trip old. It is
+    /// still at least that of all data before the hole, so the peer accepts it, and larger than
+    /// the original's, which is a round trip old, so an echo shows which of them arrived (RFC 3522
+    /// 3.2). After a timeout the echo has to give a round trip, and the TSval is the clock's.
+    pub(crate) fn stamp_lag(&self, now: Instant, first_sent: Instant) -> u32 {
+        let (reorders, _) = self.reordering_seen();
+        let applies = self.agreed.sack
+            && self.agreed.timestamps
+            && reorders > 0
+            && self.recovery.phase() != Phase::Loss;
+        let Some(past) = self.recovery.past().filter(|_| applies) else {
+            return 0;
+        };
+        let half = self.rtt.srtt().unwrap_or(Nanos::ZERO) / 2;
+        let most = half.min(now.since(first_sent)).as_millis() as u32;
+        past.stamp.bound(self.ts.value(now), most)
+    }
+
+    /// Returns how far the TSval of the last retransmission was behind the clock.
+    pub(crate) fn last_stamp_lag(&self) -> Nanos {
+        let lag = self.recovery.past().map_or(0, |past| past.stamp.lag);
+        Nanos::from_millis(lag.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CopyStamp;
+
+    #[test]
+    fn a_retransmission_is_not_older_than_the_last_one() {
+        let mut stamp = CopyStamp::default();
+        stamp.on_retransmit(1000, 0);
+        assert_eq!(stamp.bound(1003, 5), 3);
+        assert_eq!(stamp.bound(1007, 5), 5);
+        // After 25 days and more the clock's difference has wrapped.
+        assert_eq!(stamp.bound(999, 5), 5);
+    }
+}
