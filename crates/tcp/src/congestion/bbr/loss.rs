@@ -37,7 +37,7 @@ impl ShortTerm {
     }
 
     /// Once for each round with loss: down to what was delivered, but not by more than beta.
-    fn lower(&mut self, max_bw: f64, cwnd: u32) {
+    fn lower(&mut self, max_bw: f64, cwnd: u32, marked: bool) {
         let bw = if self.bw.is_finite() { self.bw } else { max_bw };
         let inflight = if self.inflight == INFINITE {
             cwnd
@@ -45,8 +45,10 @@ impl ShortTerm {
             self.inflight
         };
         // A round that delivered all that was paced shows no lower bandwidth. Without the margin
-        // each lossy round would take a hundredth, down to where others have the path.
-        let delivered = (self.bw_latest / PACING_MARGIN).min(bw);
+        // each lossy round would take a hundredth, down to where others have the path. Marks take
+        // it: they delete nothing from the queue, and it would stand where it is marked.
+        let margin = if marked { 1.0 } else { PACING_MARGIN };
+        let delivered = (self.bw_latest / margin).min(bw);
         self.bw = delivered.max(BETA * bw);
         self.inflight = self
             .inflight_latest
@@ -66,6 +68,8 @@ pub(super) struct LossRound {
     /// Segments delivered as the round began, and lost in it so far.
     began_at: u32,
     lost_segs: u32,
+    /// A mark began it, or came in it.
+    marked: bool,
     /// Separate holes found in this round.
     pub(super) ranges: u32,
     last_end: SeqNum,
@@ -81,6 +85,7 @@ impl LossRound {
             round_delivered: 0,
             began_at: 0,
             lost_segs: 0,
+            marked: false,
             ranges: 0,
             last_end: SeqNum::new(0),
             startup_end: None,
@@ -118,6 +123,7 @@ impl LossRound {
             self.round_delivered = delivered;
             self.began_at = delivered;
             self.lost_segs = 0;
+            self.marked = false;
         }
     }
 
@@ -224,7 +230,9 @@ impl Bbr {
         // The draft lowers for any loss. A path that loses one packet in a hundred by chance would
         // be left to others then, bit by bit, until the next probe.
         if !self.state.is_probing() && self.loss.was_too_lossy(self.delivered, self.sack) {
-            self.short_term.lower(self.max_bw.get(), window.cwnd);
+            let marked = self.loss.marked;
+            self.short_term
+                .lower(self.max_bw.get(), window.cwnd, marked);
         }
         self.loss.in_round = false;
     }
@@ -251,6 +259,7 @@ impl Bbr {
     pub(super) fn handle_mark(&mut self, window: &Cwnd, now: Instant) {
         self.loss.begin(self.delivered);
         self.loss.lost_segs = u32::MAX / 2;
+        self.loss.marked = true;
         let inflight = self.short_term.inflight_latest;
         if self.state == State::Startup {
             self.full.reached = true;
@@ -362,15 +371,18 @@ mod tests {
         let mut model = ShortTerm::new();
         model.bw_latest = 900.0;
         model.inflight_latest = 10;
-        model.lower(1000.0, 100);
+        model.lower(1000.0, 100, false);
         assert_eq!((model.bw as u32, model.inflight), (909, 70));
         model.bw_latest = 100.0;
-        model.lower(1000.0, 100);
+        model.lower(1000.0, 100, false);
         assert_eq!((model.bw.round() as u32, model.inflight), (636, 49));
         // All that was paced, a hundredth below the bound, was delivered.
         model.bw_latest = 631.0;
-        model.lower(1000.0, 100);
+        model.lower(1000.0, 100, false);
         assert_eq!(model.bw.round() as u32, 636);
+        // Marks take the hundredth.
+        model.lower(1000.0, 100, true);
+        assert_eq!(model.bw.round() as u32, 631);
         model.reset();
         assert!(model.bw.is_infinite());
     }
