@@ -197,7 +197,7 @@ def main():
     parser.add_argument("-t", "--time", type=float, default=10.0, help="seconds of each run")
     parser.add_argument("--path", action="append", help="in netem's words, of the packets with "
                         "data; the way back has its delay and rate alone (default: five paths)")
-    parser.add_argument("--congestion", default="cubic,bbr")
+    parser.add_argument("--congestion", default="cubic,reno,bbr")
     parser.add_argument("--who", default=",".join(WHO), help="who sends to whom")
     parser.add_argument("--seed", type=int, default=1, help="of the first repetition")
     parser.add_argument("--limit", default="1000", help="packets that wait for the bottleneck")
