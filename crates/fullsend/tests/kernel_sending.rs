@@ -444,3 +444,32 @@ fn a_transaction_of_four_kib_each_way_is_two_packets() {
         },
     );
 }
+
+/// A program that pauses finds acknowledgements in the device, and its timers run out. All of what
+/// waits is received first, more than one read of the device takes, so nothing is sent again.
+#[test]
+fn acknowledgements_that_wait_in_the_device_come_before_timers() {
+    const FLOWS: usize = 200;
+    over_tun(
+        |b| b.offload("none".parse().unwrap()),
+        |stack| async move {
+            let mut flows = Vec::new();
+            for _ in 0..FLOWS {
+                flows.push(connected(&stack, V4[0]).await);
+            }
+            let before = counter(&stack, "TcpRetransSegs");
+            for _ in 0..2 {
+                for (stream, _) in &flows {
+                    write(stream, &[7]);
+                }
+                // The kernel acknowledges within 40 ms, whether its program runs or not. Ours
+                // receives nothing before its probes and timeouts are due, after 200 ms.
+                thread::sleep(Duration::from_millis(500));
+                for (stream, _) in &mut flows {
+                    stream.flushed().await.unwrap();
+                }
+            }
+            assert_eq!(counter(&stack, "TcpRetransSegs"), before);
+        },
+    );
+}
