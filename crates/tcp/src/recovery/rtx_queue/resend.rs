@@ -113,15 +113,18 @@ impl RtxQueue {
         }
     }
 
-    /// The time of a copy that leaves `now`. RFC 8985 6.2 takes segments of equal time for sent in
-    /// the order of their sequence numbers. A clock that is read once for a batch of ACKs gives one
-    /// time to new data and to the retransmission behind it: a nanosecond keeps them apart.
+    /// Returns the time of a copy that leaves `now`: later than that of all that left before it.
+    /// RFC 8985 6.2 takes segments of equal time for sent in the order of their sequence numbers,
+    /// but a clock that is read once for a batch of ACKs gives one time to new data and to the
+    /// retransmission behind it. A nanosecond more keeps the order of sending in the time itself,
+    /// so that no segment needs a number for it.
     fn after_all_sent(&self, board: &Board, now: Instant, start: Pos) -> Instant {
         const NEXT: Nanos = Nanos::from_nanos(1);
         let newest = self.units.back().map_or(Instant::ZERO, |u| u.sent_at);
         let head = self.units.front().map_or(Instant::ZERO, |u| u.sent_at);
-        // Where no time passes at all, everything is of one age.
-        if head == newest {
+        // Where no time passes at all, round trips take none: all that is older, if only by that
+        // nanosecond, would be overdue.
+        if head == newest && now <= newest {
             return now;
         }
         let (last, pos) = board.last_copy;

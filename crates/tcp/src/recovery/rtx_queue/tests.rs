@@ -302,6 +302,22 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
     assert_eq!(q.mark_overdue(at(15), window, Nanos::ZERO).lost_segs, 0);
 }
 
+/// One unit is in flight and one reading of the clock serves two retransmissions, the later one of
+/// what stands first: it arrives, and the other is overtaken.
+#[test]
+fn retransmissions_of_one_time_are_in_the_order_of_sending() {
+    let mut q = queue(&[1000]);
+    for start in [500, 0] {
+        assert_eq!(q.mark_dropped(seq(start), seq(start + 500)), 5);
+        let again = q.next_retransmit(at(10), 45, 0, |_| false);
+        assert_eq!(again.expect("lost").seq, seq(start));
+    }
+    q.sight(sighting(20));
+    q.ack(at(20), seq(500));
+    let found = q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO);
+    assert_eq!((found.lost_segs, found.resent_segs), (5, 5));
+}
+
 #[test]
 fn what_was_sent_before_what_arrived_is_lost_a_reordering_window_later() {
     let mut q = queue(&[1000, 1000, 1000]);
