@@ -66,6 +66,13 @@ impl Clock {
     }
 }
 
+impl fullsend_driver::Clock for Clock {
+    #[inline]
+    fn now(&self) -> Instant {
+        Self::now(self)
+    }
+}
+
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Clock({:?})", self.now())

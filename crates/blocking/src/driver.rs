@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use fullsend_driver::RX_BATCH;
 use fullsend_posix::Errno;
 use fullsend_units::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -60,25 +61,24 @@ fn turn(shared: &Shared) -> io::Result<Next> {
     if let Some(kick) = &shared.kick {
         kick.begin_batch();
     }
-    let (mut shard, begin) = shared.lock();
+    let (mut shard, _) = shared.lock();
     if shard.dead.is_some() {
         return Ok(Next::End);
     }
-    let (full, now) = shard.receive(begin)?;
-    shard.settle(now);
-    // Who waits on this clock wakes without us.
-    let until = shard.posix.host().poll_deadline();
-    shard.armed = until.unwrap_or(Instant::FAR_FUTURE);
-    if full || shard.more {
+    let turn = shard.turn()?;
+    if turn.received >= RX_BATCH || turn.more {
         return Ok(Next::Again);
     }
-    let blocked = shard.blocked;
-    let notices = shard.posix.host_mut().take_notices(now);
+    let notices = shard.posix.host_mut().take_notices(turn.now);
     drop(shard);
     for notice in notices {
         tracing::warn!("{notice}");
     }
-    Ok(Next::Sleep { blocked, until })
+    // Threads that wait with a timeout wake by themselves.
+    Ok(Next::Sleep {
+        blocked: turn.blocked,
+        until: turn.deadline,
+    })
 }
 
 fn sleep(

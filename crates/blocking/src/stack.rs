@@ -226,7 +226,7 @@ impl Stack {
     /// What is wrong with it, and the mend.
     pub fn set(&self, key: &str, value: &str) -> Result<(), config::ConfigError> {
         let (mut shard, now) = self.shared.lock();
-        let iface = shard.iface;
+        let iface = shard.iface();
         let host = shard.posix.host_mut();
         match key {
             "address" => host.add_address(now, iface, config::parse_cidr(value)?)?,

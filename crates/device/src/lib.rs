@@ -8,7 +8,6 @@
 mod entropy;
 mod memory;
 mod offload_set;
-mod outbox;
 mod pair;
 mod pcap;
 #[allow(unsafe_code, reason = "system calls that std does not wrap")]
@@ -27,7 +26,6 @@ pub use entropy::os_seed;
 pub use fullsend_offload::Caps;
 pub use memory::process_memory;
 pub use offload_set::{OffloadSet, UnknownOffload};
-pub use outbox::Outbox;
 pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, TapPoint, Tapped};
 pub use tun::{OpenError, Tun, TunBuilder, TunStats, other_address};

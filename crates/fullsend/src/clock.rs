@@ -34,6 +34,13 @@ impl Clock {
     }
 }
 
+impl fullsend_driver::Clock for Clock {
+    #[inline]
+    fn now(&self) -> Instant {
+        Self::now(*self)
+    }
+}
+
 /// The time of day, ns since the epoch.
 #[allow(
     clippy::disallowed_methods,

@@ -7,12 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use fullsend_driver::{RX_BATCH, Turn};
 use fullsend_units::{Instant, Nanos};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::Sleep;
 
-use crate::engine::{Engine, RX_BATCH, Turn};
+use crate::engine::Engine;
 use crate::fine_timer::FineTimer;
 
 #[cfg(test)]
@@ -71,7 +72,8 @@ impl Driver {
             let ready = self.poll_readable(cx)?;
             let asked = self.fd.is_none() || self.lost;
             let receive = asked || ready.is_some() || self.is_busy_polling();
-            let turn = self.engine.turn(receive)?;
+            let done = self.engine.turn(receive)?;
+            let turn = done.pumped;
             // A full batch says that the device may have more, anything less that it has not.
             let full = turn.received >= RX_BATCH;
             let more = match ready {
@@ -84,7 +86,7 @@ impl Driver {
             if turn.received > 0 {
                 self.poll_until = self.busy_poll.map(|span| self.engine.clock.now() + span);
             }
-            if more && turn.woke {
+            if more && done.woke {
                 return Ok(true);
             }
             if !more && !turn.more {

@@ -181,4 +181,28 @@ impl Stack {
     pub async fn shutdown(&self) -> io::Result<()> {
         self.engine.flush_and_stop().await
     }
+
+    /// Waits until the stack has stopped, and returns why: `NetworkDown` if its device failed or was
+    /// deleted, `ConnectionAborted` after a [`shutdown`](Self::shutdown) or when the runtime that
+    /// drove it ended. Every socket of a stopped stack fails with the same error.
+    ///
+    /// A server that has no error of its own, as `axum::serve`, ends with it:
+    ///
+    /// ```no_run
+    /// # use fullsend::{Stack, TcpListener};
+    /// # async fn serve(stack: Stack, listener: TcpListener) {
+    /// tokio::select! {
+    ///     why = stack.closed() => eprintln!("the stack has stopped: {why}"),
+    ///     _ = listener.accept() => {}
+    /// }
+    /// # }
+    /// ```
+    pub async fn closed(&self) -> io::Error {
+        self.engine.closed().await
+    }
+
+    /// Returns why the stack has stopped, as [`closed`](Self::closed) does, or `None` while it runs.
+    pub fn close_reason(&self) -> Option<io::Error> {
+        self.engine.close_reason()
+    }
 }

@@ -259,12 +259,12 @@ impl Host {
         (first != none).then_some(first)
     }
 
-    /// `transmit` has something to give for this interface (cheap).
+    /// Returns whether [`transmit`](Self::transmit) has something to do for this interface, or for
+    /// what the host sends to itself (cheap).
     #[inline]
     pub fn wants_transmit(&self, iface: IfaceId) -> bool {
-        self.ifaces
-            .get(usize::from(iface.0))
-            .is_some_and(Interface::wants_transmit)
+        let interface = self.ifaces.get(usize::from(iface.0));
+        interface.is_some_and(Interface::wants_transmit) || self.loopback.wants_transmit()
     }
 
     /// Appends what the interface should send now, about `max` super-segments at most (software
@@ -282,6 +282,9 @@ impl Host {
         } else {
             let sent = self.ifaces[usize::from(iface.0)].drain(out, max);
             self.tcp_transmit(now, iface.0, out, max - sent);
+            // A segment to an unresolved neighbour leaves an ARP or ND request in its place.
+            let left = max.saturating_sub(out.len() - before);
+            self.ifaces[usize::from(iface.0)].drain(out, left);
         }
         let interface = &mut self.ifaces[usize::from(iface.0)];
         interface.stats.count_sent(&out[before..]);

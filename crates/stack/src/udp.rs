@@ -457,6 +457,15 @@ impl Udp {
         Ok(false)
     }
 
+    /// Wakes every task that waits for a datagram.
+    pub(crate) fn wake_all(&mut self, wakers: &mut Vec<Waker>) {
+        for index in 0..self.sockets.slots() as u32 {
+            if let Some(socket) = self.sockets.get_mut(index) {
+                socket.readers.wake(wakers);
+            }
+        }
+    }
+
     /// Closes; those who wait are woken to find out.
     pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) {
         let Some((index, _)) = self.sockets.by_id(id.0) else {

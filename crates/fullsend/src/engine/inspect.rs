@@ -36,12 +36,12 @@ impl Engine {
 
     pub(crate) fn link_stats(&self) -> Option<LinkStats> {
         let shard = self.shard.lock();
-        shard.host.link_stats(shard.iface)
+        shard.host.link_stats(shard.pump.iface())
     }
 
     pub(crate) fn qdisc_stats(&self) -> Option<QdiscStats> {
         let shard = self.shard.lock();
-        shard.host.qdisc_stats(shard.iface)
+        shard.host.qdisc_stats(shard.pump.iface())
     }
 
     /// Sets a tunable.
@@ -69,10 +69,10 @@ impl Engine {
         if shard.tap.is_some() {
             return Ok(None);
         }
-        let point = point(shard.device.caps().link)?;
+        let point = point(shard.pump.device().caps().link)?;
         shard.taps += 1;
         shard.tap = Some(shard.taps);
-        shard.device.set_tap(Some(point));
+        shard.pump.device_mut().set_tap(Some(point));
         Ok(shard.tap)
     }
 
@@ -81,7 +81,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         if shard.tap == Some(number) {
             shard.tap = None;
-            shard.device.set_tap(None);
+            shard.pump.device_mut().set_tap(None);
         }
     }
 }

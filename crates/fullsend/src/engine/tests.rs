@@ -38,8 +38,8 @@ impl Device for Cut {
 
 fn cut(stack: &Stack) {
     let mut shard = stack.engine.shard.lock();
-    let caps = shard.device.caps();
-    shard.device = Tapped::off(Box::new(Cut(caps)));
+    let device = shard.pump.device_mut();
+    *device = Tapped::off(Box::new(Cut(device.caps())));
 }
 
 /// A device whose calls take time for each packet, as those of a TUN do.
@@ -98,10 +98,10 @@ impl Device for Costly {
 /// Has each packet take as long as this on its way out of the stack, and into it.
 fn charge(stack: &Stack, write: Duration, read: Duration) {
     let mut shard = stack.engine.shard.lock();
-    let nothing = Box::new(Cut(shard.device.caps()));
-    let tapped: Box<dyn Device> =
-        Box::new(std::mem::replace(&mut shard.device, Tapped::off(nothing)));
-    shard.device = Tapped::off(Box::new(Costly {
+    let device = shard.pump.device_mut();
+    let nothing = Box::new(Cut(device.caps()));
+    let tapped: Box<dyn Device> = Box::new(std::mem::replace(device, Tapped::off(nothing)));
+    *device = Tapped::off(Box::new(Costly {
         inner: tapped,
         write,
         read,

@@ -3,11 +3,15 @@
 mod sockets;
 
 use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 use fullsend_buf::Slice;
+use fullsend_device::Device;
+use fullsend_driver::Pump;
 use fullsend_offload::{Caps, Link, Packet, segment};
 use fullsend_posix::{Handle, Posix};
-use fullsend_stack::{Cidr, Host, HostConfig, IfaceChange, IfaceConfig, IfaceId, Mac, QdiscConfig};
+use fullsend_stack::{Cidr, Host, HostConfig, IfaceChange, IfaceConfig, Mac, QdiscConfig};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
@@ -27,16 +31,64 @@ pub(crate) struct World {
     posix: Posix,
     /// What descriptors stand for.
     handles: Vec<Handle>,
-    iface: IfaceId,
+    pump: Pump<Recorder>,
     now: Nanos,
     /// When a packet last came or went.
     busy_at: Nanos,
-    /// What left, oldest first, not yet looked at.
-    sent: VecDeque<Sent>,
-    scratch: Vec<Packet>,
     steps: u32,
-    /// Deliver super-segments whole.
+}
+
+/// A device that keeps what it is given for the script.
+struct Recorder {
+    caps: Caps,
+    now: Nanos,
+    /// Packets that left and that the script has not compared, oldest first.
+    sent: VecDeque<Sent>,
+    /// Most packets that `sent` may hold.
+    room: usize,
+    /// Keep super-segments whole.
     whole: bool,
+}
+
+impl Recorder {
+    fn keep(&mut self, mut packet: Packet) {
+        let at = self.now;
+        if self.whole {
+            packet.complete_checksum();
+            let bytes = packet.to_bytes();
+            self.sent.push_back(Sent { at, bytes });
+            return;
+        }
+        let mut segments = Vec::new();
+        segment(packet, &mut segments);
+        for piece in segments {
+            let bytes = piece.to_bytes();
+            self.sent.push_back(Sent { at, bytes });
+        }
+    }
+}
+
+impl Device for Recorder {
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
+        while self.sent.len() < self.room
+            && let Some(packet) = batch.pop_front()
+        {
+            self.keep(packet);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, _: &mut Vec<Packet>, _: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl World {
@@ -60,13 +112,19 @@ impl World {
         Ok(Self {
             posix: Posix::new(host),
             handles: Vec::new(),
-            iface,
+            pump: Pump::transmit_only(
+                iface,
+                Recorder {
+                    caps,
+                    now: 0,
+                    sent: VecDeque::new(),
+                    room: STORM,
+                    whole: settings.strict_segments,
+                },
+            ),
             now: 0,
             busy_at: -1,
-            sent: VecDeque::new(),
-            scratch: Vec::new(),
             steps: 0,
-            whole: settings.strict_segments,
         })
     }
 
@@ -88,27 +146,9 @@ impl World {
                 IfaceChange::Qdisc(qdisc.map_err(|error| error.to_string())?)
             }
         };
-        let (now, iface) = (self.instant(), self.iface);
+        let (now, iface) = (self.instant(), self.pump.iface());
         let changed = self.posix.host_mut().change_interface(now, iface, change);
         changed.map_err(|error| error.to_string())
-    }
-
-    fn keep(&mut self, packet: Packet) {
-        let at = self.now;
-        self.busy_at = at;
-        if self.whole {
-            let mut packet = packet;
-            packet.complete_checksum();
-            let bytes = packet.to_bytes();
-            self.sent.push_back(Sent { at, bytes });
-            return;
-        }
-        let mut segments = Vec::new();
-        segment(packet, &mut segments);
-        for piece in segments {
-            let bytes = piece.to_bytes();
-            self.sent.push_back(Sent { at, bytes });
-        }
     }
 
     /// When the stack has something to do by itself, in the script's time.
@@ -155,20 +195,13 @@ impl Target for World {
 
     fn settle(&mut self) {
         let now = self.instant();
-        let before = self.sent.len();
-        loop {
-            self.posix
-                .host_mut()
-                .transmit(now, self.iface, &mut self.scratch, 64);
-            if self.scratch.is_empty() || self.sent.len() - before > STORM {
-                return;
-            }
-            let batch: Vec<Packet> = self.scratch.drain(..).collect();
-            for packet in batch {
-                let token = packet.tx;
-                self.keep(packet);
-                self.posix.host_mut().complete(now, token);
-            }
+        let device = self.pump.device_mut();
+        let before = device.sent.len();
+        device.now = self.now;
+        device.room = before + STORM;
+        let _ = self.pump.transmit(self.posix.host_mut(), now, &now);
+        if self.pump.device().sent.len() > before {
+            self.busy_at = self.now;
         }
     }
 
@@ -180,12 +213,12 @@ impl Target for World {
         self.busy_at = self.now;
         let now = self.instant();
         let mut frames = vec![Packet::from_frame(Slice::copied_from(bytes))];
-        self.posix.host_mut().receive(now, self.iface, &mut frames);
+        self.pump.input(self.posix.host_mut(), now, &mut frames);
         self.settle();
     }
 
     fn sent(&mut self) -> &mut VecDeque<Sent> {
-        &mut self.sent
+        &mut self.pump.device_mut().sent
     }
 
     fn command(&mut self, command: &str) -> Result<Vec<String>, String> {

@@ -327,6 +327,7 @@ impl Host {
     /// Resets every connection and closes every listener: the process ends. Waiting users are
     /// woken.
     pub fn abort_all(&mut self, now: Instant) {
+        self.udp.wake_all(&mut self.wakers);
         for id in self.tcp.listeners.ids() {
             self.close_listener(now, id);
         }

@@ -5,7 +5,7 @@ use std::mem;
 
 use fullsend_offload::{Packet, TxToken};
 
-use crate::Device;
+use fullsend_device::Device;
 
 /// Packets held for a device that is full before the host should be asked for no more.
 const HELD: usize = 64;

@@ -1,0 +1,19 @@
+//! The source of time of a pump.
+
+use fullsend_units::Instant;
+
+/// A source of time that never runs backwards.
+///
+/// A pump reads it more than once in a turn, because calls of a device take time. An [`Instant`] is a
+/// clock that stands still, for simulations.
+pub trait Clock {
+    /// Returns the time now.
+    fn now(&self) -> Instant;
+}
+
+impl Clock for Instant {
+    #[inline]
+    fn now(&self) -> Instant {
+        *self
+    }
+}

@@ -1,0 +1,18 @@
+//! The pump between a [`Host`] and its [`Device`]: receive, timers, transmit, completions.
+//!
+//! A [`Pump`] owns the device and what is on its way to it. It does no waiting: whoever drives it,
+//! an async task, a thread or a simulation, calls [`Pump::turn`] when the device is readable or a
+//! timer is due, and [`Pump::transmit`] after each call of a socket, and learns from what they
+//! return what to wait for.
+//!
+//! [`Host`]: fullsend_stack::Host
+//! [`Device`]: fullsend_device::Device
+#![forbid(unsafe_code)]
+
+mod clock;
+mod outbox;
+mod pump;
+
+pub use clock::Clock;
+pub use outbox::Outbox;
+pub use pump::{Pump, RX_BATCH, Transmitted, Turn};

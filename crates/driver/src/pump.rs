@@ -1,0 +1,319 @@
+//! A host's interface, its device, and the packets between them.
+
+use std::io;
+use std::mem;
+
+use fullsend_device::Device;
+use fullsend_offload::Packet;
+use fullsend_stack::{Host, IfaceId};
+use fullsend_units::Instant;
+
+use crate::{Clock, Outbox};
+
+/// Frames received in one turn. A turn that received as many may find more in the device.
+pub const RX_BATCH: usize = 64;
+/// Super-segments requested from the host at once.
+const TX_BATCH: usize = 8;
+/// Packets sent, or a batch more, before the device is read. Where software cuts super-segments
+/// into packets, each two bring an ACK; if nobody reads them, the kernel's queue overflows and
+/// drops them.
+const TX_BUDGET: usize = 256;
+/// The most frames that a device may have queued: the length that a TUN's queue is raised to. After
+/// this many, all that was queued at the first has been received.
+const RX_QUEUE: usize = 4096;
+/// Rounds of packets from the host to itself in one call of [`Pump::transmit`].
+const LOCAL_ROUNDS: usize = 16;
+
+/// What a transmission leaves to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Transmitted {
+    /// The host has more to send than one call should: call [`Pump::turn`] soon.
+    pub more: bool,
+    /// The driver must run a turn although its timer has not fired: there is more to send, packets
+    /// that the device did not take, a completion that a write waits for, or an earlier deadline
+    /// than the driver has [armed](Pump::arm).
+    pub wake: bool,
+}
+
+/// What a turn found, and what to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Frames received. With [`RX_BATCH`] or more, the device may have more; with fewer, it has not.
+    pub received: usize,
+    /// The host has more to send: run another turn without waiting.
+    pub more: bool,
+    /// Packets wait for the device to become writable.
+    pub blocked: bool,
+    /// When the next turn is due without anything received.
+    pub deadline: Option<Instant>,
+    /// The part of `deadline` that must not be late: when a packet leaves its queue.
+    pub departure: Option<Instant>,
+    /// The time after the turn's reception.
+    pub now: Instant,
+}
+
+/// Moves packets between one interface of a host and its device.
+///
+/// ```
+/// use fullsend_device::{PairConfig, pair};
+/// use fullsend_driver::Pump;
+/// use fullsend_stack::{Host, HostConfig, IfaceConfig, Mac};
+/// use fullsend_tcp::Sysctl;
+/// use fullsend_units::{Instant, Seed};
+///
+/// let (end, _other) = pair(PairConfig::default());
+/// let (seed, sysctl) = (Seed::from_u64(1), Sysctl::default());
+/// let mut host = Host::new(HostConfig { seed, sysctl, pool_bytes: 1 << 20 });
+/// let caps = fullsend_device::Device::caps(&end);
+/// let iface = host.add_interface(IfaceConfig::over(caps, Mac([2, 0, 0, 0, 0, 1])));
+/// let mut pump = Pump::new(iface, end);
+/// let turn = pump.turn(&mut host, &Instant::ZERO, true)?;
+/// assert_eq!((turn.received, turn.more), (0, false));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pump<D> {
+    iface: IfaceId,
+    device: D,
+    /// The device is read by [`turn`](Self::turn).
+    reads: bool,
+    outbox: Outbox,
+    rx: Vec<Packet>,
+    /// Frames received since the device was found empty.
+    unread: usize,
+    /// Packets sent since the device was found empty.
+    unanswered: usize,
+    /// How often the host had begun to hold writes until a completion.
+    throttled: u64,
+    /// The device was full, and the driver knows.
+    blocked: bool,
+    /// When the driver's timer fires at the latest.
+    armed: Instant,
+    /// The time of the last call that sent or received.
+    now: Instant,
+}
+
+impl<D: Device> Pump<D> {
+    /// Joins `iface` of a host to `device`.
+    pub fn new(iface: IfaceId, device: D) -> Self {
+        Self {
+            iface,
+            device,
+            reads: true,
+            outbox: Outbox::default(),
+            rx: Vec::new(),
+            unread: 0,
+            unanswered: 0,
+            throttled: 0,
+            blocked: false,
+            armed: Instant::FAR_FUTURE,
+            now: Instant::ZERO,
+        }
+    }
+
+    /// Joins `iface` to a device that only sends: what comes in is passed to
+    /// [`input`](Self::input), so that nothing sent waits for the device to be read.
+    pub fn transmit_only(iface: IfaceId, device: D) -> Self {
+        Self {
+            reads: false,
+            ..Self::new(iface, device)
+        }
+    }
+
+    /// Returns the interface.
+    #[inline]
+    pub const fn iface(&self) -> IfaceId {
+        self.iface
+    }
+
+    /// Returns the device.
+    #[inline]
+    pub const fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Returns the device, to change its settings.
+    #[inline]
+    pub const fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Returns the time of the last call that sent or received.
+    #[inline]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Returns whether the device has taken every packet that the host gave.
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Returns whether packets wait for the device to become writable.
+    #[inline]
+    pub const fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Returns whether [`transmit`](Self::transmit) has something to do.
+    #[inline]
+    pub fn has_to_send(&self, host: &Host) -> bool {
+        !self.outbox.is_empty() || host.wants_transmit(self.iface)
+    }
+
+    /// Receives one batch, runs the timers that are due, and transmits.
+    ///
+    /// The device is read if `receive` (it may be readable), if a timer is due, or if much was sent
+    /// since it was read. Timers run after everything that arrived by their deadline was received:
+    /// after a pause of this process, the ACK that stops a retransmission timer may be waiting in
+    /// the device. What arrives while the device is read is stamped with the time after the read.
+    ///
+    /// # Errors
+    /// Those of [`Device::receive`]: the device is of no more use.
+    pub fn turn(&mut self, host: &mut Host, clock: &impl Clock, receive: bool) -> io::Result<Turn> {
+        let begin = clock.now();
+        let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= begin);
+        let (mut now, mut received) = (begin, 0);
+        if receive || due(host) || self.unanswered >= TX_BUDGET {
+            received = self.read()?;
+            if received > 0 {
+                now = clock.now();
+                self.deliver(host, now);
+            }
+        }
+        if (received < RX_BATCH || self.unread >= RX_QUEUE) && due(host) {
+            self.unread = 0;
+            host.poll_until(now, begin);
+        }
+        let more = self.transmit(host, now, clock).more;
+        Ok(Turn {
+            received,
+            more,
+            blocked: self.blocked,
+            deadline: host.poll_deadline(),
+            departure: host.next_departure(),
+            now,
+        })
+    }
+
+    /// Receives one batch at `now` and transmits the answers, in the driver's place: for a device
+    /// whose other end is in this process. Returns what is left to do.
+    ///
+    /// # Errors
+    /// Those of [`Device::receive`].
+    pub fn receive_at(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        clock: &impl Clock,
+    ) -> io::Result<Transmitted> {
+        let received = self.read()?;
+        self.deliver(host, now);
+        let mut left = self.transmit(host, now, clock);
+        left.wake |= received >= RX_BATCH;
+        Ok(left)
+    }
+
+    /// Gives the host packets that the caller has received, as they came (not parsed).
+    pub fn input(&mut self, host: &mut Host, now: Instant, packets: &mut Vec<Packet>) {
+        host.receive(now, self.iface, packets);
+    }
+
+    /// Moves what the host may send to the device, until one of them has enough.
+    #[inline]
+    pub fn transmit(&mut self, host: &mut Host, now: Instant, clock: &impl Clock) -> Transmitted {
+        let mut left = Transmitted::default();
+        self.now = now;
+        if self.outbox.has_uncompleted() {
+            self.complete(host, now);
+        }
+        if self.has_to_send(host) {
+            left.more = self.push(host, now, clock);
+            let blocked = !self.outbox.is_empty();
+            left.wake = left.more || (blocked && !self.blocked);
+            self.blocked = blocked;
+        }
+        left.wake |= host.poll_deadline().is_some_and(|at| at < self.armed);
+        left.wake |= self.awaits_completion(host);
+        left
+    }
+
+    /// Asks the device to notify of its next completion if a write began to wait for one. Returns
+    /// whether it has come already, so that the next turn must process it.
+    #[inline]
+    pub fn awaits_completion(&mut self, host: &Host) -> bool {
+        let throttled = host.throttled();
+        throttled != mem::replace(&mut self.throttled, throttled)
+            && !self.device.notify_completion()
+    }
+
+    /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
+    /// deadline has come up since its last turn.
+    pub fn arm(&mut self, host: &Host, at: Instant) -> bool {
+        self.armed = at;
+        host.poll_deadline().is_none_or(|due| due >= at)
+    }
+
+    /// Reads frames from the device and returns their number.
+    fn read(&mut self) -> io::Result<usize> {
+        let received = self.device.receive(&mut self.rx, RX_BATCH)?;
+        (self.unanswered, self.unread) = if received < RX_BATCH {
+            (0, 0)
+        } else {
+            // A device that is never found empty must not stop us from sending: each frame
+            // received allows a packet.
+            let unanswered = self.unanswered.saturating_sub(received);
+            (unanswered, self.unread + received)
+        };
+        Ok(received)
+    }
+
+    /// Gives the host what was read.
+    fn deliver(&mut self, host: &mut Host, now: Instant) {
+        self.now = now;
+        if !self.rx.is_empty() {
+            host.receive(now, self.iface, &mut self.rx);
+        }
+    }
+
+    /// Returns whether the host may have more to give and the device would take it.
+    ///
+    /// The clock is read anew for each batch: over a TUN the kernel's TCP runs in our write, and
+    /// segments that leave milliseconds after the time that they are stamped with are probed for,
+    /// and sent again, that much too early.
+    fn push(&mut self, host: &mut Host, mut now: Instant, clock: &impl Clock) -> bool {
+        let mut local_rounds = 0;
+        while !self.reads || self.unanswered < TX_BUDGET {
+            if self.outbox.has_room() {
+                self.unanswered += self
+                    .outbox
+                    .gather(|out| host.transmit(now, self.iface, out, TX_BATCH));
+            }
+            if self.outbox.is_empty() {
+                // What the host sent was for itself.
+                local_rounds += 1;
+                if local_rounds == LOCAL_ROUNDS || !host.wants_transmit(self.iface) {
+                    return host.wants_transmit(self.iface);
+                }
+                continue;
+            }
+            self.outbox.flush(&mut self.device);
+            self.complete(host, now);
+            if !self.outbox.is_empty() || !host.wants_transmit(self.iface) {
+                return false;
+            }
+            now = clock.now();
+            self.now = now;
+        }
+        true
+    }
+
+    /// Reports to the host each packet that the device has finished with.
+    fn complete(&mut self, host: &mut Host, now: Instant) {
+        let in_flight = self.device.in_flight();
+        while let Some(token) = self.outbox.next_completed(in_flight) {
+            host.complete(now, token);
+        }
+    }
+}
