@@ -203,10 +203,12 @@ impl Connection {
     /// RFC 5961 3.2: the RST lies exactly where the peer would place it.
     fn is_reset(&self, seq: SeqNum) -> bool {
         let queue = &self.rcv.queue;
-        // Linux: a peer that sent text we have not got in order resets behind the last of it; some
-        // reset with the number of the FIN they have sent.
+        // As Linux: a peer resets behind the last data that it sent, which SACK blocks have shown to
+        // have arrived; some reset with the number of the FIN that they have sent. Without SACK the
+        // peer learns of no data out of order, and only the exact number counts.
         let behind_fin = queue.fin_received() && seq + 1 == queue.rcv_nxt();
-        seq == queue.rcv_nxt() || behind_fin || queue.last_beyond() == Some(seq)
+        let behind_gap = self.agreed.sack && queue.beyond_end() == Some(seq);
+        seq == queue.rcv_nxt() || behind_fin || behind_gap
     }
 
     /// Returns whether the segment is the bare SYN-ACK of a simultaneous open. As on Linux one with

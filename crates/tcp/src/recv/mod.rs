@@ -239,6 +239,16 @@ impl RecvQueue {
         self.beyond.as_ref()?.reassembly.end()
     }
 
+    /// Returns the sequence number behind all that waits out of order, a FIN included.
+    pub(crate) fn beyond_end(&self) -> Option<SeqNum> {
+        let beyond = self.beyond.as_ref()?;
+        let fin_end = beyond.fin_at.map(|at| at + 1);
+        match (beyond.reassembly.end(), fin_end) {
+            (Some(data), Some(fin)) => Some(data.latest(fin)),
+            (data, fin) => data.or(fin),
+        }
+    }
+
     /// Bytes waiting behind holes.
     #[inline]
     pub(crate) fn out_of_order(&self) -> usize {
