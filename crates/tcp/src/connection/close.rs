@@ -64,7 +64,7 @@ impl Connection {
             }
             _ if self.settings.linger() == Linger::For(Nanos::ZERO) => {
                 cx.mib.abort_on_data += 1;
-                self.abort(cx);
+                self.abort_unfinished(cx);
             }
             _ => {
                 self.shutdown_write(cx);
@@ -89,6 +89,18 @@ impl Connection {
         self.fail(TcpError::ConnectionAborted);
         self.out.any = self.out.reset.is_some();
         self.charge(cx);
+    }
+
+    /// Forgets the connection, with a RST unless both ends have sent all they have (RFC 9293 3.10.5:
+    /// none in CLOSING and LAST-ACK).
+    fn abort_unfinished(&mut self, cx: &mut Cx<'_>) {
+        let ends = matches!(self.state, State::Closing | State::LastAck);
+        if ends && !self.snd.has_unsent() {
+            self.transition(State::Closed);
+            self.finish();
+        } else {
+            self.abort(cx);
+        }
     }
 
     /// An orphan in FIN-WAIT-2 does not wait for ever.
