@@ -5,7 +5,7 @@ use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::input::Complaint;
-use super::{Connection, Reset, State};
+use super::{Connection, Fin, Reset, State};
 use crate::Cx;
 use crate::congestion::{AckSample, RateSample};
 use crate::recovery::{AckNews, AckOutcome, Phase, SackOutcome, Sighting};
@@ -42,8 +42,9 @@ impl Connection {
             return self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una) {
-            // RFC 5961 5.2: older than the largest window, or than all that was ever sent, explains.
-            let most = u64::from(self.snd.max_wnd).min(self.stats.bytes_acked + 1) as u32;
+            // RFC 5961 5.2: older than the largest window, or than all that was ever acknowledged,
+            // explains.
+            let most = u64::from(self.snd.max_wnd).min(self.acked_span()) as u32;
             if ack.before(self.snd.una - most) {
                 return self.challenge_ack_field(cx);
             }
@@ -82,6 +83,14 @@ impl Connection {
         }
         self.out.any |= self.snd.has_unsent() || self.snd.rtx.has_lost();
         true
+    }
+
+    /// Returns how many sequence numbers the peer has acknowledged. A server's SYN is not counted:
+    /// nothing that the peer sends in the connection acknowledges less.
+    fn acked_span(&self) -> u64 {
+        let syn = u64::from(self.user.connects);
+        let fin = u64::from(self.snd.fin == Fin::Sent && self.snd.una == self.snd.nxt);
+        self.stats.bytes_acked + syn + fin
     }
 
     /// An ACK that was overtaken may still tell of text that arrived out of order (RFC 2018).
