@@ -343,6 +343,11 @@ impl Connection {
     /// The connection itself is [`State::Closed`] then; it sends what [`Self::wants_transmit`]
     /// still announces, and its user can read what has arrived.
     pub fn take_time_wait(&mut self) -> Option<TimeWait> {
-        self.time_wait.take().map(|tw| *tw)
+        let mut time_wait = *self.time_wait.take()?;
+        // The segment that began TIME-WAIT may have brought a later one (RFC 7323 4.3).
+        if let Some(timestamps) = &mut time_wait.timestamps {
+            timestamps.recent = self.ts.recent;
+        }
+        Some(time_wait)
     }
 }
