@@ -23,6 +23,8 @@ use crate::side::{Place, Returned, Side};
 
 /// Echo requests that mark the end of what the kernel answers come from here.
 const MARKER: [u8; 4] = [192, 168, 255, 254];
+/// A flag of `/proc/net/if_inet6`: duplicate address detection has not ended.
+const IFA_F_TENTATIVE: u8 = 0x40;
 /// The longest wait for a marker's answer: only a machine that stands still needs this.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,6 +39,25 @@ fn check(value: i64) -> i64 {
         return value;
     }
     -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+/// Waits until no IPv6 address is tentative: packets to one are dropped.
+fn wait_for_addresses() -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6")?;
+        // Address, interface, prefix length, scope, flags, name.
+        let flags = |line: &str| u8::from_str_radix(line.split_whitespace().nth(4)?, 16).ok();
+        let tentative = |line: &str| flags(line).is_some_and(|flags| flags & IFA_F_TENTATIVE != 0);
+        if !addresses.lines().any(tentative) {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            began.elapsed() < MARKER_TIMEOUT,
+            "an IPv6 address stays tentative"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl Network {
@@ -57,6 +78,7 @@ impl Network {
         }
         let tun = builder.open()?;
         let mut network = Self { tun, markers: 0 };
+        wait_for_addresses()?;
         network.drain();
         Ok(network)
     }
