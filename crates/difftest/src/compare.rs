@@ -6,6 +6,8 @@ use fullsend_script::tcp_option::TcpOption;
 use crate::event::{ACK, Call, Event, FIN, Inject, PSH, RST, SYN, URG, after};
 use crate::side::Outcome;
 
+/// A value of `tcpi_state`.
+const SYN_SENT: u8 = 2;
 /// Bytes that one step of a scaled window stands for.
 const SCALED_UNIT: u32 = 1 << 7;
 
@@ -32,6 +34,22 @@ pub(crate) struct Difference {
     pub(crate) old_ack: bool,
     /// A segment before reached beyond one side's window, but not far.
     pub(crate) near_edge: bool,
+    /// But for the timestamps that they echo, the segments are equal.
+    pub(crate) only_echo: bool,
+    /// A segment before had URG and nothing but data that had been received.
+    pub(crate) old_urgent: bool,
+}
+
+impl Difference {
+    /// Returns whether another run differed in the same way.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let (a, b) = (&self.kernel, &other.kernel);
+        self.step == other.step
+            && self.kernel_only == other.kernel_only
+            && self.ours_only == other.ours_only
+            && (&a.returned, &a.others) == (&b.returned, &b.others)
+            && (&a.polls, &a.states, &a.counts) == (&b.polls, &b.states, &b.counts)
+    }
 }
 
 /// What the remote end knows of one side.
@@ -41,6 +59,8 @@ pub(crate) struct Seen {
     pub(crate) acked: Option<u32>,
     /// Where the offered window ended last.
     pub(crate) edge: u32,
+    /// The highest sequence number that it used.
+    pub(crate) sent: u32,
     scale: u8,
 }
 
@@ -71,6 +91,10 @@ pub(crate) struct Comparison {
     active: bool,
     /// A segment with URG was sent.
     urgent: bool,
+    /// A segment with URG had nothing but data that had been received.
+    old_urgent: bool,
+    /// A half-open peer was reset: the SYN follows.
+    hastened: bool,
 }
 
 impl Comparison {
@@ -102,11 +126,14 @@ impl Comparison {
         }
         self.active |= matches!(event, Event::Call(Call::Connect(_)));
         let (kernel_only, ours_only) = self.unmatched(&kernel.segments, &ours.segments);
-        let kernel_only = without_delayed(self.kernel.acked, kernel_only);
-        let ours_only = without_delayed(self.ours.acked, ours_only);
+        let kernel_only = self.without_delayed(self.kernel.acked, kernel_only);
+        let ours_only = self.without_delayed(self.ours.acked, ours_only);
+        let kernel_only = self.without_hastened(event, kernel_only);
         self.kernel.note(&kernel.segments, self.scales);
         self.ours.note(&ours.segments, self.scales);
         self.diverged |= self.kernel.acked != self.ours.acked;
+        let opens = ours.states.iter().any(|(_, state)| *state == SYN_SENT);
+        self.hastened |= opens && ours.segments.iter().any(|s| s.flags & RST != 0);
         let same = kernel_only.is_empty()
             && ours_only.is_empty()
             && kernel.returned == ours.returned
@@ -126,6 +153,8 @@ impl Comparison {
             left_edge: self.left_edge,
             old_ack: self.old_ack,
             near_edge: self.near_edge,
+            only_echo: self.differ_by_echo(kernel, ours),
+            old_urgent: self.old_urgent,
         })
     }
 
@@ -143,6 +172,12 @@ impl Comparison {
             self.ours.acked == Some(fin_end) && end != inject.seq && after(end, fin_end)
         });
         let data_end = inject.seq.wrapping_add(inject.len);
+        let is_old = |data: u32| !after(inject.end(), data);
+        let repeats = [self.ours.acked, self.data_end]
+            .into_iter()
+            .flatten()
+            .any(is_old);
+        self.old_urgent |= inject.flags & URG != 0 && repeats;
         if inject.len > 0 && self.data_end.is_none_or(|old| after(data_end, old)) {
             self.data_end = Some(data_end);
         }
@@ -163,6 +198,33 @@ impl Comparison {
                 self.highest_ack = self.highest_ack.max(inject.ack);
             }
         }
+    }
+
+    /// Returns whether nothing is left of the segments once their echoes are taken away.
+    fn differ_by_echo(&self, kernel: &Outcome, ours: &Outcome) -> bool {
+        let blank =
+            |segments: &[LiveSegment]| segments.iter().map(without_echo).collect::<Vec<_>>();
+        let (kernel, ours) = self.unmatched(&blank(&kernel.segments), &blank(&ours.segments));
+        kernel.is_empty() && ours.is_empty()
+    }
+
+    /// Leaves out pure acknowledgements of something new: how long one may be delayed is up to each
+    /// side, and on a busy machine the timer may send it at any event.
+    fn without_delayed(&self, acked: Option<u32>, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
+        let is_delayed = |segment: &LiveSegment| {
+            is_pure_ack(segment)
+                && blocks_of(&self.without_fins(&without_dsack(segment))).is_empty()
+                && acked.is_none_or(|acked| after(segment.ack, acked))
+        };
+        segments.into_iter().filter(|s| !is_delayed(s)).collect()
+    }
+
+    /// Leaves out the SYN that follows a RST to a half-open peer after 2 ms, unless the event may
+    /// draw one.
+    fn without_hastened(&self, event: &Event, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
+        let asks = matches!(event, Event::Inject(inject) if inject.flags & SYN != 0);
+        let leaves_out = |s: &LiveSegment| self.hastened && !asks && s.flags & SYN != 0;
+        segments.into_iter().filter(|s| !leaves_out(s)).collect()
     }
 
     /// Takes away, in order, the segments that both sent.
@@ -250,17 +312,6 @@ impl Comparison {
     }
 }
 
-/// Leaves out pure acknowledgements of something new: how long one may be delayed is up to each
-/// side, and on a busy machine the timer may send it at any event.
-fn without_delayed(acked: Option<u32>, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
-    let is_delayed = |segment: &LiveSegment| {
-        is_pure_ack(segment)
-            && blocks_of(&without_dsack(segment)).is_empty()
-            && acked.is_none_or(|acked| after(segment.ack, acked))
-    };
-    segments.into_iter().filter(|s| !is_delayed(s)).collect()
-}
-
 /// Returns whether a segment is an acknowledgement and nothing else.
 pub(crate) fn is_pure_ack(segment: &LiveSegment) -> bool {
     segment.flags == ACK && segment.data.is_empty()
@@ -288,6 +339,7 @@ fn without_dsack(segment: &LiveSegment) -> LiveSegment {
         if repeats {
             blocks.remove(0);
         }
+        blocks.retain(|(_, right)| after(*right, ack));
     })
 }
 
@@ -309,7 +361,7 @@ fn with_blocks(segment: &LiveSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> 
 }
 
 /// Returns a segment without the timestamp that it echoes.
-pub(crate) fn without_echo(segment: &LiveSegment) -> LiveSegment {
+fn without_echo(segment: &LiveSegment) -> LiveSegment {
     let mut segment = segment.clone();
     for option in &mut segment.options {
         if let TcpOption::Timestamps { ecr, .. } = option {
@@ -332,12 +384,20 @@ fn same_counts(kernel: &Outcome, ours: &Outcome) -> bool {
 
 impl Seen {
     fn note(&mut self, segments: &[LiveSegment], scales: bool) {
+        for segment in segments.iter().filter(|s| s.flags & RST == 0) {
+            let room = u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
+            let end = (segment.seq.wrapping_add(room)).wrapping_add(segment.data.len() as u32);
+            let is_new = segment.flags & SYN != 0 || after(end, self.sent);
+            self.sent = if is_new { end } else { self.sent };
+        }
         for segment in segments.iter().filter(|s| s.flags & (ACK | RST) == ACK) {
             let syn = segment.flags & SYN != 0;
-            for option in &segment.options {
-                if let TcpOption::WindowScale(shift) = option {
-                    self.scale = *shift;
-                }
+            if syn {
+                let shift = segment.options.iter().find_map(|option| match option {
+                    TcpOption::WindowScale(shift) => Some(*shift),
+                    _ => None,
+                });
+                self.scale = shift.unwrap_or(0);
             }
             if syn || self.acked.is_none_or(|acked| after(segment.ack, acked)) {
                 self.acked = Some(segment.ack);

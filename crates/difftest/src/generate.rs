@@ -213,6 +213,10 @@ impl Generator {
         segment.ack = self.ack();
         segment.window = self.pick(&[65535, 65535, 65535, 5000, 512, 10, 1, 0]);
         segment.flags = self.flags(segment.len);
+        if segment.flags & SYN != 0 {
+            // As in `syn`.
+            segment.window = 65535;
+        }
         if segment.flags & URG != 0 {
             let len = segment.len as u64;
             segment.urgent = self.rng.below(len + 3) as u16;

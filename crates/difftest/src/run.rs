@@ -8,7 +8,7 @@ use crate::compare::{Comparison, Difference};
 use crate::event::Event;
 use crate::generate::Generator;
 use crate::kernel::{Kernel, Network};
-use crate::known::{KNOWN, TOLERATED};
+use crate::known::{TOLERATED, known};
 use crate::ours::Ours;
 use crate::side::{LOCAL_PORT, Outcome, Place, Runner, Side};
 
@@ -32,6 +32,8 @@ const KERNEL_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_fin_timeout", "5"),
     ("net.ipv4.tcp_orphan_retries", "1"),
     ("net.ipv4.icmp_ratelimit", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.default.dad_transmits", "0"),
 ];
 const OUR_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_rst_msgs_per_sec", "1000000"),
@@ -47,14 +49,18 @@ pub(crate) enum Limit {
 
 const LOCAL_V4: [u8; 4] = [192, 168, 0, 1];
 const LOCAL_V6: [u16; 8] = [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1];
-/// Times that a difference must show in a row: what a timer or a busy machine did once is none.
-const REPEATS: usize = 3;
+/// Times that the same difference must show in a row: what a timer or a busy machine did is none.
+const REPEATS: usize = 5;
 
 struct Fuzzer {
     network: Network,
     /// Sequences that were run on the kernel; each gets its own remote address and port.
     places: u64,
     found: BTreeMap<&'static str, u64>,
+    /// Sequences that a listed difference ended, by its name, and the events left out by it.
+    ended: BTreeMap<&'static str, (u64, u64)>,
+    /// Sequences whose differences came and went, or were others each time.
+    unsteady: u64,
 }
 
 /// What both sides said to a sequence, up to where they differ.
@@ -65,6 +71,8 @@ struct Both {
     difference: Option<Difference>,
     /// Listed ones.
     known: Vec<&'static str>,
+    /// The listed one that ended the sequence.
+    ended_by: Option<&'static str>,
 }
 
 impl Fuzzer {
@@ -119,6 +127,7 @@ impl Fuzzer {
             ours: Vec::new(),
             difference: None,
             known: Vec::new(),
+            ended_by: None,
         };
         let mut comparison = Comparison::default();
         for (step, event) in events.iter().enumerate() {
@@ -127,13 +136,16 @@ impl Fuzzer {
             let (kernel, ours) = (&both.kernel[step], &both.ours[step]);
             let difference = comparison.step(step, event, kernel, ours);
             let known = (difference.as_ref())
-                .and_then(|d| KNOWN.iter().find(|known| (known.matches)(events, d)));
+                .and_then(|d| known().find(|known| (known.matches)(events, d)));
             if let Some(known) = known {
                 both.known.push(known.name);
             }
             match known {
                 Some(known) if known.continues => {}
-                Some(_) => break,
+                Some(known) => {
+                    both.ended_by = Some(known.name);
+                    break;
+                }
                 None => both.difference = difference,
             }
             if both.difference.is_some() {
@@ -143,26 +155,45 @@ impl Fuzzer {
         Ok(both)
     }
 
-    /// Returns the difference of a sequence that shows each time, and is not listed.
+    /// Returns the difference of a sequence that shows each time in the same way, and is not listed.
     fn unlisted(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Option<Both>> {
-        let mut last = None;
-        for _ in 0..REPEATS {
-            let both = self.both(seed, events)?;
-            if both.difference.is_none() {
-                for name in both.known {
-                    *self.found.entry(name).or_default() += 1;
-                }
+        let first = self.both(seed, events)?;
+        let Some(difference) = &first.difference else {
+            self.count(events, &first);
+            return Ok(None);
+        };
+        for _ in 1..REPEATS {
+            let again = self.both(seed, events)?;
+            if !again.difference.is_some_and(|d| d.is_same(difference)) {
+                self.unsteady += 1;
                 return Ok(None);
             }
-            last = Some(both);
         }
-        Ok(last)
+        Ok(Some(first))
     }
 
-    /// Leaves out what the difference does not need.
-    fn minimise(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<(Vec<Event>, Both)> {
+    /// Counts the listed differences of a sequence.
+    fn count(&mut self, events: &[Event], both: &Both) {
+        for name in &both.known {
+            *self.found.entry(name).or_default() += 1;
+        }
+        if let Some(name) = both.ended_by {
+            let (sequences, left_out) = self.ended.entry(name).or_default();
+            *sequences += 1;
+            *left_out += (events.len() - both.kernel.len()) as u64;
+        }
+    }
+
+    /// Leaves out what the difference does not need; `None` if it does not show again.
+    fn minimise(
+        &mut self,
+        seed: u64,
+        events: &[Event],
+    ) -> anyhow::Result<Option<(Vec<Event>, Both)>> {
         let mut best = events.to_vec();
-        let mut both = self.unlisted(seed, &best)?;
+        let Some(mut both) = self.unlisted(seed, &best)? else {
+            return Ok(None);
+        };
         let mut at = best.len();
         while at > 0 {
             at -= 1;
@@ -179,14 +210,32 @@ impl Fuzzer {
                 fewer.truncate(end);
                 at = at.min(fewer.len());
                 best = fewer;
-                both = Some(differs);
+                both = differs;
             }
         }
-        let both = match both {
-            Some(both) => both,
-            None => self.both(seed, &best)?,
-        };
-        Ok((best, both))
+        Ok(Some((best, both)))
+    }
+
+    /// Prints what was left out, and how often.
+    fn summary(&self) {
+        println!(
+            "{:8} sequences differed, but not {REPEATS} times in the same way",
+            self.unsteady
+        );
+        let (sequences, events) =
+            (self.ended.values()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        println!(
+            "{sequences:8} sequences were ended by a listed difference, {events} events early"
+        );
+        for (what, why) in TOLERATED {
+            println!("not compared: {what}: {why}");
+        }
+        for known in known() {
+            let count = self.found.get(known.name).copied().unwrap_or(0);
+            let (ended, _) = self.ended.get(known.name).copied().unwrap_or_default();
+            let (name, reason) = (known.name, known.reason);
+            println!("{count:8} listed, {ended} ended the sequence: {name}: {reason}");
+        }
     }
 
     fn print(seed: u64, events: &[Event], both: &Both) {
@@ -222,6 +271,8 @@ pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow
         network,
         places: 0,
         found: BTreeMap::new(),
+        ended: BTreeMap::new(),
+        unsteady: 0,
     };
     let began = Instant::now();
     let (mut done, mut differences) = (0, 0);
@@ -240,8 +291,9 @@ pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow
             let both = fuzzer.both(this, &events)?;
             Fuzzer::print(this, &events, &both);
         }
-        if fuzzer.unlisted(this, &events)?.is_some() {
-            let (events, both) = fuzzer.minimise(this, &events)?;
+        if fuzzer.unlisted(this, &events)?.is_some()
+            && let Some((events, both)) = fuzzer.minimise(this, &events)?
+        {
             Fuzzer::print(this, &events, &both);
             println!();
             differences += 1;
@@ -251,12 +303,6 @@ pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow
         "{done} sequences, {differences} differences, {:?}",
         began.elapsed()
     );
-    for (what, why) in TOLERATED {
-        println!("not compared: {what}: {why}");
-    }
-    for known in KNOWN {
-        let count = fuzzer.found.get(known.name).copied().unwrap_or(0);
-        println!("{count:8} listed: {}: {}", known.name, known.reason);
-    }
+    fuzzer.summary();
     Ok(differences)
 }

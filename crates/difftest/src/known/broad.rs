@@ -1,0 +1,56 @@
+//! Kinds of traffic whose consequences are not compared. They come last: what a narrower kind explains
+//! is counted there.
+
+use fullsend_script::LiveSegment;
+
+use super::{Known, injected, only_segments};
+use crate::event::{Inject, RST, after};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "data near the right edge of windows that differ",
+        reason: "the size of windows is tolerated, and so is what lies behind the smaller one",
+        continues: false,
+        matches: |events, d| {
+            let (kernel, ours) = (d.before.0.edge, d.before.1.edge);
+            let smaller = if after(kernel, ours) { ours } else { kernel };
+            let near = |inject: &Inject| {
+                let end = inject.end();
+                after(end, smaller) && !after(end, smaller.wrapping_add(1 << 18))
+            };
+            d.near_edge || kernel != ours && injected(events, d).is_some_and(near)
+        },
+    },
+    Known {
+        name: "the left edge of windows that differ",
+        reason: "a delayed ACK leaves what it would acknowledge within the kernel's window",
+        continues: false,
+        matches: |_, d| d.left_edge,
+    },
+    Known {
+        name: "two ends of one stream",
+        reason: "no peer sends data or another FIN behind its FIN: what is kept of it, and so is in \
+                 SACK blocks and byte counts, has no meaning. Who reaches which state is compared",
+        continues: false,
+        matches: |_, d| {
+            d.two_ends && d.kernel.states == d.ours.states && d.kernel.returned == d.ours.returned
+        },
+    },
+    Known {
+        name: "data behind a FIN",
+        reason: "no peer sends any; we ignore it, the kernel resets where it overlaps the FIN",
+        continues: false,
+        matches: |_, d| {
+            let reset = |segment: &LiveSegment| segment.flags & RST != 0;
+            let resets = d.kernel_only.iter().any(reset);
+            d.beyond_fin || d.two_ends && resets
+        },
+    },
+    Known {
+        name: "the timestamp of a segment with an old ACK",
+        reason: "we echo it where the sequence number is next, as RFC 7323 4.3 has it, the kernel \
+                 does not; its fast path does so also where the ACK is too old (RFC 5961 5.2)",
+        continues: false,
+        matches: |_, d| d.old_ack && d.only_echo && only_segments(d),
+    },
+];

@@ -1,0 +1,226 @@
+//! Differences of the end of a connection.
+
+use fullsend_posix::abi::{SIOCOUTQ, SIOCOUTQNSD};
+use fullsend_script::LiveSegment;
+
+use super::{
+    CLOSE, CLOSE_WAIT, CLOSING, Known, LAST_ACK, all_pure, injected, is_closed, is_reset,
+    only_segments,
+};
+use crate::compare::is_pure_ack;
+use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN};
+use crate::side::Outcome;
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "an answer to a segment without ACK after close",
+        reason: "the kernel's FIN-WAIT-2 and TIME-WAIT answer it; RFC 9293 3.10.7.4 drops it",
+        continues: true,
+        matches: |events, d| {
+            let bare = |inject: &Inject| inject.flags & (ACK | RST | SYN) == 0;
+            injected(events, d).is_some_and(bare)
+                && d.ours_only.is_empty()
+                && all_pure(&d.kernel_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "options of an ACK after close",
+        reason: "the kernel's FIN-WAIT-2 and TIME-WAIT of a closed socket keep a few words: no SACK \
+                 blocks, and a timestamp that old data does not move",
+        continues: true,
+        matches: |events, d| {
+            let blank = |segments: &[LiveSegment]| -> Vec<_> {
+                let bare = |segment: &LiveSegment| LiveSegment {
+                    window: 0,
+                    options: Vec::new(),
+                    ..segment.clone()
+                };
+                segments.iter().map(bare).collect()
+            };
+            let closed = |event: &Event| matches!(event, Event::Call(Call::Close(_)));
+            events[..d.step].iter().any(closed)
+                && all_pure(&d.kernel_only)
+                && blank(&d.kernel.segments) == blank(&d.ours.segments)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a FIN out of order within data that waits",
+        reason: "one of them is forged: the kernel ends the stream at the FIN, we take the data",
+        continues: false,
+        matches: |events, d| {
+            let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
+            let closes = |states: &[(usize, u8)]| {
+                let ended = [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING];
+                states.iter().any(|(_, state)| ended.contains(state))
+            };
+            d.two_ends
+                && events[..d.step].iter().any(fin)
+                && closes(&d.kernel.states)
+                && !closes(&d.ours.states)
+        },
+    },
+    Known {
+        name: "an ACK of something else in a closed socket's FIN-WAIT-2",
+        reason: "we challenge it (RFC 9293 3.10.7.4, RFC 5961 5.2), the small form that the kernel \
+                 keeps does not read the ACK field",
+        continues: true,
+        matches: |events, d| {
+            let wrong = |inject: &Inject| {
+                inject.flags & (ACK | RST | SYN | FIN) == ACK
+                    && inject.len == 0
+                    && inject.ack != d.before.1.sent
+            };
+            injected(events, d).is_some_and(wrong)
+                && is_closed(events, d)
+                && d.kernel.segments.is_empty()
+                && all_pure(&d.ours_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "data with an ACK of something else in a closed socket's FIN-WAIT-2",
+        reason: "we challenge it (RFC 9293 3.10.7.4, RFC 5961 5.2), the small form that the kernel \
+                 keeps does not read the ACK field: it takes a FIN, and resets after data",
+        continues: false,
+        matches: |events, d| {
+            let wrong = |inject: &Inject| {
+                inject.flags & (RST | SYN) == 0
+                    && inject.end() != inject.seq
+                    && (inject.flags & ACK == 0 || inject.ack != d.before.1.sent)
+            };
+            injected(events, d).is_some_and(wrong)
+                && is_closed(events, d)
+                && d.kernel_only.len() <= 1
+                && d.kernel_only.iter().all(is_reset)
+                && all_pure(&d.ours_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a RST within the window of a closed socket's FIN-WAIT-2",
+        reason: "the kernel's small form ends; we challenge it (RFC 5961 3.2)",
+        continues: false,
+        matches: |events, d| {
+            let reset = |inject: &Inject| inject.flags & RST != 0;
+            injected(events, d).is_some_and(reset)
+                && is_closed(events, d)
+                && d.kernel.segments.is_empty()
+                && matches!(&d.ours_only[..], [one] if is_pure_ack(one))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a RST outside of the window of a closed socket's FIN-WAIT-2",
+        reason: "the kernel's small form answers it; RFC 9293 3.10.7.4 drops it",
+        continues: true,
+        matches: |events, d| {
+            let reset = |inject: &Inject| inject.flags & RST != 0;
+            injected(events, d).is_some_and(reset)
+                && is_closed(events, d)
+                && d.ours.segments.is_empty()
+                && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "SIOCOUTQ and SIOCOUTQNSD after a reset",
+        reason: "the kernel counts what the reset threw away, we do not",
+        continues: true,
+        matches: |events, d| {
+            let asks = matches!(
+                events[d.step],
+                Event::Call(Call::Ioctl(_, SIOCOUTQ | SIOCOUTQNSD))
+            );
+            asks && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && d.ours.states.iter().any(|(_, state)| *state == CLOSE)
+                && d.kernel.states == d.ours.states
+        },
+    },
+    Known {
+        name: "SIOCOUTQNSD with a FIN that waits",
+        reason: "the kernel counts it, we count bytes",
+        continues: true,
+        matches: |events, d| {
+            let asks = matches!(events[d.step], Event::Call(Call::Ioctl(_, SIOCOUTQNSD)));
+            let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(-1, |r| r.value);
+            asks && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && d.kernel.states == d.ours.states
+                && value(&d.kernel) == value(&d.ours) + 1
+        },
+    },
+    Known {
+        name: "an error after a RST in LAST-ACK or CLOSING",
+        reason: "the kernel reports ECONNRESET; RFC 9293 3.10.7.4 closes without a word, as both \
+                 streams are complete",
+        continues: false,
+        matches: |events, d| {
+            let reset = |inject: &Inject| inject.flags & RST != 0;
+            let mask = |polls: &[(usize, i32)]| -> Vec<_> {
+                let err = i32::from(libc::POLLERR);
+                polls.iter().map(|(fd, bits)| (*fd, bits & !err)).collect()
+            };
+            injected(events, d).is_some_and(reset)
+                && d.kernel.states == d.ours.states
+                && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && mask(&d.kernel.polls) == mask(&d.ours.polls)
+        },
+    },
+    Known {
+        name: "a SYN within the window of a closed socket's FIN-WAIT-2",
+        reason: "the kernel resets, we challenge it (RFC 5961 4.2)",
+        continues: false,
+        matches: |events, d| {
+            let syn = |inject: &Inject| inject.flags & SYN != 0;
+            let reset = |segment: &LiveSegment| segment.flags & RST != 0;
+            injected(events, d).is_some_and(syn)
+                && d.ours.states.is_empty()
+                && d.kernel_only.iter().any(reset)
+                && all_pure(&d.ours_only)
+        },
+    },
+    Known {
+        name: "an answer to old data that acknowledges a closed socket's FIN",
+        reason: "the kernel's connection is over then and silent, ours still tells the peer of it",
+        continues: true,
+        matches: |events, d| {
+            let data = |inject: &Inject| inject.len > 0 && inject.flags & ACK != 0;
+            injected(events, d).is_some_and(data)
+                && d.ours.states.is_empty()
+                && d.kernel_only.is_empty()
+                && all_pure(&d.ours_only)
+        },
+    },
+    Known {
+        name: "a FIN out of order that later data covers",
+        reason: "the kernel forgets it with the data that it came with, we keep it",
+        continues: false,
+        matches: |events, d| {
+            let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
+            let closes = |states: &[(usize, u8)]| {
+                let ended = [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING];
+                states.iter().any(|(_, state)| ended.contains(state))
+            };
+            events[..d.step].iter().any(fin) && closes(&d.ours.states) && !closes(&d.kernel.states)
+        },
+    },
+    Known {
+        name: "a later SYN in TIME-WAIT that no listener waits for",
+        reason: "we reset as for any closed port (RFC 6191 2), the kernel acknowledges, which makes \
+                 the peer reset and send the SYN again",
+        continues: true,
+        matches: |events, d| {
+            let syn = |inject: &Inject| inject.flags & (SYN | ACK | RST) == SYN;
+            let none = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == CLOSE);
+            injected(events, d).is_some_and(syn)
+                && none(&d.ours.states)
+                && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && matches!(&d.ours_only[..], [one] if is_reset(one))
+                && only_segments(d)
+        },
+    },
+];

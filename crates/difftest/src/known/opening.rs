@@ -1,0 +1,290 @@
+//! Differences of the handshake.
+
+use fullsend_script::LiveSegment;
+
+use super::{
+    CLOSE, Known, LISTEN, SYN_RECEIVED, all_pure, carries_data, has_fin, in_syn_received, injected,
+    is_opening, is_reset, only_segments,
+};
+use crate::compare::is_pure_ack;
+use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
+use crate::side::{Outcome, Returned};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "an ACK for the SYN-ACK of a simultaneous open",
+        reason: "the kernel takes it for a duplicate and acknowledges it; RFC 9293 3.5 needs none",
+        continues: true,
+        matches: |events, d| {
+            let syn_ack = |inject: &Inject| inject.flags & (SYN | ACK) == SYN | ACK;
+            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            injected(events, d).is_some_and(syn_ack)
+                && events.iter().any(connects)
+                && d.ours_only.is_empty()
+                && all_pure(&d.kernel_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a wrong ACK in SYN-RECEIVED outside of the window or with an old timestamp",
+        reason: "the kernel looks at the ACK field first and resets, we at the sequence number, as \
+                 RFC 9293 3.10.7.4 has it, and answer with an ACK",
+        continues: true,
+        matches: |events, d| {
+            let wrong = |inject: &Inject| inject.flags & ACK != 0 && inject.ack != 1;
+            injected(events, d).is_some_and(wrong)
+                && is_opening(d)
+                && d.before.1.sent == 1
+                && matches!(&d.kernel_only[..], [one] if one.flags & RST != 0)
+                && d.ours_only.len() <= 1
+                && all_pure(&d.ours_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "data at the right edge in SYN-RECEIVED",
+        reason: "the kernel cuts the window sharply there; we take what begins at its edge, as both \
+                 do later while nothing waits to be read",
+        continues: false,
+        matches: |events, d| {
+            let only_listens = |states: &[(usize, u8)]| {
+                let is = |(_, state): &(usize, u8)| matches!(*state, LISTEN | CLOSE);
+                states.iter().all(is)
+            };
+            injected(events, d).is_some_and(|inject| {
+                !after(d.before.1.edge, inject.seq) && after(inject.end(), d.before.1.edge)
+            }) && only_listens(&d.ours.states)
+        },
+    },
+    Known {
+        name: "old data that ends a handshake",
+        reason: "the kernel takes the ACK of data that ends at rcv_nxt in SYN-RECEIVED, we do not \
+                 for a connection that waits in a listener",
+        continues: false,
+        matches: |events, d| {
+            let old = |i: &Inject| {
+                let ends = [i.end(), i.seq.wrapping_add(i.len)];
+                i.len > 0 && ends.into_iter().any(|end| d.before.1.acked == Some(end))
+            };
+            let only_listens = |states: &[(usize, u8)]| {
+                states
+                    .iter()
+                    .all(|(_, state)| matches!(*state, LISTEN | CLOSE))
+            };
+            injected(events, d).is_some_and(old)
+                && only_listens(&d.ours.states)
+                && all_pure(&d.ours_only)
+        },
+    },
+    Known {
+        name: "a RST with an old timestamp in SYN-RECEIVED",
+        reason: "we take it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not",
+        continues: false,
+        matches: |events, d| {
+            let mut latest = None;
+            let mut resets = false;
+            for event in &events[..=d.step] {
+                if let Event::Inject(i) = event
+                    && let Some((val, _)) = i.stamp
+                {
+                    let old = latest.is_some_and(|latest| after(latest, val));
+                    resets |= i.flags & RST != 0 && old;
+                    latest = if old { latest } else { Some(val) };
+                }
+            }
+            resets && is_opening(d)
+        },
+    },
+    Known {
+        name: "the SYN once more in SYN-RECEIVED of a simultaneous open",
+        reason: "the kernel acknowledges it, we repeat the SYN-ACK, which the peer may have lost \
+                 (docs/rfc-exceptions.md)",
+        continues: true,
+        matches: |events, d| {
+            let again = |inject: &Inject| {
+                let first = Some(inject.seq.wrapping_add(1));
+                inject.flags & SYN != 0 && d.before.1.acked == first
+            };
+            let syn_ack = |segment: &LiveSegment| segment.flags == SYN | ACK;
+            injected(events, d).is_some_and(again)
+                && in_syn_received(d)
+                && d.kernel_only.len() <= 1
+                && all_pure(&d.kernel_only)
+                && matches!(&d.ours_only[..], [one] if syn_ack(one))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a write after shutdown(WR) in SYN-RECEIVED of a simultaneous open",
+        reason: "the kernel waits for the handshake's end (EAGAIN), ours returns EPIPE at once, as \
+                 POSIX has it",
+        continues: true,
+        matches: |events, d| {
+            let is = |outcome: &Outcome, errno: i32| {
+                let returned = outcome.returned.as_ref();
+                returned.is_some_and(|returned| returned.value == -i64::from(errno))
+            };
+            let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(..)));
+            matches!(events[d.step], Event::Call(Call::Send { .. }))
+                && events[..d.step].iter().any(shuts)
+                && in_syn_received(d)
+                && is(&d.kernel, libc::EAGAIN)
+                && is(&d.ours, libc::EPIPE)
+                && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+        },
+    },
+    Known {
+        name: "a FIN before the RST that data after shutdown(RDWR) draws",
+        reason: "the kernel sends it as the handshake ends, before it reads the segment's data; we \
+                 send the RST only",
+        continues: true,
+        matches: |events, d| {
+            let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(_, 2)));
+            let closed = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == CLOSE);
+            injected(events, d).is_some()
+                && events[..d.step].iter().any(shuts)
+                && matches!(&d.kernel_only[..], [one] if has_fin(one) && !carries_data(one))
+                && d.ours_only.is_empty()
+                && d.ours.segments.iter().any(is_reset)
+                && closed(&d.ours.states)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "the error of a RST in SYN-RECEIVED of a simultaneous open",
+        reason: "ECONNREFUSED, as RFC 9293 3.10.7.4 has it; the kernel reports ECONNRESET",
+        continues: true,
+        matches: |events, d| {
+            let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(0, |r| r.value.abs());
+            let resets =
+                |event: &Event| matches!(event, Event::Inject(inject) if inject.flags & RST != 0);
+            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            matches!(events[d.step], Event::Call(_))
+                && events[..d.step].iter().any(resets)
+                && events[..d.step].iter().any(connects)
+                && value(&d.kernel) == i64::from(libc::ECONNRESET)
+                && value(&d.ours) == i64::from(libc::ECONNREFUSED)
+                && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && d.kernel.states == d.ours.states
+                && d.kernel.polls == d.ours.polls
+        },
+    },
+    Known {
+        name: "a RST that begins left of the window in SYN-RECEIVED",
+        reason: "the kernel challenges one whose data reaches into the window, we go by its number \
+                 (RFC 5961 3.2)",
+        continues: true,
+        matches: |events, d| {
+            let straddles = |inject: &Inject| {
+                let acked = |at: u32| d.before.1.acked.is_some_and(|acked| after(acked, at));
+                inject.flags & RST != 0 && acked(inject.seq) && !acked(inject.end())
+            };
+            injected(events, d).is_some_and(straddles)
+                && is_opening(d)
+                && d.ours.segments.is_empty()
+                && matches!(&d.kernel_only[..], [one] if is_pure_ack(one))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "an ACK of the initial sequence number in SYN-RECEIVED of a simultaneous open",
+        reason: "the kernel lets it end the handshake, we reset (RFC 9293 3.10.7.4: SND.UNA < SEG.ACK)",
+        continues: false,
+        matches: |events, d| {
+            let first = |inject: &Inject| inject.flags & (ACK | RST) == ACK && inject.ack == 0;
+            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            injected(events, d).is_some_and(first)
+                && events[..d.step].iter().any(connects)
+                && d.before.1.sent == 1
+                && matches!(&d.ours.segments[..], [one] if is_reset(one))
+                && d.ours.states.iter().all(|(_, s)| *s == SYN_RECEIVED)
+        },
+    },
+    Known {
+        name: "the echo of a challenge ACK's timestamp in SYN-RECEIVED",
+        reason: "the kernel knows those of SYN-ACKs only, and drops the ACK if its clock has ticked; we \
+                 know both",
+        continues: false,
+        matches: |events, d| {
+            let syn =
+                |event: &Event| matches!(event, Event::Inject(i) if i.flags & (SYN | ACK) == SYN);
+            let begins = events[..d.step].iter().rposition(syn).unwrap_or(0);
+            let another = |event: &Event| matches!(event, Event::Inject(_));
+            let echoes = |i: &Inject| i.stamp.is_some() && i.flags & (ACK | SYN | RST) == ACK;
+            injected(events, d).is_some_and(echoes)
+                && events[begins + 1..d.step].iter().any(another)
+                && d.before.1.sent == 1
+                && is_opening(d)
+                && matches!(&d.kernel.segments[..], [one] if is_pure_ack(one))
+                && d.kernel.polls != d.ours.polls
+        },
+    },
+    Known {
+        name: "a SYN-ACK in SYN-RECEIVED of a listener",
+        reason: "the kernel cuts the SYN off and lets the ACK end the handshake, we challenge it (RFC \
+                 5961 4.2)",
+        continues: false,
+        matches: |events, d| {
+            let again = |inject: &Inject| {
+                inject.flags & (SYN | ACK | RST) == SYN | ACK
+                    && d.before.1.acked == Some(inject.seq.wrapping_add(1))
+            };
+            injected(events, d).is_some_and(again)
+                && is_opening(d)
+                && d.before.1.sent == 1
+                && all_pure(&d.kernel.segments)
+                && matches!(&d.ours.segments[..], [one] if is_pure_ack(one))
+        },
+    },
+    Known {
+        name: "a SYN in SYN-RECEIVED",
+        reason: "the kernel ends the handshake with a RST, we challenge it \
+                 (docs/rfc-exceptions.md)",
+        continues: false,
+        matches: |events, d| {
+            let syn = |inject: &Inject| inject.flags & SYN != 0;
+            let reset = |segment: &LiveSegment| segment.flags & RST != 0;
+            injected(events, d).is_some_and(syn)
+                && d.kernel_only.iter().all(reset)
+                && all_pure(&d.ours_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "connect over a listener's connection",
+        reason: "the kernel still has the child in its table after shutdown() of the listener, and \
+                 refuses the 4-tuple; ours is gone. One of a closed socket in FIN-WAIT-2 it replaces \
+                 by the timestamp, ours refuses",
+        continues: false,
+        matches: |events, d| {
+            let listens = |event: &Event| matches!(event, Event::Call(Call::Listen(..)));
+            let refused = |returned: &Returned| returned.value == -i64::from(libc::EADDRNOTAVAIL);
+            let in_use = |returned: &Returned| returned.value == -i64::from(libc::EADDRINUSE);
+            matches!(events[d.step], Event::Call(Call::Connect(_)))
+                && events.iter().any(listens)
+                && (d.kernel.returned.as_ref().is_some_and(refused)
+                    || d.ours.returned.as_ref().is_some_and(in_use))
+        },
+    },
+    Known {
+        name: "close in SYN-RECEIVED of a simultaneous open",
+        reason: "the kernel sends the FIN at once, ours waits for the handshake's end; RFC 9293 \
+                 3.10.4 allows either",
+        continues: false,
+        matches: |events, d| {
+            let closes = matches!(
+                events[d.step],
+                Event::Call(Call::Close(_) | Call::Shutdown(..))
+            );
+            let fin = |segment: &LiveSegment| segment.flags & FIN != 0;
+            closes
+                && d.ours_only.is_empty()
+                && d.kernel_only.iter().any(fin)
+                && events[..d.step]
+                    .iter()
+                    .any(|event| matches!(event, Event::Inject(i) if i.flags & (SYN | ACK) == SYN))
+        },
+    },
+];

@@ -1,0 +1,80 @@
+//! Differences in what is accepted and answered.
+
+use super::{Known, all_pure, injected, only_segments};
+use crate::event::{ACK, Call, Event, Inject, RST, after};
+use crate::side::Outcome;
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "an answer to an old segment without data",
+        reason: "it lies left of the window where what follows it was acknowledged, and within (as \
+                 Linux has it) where that acknowledgement is delayed",
+        continues: false,
+        matches: |events, d| {
+            let old = |inject: &Inject| {
+                let acked = d.before.0.acked.max(d.before.1.acked).unwrap_or(0);
+                inject.end() == inject.seq && inject.flags & ACK != 0 && !after(inject.seq, acked)
+            };
+            injected(events, d).is_some_and(old)
+                && d.kernel_only.is_empty() != d.ours_only.is_empty()
+                && all_pure(&d.kernel_only)
+                && all_pure(&d.ours_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "an answer to a RST that ends at rcv_nxt",
+        reason: "the kernel's window begins one earlier, so that it is challenged (RFC 5961 3.2)",
+        continues: true,
+        matches: |events, d| {
+            let at_edge = |i: &Inject| i.flags & RST != 0 && d.before.1.acked == Some(i.end());
+            injected(events, d).is_some_and(at_edge)
+                && d.ours_only.is_empty()
+                && all_pure(&d.kernel_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a pure ACK with a very old timestamp",
+        reason: "the kernel answers it where it is older than a retransmission timeout, even if it \
+                 reports nothing",
+        continues: true,
+        matches: |events, d| {
+            let pure = |i: &Inject| i.flags == ACK && i.len == 0 && i.stamp.is_some();
+            injected(events, d).is_some_and(pure)
+                && d.ours_only.is_empty()
+                && all_pure(&d.kernel_only)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "the urgent pointer of old data",
+        reason: "the kernel takes it where the segment ends at rcv_nxt; RFC 9293 3.10.7.4 drops \
+                 such a segment",
+        continues: false,
+        matches: |events, d| {
+            let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
+            let prefix = data(&d.ours)
+                .zip(data(&d.kernel))
+                .is_some_and(|(ours, kernel)| {
+                    ours.starts_with(&kernel) || kernel.starts_with(&ours)
+                });
+            d.old_urgent
+                && matches!(events[d.step], Event::Call(Call::Receive { .. }))
+                && prefix
+                && d.kernel_only.is_empty()
+                && d.ours_only.is_empty()
+                && d.kernel.states == d.ours.states
+        },
+    },
+    Known {
+        name: "data with an ACK that is too old",
+        reason: "the kernel's fast path does not look at what its ACK processing says, and takes \
+                 the data; RFC 5961 5.2 drops it",
+        continues: false,
+        matches: |events, d| {
+            let data = |inject: &Inject| inject.len > 0 && inject.flags & ACK != 0;
+            d.old_ack && injected(events, d).is_some_and(data) && d.kernel.counts > d.ours.counts
+        },
+    },
+];

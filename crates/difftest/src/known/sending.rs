@@ -1,0 +1,340 @@
+//! Differences in what is sent, and when.
+
+use fullsend_posix::abi::MSG_MORE;
+use fullsend_script::LiveSegment;
+
+use super::{
+    Known, all_pure, carries_data, has_fin, injected, only_segments, third_of_window, window_of,
+};
+use crate::compare::{blocks_of, is_pure_ack};
+use crate::event::{ACK, Call, Event, Inject, PSH, RST, SYN, after};
+
+pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "data written with MSG_MORE",
+        reason: "both send it with the next ACK that arrives; the kernel not where its fast path \
+                 sees nothing new in the ACK",
+        continues: false,
+        matches: |events, d| {
+            let more = |event: &Event| matches!(event, Event::Call(Call::Send { flags, .. }) if flags & MSG_MORE != 0);
+            events[..d.step].iter().any(more)
+                && d.ours_only.iter().any(carries_data) != d.kernel_only.iter().any(carries_data)
+        },
+    },
+    Known {
+        name: "SACK blocks on data segments",
+        reason: "the kernel makes room for them on full segments, we send them on ACKs \
+                 (docs/rfc-exceptions.md)",
+        continues: false,
+        matches: |_, d| {
+            let blocks = |segment: &LiveSegment| !blocks_of(segment).is_empty();
+            let with = |segment: &LiveSegment| carries_data(segment) && blocks(segment);
+            let without = |segment: &LiveSegment| carries_data(segment) && !blocks(segment);
+            d.kernel_only.iter().any(with) && d.ours_only.iter().any(without)
+        },
+    },
+    Known {
+        name: "an ACK beside data",
+        reason: "the kernel sends what an ACK allows before it reads the segment's data, and then \
+                 acknowledges that; we let the data carry the ACK",
+        continues: true,
+        matches: |_, d| {
+            d.ours_only.is_empty()
+                && all_pure(&d.kernel_only)
+                && d.ours.segments.iter().any(carries_data)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a repeated ACK with a window that does not count",
+        reason: "without SACK the kernel takes it for a duplicate; RFC 5681 2 asks for the same \
+                 window",
+        continues: false,
+        matches: |events, d| {
+            let repeats = |inject: &Inject| {
+                let sizes = events[..d.step].iter().filter_map(|event| match event {
+                    Event::Inject(before) => Some(before),
+                    Event::Call(_) => None,
+                });
+                let mut same = sizes.filter(|i| i.ack == inject.ack && i.flags & ACK != 0);
+                inject.len == 0 && same.any(|i| i.window != inject.window)
+            };
+            injected(events, d).is_some_and(repeats)
+                && d.kernel_only.iter().all(carries_data)
+                && d.ours_only.is_empty()
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "data into a window that is smaller than a segment",
+        reason: "both send what is half of the largest window; the kernel forgets the window of the \
+                 SYN, we count it (RFC 1122 4.2.3.4, Max(SND.WND))",
+        continues: false,
+        matches: |events, d| {
+            let small = |event: &Event| matches!(event, Event::Inject(i) if i.window <= 512);
+            let recent = events[..=d.step].iter().rev().take(6).any(small);
+            let data = |segments: &[LiveSegment]| segments.iter().any(carries_data);
+            recent && data(&d.kernel_only) && !data(&d.ours.segments) && d.ours_only.is_empty()
+        },
+    },
+    Known {
+        name: "a forged SACK option whose first block lies in the second",
+        reason: "it reports a duplicate (RFC 2883 4), which we do not take for news; the kernel does \
+                 where the second block is impossible",
+        continues: false,
+        matches: |events, d| {
+            let nested = |inject: &Inject| match &inject.sack[..] {
+                [a, b] => !after(b.0, a.0) && !after(a.1, b.1),
+                _ => false,
+            };
+            injected(events, d).is_some_and(nested) && only_segments(d)
+        },
+    },
+    Known {
+        name: "the last segments that an ACK or a write lets go",
+        reason: "whether less than a third of the window waits for the next ACK depends on how long \
+                 ago the first segment in flight left, and so on time",
+        continues: false,
+        matches: |events, d| {
+            let data = |segments: &[LiveSegment]| -> Vec<_> {
+                let data = segments.iter().filter(|segment| carries_data(segment));
+                data.map(|segment| (segment.seq, segment.data.len()))
+                    .collect()
+            };
+            let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
+            let writes = matches!(events[d.step], Event::Call(Call::Send { .. }));
+            let third = third_of_window(events, d).max(if writes { 10 } else { 3 });
+            let few = kernel.len().abs_diff(ours.len()) <= third;
+            let prefix = kernel.starts_with(&ours) || ours.starts_with(&kernel);
+            let acks = |inject: &Inject| inject.flags & (SYN | RST | ACK) == ACK;
+            (writes || injected(events, d).is_some_and(acks))
+                && few
+                && prefix
+                && kernel != ours
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a retransmission that SACK covers in part",
+        reason: "where a partial ACK moved the borders of segments the kernel sends a whole one, we \
+                 send what is missing (RFC 6675 4, NextSeg)",
+        continues: false,
+        matches: |events, d| {
+            let lefts: Vec<u32> = (events[..=d.step].iter())
+                .filter_map(|event| match event {
+                    Event::Inject(inject) => Some(&inject.sack),
+                    Event::Call(_) => None,
+                })
+                .flatten()
+                .map(|block| block.0)
+                .collect();
+            let end = |s: &LiveSegment| s.seq.wrapping_add(s.data.len() as u32);
+            // The latest acknowledgement lies within a segment.
+            let partial = |len: usize| {
+                let ack = injected(events, d).map_or(1, |inject| inject.ack);
+                !ack.wrapping_sub(1).is_multiple_of(len as u32)
+            };
+            let shorter = |kernel: &LiveSegment, ours: &LiveSegment| {
+                kernel.seq == ours.seq
+                    && ours.data.len() < kernel.data.len()
+                    && !after(end(kernel), d.before.1.sent)
+                    && (lefts.contains(&end(ours)) || partial(kernel.data.len()))
+            };
+            let has_shorter = |kernel| d.ours_only.iter().any(|ours| shorter(kernel, ours));
+            d.kernel_only.iter().any(has_shorter) && only_segments(d)
+        },
+    },
+    Known {
+        name: "segments of half of the largest window",
+        reason: "the kernel forgets the window of the SYN, so that a handshake that ends with a small \
+                 one makes small segments; we count it (RFC 1122 4.2.3.4, Max(SND.WND))",
+        continues: false,
+        matches: |events, d| {
+            let data = |segments: &[LiveSegment]| {
+                let first = segments.iter().find(|s| carries_data(s));
+                first.map(|s| (s.seq, s.data.len()))
+            };
+            let syn = |event: &Event| matches!(event, Event::Inject(i) if i.flags & SYN != 0);
+            let begins = events[..d.step].iter().rposition(syn).unwrap_or(0);
+            let small = |event: &Event| match event {
+                Event::Inject(i) if i.flags & (SYN | RST) == 0 => window_of(events, i) <= 5000,
+                _ => false,
+            };
+            let smaller = |(kernel, ours): ((u32, usize), (u32, usize))| {
+                kernel.0 == ours.0 && kernel.1 < ours.1
+            };
+            events[begins..d.step].iter().any(small)
+                && data(&d.kernel_only)
+                    .zip(data(&d.ours_only))
+                    .is_some_and(smaller)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "corked data before a FIN that does not fit the window",
+        reason: "the kernel sends it with the FIN, we at once (RFC 9293 3.8.6.2.1: all that there is)",
+        continues: false,
+        matches: |events, d| {
+            let ends = matches!(
+                events[d.step],
+                Event::Call(Call::Close(_) | Call::Shutdown(..))
+            );
+            ends && d.kernel.segments.is_empty()
+                && matches!(&d.ours_only[..], [one] if carries_data(one) && !has_fin(one))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "the window of a segment that was overtaken",
+        reason: "the kernel's fast path sets SND.WL1 back; we ignore a window older than another (RFC \
+                 9293 3.10.7.4)",
+        continues: false,
+        matches: |events, d| {
+            let older = |inject: &Inject| {
+                events[..d.step].iter().any(|event| match event {
+                    Event::Inject(i) => {
+                        i.flags & (SYN | RST | ACK) == ACK
+                            && after(i.seq, inject.seq)
+                            && i.window != inject.window
+                    }
+                    Event::Call(_) => false,
+                })
+            };
+            injected(events, d).is_some_and(older)
+                && d.kernel_only.iter().any(carries_data)
+                && !d.ours.segments.iter().any(carries_data)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a recovery that an overtaken ACK begins",
+        reason: "the kernel sends all that cwnd admits, as it reduces cwnd only for an ACK that is \
+                 not older than another; we keep to RFC 9937",
+        continues: false,
+        matches: |events, d| {
+            let overtaken = |inject: &Inject| {
+                events[..d.step].iter().any(|event| match event {
+                    Event::Inject(i) => after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent),
+                    Event::Call(_) => false,
+                })
+            };
+            let reports = |inject: &Inject| inject.flags & ACK != 0 && !inject.sack.is_empty();
+            let more = d.kernel.segments.len() > d.ours.segments.len();
+            injected(events, d).is_some_and(|i| reports(i) && overtaken(i))
+                && more
+                && d.kernel_only.iter().all(carries_data)
+                && d.ours.segments.iter().all(carries_data)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a SACK block that reaches over what a later ACK acknowledges",
+        reason: "the receiver has thrown data away, which RFC 2018 8 allows but none does: the kernel \
+                 first waits 10 ms, we repair what else is lost",
+        continues: false,
+        matches: |events, d| {
+            let covers = |ack: u32| {
+                events[..=d.step].iter().any(|event| match event {
+                    Event::Inject(i) => {
+                        let over =
+                            |(left, right): &(u32, u32)| !after(*left, ack) && after(*right, ack);
+                        i.sack.iter().any(over)
+                    }
+                    Event::Call(_) => false,
+                })
+            };
+            injected(events, d).is_some_and(|i| i.flags & ACK != 0 && covers(i.ack))
+                && d.ours_only.iter().all(carries_data)
+                && d.kernel_only
+                    .iter()
+                    .all(|s| carries_data(s) || is_pure_ack(s))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a retransmission beyond a window that the peer took back",
+        reason: "RFC 9293 3.8.6 allows it (MAY); the kernel keeps to the window",
+        continues: false,
+        matches: |events, d| {
+            let data = |segments: &[LiveSegment]| -> Vec<(u32, u32)> {
+                let data = segments.iter().filter(|s| carries_data(s));
+                data.map(|s| (s.seq, s.seq.wrapping_add(s.data.len() as u32)))
+                    .collect()
+            };
+            let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
+            let again = |(_, end): &(u32, u32)| !after(*end, d.before.1.sent);
+            // The window of one of the segments with this acknowledgement number counts; one
+            // segment probes a closed one.
+            let is_within = |edge: u32, closed: bool| {
+                (kernel.iter().all(|(_, end)| !after(*end, edge)) || closed && kernel.len() == 1)
+                    && ours.iter().any(|(_, end)| after(*end, edge))
+            };
+            let keeps = |inject: &Inject| {
+                events[..=d.step].iter().any(|event| match event {
+                    Event::Inject(i) if i.ack == inject.ack => {
+                        let window = window_of(events, i);
+                        is_within(i.ack.wrapping_add(window), window == 0)
+                    }
+                    _ => false,
+                })
+            };
+            let begins = kernel.is_empty() || ours.first().map(|r| r.0) == Some(kernel[0].0);
+            (kernel.iter().all(again) && ours.iter().all(again))
+                && begins
+                && injected(events, d).is_some_and(keeps)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "what an ACK makes go before its segment's data is read",
+        reason: "the kernel sends it with the acknowledgement number from before, we with the new",
+        continues: true,
+        matches: |_, d| {
+            let blank = |segments: &[LiveSegment]| -> Vec<_> {
+                let blank = |segment: &LiveSegment| LiveSegment {
+                    flags: segment.flags & !PSH,
+                    ack: 0,
+                    window: 0,
+                    options: Vec::new(),
+                    ..segment.clone()
+                };
+                let data = segments.iter().filter(|s| carries_data(s) || has_fin(s));
+                data.map(blank).collect()
+            };
+            let (kernel, ours) = (blank(&d.kernel.segments), blank(&d.ours.segments));
+            kernel == ours
+                && !kernel.is_empty()
+                && d.kernel_only
+                    .iter()
+                    .all(|s| carries_data(s) || has_fin(s) || is_pure_ack(s))
+                && d.ours_only.iter().all(|s| carries_data(s) || has_fin(s))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a loss soon after a simultaneous open",
+        reason: "three SACKed segments above a hole report it as lost (RFC 6675 4, IsLost): the kernel \
+                 sends new data first, by the times of its segments",
+        continues: false,
+        matches: |events, d| {
+            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            let syn =
+                |event: &Event| matches!(event, Event::Inject(i) if i.flags & (SYN | ACK) == SYN);
+            let again = |segment: &LiveSegment| {
+                carries_data(segment) && after(d.before.1.sent, segment.seq)
+            };
+            let reports = |inject: &Inject| {
+                let block =
+                    |(left, right): &(u32, u32)| after(*left, inject.ack) && after(*right, *left);
+                inject.sack.iter().any(block)
+            };
+            injected(events, d).is_some_and(reports)
+                && events[..d.step].iter().any(connects)
+                && events[..d.step].iter().any(syn)
+                && d.ours.segments.first().is_some_and(again)
+                && d.kernel.segments.iter().all(carries_data)
+                && !d.kernel.segments.iter().any(again)
+                && only_segments(d)
+        },
+    },
+];
