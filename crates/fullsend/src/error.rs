@@ -42,7 +42,7 @@ pub(crate) fn io_error(error: StackError) -> Error {
             format!("the datagram has {len} bytes and at most {max} can be sent: send less"),
         ),
         StackError::Config(text) => Error::new(ErrorKind::InvalidInput, text),
-        other => Error::other(other.to_string()),
+        other => Error::other(format!("{other:?}")),
     }
 }
 

@@ -3,9 +3,7 @@
 use core::fmt;
 
 /// An error of a TCP socket, one per errno a Linux user would see.
-///
-/// `Debug` is the same text as `Display`: it is what a `main` that returns `io::Result` prints.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpError {
     /// Nothing to read, or no room to write, at the moment (EAGAIN).
     WouldBlock,
@@ -49,23 +47,4 @@ impl fmt::Display for TcpError {
     }
 }
 
-impl fmt::Debug for TcpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl core::error::Error for TcpError {}
-
-#[cfg(test)]
-mod tests {
-    use alloc::format;
-
-    use super::TcpError;
-
-    #[test]
-    fn debug_reads_as_display_does() {
-        let error = TcpError::ConnectionRefused;
-        assert_eq!(format!("{error:?}"), "connection refused by the peer");
-    }
-}
