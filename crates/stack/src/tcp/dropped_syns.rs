@@ -14,12 +14,18 @@ const WAYS: usize = 16;
 const UNIT: Nanos = Nanos::from_millis(500);
 /// The low bits of an entry, which are its time.
 const TIME: u16 = (1 << 4) - 1;
+const _: () = assert!(size_of::<Set>() == 2 * WAYS);
+
+/// Aligned so that it never lies in two cache lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Set([u16; WAYS]);
 
 /// The SYNs dropped last.
 #[derive(Debug, Default)]
 pub(super) struct DroppedSyns {
     /// Empty before the first drop.
-    sets: Vec<[u16; WAYS]>,
+    sets: Vec<Set>,
 }
 
 impl DroppedSyns {
@@ -27,9 +33,9 @@ impl DroppedSyns {
     /// same half second: no client retransmits that early (RFC 6298 2.1), so that is a duplicate.
     pub(super) fn is_repetition(&mut self, now: Instant, hash: u64) -> bool {
         if self.sets.is_empty() && self.sets.try_reserve_exact(SETS).is_ok() {
-            self.sets.resize(SETS, [0; WAYS]);
+            self.sets.resize(SETS, Set([0; WAYS]));
         }
-        let Some(set) = self.sets.get_mut(hash as usize % SETS) else {
+        let Some(Set(set)) = self.sets.get_mut(hash as usize % SETS) else {
             return false;
         };
         let time = (now.as_nanos() / UNIT.as_nanos()) as u16 & TIME;
