@@ -171,44 +171,6 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a SYN within the window of a closed socket's FIN-WAIT-2",
-        reason: "the kernel resets, we challenge it (RFC 5961 4.2)",
-        continues: false,
-        matches: |events, d| {
-            let syn = |inject: &Inject| inject.flags & SYN != 0;
-            let reset = |segment: &LiveSegment| segment.flags & RST != 0;
-            injected(events, d).is_some_and(syn)
-                && d.ours.states.is_empty()
-                && d.kernel_only.iter().any(reset)
-                && all_pure(&d.ours_only)
-        },
-    },
-    Known {
-        name: "an answer to old data that acknowledges a closed socket's FIN",
-        reason: "the kernel's connection is over then and silent, ours still tells the peer of it",
-        continues: true,
-        matches: |events, d| {
-            let data = |inject: &Inject| inject.len > 0 && inject.flags & ACK != 0;
-            injected(events, d).is_some_and(data)
-                && d.ours.states.is_empty()
-                && d.kernel_only.is_empty()
-                && all_pure(&d.ours_only)
-        },
-    },
-    Known {
-        name: "a FIN out of order that later data covers",
-        reason: "the kernel forgets it with the data that it came with, we keep it",
-        continues: false,
-        matches: |events, d| {
-            let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
-            let closes = |states: &[(usize, u8)]| {
-                let ended = [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING];
-                states.iter().any(|(_, state)| ended.contains(state))
-            };
-            events[..d.step].iter().any(fin) && closes(&d.ours.states) && !closes(&d.kernel.states)
-        },
-    },
-    Known {
         name: "a later SYN in TIME-WAIT that no listener waits for",
         reason: "we reset as for any closed port (RFC 6191 2), the kernel acknowledges, which makes \
                  the peer reset and send the SYN again",

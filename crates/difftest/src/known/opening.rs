@@ -7,7 +7,7 @@ use super::{
     is_opening, is_reset, only_segments,
 };
 use crate::compare::is_pure_ack;
-use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
+use crate::event::{ACK, Call, Echo, Event, FIN, Inject, RST, SYN, after};
 use crate::side::{Outcome, Returned};
 
 pub(super) const KNOWN: &[Known] = &[
@@ -77,7 +77,7 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a RST with an old timestamp in SYN-RECEIVED",
+        name: "a RST with an old timestamp or a wrong echo in SYN-RECEIVED",
         reason: "we take it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not",
         continues: false,
         matches: |events, d| {
@@ -85,10 +85,10 @@ pub(super) const KNOWN: &[Known] = &[
             let mut resets = false;
             for event in &events[..=d.step] {
                 if let Event::Inject(i) = event
-                    && let Some((val, _)) = i.stamp
+                    && let Some((val, echo)) = i.stamp
                 {
                     let old = latest.is_some_and(|latest| after(latest, val));
-                    resets |= i.flags & RST != 0 && old;
+                    resets |= i.flags & RST != 0 && (old || echo != Echo::Latest(0));
                     latest = if old { latest } else { Some(val) };
                 }
             }
