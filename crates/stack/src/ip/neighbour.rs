@@ -12,6 +12,7 @@ use fullsend_wire::ethernet::Mac;
 use fullsend_wire::ndp::{NdpRepr, Nonce};
 
 use self::frames::Frames;
+use super::compact;
 
 mod dad;
 mod frames;
@@ -32,10 +33,12 @@ const DELAY: Nanos = Nanos::from_secs(5);
 const MAX_ENTRIES: usize = 1024;
 /// So many are forgotten when there are too many.
 const FORGET_AT_ONCE: usize = 64;
-/// Most bytes of packets that wait for one neighbour; then the oldest are dropped. The default of
-/// Linux's `unres_qlen_bytes`.
+/// Most bytes of memory of packets that wait for one neighbour; then the oldest are dropped. The
+/// default of Linux's `unres_qlen_bytes`. A packet that is longer by itself waits alone.
 const MAX_WAITING_BYTES: usize = 212_992;
-/// What a waiting packet is charged beside its bytes.
+/// Most bytes of memory of packets that wait on one interface; then a further packet is dropped.
+const MAX_WAITING_IN_ALL: usize = 4 << 20;
+/// What a waiting packet is charged beside its header and the memory of its payload.
 const OVERHEAD: usize = size_of::<Packet>();
 
 /// What is known of a neighbour.
@@ -84,16 +87,25 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Takes a packet, however long it is by itself. Returns how many older ones were dropped to
-    /// make room for it.
-    fn push(&mut self, packet: Packet) -> u64 {
-        let cost = packet.len() + OVERHEAD;
+    /// Queues `packet`, a copy if it holds much more memory than it is long. Drops the oldest packets
+    /// while more than [`MAX_WAITING_BYTES`] wait, and the new one if then more than `room` bytes
+    /// would wait, or if there is no memory for the copy. Returns the number of dropped packets.
+    fn push(&mut self, mut packet: Packet, room: usize) -> u64 {
+        // An echo reply shares the block of memory of its request.
+        let Some(payload) = compact(core::mem::take(&mut packet.payload)) else {
+            return 1;
+        };
+        packet.payload = payload;
+        let cost = cost(&packet);
         let mut dropped = 0;
         while self.bytes + cost > MAX_WAITING_BYTES
             && let Some(oldest) = self.packets.pop_front()
         {
-            self.bytes -= oldest.len() + OVERHEAD;
+            self.bytes -= self::cost(&oldest);
             dropped += 1;
+        }
+        if self.bytes + cost > room {
+            return dropped + 1;
         }
         self.bytes += cost;
         self.packets.push_back(packet);
@@ -106,6 +118,11 @@ impl Waiting {
     }
 }
 
+/// Returns what a waiting packet is charged.
+fn cost(packet: &Packet) -> usize {
+    packet.header.len() + packet.payload.pinned() + OVERHEAD
+}
+
 /// What came of a call; the caller drains it.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -113,7 +130,7 @@ pub(crate) struct Outcome {
     pub(crate) frames: Vec<Packet>,
     /// Packets whose next hop did not answer, without link header.
     pub(crate) unreachable: Vec<Packet>,
-    /// Number of packets dropped because too many bytes waited for their neighbour.
+    /// Number of packets dropped because too many bytes waited for their neighbour or in all.
     pub(crate) discarded: u64,
     /// Number of packets dropped because every neighbour in the table has packets waiting.
     pub(crate) table_fulls: u64,
@@ -134,6 +151,8 @@ pub(crate) struct Neighbours {
     frames: Frames,
     entries: BTreeMap<IpAddr, Entry>,
     dad: dad::Tentative,
+    /// What the packets that wait for all neighbours are charged.
+    waiting_bytes: usize,
     /// Nothing is due before.
     next: Instant,
 }
@@ -144,6 +163,7 @@ impl Neighbours {
             frames: Frames { mac },
             entries: BTreeMap::new(),
             dad: dad::Tentative::new(),
+            waiting_bytes: 0,
             next: Instant::FAR_FUTURE,
         }
     }
@@ -193,7 +213,10 @@ impl Neighbours {
                 .push(self.frames.solicit(source, neighbour, None));
         }
         if let Some(entry) = self.entries.get_mut(&neighbour) {
-            out.discarded += entry.waiting.push(packet);
+            let others = self.waiting_bytes - entry.waiting.bytes;
+            let room = MAX_WAITING_IN_ALL.saturating_sub(others);
+            out.discarded += entry.waiting.push(packet, room);
+            self.waiting_bytes = others + entry.waiting.bytes;
         }
     }
 
@@ -370,6 +393,7 @@ impl Neighbours {
         }
         out.changed |= moved || incomplete;
         let frames = self.frames;
+        self.waiting_bytes -= entry.waiting.bytes;
         let waiting = entry.waiting.drain();
         out.frames
             .extend(waiting.map(|packet| frames.with_link(packet, mac)));
@@ -400,8 +424,11 @@ impl Neighbours {
         }
         self.next = self.dad.poll(now, out).unwrap_or(Instant::FAR_FUTURE);
         let (frames, next) = (self.frames, &mut self.next);
+        let waiting_bytes = &mut self.waiting_bytes;
         self.entries.retain(|&neighbour, entry| {
+            let before = entry.waiting.bytes;
             let keep = entry.advance(now, neighbour, frames, out);
+            *waiting_bytes -= before - entry.waiting.bytes;
             if let Some(due) = entry.state.due().filter(|_| keep) {
                 *next = (*next).min(due);
             }

@@ -14,7 +14,10 @@ use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::ndp::NdpRepr;
 use fullsend_wire::numbers::ethertype;
 
-use super::{MAX_ENTRIES, MAX_WAITING_BYTES, Neighbours, OVERHEAD, Outcome, solicited_node};
+use super::{
+    MAX_ENTRIES, MAX_WAITING_BYTES, MAX_WAITING_IN_ALL, Neighbours, OVERHEAD, Outcome,
+    solicited_node,
+};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -414,6 +417,77 @@ fn what_waits_is_bounded_by_bytes() {
     rig.neighbours.on_arp(rig.now, &arp, is_ours, &mut out);
     assert_eq!(out.frames.len(), 1);
     assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].waiting.bytes, 0);
+}
+
+fn of_payload(payload: Slice) -> Packet {
+    let mut packet = Packet {
+        header: HeaderBuf::from_slice(&[1]),
+        payload: payload.into(),
+        ..Packet::default()
+    };
+    packet.layers.ethertype = ethertype::IPV4;
+    packet
+}
+
+/// An echo reply shares the memory of its request, which may lie in a block of 256 KiB.
+#[test]
+fn a_packet_that_waits_does_not_hold_a_large_block() {
+    let mut rig = Rig::new();
+    let mut out = Outcome::default();
+    let flow = (ip("10.0.0.1"), ip("10.0.0.2"));
+    for _ in 0..100 {
+        let block = Slice::copied_from(&vec![7; 256 << 10]);
+        let packet = of_payload(block.slice(0..64));
+        rig.neighbours.send(rig.now, flow, packet, &mut out);
+    }
+    assert_eq!(out.discarded, 0);
+    let waiting = &rig.neighbours.entries[&flow.1].waiting;
+    let pinned = waiting.packets.iter().map(|p| p.payload.pinned());
+    let pinned: usize = pinned.sum();
+    assert_eq!(waiting.bytes, pinned + 100 * (OVERHEAD + 1));
+    assert!(waiting.bytes < MAX_WAITING_BYTES, "{}", waiting.bytes);
+    assert_eq!(rig.neighbours.waiting_bytes, waiting.bytes);
+}
+
+/// The packets of all neighbours together are bounded, too, and their sum falls when they leave:
+/// with an answer, or when there is none.
+#[test]
+fn what_waits_on_an_interface_is_bounded_in_sum() {
+    let mut rig = Rig::new();
+    let mut out = Outcome::default();
+    let payload = Slice::copied_from(&vec![7; 100_000]);
+    for n in 2..200 {
+        for _ in 0..2 {
+            let flow = (ip("10.0.0.1"), ip(&format!("10.0.0.{n}")));
+            let packet = of_payload(payload.clone());
+            rig.neighbours.send(rig.now, flow, packet, &mut out);
+        }
+    }
+    let sum = |rig: &Rig| -> usize {
+        let entries = rig.neighbours.entries.values();
+        entries.map(|entry| entry.waiting.bytes).sum()
+    };
+    let held = rig.neighbours.waiting_bytes;
+    assert!(out.discarded > 300, "{}", out.discarded);
+    assert!((MAX_WAITING_IN_ALL / 2..=MAX_WAITING_IN_ALL).contains(&held));
+    assert_eq!(held, sum(&rig));
+    let mut answered = Outcome::default();
+    let arp = ArpRepr {
+        operation: Reply,
+        sender_mac: THEIRS,
+        sender: [10, 0, 0, 2].into(),
+        target_mac: OURS,
+        target: [10, 0, 0, 1].into(),
+    };
+    rig.neighbours.on_arp(rig.now, &arp, is_ours, &mut answered);
+    assert_eq!(answered.frames.len(), 2);
+    assert!(rig.neighbours.waiting_bytes < held);
+    assert_eq!(rig.neighbours.waiting_bytes, sum(&rig));
+    for _ in 0..3 {
+        rig.now += Nanos::from_secs(1);
+        rig.neighbours.poll(rig.now, &mut out);
+    }
+    assert_eq!(rig.neighbours.waiting_bytes, 0);
 }
 
 #[test]
