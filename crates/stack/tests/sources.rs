@@ -348,6 +348,131 @@ fn frames_to_all_stations_carry_no_tcp() {
     }
 }
 
+/// The fragments of a packet: the first 8 bytes of its payload, and the rest.
+fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
+    let v6 = packet[0] >> 4 == 6;
+    let (header, payload) = packet.split_at(if v6 { 40 } else { 20 });
+    let piece = |data: &[u8], offset_units: u16, more: bool| {
+        let mut bytes = header.to_vec();
+        if v6 {
+            bytes[4..6].copy_from_slice(&(data.len() as u16 + 8).to_be_bytes());
+            bytes.extend([bytes[6], 0]);
+            bytes[6] = protocol::FRAGMENT;
+            bytes.extend((offset_units << 3 | u16::from(more)).to_be_bytes());
+            bytes.extend(7u32.to_be_bytes());
+        } else {
+            bytes[2..4].copy_from_slice(&(data.len() as u16 + 20).to_be_bytes());
+            let field = offset_units | u16::from(more) << 13;
+            bytes[6..8].copy_from_slice(&field.to_be_bytes());
+            bytes[10..12].fill(0);
+            let checksum = sum(&bytes).checksum();
+            bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        bytes.extend(data);
+        bytes
+    };
+    [
+        piece(&payload[..8], 0, true),
+        piece(&payload[8..], 1, false),
+    ]
+}
+
+/// The rules for frames to groups hold for what is put together of them: no TCP, and no errors (RFC
+/// 1122 3.2.2).
+#[test]
+fn fragments_in_frames_to_all_stations_carry_no_tcp_and_draw_no_error() {
+    let group = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());
+    for (src, dst, to_all) in [
+        ("10.0.0.2", "10.0.0.1", Mac::BROADCAST),
+        ("fd00::2", "fd00::1", group),
+    ] {
+        for (macs, answers) in [
+            ([OWN, OWN], 1),
+            ([OWN, to_all], 0),
+            ([to_all, OWN], 0),
+            ([to_all, to_all], 0),
+        ] {
+            for packet in [segment(src, dst, 80), datagram(src, dst, 54)] {
+                let mut rig = Rig::new(Link::Ethernet);
+                let pieces = fragments(&packet);
+                let sent: Vec<_> = (macs.iter().zip(&pieces))
+                    .map(|(&mac, piece)| rig.frame(mac, &[], piece))
+                    .collect();
+                assert_eq!(sent, [0, answers], "{dst} {macs:?}");
+            }
+            // A datagram for a socket is delivered all the same.
+            let mut rig = Rig::new(Link::Ethernet);
+            for (mac, piece) in macs.into_iter().zip(fragments(&datagram(src, dst, 53))) {
+                rig.frame(mac, &[], &piece);
+            }
+            assert_eq!(rig.datagrams(), 1, "{dst} {macs:?}");
+        }
+        // No error is sent, either, when the rest does not arrive.
+        for (mac, errors) in [(OWN, 1), (to_all, 0)] {
+            let mut rig = Rig::new(Link::Ethernet);
+            let [first, _] = fragments(&datagram(src, dst, 53));
+            assert_eq!(rig.frame(mac, &[], &first), 0);
+            rig.now += Nanos::from_secs(31);
+            rig.host.poll(rig.now);
+            let mut out = Vec::new();
+            rig.host.transmit(rig.now, IFACE, &mut out, 64);
+            assert_eq!(out.len(), errors, "{dst} {mac:?}");
+        }
+    }
+}
+
+/// Behind an extension header, the second fragment does not show that it carries TCP.
+#[test]
+fn a_segment_hidden_in_fragments_is_no_tcp_in_a_frame_to_a_group() {
+    let group = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());
+    let segment = segment("fd00::2", "fd00::1", 80);
+    let (header, tcp) = segment.split_at(40);
+    let mut hidden = header.to_vec();
+    hidden[6] = protocol::DESTINATION;
+    // A header of 8 bytes, with 4 bytes of padding (RFC 8200 4.2).
+    hidden.extend([protocol::TCP, 0, 1, 4, 0, 0, 0, 0]);
+    hidden.extend(tcp);
+    let len = (hidden.len() - 40) as u16;
+    hidden[4..6].copy_from_slice(&len.to_be_bytes());
+    for (mac, answers) in [(OWN, 1), (group, 0)] {
+        let mut rig = Rig::new(Link::Ethernet);
+        let pieces = fragments(&hidden);
+        assert_eq!(rig.frame(OWN, &[], &pieces[0]), 0);
+        assert_eq!(rig.frame(mac, &[], &pieces[1]), answers, "{mac}");
+        let dropped = rig.counter("TcpExtFullsendGroupFrames");
+        assert_eq!(dropped, 1 - answers as u64);
+    }
+}
+
+/// Class E (RFC 1112 4) has hosts only where a network of the host or a route says so. There packets
+/// are accepted and errors are sent.
+#[test]
+fn class_e_has_hosts_where_a_network_or_a_route_says_so() {
+    let src = "240.0.0.2";
+    for (network, route) in [(false, false), (true, false), (false, true)] {
+        let mut rig = Rig::new(Link::Ip);
+        let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+        if network {
+            let own = cidr("240.0.0.1/24");
+            rig.host.add_address(rig.now, IFACE, own).unwrap();
+        }
+        if route {
+            let to = cidr("240.0.0.0/4");
+            rig.host.add_route(to, None, IFACE).unwrap();
+        }
+        let answers = usize::from(network || route);
+        for packet in [
+            echo(src, "10.0.0.1"),
+            datagram(src, "10.0.0.1", 54),
+            segment(src, "10.0.0.1", 80),
+        ] {
+            assert_eq!(rig.packet(&packet), answers, "{network} {route}");
+        }
+        rig.packet(&datagram(src, "10.0.0.1", 53));
+        assert_eq!(rig.datagrams(), answers, "{network} {route}");
+    }
+}
+
 /// IEEE 802.1Q: frames of a VLAN are not for an interface without one; VLAN 0 names only a priority.
 #[test]
 fn frames_of_a_vlan_are_not_for_an_untagged_interface() {

@@ -158,19 +158,15 @@ impl Addresses {
             })
     }
 
-    /// Returns whether one host can have `src`, loopback aside. Not a group or all hosts, nor all
-    /// hosts of a network of ours in either form (RFC 1122 3.2.1.3, RFC 4291 2.7), and of class E
-    /// (RFC 1112 4) only what is on a network of ours.
-    pub(crate) fn may_be_source(&self, src: IpAddr) -> bool {
+    /// Returns whether one host can have `src`: not a group or all hosts, nor the first or the last
+    /// address of a network of ours (RFC 1122 3.2.1.3, RFC 4291 2.7).
+    pub(crate) fn is_host(&self, src: IpAddr) -> bool {
         let IpAddr::V4(ip) = src else {
             return !src.is_multicast();
         };
-        if ip.is_multicast() || ip.is_broadcast() {
-            return false;
-        }
-        let class_e = ip.octets()[0] >= 240;
-        !self.entries.iter().any(|e| e.is_edge_of_network(ip))
-            && (!class_e || self.entries.iter().any(|e| e.cidr.contains(src)))
+        !ip.is_multicast()
+            && !ip.is_broadcast()
+            && !self.entries.iter().any(|e| e.is_edge_of_network(ip))
     }
 
     /// The address to send from towards `to` by `iface`: of the same scope, of the longest common
@@ -253,7 +249,7 @@ mod tests {
         let mut own = Addresses::default();
         own.add(0, cidr("10.0.0.1/24"));
         own.add(0, cidr("10.9.0.0/31"));
-        let may = |own: &Addresses, text: &str| own.may_be_source(text.parse().unwrap());
+        let may = |own: &Addresses, text: &str| own.is_host(text.parse().unwrap());
         for text in [
             "10.0.0.2",
             "10.1.0.0",
@@ -270,14 +266,10 @@ mod tests {
             "224.0.0.1",
             "239.1.2.3",
             "255.255.255.255",
-            "240.0.0.1",
             "ff02::1",
         ] {
             assert!(!may(&own, text), "{text}");
         }
-        // Some networks use class E for hosts of their own.
-        own.add(0, cidr("240.0.0.2/24"));
-        assert!(may(&own, "240.0.0.1") && !may(&own, "240.0.1.1"));
     }
 
     #[test]

@@ -54,11 +54,11 @@ impl Host {
     fn send_datagram(&mut self, now: Instant, datagram: Datagram) {
         let ends = (datagram.src.into(), datagram.dst.into());
         let upper = (datagram.protocol, IpSettings::default());
-        // Without a route there is nobody to answer.
+        // Without a route the answer is dropped, and counted.
         let _ = self.ip_output(now, ends, upper, datagram.packet);
     }
 
-    /// Somebody met an error with a packet of ours.
+    /// Processes an ICMP error about a packet that this host has sent, if the quote is of one.
     fn transport_error(&mut self, now: Instant, told: TransportError) {
         let (local, remote) = (told.local, told.remote);
         let key = FlowKey::new(local.into(), remote.into());
@@ -103,7 +103,7 @@ impl Host {
         hop.map_or(0, |hop| self.ifaces[usize::from(hop.iface)].config.caps.mtu)
     }
 
-    /// A packet of ours was given up on this host: nobody answered for its next hop.
+    /// Reports "host unreachable" to the connection of a packet whose next hop did not answer.
     pub(super) fn undeliverable(&mut self, now: Instant, packet: &Packet) {
         let Some((src, dst)) = ends(packet) else {
             return;
@@ -122,7 +122,8 @@ impl Host {
         }
     }
 
-    /// Tells the sender of a packet of a problem with it.
+    /// Reports a problem with a packet to the packet's sender, if one host can have its address (RFC
+    /// 1122 3.2.2).
     pub(crate) fn tell(&mut self, now: Instant, problem: Problem, about: &Packet) {
         let Some((src, dst)) = ends(about) else {
             return;
@@ -135,6 +136,9 @@ impl Host {
             return;
         };
         let ours = self.ip.addresses.is_local(src);
+        if !ours && !self.ip.may_be_source(src.to_ip()) {
+            return;
+        }
         let limits = (!ours).then_some((&self.env.sysctl, &mut self.env.rng));
         if let Some(datagram) = self.ip.icmp.error(now, problem, about, own, limits) {
             self.send_datagram(now, datagram);

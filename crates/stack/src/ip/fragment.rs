@@ -148,7 +148,7 @@ mod tests {
                 let mut received = Packet::from_frame(Slice::copied_from(&fragment.to_bytes()));
                 received.parse(Link::Ip).unwrap();
                 prop_assert_eq!(received.layers, fragment.layers);
-                if let Reassembled::Whole(packet) = reassembly.input(Instant::ZERO, received) {
+                if let Reassembled::Whole(packet, _) = reassembly.input(Instant::ZERO, received) {
                     whole = Some(packet.to_bytes());
                 }
             }

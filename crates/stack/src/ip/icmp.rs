@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: answers pings, reads errors about our packets, and tells others of theirs.
+//! ICMP and ICMPv6: echo replies, errors received about packets of this host, and errors sent.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ mod tests;
 pub(crate) use error::Problem;
 pub(crate) use mib::{Icmp6Mib, IcmpMib};
 
-/// Bytes of a message that are looked at, but for echoes: errors quote 1280 at most.
+/// Bytes of a message that are inspected: errors quote 1280 at most. Echoes are returned whole.
 const LOOK: usize = 1500;
 const HEADER_LEN: usize = 8;
 
@@ -38,47 +38,47 @@ pub(crate) struct Datagram {
     pub(crate) packet: Packet,
 }
 
-/// An error that somebody on the way met with a packet of ours.
+/// An error that a router or the destination reports about a packet of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TransportError {
     /// TCP or UDP.
     pub(crate) protocol: u8,
-    /// Our end, as the quoted packet says.
+    /// Source of the quoted packet.
     pub(crate) local: (IpAddr, u16),
-    /// The other end.
+    /// Destination of the quoted packet.
     pub(crate) remote: (IpAddr, u16),
     /// TCP's sequence number, to be checked against what is in flight (RFC 5927 4.1).
     pub(crate) seq: SeqNum,
-    /// What it means to the transport.
+    /// The error that the transport protocol reports to its user.
     pub(crate) error: IcmpError,
     /// Type and code of the message, and who sent it.
     pub(crate) kind: (u8, u8),
     pub(crate) offender: IpAddr,
-    /// What is quoted of UDP's payload.
+    /// The part of a datagram's payload that is quoted.
     pub(crate) text: Vec<u8>,
 }
 
-/// How a message came.
+/// The addresses of a message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) src: IpAddr,
-    /// As in the header: an address of ours, a group or a broadcast address.
+    /// Destination in the header: an address of this host, a group or a broadcast address.
     pub(crate) dst: IpAddr,
-    /// The address of ours to answer from, if there is one: `dst`, if it is ours.
+    /// The address to answer from, if there is one: `dst` if it is an address of this host.
     pub(crate) own: Option<IpAddr>,
 }
 
-/// What a message asks for.
+/// What follows from a message.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
 pub(crate) enum Received {
     /// Nothing.
     Nothing,
-    /// This answer.
+    /// A reply is to be sent.
     Reply(Datagram),
-    /// That TCP or UDP be told.
+    /// TCP or UDP processes an error.
     Error(TransportError),
-    /// That Neighbour Discovery read it: the message, checksum verified.
+    /// Neighbour Discovery processes the message, whose checksum is right.
     Ndp(Vec<u8>),
 }
 
@@ -99,7 +99,7 @@ impl Icmp {
         }
     }
 
-    /// Takes a message: what follows the IP headers.
+    /// Processes a message, which follows the IP headers.
     pub(crate) fn input(&mut self, arrival: &Arrival, message: &Chain) -> Received {
         let v6 = arrival.src.is_ipv6();
         *self.in_msgs(v6) += 1;

@@ -173,7 +173,7 @@ impl Host {
     /// Returns whether no host sends with this source address; such packets are neither delivered
     /// nor answered. Counts them.
     pub(crate) fn is_martian(&mut self, meta: &IpMeta) -> bool {
-        let martian = meta.iface != LOOPBACK && !self.ip.addresses.may_be_source(meta.src.to_ip());
+        let martian = meta.iface != LOOPBACK && !self.ip.may_be_source(meta.src.to_ip());
         if martian {
             *self.mib.martian_src(meta.src.is_v4()) += 1;
         }
@@ -229,16 +229,24 @@ impl Host {
 
     fn fragment_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
         let fragment = core::mem::take(packet);
-        let Reassembled::Whole(whole) = self.ip.reassembly.input(now, fragment) else {
+        let Reassembled::Whole(whole, group_link) = self.ip.reassembly.input(now, fragment) else {
             return;
         };
         let mut parsed = Vec::new();
         self.ip.whole.receive(now, whole);
         self.ip.whole.flush(&mut parsed);
         for mut packet in parsed {
+            // A packet that was put together is not itself a fragment.
+            if packet.layers.fragment {
+                continue;
+            }
+            if let Some(link) = group_link {
+                link.prepend_to(&mut packet);
+                if !self.is_frame_for_us(iface, &packet) {
+                    continue;
+                }
+            }
             match packet.layers.ethertype {
-                // What is whole now and still claims to be a piece is nonsense.
-                _ if packet.layers.fragment => {}
                 ethertype::IPV4 => self.ipv4_input(now, iface, &mut packet),
                 _ => self.ipv6_input(now, iface, &mut packet),
             }

@@ -15,6 +15,34 @@ use super::{IpMeta, Problem};
 use crate::Host;
 use crate::interface::LOOPBACK;
 
+/// An Ethernet header without tags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkHeader([u8; ethernet::HEADER_LEN]);
+
+impl LinkHeader {
+    /// Returns the header of a parsed packet's frame if the frame was sent to a link group.
+    pub(super) fn of_group_frame(packet: &Packet) -> Option<Self> {
+        let mut header: [u8; ethernet::HEADER_LEN] = *packet.header.first_chunk()?;
+        header[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
+        came_to_link_group(packet).then_some(Self(header))
+    }
+
+    /// Puts the header in front of a parsed packet that has none.
+    pub(super) fn prepend_to(self, packet: &mut Packet) {
+        let Self(header) = self;
+        packet.header.prepend(header.len()).copy_from_slice(&header);
+        let layers = &mut packet.layers;
+        for offset in layers.network.iter_mut().chain([&mut layers.transport]) {
+            *offset += ethernet::HEADER_LEN as u16;
+        }
+    }
+}
+
+/// Returns whether a packet came in an Ethernet frame to all stations or to a group of them.
+pub(super) fn came_to_link_group(packet: &Packet) -> bool {
+    usize::from(packet.layers.network[0]) >= ethernet::HEADER_LEN && packet.header[0] & 1 != 0
+}
+
 impl Host {
     /// Returns whether a frame with an Ethernet header is for this host. Counts it if it is not.
     #[inline]

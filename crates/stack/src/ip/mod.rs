@@ -86,6 +86,16 @@ impl Ip {
     }
 }
 
+impl Ip {
+    /// Returns whether packets may come from `src`, loopback aside, and errors be sent to it: whether
+    /// one host can have the address. Class E (RFC 1112 4) has no hosts but where a network of ours,
+    /// or a route that is not a default route, says so.
+    pub(crate) fn may_be_source(&self, src: IpAddr) -> bool {
+        let class_e = matches!(src, IpAddr::V4(ip) if ip.octets()[0] >= 240);
+        self.addresses.is_host(src) && (!class_e || self.routes.is_specific(src))
+    }
+}
+
 impl Host {
     /// Adds an address (with its on-link route; on Ethernet IPv6, after DAD).
     pub fn add_address(

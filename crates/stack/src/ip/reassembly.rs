@@ -13,6 +13,8 @@ use fullsend_wire::ipv4::{self, Ipv4View};
 use fullsend_wire::ipv6::{self, Ipv6View};
 use fullsend_wire::numbers::ethertype;
 
+use super::link::LinkHeader;
+
 #[cfg(test)]
 mod tests;
 
@@ -104,6 +106,8 @@ struct Partial {
     /// What the first piece has in front.
     first: Option<First>,
     ce: bool,
+    /// Link header of a piece that came in a frame to a link group.
+    group_link: Option<LinkHeader>,
     expires: Instant,
     /// Memory held.
     bytes: usize,
@@ -149,7 +153,9 @@ pub(crate) enum Reassembled {
     Nothing,
     /// The whole packet, as fresh from a device without link header: to be parsed as
     /// [`Link::Ip`](fullsend_offload::Link::Ip) and its checksum verified.
-    Whole(Packet),
+    ///
+    /// If any piece came in a frame to a link group, the packet did, and has this link header.
+    Whole(Packet, Option<LinkHeader>),
 }
 
 /// The packets being put together, of both families.
@@ -236,6 +242,7 @@ impl Reassembly {
             total: None,
             first: None,
             ce: false,
+            group_link: None,
             expires,
             bytes: 0,
         };
@@ -294,11 +301,12 @@ impl Reassembly {
             return Reassembled::Nothing;
         };
         self.bytes -= partial.bytes;
+        let group_link = partial.group_link;
         let Some(packet) = partial.into_packet() else {
             return Reassembled::Nothing;
         };
         *self.oks(key.src.is_ipv6()) += 1;
-        Reassembled::Whole(packet)
+        Reassembled::Whole(packet, group_link)
     }
 }
 
@@ -399,6 +407,7 @@ impl Partial {
             });
         }
         self.ce |= piece.ce;
+        self.group_link = LinkHeader::of_group_frame(&packet).or(self.group_link);
         self.have += packet.payload.len();
         let Some(payload) = compact(packet.payload) else {
             return Placed::Conflict;
@@ -423,9 +432,10 @@ impl Partial {
         Some(Packet::from_frame(payload))
     }
 
-    /// The first piece as it came, without link header.
+    /// The first piece as it came, without link header. `None` if a piece came in a frame to a link
+    /// group, as no error is sent about such packets (RFC 1122 3.2.2).
     fn into_first_piece(self) -> Option<Packet> {
-        let first = self.first?;
+        let first = self.first.filter(|_| self.group_link.is_none())?;
         let mut layers = first.layers;
         layers.transport -= layers.network[0];
         layers.network = [0; 2];

@@ -105,6 +105,12 @@ impl Routes {
             neighbour: route.gateway.unwrap_or(to),
         })
     }
+
+    /// Returns whether a route leads to `to` that is not a default route.
+    pub(crate) fn is_specific(&self, to: IpAddr) -> bool {
+        let route = self.routes.iter().find(|r| r.matches(to));
+        route.is_some_and(|r| r.to.prefix > 0)
+    }
 }
 
 #[cfg(test)]

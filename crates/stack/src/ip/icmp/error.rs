@@ -11,9 +11,10 @@ use fullsend_wire::icmpv6::{Icmpv6Repr, parameter, unreachable as unreachable6};
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
-use fullsend_wire::{ethernet, extension, ipv6};
+use fullsend_wire::{extension, ipv6};
 
 use super::Datagram;
+use crate::ip::link::came_to_link_group;
 
 /// Bytes of a packet that are quoted: RFC 1812 4.3.2.3 fills 576 bytes, RFC 4443 2.4 c 1280.
 const QUOTE_V4: usize = 576 - 20 - 8;
@@ -67,7 +68,8 @@ impl Problem {
     }
 }
 
-/// The message, if the rules allow one.
+/// Returns the message, if the rules allow one. The caller has verified that one host has the source
+/// address of `about`.
 pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Datagram> {
     let header = about.network_header();
     let (src, dst): (IpAddr, IpAddr) = match about.layers.ethertype {
@@ -83,7 +85,7 @@ pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Dat
         _ => return None,
     };
     let to_group = dst != own || came_to_link_group(about);
-    if !may_be_told(src) || (to_group && !problem.even_multicast()) || is_icmp_error(about) {
+    if src.is_unspecified() || (to_group && !problem.even_multicast()) || is_icmp_error(about) {
         return None;
     }
     let (limit, protocol) = if own.is_ipv6() {
@@ -165,21 +167,7 @@ fn next_header_at(packet: &[u8]) -> u32 {
     named_at as u32
 }
 
-/// An address that belongs to one host, and that an error may so be sent to. Class E is none (RFC
-/// 1122 3.2.2).
-fn may_be_told(src: IpAddr) -> bool {
-    match src {
-        IpAddr::V4(src) => !src.is_unspecified() && !src.is_multicast() && src.octets()[0] < 240,
-        IpAddr::V6(src) => !src.is_unspecified() && !src.is_multicast(),
-    }
-}
-
-/// It came in a frame to everybody or to a group.
-fn came_to_link_group(packet: &Packet) -> bool {
-    usize::from(packet.layers.network[0]) >= ethernet::HEADER_LEN && packet.header[0] & 1 != 0
-}
-
-/// It is itself an error, or an ICMP message of an unknown kind.
+/// Returns whether a packet is an ICMP error, or an ICMP message of an unknown type.
 fn is_icmp_error(packet: &Packet) -> bool {
     let mut kind = [0];
     packet.payload.copy_to(&mut kind);

@@ -64,7 +64,7 @@ fn v6(ident: u32, at: usize, len: usize, more: bool) -> Packet {
 fn whole(result: Reassembled) -> Option<Vec<u8>> {
     match result {
         Reassembled::Nothing => None,
-        Reassembled::Whole(mut packet) => {
+        Reassembled::Whole(mut packet, _) => {
             let bytes = packet.to_bytes();
             packet.parse(Link::Ip).unwrap();
             assert!(!packet.layers.fragment);
