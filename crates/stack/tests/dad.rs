@@ -90,7 +90,7 @@ impl Segment {
     }
 }
 
-/// The owner answers to all nodes, which a host must hear that has no address at all yet.
+/// The owner advertises to all nodes, and a host without any address must process that.
 #[test]
 fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
     for others in [&[][..], &["10.0.0.1/24"], &["fe80::9/64"]] {
@@ -107,7 +107,7 @@ fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
         assert_eq!(net.states(0), [AddressState::Preferred]);
         assert_eq!(net.states(1).last(), Some(&AddressState::Duplicate));
         assert_eq!(net.counter(1, "Ip6DadDuplicates"), 1);
-        // All who would use it are told why they cannot.
+        // Binding and listening fail with the reason.
         let addr = (SHARED.parse::<IpAddr>().unwrap(), 80).into();
         let refused = StackError::DuplicateAddress(addr);
         let host = &mut net.hosts[1];
@@ -160,11 +160,27 @@ fn a_solicitation_that_comes_back_is_not_a_duplicate() {
     let nonces: Vec<_> = net.frames.iter().filter_map(|frame| nonce(frame)).collect();
     assert_eq!(nonces.len(), 2);
     assert_ne!(nonces[0], nonces[1]);
-    // A second host there is still told from it.
-    net.hosts.push(Segment::new(2).hosts.remove(1));
-    net.add(1, "fe80::8/64");
+}
+
+/// RFC 7527 4.3: on such a link, only the nonce distinguishes the solicitation of another host that
+/// wants the address, too.
+#[test]
+fn a_nonce_distinguishes_two_hosts_where_solicitations_come_back() {
+    let mut net = Segment::new(2);
+    net.loops = true;
+    for who in 0..2 {
+        net.add(who, "fe80::7/64");
+    }
     net.run_for(Nanos::from_secs(2));
-    assert_eq!(net.states(1), [AddressState::Duplicate]);
+    for who in 0..2 {
+        assert_eq!(net.states(who), [AddressState::Duplicate]);
+        assert_eq!(net.counter(who, "Ip6DadDuplicates"), 1);
+    }
+    // The first host's own solicitation came back before the second host's arrived.
+    assert_eq!(net.counter(0, "Ip6DadLoopbacks"), 1);
+    let nonces: Vec<_> = net.frames.iter().filter_map(|frame| nonce(frame)).collect();
+    assert_eq!(nonces.len(), 2);
+    assert_ne!(nonces[0], nonces[1]);
 }
 
 /// The nonce of a solicitation in duplicate address detection.
