@@ -117,6 +117,27 @@ fn a_syn_carries_what_fits_beside_the_options() {
     assert_eq!(buf[..1420], common::bytes(1420));
 }
 
+/// As on Linux: `TCP_SYNCNT` of the listener, or one more than `tcp_synack_retries`.
+#[test]
+fn a_server_repeats_the_syn_ack_of_fast_open_as_often_as_the_listener_says() {
+    for (syncnt, repetitions) in [(None, 3), (Some(1), 1), (Some(4), 4)] {
+        let (mut net, listener, to) = pair(V4, 10);
+        net.hosts[1].sysctl_mut().tcp_synack_retries = 2;
+        get_cookie(&mut net, listener, &to);
+        if let Some(option) = syncnt.map(SocketOption::TcpSyncnt) {
+            net.hosts[1].listener_set_option(listener, option).unwrap();
+        }
+        open(&mut net, &to, b"GET /").1.unwrap();
+        net.filter = Some(Box::new(|from, _| from == 0));
+        net.run_for(Nanos::from_millis(1));
+        let before = net.counter(1, "TcpExtTCPSynRetrans");
+        net.filter = Some(Box::new(|_, _| false));
+        net.run_for(Nanos::from_secs(100));
+        let sent = net.counter(1, "TcpExtTCPSynRetrans") - before;
+        assert_eq!(sent, repetitions, "{syncnt:?}");
+    }
+}
+
 /// RFC 7413 4.1.3: a path that drops SYNs with text gets a SYN without, and the text after it.
 #[test]
 fn text_in_the_syn_is_sent_again_after_a_plain_syn() {

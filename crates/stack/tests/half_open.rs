@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use common::{IFACE, Net, Nic, V4, V6, bytes};
 use fullsend_offload::{Link, Packet};
 use fullsend_stack::{ListenerId, TcpId};
-use fullsend_tcp::{State, TcpError};
+use fullsend_tcp::{SocketOption, State, TcpError};
 use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
@@ -87,6 +87,28 @@ fn a_flood_leaves_room_for_honest_peers() {
         net.run_for(Nanos::from_millis(1));
         let server = accept(&mut net, listener).unwrap();
         net.transfer((0, client), (1, server), &bytes(100_000));
+    }
+}
+
+/// As on Linux, `TCP_SYNCNT` of a listener counts the retransmissions of its SYN-ACKs, which may be
+/// fewer or more than `tcp_synack_retries`.
+#[test]
+fn a_listeners_syncnt_counts_its_syn_acks() {
+    for (syncnt, end) in [(1, 3), (2, 7), (6, 127)] {
+        let to = TO[0]();
+        let mut net = Net::new(Link::Ip, Nic::Mtu);
+        let listener = net.listen_with(1, &to, 10);
+        let option = SocketOption::TcpSyncnt(syncnt);
+        net.hosts[1].listener_set_option(listener, option).unwrap();
+        net.filter = Some(Box::new(|from, _| from == 0));
+        connect(&mut net, &to);
+        net.run_for(Nanos::from_millis(1));
+        net.filter = Some(Box::new(|_, _| false));
+        net.run_for(Nanos::from_millis(end * 1000 - 100));
+        let sent = net.counter(1, "TcpExtTCPSynRetrans");
+        assert_eq!((sent, net.hosts[1].tcp_connections()), (syncnt.into(), 1));
+        net.run_for(Nanos::from_millis(200));
+        assert_eq!(net.hosts[1].tcp_connections(), 0, "{syncnt}");
     }
 }
 

@@ -420,7 +420,10 @@ impl Host {
         let listener = self.tcp.listeners.table.get(request.listener);
         let most = self.env.sysctl.tcp_synack_retries;
         let defer = listener.map_or(0, |l| l.settings.defer_accept);
-        let most = listener.map_or(0, |l| l.synack_retries(most));
+        let most = listener.map_or(0, |l| {
+            // As on Linux: `TCP_SYNCNT` of a listener counts its SYN-ACKs.
+            l.synack_retries(l.settings.syncnt.map_or(most, u32::from))
+        });
         // Linux: one whose peer has answered waits for text as long as it was to be deferred, and
         // has the SYN-ACK repeated only then.
         let deferred = request.acked && request.timeouts < defer;

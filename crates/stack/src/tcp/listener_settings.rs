@@ -28,6 +28,8 @@ pub(super) struct ListenerSettings {
     pub(super) save_syn: bool,
     /// `TCP_RTO_MAX_MS`; `None`: the host's.
     rto_max: Option<Nanos>,
+    /// `TCP_SYNCNT`: retransmissions of the SYN-ACK; `None`: the host's.
+    pub(super) syncnt: Option<u8>,
     /// `TCP_CONGESTION` of its connections; `None`: the host's.
     congestion: Option<&'static str>,
     /// What connections begin with, one of each kind.
@@ -73,8 +75,10 @@ impl Host {
             O::TcpFastopenNoCookie(on) => settings.fastopen_no_cookie = on,
             O::TcpSaveSyn(on) => settings.save_syn = on,
             other => {
-                if let O::TcpRtoMax(span) = other {
-                    settings.rto_max = Some(span);
+                match other {
+                    O::TcpRtoMax(span) => settings.rto_max = Some(span),
+                    O::TcpSyncnt(n) => settings.syncnt = Some(n),
+                    _ => {}
                 }
                 let kind = core::mem::discriminant(&other);
                 settings

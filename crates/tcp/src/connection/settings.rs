@@ -116,6 +116,13 @@ impl Settings {
         own.map_or(sysctl.tcp_syn_retries, u32::from)
     }
 
+    /// Retransmissions of the SYN-ACK: as many as `TCP_SYNCNT` of the listener says, or `more` than
+    /// `tcp_synack_retries`.
+    pub(crate) fn synack_retries(&self, sysctl: &Sysctl, more: u32) -> u32 {
+        let own = self.rare.as_ref().and_then(|r| r.syncnt);
+        own.map_or(sysctl.tcp_synack_retries + more, u32::from)
+    }
+
     #[inline]
     pub(crate) fn notsent_lowat(&self, sysctl: &Sysctl) -> u32 {
         let own = self.rare.as_ref().and_then(|r| r.notsent_lowat);

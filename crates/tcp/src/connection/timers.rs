@@ -320,7 +320,8 @@ impl Connection {
             }
             // Linux: a Fast Open server tries once more, as its user may have the connection.
             State::SynReceived => {
-                fired >= cx.sysctl.tcp_synack_retries + u32::from(self.is_fastopen_child())
+                let child = u32::from(self.is_fastopen_child());
+                fired >= self.settings.synack_retries(cx.sysctl, child)
             }
             _ if user_timeout != Nanos::ZERO => false,
             // RFC 9293 3.8.6.1: a peer that took its window back and answers keeps the connection
