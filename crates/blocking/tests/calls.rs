@@ -162,6 +162,48 @@ fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
     }
 }
 
+/// As on Linux, `SPLICE_F_NONBLOCK` is about the pipe only, and the bytes of a SYN that is refused stay
+/// in the pipe.
+#[test]
+fn a_splice_that_rides_on_the_syn_waits_for_the_handshake() {
+    const SPLICE_F_NONBLOCK: u32 = 2;
+    let (a, b) = live_pair();
+    let deferred = |port: &str| {
+        let client = a.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+        for option in [TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
+            let on = 1_i32.to_ne_bytes();
+            a.setsockopt(client, IPPROTO_TCP, option, &on).unwrap();
+        }
+        assert_eq!(a.connect(client, addr(port)), Ok(()));
+        client
+    };
+    let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    b.bind(listener, addr("10.0.0.2:80")).unwrap();
+    b.listen(listener, 8).unwrap();
+    let data: Vec<u8> = (0..20_000).map(|n| (n / 7) as u8).collect();
+    for flags in [0, SPLICE_F_NONBLOCK] {
+        let (reader, writer) = a.pipe(false).unwrap();
+        for part in data.chunks(300) {
+            assert_eq!(a.write(writer, &[part]), Ok(part.len()));
+        }
+        let refused = deferred("10.0.0.2:81");
+        let moved = a.splice(reader, refused, data.len(), flags);
+        assert_eq!(moved, Err(Errno::ECONNREFUSED));
+        let client = deferred("10.0.0.2:80");
+        assert_eq!(a.splice(reader, client, data.len(), flags), Ok(data.len()));
+        let (server, _) = b.accept4(listener, 0).unwrap();
+        let got = read(&b, server, data.len(), MSG_WAITALL).unwrap();
+        assert_eq!(got, data);
+        // A socket that does not wait reports what the SYN carries.
+        let client = deferred("10.0.0.2:80");
+        a.set_nonblocking(client, true).unwrap();
+        assert_eq!(a.write(writer, &[b"hello", b"again"]), Ok(10));
+        assert_eq!(a.splice(reader, client, 100, flags), Ok(10));
+        let (server, _) = b.accept4(listener, 0).unwrap();
+        assert_eq!(read(&b, server, 10, MSG_WAITALL).unwrap(), b"helloagain");
+    }
+}
+
 #[test]
 fn whoever_sleeps_wakes_when_the_socket_is_closed_or_shut_down_or_the_stack_ends() {
     let (a, b) = live_pair();

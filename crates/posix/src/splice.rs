@@ -1,7 +1,9 @@
 //! `read(2)`, `write(2)` and `splice(2)`: the calls that sockets and pipes share. `splice` moves
 //! payload by reference.
 
-use fullsend_buf::Slice;
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Slice};
 use fullsend_units::Instant;
 
 use crate::Posix;
@@ -146,7 +148,10 @@ impl Posix {
                 Ok(0)
             };
         }
-        let mut rest = core::mem::take(&mut pipe.held);
+        if self.is_deferred(stream) {
+            return self.splice_onto_syn(now, reader, stream, len);
+        }
+        let mut rest = core::mem::take(&mut self.pipe_of(reader)?.held);
         let mut chain = rest.split_to(len.min(rest.len()));
         let mut done = 0;
         let mut result = Ok(());
@@ -156,7 +161,7 @@ impl Posix {
             if let Err((error, left)) = self.give(now, stream, slice, more) {
                 done += len - left.len();
                 result = Err(error);
-                let mut back = fullsend_buf::Chain::from(left);
+                let mut back = Chain::from(left);
                 back.append(chain);
                 chain = back;
                 break;
@@ -170,6 +175,44 @@ impl Posix {
             return Ok(done);
         }
         self.arm_if_blocked(stream, result.map(|()| done))
+    }
+
+    /// From the pipe of `reader` into a stream whose SYN waits for the first write, and carries a copy.
+    fn splice_onto_syn(
+        &mut self,
+        now: Instant,
+        reader: Handle,
+        stream: Handle,
+        len: usize,
+    ) -> Result<usize> {
+        let bytes = self.held_by_pipe(reader, len)?;
+        let parts: Vec<&[u8]> = bytes.slices().iter().map(|slice| &**slice).collect();
+        let sent = self.sendmsg(now, stream, &parts, 0, None, &[])?;
+        self.pipe_of(reader)?.held.advance(sent);
+        self.pipe_drained(reader);
+        Ok(sent)
+    }
+
+    /// Returns the first bytes that a pipe holds, at most `len`, and leaves them there.
+    ///
+    /// # Errors
+    /// EPIPE if `reader` is not the reading end of a pipe.
+    pub fn held_by_pipe(&mut self, reader: Handle, len: usize) -> Result<Chain> {
+        let held = &self.pipe_of(reader)?.held;
+        Ok(held.range(0, len.min(held.len())))
+    }
+
+    /// Puts bytes that [`splice`](Self::splice) has moved out of a pipe back in front of those that it
+    /// holds, whatever its capacity.
+    ///
+    /// # Errors
+    /// EPIPE if `reader` is not the reading end of a pipe.
+    pub fn return_to_pipe(&mut self, reader: Handle, mut bytes: Chain) -> Result<()> {
+        let pipe = self.pipe_of(reader)?;
+        bytes.append(core::mem::take(&mut pipe.held));
+        pipe.held = bytes;
+        self.pipe_filled(reader);
+        Ok(())
     }
 
     fn give(

@@ -1,10 +1,12 @@
 //! `pipe`, `read` and `write` on anything, and `splice`.
 
-use fullsend_posix::{Errno, Handle, Posix, Result};
+use fullsend_buf::Chain;
+use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
 use fullsend_units::Instant;
 
 use super::Patience;
 use super::io::rest;
+use crate::abi::AF_INET;
 use crate::stack::Stack;
 
 /// `SPLICE_F_NONBLOCK`.
@@ -53,22 +55,68 @@ impl Stack {
     }
 
     /// `splice(2)` without offsets: waits for both ends, unless `SPLICE_F_NONBLOCK` or
-    /// `O_NONBLOCK` say otherwise.
+    /// `O_NONBLOCK` say otherwise. If the bytes are the first of a connection with
+    /// `TCP_FASTOPEN_CONNECT`, the call waits for the handshake, whatever `flags` say, unless the
+    /// socket has `O_NONBLOCK`. If the handshake fails, the pipe holds the bytes again.
     pub fn splice(&self, from: Handle, to: Handle, len: usize, flags: u32) -> Result<usize> {
+        let mut on_syn = None;
         let moved = self.wait(
             &[from, to],
             |posix, now| splice_until(posix, now, [from, to], flags),
-            |posix, now| match posix.splice(now, from, to, len, flags) {
-                Err(Errno::EAGAIN) => {
-                    // Whichever of them was in the way, both are told of.
-                    posix.poll_events(from)?;
-                    posix.poll_events(to)?;
-                    Ok(None)
+            |posix, now| {
+                let deferred = posix.is_deferred(to);
+                let first = deferred
+                    .then(|| posix.held_by_pipe(from, len).ok())
+                    .flatten();
+                match posix.splice(now, from, to, len, flags) {
+                    Err(Errno::EAGAIN) => {
+                        // Whichever of them was in the way, both are told of.
+                        posix.poll_events(from)?;
+                        posix.poll_events(to)?;
+                        Ok(None)
+                    }
+                    Ok(moved) => {
+                        let waits = posix.is_opening(to) && posix.is_nonblocking(to) == Ok(false);
+                        on_syn = first.filter(|_| waits);
+                        Ok(Some(moved))
+                    }
+                    Err(error) => Err(error),
                 }
-                result => result.map(Some),
             },
         )?;
-        moved.ok_or(Errno::EAGAIN)
+        let moved = moved.ok_or(Errno::EAGAIN)?;
+        match on_syn {
+            Some(bytes) => self.finish_opening([from, to], (bytes.range(0, moved), len), flags),
+            None => Ok(moved),
+        }
+    }
+
+    /// Waits for the handshake of a connection whose SYN carries `moved`, the first of `len` bytes to
+    /// splice, and continues.
+    fn finish_opening(
+        &self,
+        [from, to]: [Handle; 2],
+        (moved, len): (Chain, usize),
+        flags: u32,
+    ) -> Result<usize> {
+        let opened = self.wait(
+            &[to],
+            |posix, now| Patience::Send.until(posix, now, to),
+            |posix, now| match posix.connect(now, to, SockAddr::any(AF_INET)) {
+                Err(Errno::EALREADY) => Ok(None),
+                Ok(()) | Err(Errno::EISCONN) => {
+                    // What does not fit now is left to the next call.
+                    let rest = len - moved.len();
+                    let more = posix.splice(now, from, to, rest, flags).unwrap_or(0);
+                    Ok(Some(more))
+                }
+                Err(error) => {
+                    posix.return_to_pipe(from, moved.clone())?;
+                    Err(error)
+                }
+            },
+        )?;
+        Ok(moved.len() + opened.unwrap_or(0))
     }
 }
 
