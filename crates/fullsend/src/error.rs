@@ -59,7 +59,7 @@ pub(crate) fn tcp_error(error: TcpError) -> Error {
         TcpError::HostUnreachable => ErrorKind::HostUnreachable,
         TcpError::NetworkUnreachable => ErrorKind::NetworkUnreachable,
         TcpError::OutOfMemory => ErrorKind::OutOfMemory,
-        TcpError::InvalidValue => ErrorKind::InvalidInput,
+        TcpError::InvalidValue | TcpError::MessageTooLong => ErrorKind::InvalidInput,
     };
     Error::new(kind, error)
 }

@@ -160,6 +160,7 @@ pub const SOF_TIMESTAMPING_OPT_TSONLY: u32 = 1 << 11;
 pub const SOF_TIMESTAMPING_OPT_STATS: u32 = 1 << 12;
 pub const SOF_TIMESTAMPING_OPT_ID_TCP: u32 = 1 << 16;
 
+pub const SO_EE_ORIGIN_LOCAL: u8 = 1;
 pub const SO_EE_ORIGIN_ICMP: u8 = 2;
 pub const SO_EE_ORIGIN_ICMP6: u8 = 3;
 pub const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;

@@ -39,9 +39,9 @@ pub(crate) struct Datagram {
     sndbuf: u32,
     mark: u32,
     priority: u32,
-    /// What the headers of its datagrams say.
+    /// Fields of the headers of its datagrams; `mtu_discover` of those over IPv4.
     ip: IpSettings,
-    mtu_discover: MtuDiscover,
+    v6_mtu_discover: MtuDiscover,
     /// What it tells beside the bytes.
     tell: Tell,
 }
@@ -64,9 +64,9 @@ impl Datagram {
             ip: IpSettings {
                 tos: 0,
                 ttl: None,
-                may_fragment: false,
+                mtu_discover: MtuDiscover::Want,
             },
-            mtu_discover: MtuDiscover::Want,
+            v6_mtu_discover: MtuDiscover::Want,
             tell: Tell::new(),
         }
     }
@@ -75,9 +75,9 @@ impl Datagram {
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
-        host.udp_set_ip(id, self.ip)?;
         host.udp_keep_errors(id, self.tell.wants_errors())?;
         self.udp = Some(id);
+        self.apply(host)?;
         let local = host.udp_addr(id)?;
         self.bound = Some(local);
         Ok(local)

@@ -90,6 +90,7 @@ impl From<TcpError> for Errno {
             TcpError::HostUnreachable => Self::EHOSTUNREACH,
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
             TcpError::OutOfMemory => Self::ENOBUFS,
+            TcpError::MessageTooLong => Self::EMSGSIZE,
             TcpError::InvalidValue => Self::EINVAL,
         }
     }

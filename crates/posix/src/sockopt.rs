@@ -144,7 +144,7 @@ impl Posix {
                 IPPROTO_IPV6 => stream.get_ipv6(&mut self.host, name),
                 _ => Err(unknown_level(stream.domain)),
             },
-            Kind::Datagram(datagram) => datagram.get(&mut self.host, level, name),
+            Kind::Datagram(datagram) => datagram.get(&mut self.host, now, level, name),
             _ => Err(Errno::ENOTSOCK),
         };
         Ok(got?.put(value))

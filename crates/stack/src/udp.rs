@@ -8,7 +8,7 @@ use core::task::Waker;
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, HeaderBuf, Offload, Packet};
-use fullsend_tcp::{IpSettings, TcpError};
+use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
 use fullsend_units::Rng;
 use fullsend_wire::checksum::Sum;
 use fullsend_wire::numbers::protocol;
@@ -23,6 +23,7 @@ use crate::table::Table;
 use crate::waiters::{WaitList, Waiter};
 use crate::{StackError, UdpDatagram, UdpError, UdpId, UdpSharing};
 
+mod errors;
 mod sent;
 #[cfg(test)]
 mod tests;
@@ -65,8 +66,15 @@ fullsend_units::counters! {
     }
 }
 
-/// Most errors that wait at one socket; then the newest are not told.
-const MAX_ERRORS: usize = 64;
+/// Returns the bytes of the IP and UDP headers of a datagram to `to`.
+pub(crate) const fn headers_len(to: IpAddr) -> usize {
+    HEADER_LEN + IP_HEADER[to.is_ipv6() as usize]
+}
+
+/// Returns the length of the longest payload to `to`, whatever the MTU.
+pub(crate) const fn max_payload(to: IpAddr) -> usize {
+    if to.is_ipv4() { MAX_V4 } else { MAX_V6 }
+}
 
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -77,27 +85,41 @@ pub(crate) struct Socket {
     readers: WaitList,
     /// Takes datagrams and errors of this peer only.
     remote: Option<SocketAddr>,
-    /// What ICMP told of the peer.
+    /// Whether it has sent `remote` a datagram that can be too big for the path.
+    sent_long: bool,
+    /// The pending error (`SO_ERROR`), from an ICMP message.
     error: Option<TcpError>,
-    /// All that ICMP told, whomever of, if that is kept (`IP_RECVERR`).
+    /// Errors about datagrams to whatever peer, if they are kept (`IP_RECVERR`).
     errors: Option<VecDeque<UdpError>>,
     sharing: UdpSharing,
     rcvbuf: usize,
+    /// Fields of the IP headers; `mtu_discover` of IPv4's.
     ip: IpSettings,
+    v6_mtu_discover: MtuDiscover,
 }
 
 impl Socket {
-    pub(crate) fn ip_settings(&self) -> IpSettings {
-        self.ip
+    /// Returns the fields of the IP headers of datagrams to `to`.
+    pub(crate) const fn ip_settings(&self, to: IpAddr) -> IpSettings {
+        let mut settings = self.ip;
+        if to.is_ipv6() {
+            settings.mtu_discover = self.v6_mtu_discover;
+        }
+        settings
     }
 
-    pub(crate) fn set_ip(&mut self, settings: IpSettings) {
+    pub(crate) const fn set_ip(&mut self, settings: IpSettings) {
         self.ip = settings;
+    }
+
+    pub(crate) const fn set_v6_mtu_discover(&mut self, how: MtuDiscover) {
+        self.v6_mtu_discover = how;
     }
 
     /// Takes from `remote` only, or from all. As on Linux, what waits stays, errors too.
     pub(crate) fn connect(&mut self, remote: Option<SocketAddr>) {
         self.remote = remote;
+        self.sent_long = false;
     }
 
     pub(crate) fn peek(&self) -> Option<UdpDatagram> {
@@ -106,42 +128,6 @@ impl Socket {
 
     pub(crate) fn set_sharing(&mut self, sharing: UdpSharing) {
         self.sharing = sharing;
-    }
-
-    /// An error about a datagram from here; whether somebody should look.
-    fn is_told(&mut self, told: &UdpError) -> bool {
-        let connected = self.remote == Some(told.to);
-        let mut news = false;
-        if let Some(kept) = &mut self.errors
-            && (connected || self.remote.is_none())
-        {
-            if kept.len() < MAX_ERRORS {
-                kept.push_back(told.clone());
-            }
-            self.error = told.error.or(self.error);
-            news = true;
-        } else if connected && told.error.is_some() {
-            self.error = told.error;
-            news = true;
-        }
-        news
-    }
-
-    /// Keeps errors, or no longer: those that wait are forgotten.
-    pub(crate) fn keep_errors(&mut self, on: bool) {
-        self.errors = on.then(|| self.errors.take().unwrap_or_default());
-    }
-
-    pub(crate) fn has_kept_errors(&self) -> bool {
-        self.errors.as_ref().is_some_and(|kept| !kept.is_empty())
-    }
-
-    /// Takes the first error that was kept; the pending one is then that of the next.
-    pub(crate) fn take_kept_error(&mut self) -> Option<UdpError> {
-        let kept = self.errors.as_mut()?;
-        let first = kept.pop_front()?;
-        self.error = kept.front().and_then(|next| next.error);
-        Some(first)
     }
 
     pub(crate) fn take_error(&mut self) -> Option<TcpError> {
@@ -200,7 +186,7 @@ pub(crate) struct Udp {
     ports: BTreeMap<u16, Vec<u32>>,
     /// Memory that the datagrams at all sockets hold.
     bytes: usize,
-    /// Flows of datagrams that were long enough to be too big for some path.
+    /// Flows of datagrams that were long enough to be too big for a path.
     sent: SentFlows,
     pub(crate) v4: UdpMib,
     pub(crate) v6: Udp6Mib,
@@ -245,11 +231,13 @@ impl Udp {
             bytes: 0,
             readers: WaitList::default(),
             remote: None,
+            sent_long: false,
             error: None,
             errors: None,
             sharing,
             rcvbuf: RCVBUF,
             ip: IpSettings::default(),
+            v6_mtu_discover: MtuDiscover::default(),
         };
         let (index, id) = self.sockets.insert(socket).ok_or(StackError::NoPorts)?;
         self.ports.entry(local.port()).or_default().push(index);
@@ -415,33 +403,6 @@ impl Udp {
         socket.ok_or(StackError::NoSuchSocket)
     }
 
-    /// Reports an ICMP error about a datagram from `local` to the socket that is connected to its
-    /// destination (RFC 1122 4.1.3.3), and to those that are not connected and keep errors. Returns
-    /// whether a message that it was too big may be believed: a socket is connected so, or a
-    /// datagram that long went that way.
-    pub(crate) fn icmp(
-        &mut self,
-        local: SocketAddr,
-        told: &UdpError,
-        wakers: &mut Vec<Waker>,
-    ) -> bool {
-        let flow = FlowKey::new(local, told.to).hash(self.key);
-        let mut sent = self.sent.contains(flow);
-        let bound = self.ports.get(&local.port()).into_iter().flatten();
-        for &index in bound {
-            let Some(socket) = self.sockets.get_mut(index) else {
-                continue;
-            };
-            if covers(socket.local.ip(), local.ip()) {
-                sent |= socket.remote == Some(told.to);
-                if socket.is_told(told) {
-                    socket.readers.wake(wakers);
-                }
-            }
-        }
-        sent
-    }
-
     /// Returns whether there is something to take; else wakes `waiter` once when there is.
     pub(crate) fn readable(
         &mut self,
@@ -484,14 +445,16 @@ impl Udp {
         }
     }
 
-    /// Builds a datagram for IP to send, its checksum left to whoever puts it on a wire.
+    /// Builds a datagram of socket `id` for IP to send. The device or the interface completes the
+    /// checksum.
     pub(crate) fn output(
         &mut self,
+        id: UdpId,
         from: SocketAddr,
         to: SocketAddr,
         data: Slice,
     ) -> Result<Packet, StackError> {
-        let max = if to.is_ipv4() { MAX_V4 } else { MAX_V6 };
+        let max = max_payload(to.ip());
         let len = data.len();
         if len > max {
             return Err(StackError::MessageTooLong { len, max });
@@ -507,10 +470,11 @@ impl Udp {
         let sum = Sum::pseudo(from.ip(), to.ip(), protocol::UDP, (HEADER_LEN + len) as u32);
         out[CHECKSUM_OFFSET..].copy_from_slice(&sum.fold().to_be_bytes());
         *self.out_datagrams(to.is_ipv6()) += 1;
-        let packet_len = IP_HEADER[usize::from(to.is_ipv6())] + HEADER_LEN + len;
-        if packet_len > least_path_mtu(to.ip()) as usize {
+        if headers_len(to.ip()) + len > least_path_mtu(to.ip()) as usize {
             let flow = FlowKey::new(from, to).hash(self.key);
             self.sent.record(flow);
+            let socket = self.socket_mut(id)?;
+            socket.sent_long |= socket.remote == Some(to);
         }
         Ok(Packet {
             header,

@@ -6,13 +6,13 @@ use core::task::Waker;
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_offload::{Checksum, Packet};
-use fullsend_tcp::{IpSettings, PAGE_BYTES, TcpError};
+use fullsend_tcp::{IpSettings, MtuDiscover, PAGE_BYTES, TcpError};
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::udp::UdpRepr;
 
 use crate::ip::{IpMeta, Problem};
-use crate::udp::{Delivery, Limits};
+use crate::udp::{Delivery, Limits, headers_len, max_payload};
 use crate::waiters::Waiter;
 use crate::{Host, IfaceId, Interest, StackError};
 
@@ -33,21 +33,23 @@ pub struct UdpDatagram {
     pub iface: IfaceId,
 }
 
-/// What ICMP told of a datagram of ours (`IP_RECVERR`).
+/// An error about a datagram, as an ICMP message or this host reports it (`IP_RECVERR`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UdpError {
-    /// What it means; `None`: it was longer than the path takes.
-    pub error: Option<TcpError>,
-    /// Type and code of the message.
+    /// The error that calls on the socket return.
+    pub error: TcpError,
+    /// Type and code of the ICMP message.
     pub kind: (u8, u8),
-    /// Bytes of the largest packet that the path takes; 0 when it is not about that.
+    /// MTU of the path in bytes if the datagram was longer, else 0.
     pub mtu: u32,
-    /// Who told.
+    /// The sender of the ICMP message.
     pub offender: IpAddr,
-    /// Where the datagram was to go.
+    /// Destination of the datagram.
     pub to: SocketAddr,
-    /// The datagram's bytes, as far as they were quoted.
+    /// The part of the datagram's payload that the ICMP message quotes.
     pub payload: Vec<u8>,
+    /// Whether this host refused to send the datagram; then there is no ICMP message.
+    pub is_local: bool,
 }
 
 /// With whom a UDP socket shares its address.
@@ -106,6 +108,11 @@ impl Host {
     }
 
     /// Sends one datagram; `source` overrides the source address (gateways).
+    ///
+    /// # Errors
+    /// [`MessageTooLong`](StackError::MessageTooLong) if IP's length field cannot hold the datagram,
+    /// or if it must not be fragmented ([`MtuDiscover::Do`], [`MtuDiscover::Probe`]) and does not fit
+    /// the MTU. A socket that keeps errors keeps that one, too.
     pub fn udp_send(
         &mut self,
         now: Instant,
@@ -125,10 +132,48 @@ impl Host {
         if from.is_ipv4() != to.is_ipv4() {
             return Err(StackError::AddressNotAvailable(from));
         }
-        let packet = self.udp.output(from, to, data)?;
+        let settings = self.udp.socket_mut(id)?.ip_settings(to.ip());
+        self.check_datagram_len(now, id, (to, data.len()), settings.mtu_discover)?;
+        let packet = self.udp.output(id, from, to, data)?;
         let ends = (from.ip().into(), to.ip().into());
-        let settings = self.udp.socket_mut(id)?.ip_settings();
         self.ip_output(now, ends, (protocol::UDP, settings), packet)
+    }
+
+    /// Returns an error if a datagram of `len` bytes is too long for IP, or for the MTU and must not be
+    /// fragmented.
+    fn check_datagram_len(
+        &mut self,
+        now: Instant,
+        id: UdpId,
+        (to, len): (SocketAddr, usize),
+        how: MtuDiscover,
+    ) -> Result<(), StackError> {
+        let mut max = max_payload(to.ip());
+        let whole = matches!(how, MtuDiscover::Do | MtuDiscover::Probe);
+        if !whole && len <= max {
+            return Ok(());
+        }
+        let Ok(mtu) = self.datagram_mtu(now, to.ip(), how) else {
+            // IP reports and counts that there is no route.
+            return Ok(());
+        };
+        if whole {
+            max = max.min((mtu as usize).saturating_sub(headers_len(to.ip())));
+        }
+        if len <= max {
+            return Ok(());
+        }
+        // As on Linux: no call can send more than 65,535 bytes, whatever the path.
+        if u16::try_from(len).is_ok() {
+            self.udp.on_too_long(id, (to, mtu), &mut self.wakers)?;
+        }
+        Err(StackError::MessageTooLong { len, max })
+    }
+
+    /// Returns the MTU of the path to `to` for datagrams (`IP_MTU`): of the interface, or less if a
+    /// router reported it within the last ten minutes.
+    pub fn udp_path_mtu(&self, now: Instant, to: IpAddr) -> Result<u32, StackError> {
+        self.datagram_mtu(now, to, MtuDiscover::Want)
     }
 
     /// The next datagram with where it came from and the address it was sent to.
@@ -150,7 +195,7 @@ impl Host {
         Ok(self.udp.socket_mut(id)?.peek())
     }
 
-    /// Keeps what ICMP tells of datagrams to anybody (`IP_RECVERR`), or no longer.
+    /// Sets whether errors about its datagrams, to whatever peer, are kept (`IP_RECVERR`).
     pub fn udp_keep_errors(&mut self, id: UdpId, on: bool) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.keep_errors(on);
         Ok(())
@@ -207,9 +252,19 @@ impl Host {
         Ok(())
     }
 
-    /// What the IP headers of its datagrams say.
+    /// Sets fields of the IP headers of its datagrams; `mtu_discover` of those over IPv4.
     pub fn udp_set_ip(&mut self, id: UdpId, settings: IpSettings) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.set_ip(settings);
+        Ok(())
+    }
+
+    /// Sets `IPV6_MTU_DISCOVER`.
+    pub fn udp_set_v6_mtu_discover(
+        &mut self,
+        id: UdpId,
+        how: MtuDiscover,
+    ) -> Result<(), StackError> {
+        self.udp.socket_mut(id)?.set_v6_mtu_discover(how);
         Ok(())
     }
 

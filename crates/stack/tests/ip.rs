@@ -389,9 +389,9 @@ fn a_too_big_about_datagrams_does_not_reach_tcp() {
     }
 }
 
-/// A connected socket believes what quotes its own four-tuple.
+/// A connected socket accepts a quote of its own 4-tuple, on which it has sent a long datagram.
 #[test]
-fn a_connected_socket_believes_a_too_big_about_its_peer_alone() {
+fn a_connected_socket_accepts_a_too_big_about_its_peer_alone() {
     for (remote, believed) in [("10.0.0.2:53", true), ("10.0.0.2:54", false)] {
         let mut net = Net::new(Link::Ip, Nic::Mtu);
         let udp = net.hosts[0]
@@ -399,6 +399,7 @@ fn a_connected_socket_believes_a_too_big_about_its_peer_alone() {
             .unwrap();
         let connect = net.hosts[0].udp_connect(udp, Some(remote.parse().unwrap()));
         connect.unwrap();
+        assert_eq!(datagram_packets(&mut net, udp, remote, 1400), [1428]);
         let datagram = [0, 9, 0, 53, 4, 0, 0, 0];
         let quote = ip_frame(V4[0], V4[1], protocol::UDP, &datagram).to_bytes();
         let now = net.now;

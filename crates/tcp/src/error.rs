@@ -25,6 +25,8 @@ pub enum TcpError {
     NetworkUnreachable,
     /// The allocator refused memory for the data, and nothing in flight will free some (ENOBUFS).
     OutOfMemory,
+    /// A datagram is longer than the MTU of its path (EMSGSIZE).
+    MessageTooLong,
     /// The value is out of range for the option (EINVAL).
     InvalidValue,
 }
@@ -42,6 +44,7 @@ impl fmt::Display for TcpError {
             Self::HostUnreachable => "no route to host",
             Self::NetworkUnreachable => "network is unreachable",
             Self::OutOfMemory => "out of memory for the data: close connections or raise the limit",
+            Self::MessageTooLong => "datagram longer than the path MTU",
             Self::InvalidValue => "value out of range for this option",
         })
     }

@@ -16,12 +16,13 @@ pub enum Linger {
 pub enum MtuDiscover {
     /// Routers may fragment: DF is not set, and ICMP does not shrink segments.
     Dont,
-    /// DF is set, and ICMP shrinks segments.
+    /// DF is set, and ICMP shrinks segments. A datagram that does not fit the path MTU is fragmented.
     #[default]
     Want,
-    /// As `Want` for TCP, which never sends more than the path takes.
+    /// As `Want` for TCP, whose segments fit the path MTU. A datagram that does not fit it is refused.
     Do,
-    /// DF is set, and what ICMP tells of the path is ignored: the user probes.
+    /// DF is set, and the path MTU that ICMP reports is ignored: the application probes. A datagram
+    /// that does not fit the interface's MTU is refused.
     Probe,
 }
 

@@ -1,14 +1,14 @@
 //! Options of datagram sockets.
 
 use fullsend_stack::Host;
-use fullsend_tcp::MtuDiscover;
+use fullsend_units::Instant;
 
 use super::Datagram;
 use crate::abi::{
-    AF_INET6, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP,
-    IPV6_MTU_DISCOVER, IPV6_TCLASS, IPV6_UNICAST_HOPS, SO_ACCEPTCONN, SO_DOMAIN, SO_ERROR, SO_MARK,
-    SO_PRIORITY, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_SNDBUF, SO_SNDBUFFORCE, SO_TYPE,
-    SO_ZEROCOPY, SOCK_DGRAM, SOL_SOCKET,
+    AF_INET6, IP_MTU, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP,
+    IPV6_MTU, IPV6_MTU_DISCOVER, IPV6_TCLASS, IPV6_UNICAST_HOPS, SO_ACCEPTCONN, SO_DOMAIN,
+    SO_ERROR, SO_MARK, SO_PRIORITY, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_SNDBUF,
+    SO_SNDBUFFORCE, SO_TYPE, SO_ZEROCOPY, SOCK_DGRAM, SOL_SOCKET,
 };
 use crate::errno::{Errno, Result};
 use crate::sockopt::{
@@ -58,7 +58,7 @@ impl Datagram {
             IP_TOS => self.ip.tos = number(value)? as u8,
             IP_TTL if value.is_empty() => return Err(Errno::EINVAL),
             IP_TTL => self.ip.ttl = byte_or_default(number(value)?, 1)?,
-            IP_MTU_DISCOVER => self.set_mtu_discover(number(value)?)?,
+            IP_MTU_DISCOVER => self.ip.mtu_discover = mtu_discover(number(value)?)?,
             _ => return Ok(None),
         }
         self.apply(host).map(Some)
@@ -69,23 +69,24 @@ impl Datagram {
             IPV6_TCLASS => self.ip.tos = byte_or_default(int(value)?, 0)?.unwrap_or(0),
             // Nothing could be sent with nought.
             IPV6_UNICAST_HOPS => self.ip.ttl = byte_or_default(int(value)?, 1)?,
-            IPV6_MTU_DISCOVER => self.set_mtu_discover(int(value)?)?,
+            IPV6_MTU_DISCOVER => self.v6_mtu_discover = mtu_discover(int(value)?)?,
             _ => return Ok(None),
         }
         self.apply(host).map(Some)
     }
 
-    fn set_mtu_discover(&mut self, value: i32) -> Result<()> {
-        self.mtu_discover = mtu_discover(value)?;
-        self.ip.may_fragment = self.mtu_discover == MtuDiscover::Dont;
+    pub(super) fn apply(&self, host: &mut Host) -> Result<()> {
+        if let Some(id) = self.udp {
+            host.udp_set_ip(id, self.ip)?;
+            host.udp_set_v6_mtu_discover(id, self.v6_mtu_discover)?;
+        }
         Ok(())
     }
 
-    fn apply(&self, host: &mut Host) -> Result<()> {
-        match self.udp {
-            Some(id) => Ok(host.udp_set_ip(id, self.ip)?),
-            None => Ok(()),
-        }
+    /// `IP_MTU` and `IPV6_MTU`: the path MTU towards the peer.
+    fn path_mtu(&self, host: &Host, now: Instant) -> Result<i32> {
+        let peer = self.peer.ok_or(Errno::ENOTCONN)?;
+        Ok(host.udp_path_mtu(now, peer.ip())? as i32)
     }
 
     /// What both levels of IP have.
@@ -93,7 +94,8 @@ impl Datagram {
         Some(Value::Small(match name {
             IP_TOS | IPV6_TCLASS => self.ip.tos.into(),
             IP_TTL | IPV6_UNICAST_HOPS => self.ip.ttl.unwrap_or(DEFAULT_TTL).into(),
-            IP_MTU_DISCOVER | IPV6_MTU_DISCOVER => mtu_discover_number(self.mtu_discover),
+            IP_MTU_DISCOVER => mtu_discover_number(self.ip.mtu_discover),
+            IPV6_MTU_DISCOVER => mtu_discover_number(self.v6_mtu_discover),
             _ => return None,
         }))
     }
@@ -129,13 +131,23 @@ impl Datagram {
         Ok(())
     }
 
-    pub(crate) fn get(&mut self, host: &mut Host, level: i32, name: i32) -> Result<Value> {
+    pub(crate) fn get(
+        &mut self,
+        host: &mut Host,
+        now: Instant,
+        level: i32,
+        name: i32,
+    ) -> Result<Value> {
         let ours = level != IPPROTO_IPV6 || self.domain == AF_INET6;
         if let Some(value) = self.tell.get(level, name).filter(|_| ours) {
             return Ok(value);
         }
         let known = match level {
             SOL_SOCKET => self.get_socket(host, name),
+            IPPROTO_IP if name == IP_MTU => return self.path_mtu(host, now).map(Value::Small),
+            IPPROTO_IPV6 if name == IPV6_MTU && ours => {
+                return self.path_mtu(host, now).map(Value::Int);
+            }
             IPPROTO_IP => {
                 let ours = matches!(name, IP_TOS | IP_TTL | IP_MTU_DISCOVER);
                 let shared = ours.then(|| self.get_shared(name)).flatten();

@@ -12,6 +12,7 @@ use crate::abi::{
     AF_INET, IP_PKTINFO, IP_RECVERR, IP_RECVTOS, IP_RECVTTL, IP_TOS, IP_TTL, IPPROTO_IP,
     IPPROTO_IPV6, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_RECVERR, IPV6_RECVHOPLIMIT, IPV6_RECVPKTINFO,
     IPV6_RECVTCLASS, IPV6_TCLASS, MSG_ERRQUEUE, MSG_TRUNC, SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6,
+    SO_EE_ORIGIN_LOCAL,
 };
 use crate::addr::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 use crate::cmsg::{Writer, messages};
@@ -220,10 +221,13 @@ impl Datagram {
         let mut out = Writer::new(control);
         let mut error = [0; EXTENDED_ERR_LEN + SOCKADDR_IN6_LEN];
         error[..EXTENDED_ERR_LEN].copy_from_slice(&extended_err(&told));
-        let offender = SockAddr::shown_in(self.domain, SocketAddr::new(told.offender, 0));
-        let (addr, addr_len) = offender.to_bytes();
-        let end = EXTENDED_ERR_LEN + addr_len;
-        error[EXTENDED_ERR_LEN..end].copy_from_slice(&addr[..addr_len]);
+        // No address stands for this host.
+        if !told.is_local {
+            let offender = SockAddr::shown_in(self.domain, SocketAddr::new(told.offender, 0));
+            let (addr, addr_len) = offender.to_bytes();
+            let end = EXTENDED_ERR_LEN + addr_len;
+            error[EXTENDED_ERR_LEN..end].copy_from_slice(&addr[..addr_len]);
+        }
         if self.domain == AF_INET {
             let len = EXTENDED_ERR_LEN + SOCKADDR_IN_LEN;
             out.put(IPPROTO_IP, IP_RECVERR, &error[..len]);
@@ -231,9 +235,14 @@ impl Datagram {
             out.put(IPPROTO_IPV6, IPV6_RECVERR, &error);
         }
         let cut = if rest.is_empty() { 0 } else { MSG_TRUNC };
+        let mut to = told.to;
+        // As on Linux, whose own errors over IPv4 name the port of the socket's peer.
+        if told.is_local && to.is_ipv4() {
+            to.set_port(self.peer.map_or(0, |peer| peer.port()));
+        }
         Ok(Received {
             len,
-            from: Some(SockAddr::shown_in(self.domain, told.to)),
+            from: Some(SockAddr::shown_in(self.domain, to)),
             flags: MSG_ERRQUEUE | cut | out.flags,
             control_len: out.used(),
         })
@@ -242,13 +251,12 @@ impl Datagram {
 
 /// `struct sock_extended_err`.
 fn extended_err(told: &UdpError) -> [u8; EXTENDED_ERR_LEN] {
-    let errno = told.error.map_or(Errno::EMSGSIZE, Errno::from);
     let mut out = [0; EXTENDED_ERR_LEN];
-    out[..4].copy_from_slice(&errno.0.to_ne_bytes());
-    out[4] = if told.to.is_ipv4() {
-        SO_EE_ORIGIN_ICMP
-    } else {
-        SO_EE_ORIGIN_ICMP6
+    out[..4].copy_from_slice(&Errno::from(told.error).0.to_ne_bytes());
+    out[4] = match told.to {
+        _ if told.is_local => SO_EE_ORIGIN_LOCAL,
+        SocketAddr::V4(_) => SO_EE_ORIGIN_ICMP,
+        SocketAddr::V6(_) => SO_EE_ORIGIN_ICMP6,
     };
     (out[5], out[6]) = told.kind;
     out[8..12].copy_from_slice(&told.mtu.to_ne_bytes());

@@ -16,6 +16,8 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("errors", errors),
     ("errors_of_a_peer", errors_of_a_peer),
     ("errors_of_six", errors_of_six),
+    ("mtu_discover", mtu_discover),
+    ("refused_here", refused_here),
     ("shared", shared),
     ("shared_port", shared_port),
 ];
@@ -159,6 +161,83 @@ fn errors_of_six(b: &mut dyn Backend, log: &mut Log) {
     b.send_to(fd, b"lost", 0, "::1", port);
     b.settle();
     queue(b, log, fd);
+}
+
+/// The loopback carries packets of 65,536 bytes: 40 less than the longest datagram over IPv6.
+const LONGEST_WHOLE: usize = 65_536 - 48;
+
+fn mtu_discover(b: &mut dyn Backend, log: &mut Log) {
+    let (_, port) = bound(b, AF_INET6, "::");
+    let block = vec![1; 65_527];
+    for (level, name) in [
+        (IPPROTO_IP, libc::IP_MTU_DISCOVER),
+        (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    ] {
+        for how in 0..4 {
+            let fd = udp(b, AF_INET6);
+            log.note("set", b.set_int(fd, level, name, how));
+            let both = [
+                b.get_int(fd, IPPROTO_IP, libc::IP_MTU_DISCOVER),
+                b.get_int(fd, IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+            ];
+            log.note("get", both);
+            for len in [LONGEST_WHOLE, LONGEST_WHOLE + 1, 65_527] {
+                let sent = b.send_to(fd, &block[..len], 0, "::1", port);
+                log.note(&format!("{level} {how} {len}"), sent);
+            }
+            let mapped = b.send_to(fd, &block[..65_507], 0, "::ffff:127.0.0.1", port);
+            log.note("mapped", mapped);
+            log.note("no error is pending", b.get_int(fd, SOL_SOCKET, SO_ERROR));
+            log.note("nor kept", b.poll(fd));
+        }
+    }
+    for (domain, ip) in [
+        (AF_INET, "127.0.0.1"),
+        (AF_INET6, "::1"),
+        (AF_INET6, "::ffff:127.0.0.1"),
+    ] {
+        let fd = udp(b, domain);
+        for connected in [false, true] {
+            if connected {
+                b.connect(fd, ip, port);
+            }
+            let four = b.get_int(fd, IPPROTO_IP, libc::IP_MTU);
+            let six = b.get_int(fd, IPPROTO_IPV6, libc::IPV6_MTU);
+            log.note(&format!("mtu, connected {connected}"), (four, six));
+        }
+    }
+}
+
+/// Errors of datagrams that the host itself refuses go into the queue only.
+fn refused_here(b: &mut dyn Backend, log: &mut Log) {
+    let (_, port) = bound(b, AF_INET6, "::");
+    let block = vec![1; 65_540];
+    for connected in [false, true] {
+        for (domain, ip, len) in [
+            (AF_INET6, "::1", LONGEST_WHOLE + 1),
+            (AF_INET6, "::1", 65_536),
+            (AF_INET, "127.0.0.1", 65_508),
+            (AF_INET, "127.0.0.1", 65_535),
+            (AF_INET, "127.0.0.1", 65_536),
+        ] {
+            let fd = udp(b, domain);
+            b.set_int(fd, IPPROTO_IP, libc::IP_RECVERR, 1);
+            if domain == AF_INET6 {
+                b.set_int(fd, IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
+                b.set_int(fd, IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, 2);
+            }
+            let sent = if connected {
+                b.connect(fd, ip, port);
+                b.send(fd, &block[..len], 0)
+            } else {
+                b.send_to(fd, &block[..len], 0, ip, port)
+            };
+            log.note(&format!("{ip} {len} connected {connected}"), sent);
+            log.note("no error is pending", b.get_int(fd, SOL_SOCKET, SO_ERROR));
+            queue(b, log, fd);
+            queue(b, log, fd);
+        }
+    }
 }
 
 fn shared(b: &mut dyn Backend, log: &mut Log) {

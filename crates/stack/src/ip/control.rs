@@ -72,14 +72,15 @@ impl Host {
             self.tcp_error(now, &key, told.seq, error)
         } else {
             let (error, mtu) = match error {
-                IcmpError::Unreachable(error) => (Some(error), 0),
-                IcmpError::TooBig { mtu } => (None, mtu),
+                IcmpError::Unreachable(error) => (error, 0),
+                IcmpError::TooBig { mtu } => (TcpError::MessageTooLong, mtu),
             };
             let about = UdpError {
                 error,
                 kind: told.kind,
                 mtu,
                 offender: told.offender,
+                is_local: false,
                 to: remote.into(),
                 payload: told.text,
             };

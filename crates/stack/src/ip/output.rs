@@ -4,9 +4,10 @@
 use core::net::IpAddr;
 
 use fullsend_offload::Packet;
-use fullsend_tcp::IpSettings;
+use fullsend_tcp::{IpSettings, MtuDiscover};
 use fullsend_units::Instant;
 use fullsend_wire::ethernet::Mac;
+use fullsend_wire::numbers::protocol;
 
 use super::Path;
 use super::fragment::fragment;
@@ -58,6 +59,24 @@ impl Host {
         Ok(Path::new(from, link, (local, remote), upper))
     }
 
+    /// Returns the MTU for datagrams to `to`: of the path as far as it is known, or of the interface if
+    /// the application probes the path itself.
+    pub(crate) fn datagram_mtu(
+        &self,
+        now: Instant,
+        to: IpAddr,
+        how: MtuDiscover,
+    ) -> Result<u32, StackError> {
+        if self.ip.addresses.is_local(to.into()) {
+            return Ok(self.loopback.config.caps.mtu);
+        }
+        let hop = self.ip.routes.lookup(to).ok_or(StackError::NoRoute(to))?;
+        let mtu = self.ifaces[usize::from(hop.iface)].config.caps.mtu;
+        let learnt = self.ip.pmtu.of(protocol::UDP).get(now, to);
+        let learnt = learnt.filter(|_| how != MtuDiscover::Probe);
+        Ok(learnt.map_or(mtu, |learnt| learnt.min(mtu)))
+    }
+
     /// The address of ours to use towards `to`.
     pub(crate) fn source_for(&self, to: IpAddr) -> Result<IpAddr, StackError> {
         let to_us = self.ip.addresses.is_local(to.into());
@@ -92,6 +111,9 @@ impl Host {
         let mut path = self.path(now, (local, remote), (protocol, 0))?;
         if settings != IpSettings::default() {
             path.apply(settings);
+            if settings.mtu_discover == MtuDiscover::Probe {
+                path.mtu = self.datagram_mtu(now, remote.to_ip(), settings.mtu_discover)?;
+            }
         }
         let len = packet.len();
         self.ip.ident = self.ip.ident.wrapping_add(1);

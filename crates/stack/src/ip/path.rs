@@ -4,7 +4,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use fullsend_offload::{Encap, HeaderBuf, Layers};
-use fullsend_tcp::IpSettings;
+use fullsend_tcp::{IpSettings, MtuDiscover};
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::{DEFAULT_TTL, ethertype};
 use fullsend_wire::{ipv4, ipv6};
@@ -111,13 +111,16 @@ impl Path {
         let IpSettings {
             tos,
             ttl,
-            may_fragment,
+            mtu_discover,
         } = settings;
         let ttl = ttl.unwrap_or(DEFAULT_TTL);
         let network = &mut self.header[usize::from(self.link_len)..];
         if usize::from(self.len - self.link_len) == ipv4::HEADER_LEN {
             network[1] = tos;
-            network[6] = if may_fragment { 0 } else { DF };
+            network[6] = match mtu_discover {
+                MtuDiscover::Dont => 0,
+                _ => DF,
+            };
             network[8] = ttl;
             self.header_sum = sum(&network[..ipv4::HEADER_LEN]).fold();
         } else {

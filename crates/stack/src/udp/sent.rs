@@ -1,56 +1,149 @@
-//! Flows that were sent lately, by which a "too big" about a socket without a peer is told from one
-//! that is made up (RFC 5927 4, for UDP).
+//! Flows of the datagrams that were sent last, against which quotes in "too big" messages are checked
+//! (RFC 5927 4, applied to UDP).
 
-use alloc::vec;
 use alloc::vec::Vec;
 
-/// Flows remembered: those of a busy server in about a round trip.
-const SLOTS: usize = 1024;
+/// Flows in a set, which is a cache line: a further one replaces the one that was used longest ago.
+const WAYS: usize = 8;
+/// Sets of the first record: 8 KiB.
+const FIRST_SETS: usize = 128;
+/// Most sets: 65,536 flows in 512 KiB. At 10 Gbit/s, full-sized datagrams to as many peers take 79 ms,
+/// which is about a round trip.
+const MAX_SETS: usize = 8192;
 
-/// Hashes of flows, each in the slot that it names; a later flow takes the place of an earlier one.
+/// The record is enlarged when one flow for this many sets has been replaced.
+const REPLACED_SHARE: usize = 32;
+
+/// Marks a place in use, as a hash may be zero.
+const USED: u64 = 1 << 63;
+
+/// Keyed hashes of flows, in sets that each hold the flows used last, in that order.
 #[derive(Debug, Default)]
 pub(super) struct SentFlows {
-    /// Empty until the first flow is recorded.
-    slots: Vec<u64>,
-}
-
-const fn slot(flow: u64) -> usize {
-    flow as usize % SLOTS
+    /// Empty until the first flow is recorded; then a power of two.
+    sets: Vec<[u64; WAYS]>,
+    /// Flows that have been replaced since the record was enlarged, or could not be.
+    replaced: usize,
 }
 
 impl SentFlows {
-    /// Remembers the keyed hash of a flow.
+    /// Records the keyed hash of a flow. Memory for a larger record is taken only where flows are
+    /// replaced, and only if there is some.
     pub(super) fn record(&mut self, flow: u64) {
-        if self.slots.is_empty() {
-            // A hash that belongs into another slot stands for none.
-            self.slots = vec![1; SLOTS];
-            self.slots[slot(1)] = 0;
+        if self.replaced > self.sets.len() / REPLACED_SHARE || self.sets.is_empty() {
+            self.enlarge();
         }
-        self.slots[slot(flow)] = flow;
+        self.replaced += usize::from(self.insert(flow | USED));
     }
 
-    /// Returns whether a flow was recorded and no other took its slot since.
+    /// Returns whether a flow was recorded and has not been replaced since.
     pub(super) fn contains(&self, flow: u64) -> bool {
-        self.slots.get(slot(flow)) == Some(&flow)
+        let set = self.sets.get(self.index(flow));
+        set.is_some_and(|set| set.contains(&(flow | USED)))
+    }
+
+    const fn index(&self, flow: u64) -> usize {
+        flow as usize & self.sets.len().wrapping_sub(1)
+    }
+
+    /// Puts a flow first in its set. Returns whether another one left the set.
+    fn insert(&mut self, flow: u64) -> bool {
+        let index = self.index(flow);
+        let Some(set) = self.sets.get_mut(index) else {
+            return false;
+        };
+        let at = set.iter().position(|&known| known == flow);
+        let replaced = at.is_none() && set[WAYS - 1] != 0;
+        set[..=at.unwrap_or(WAYS - 1)].rotate_right(1);
+        set[0] = flow;
+        replaced
+    }
+
+    fn enlarge(&mut self) {
+        self.replaced = 0;
+        let len = match self.sets.len() {
+            0 => FIRST_SETS,
+            len => len * 2,
+        };
+        let mut sets = Vec::new();
+        if len > MAX_SETS || sets.try_reserve_exact(len).is_err() {
+            return;
+        }
+        sets.resize(len, [0; WAYS]);
+        let old = core::mem::replace(&mut self.sets, sets);
+        // The flow used last is inserted last.
+        for flow in old.iter().flat_map(|set| set.iter().rev()) {
+            if *flow != 0 {
+                self.insert(*flow);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{SLOTS, SentFlows};
+    use alloc::vec::Vec;
+
+    use super::{FIRST_SETS, MAX_SETS, SentFlows, WAYS};
+    use crate::siphash::SipKey;
+
+    fn hash(flow: u32) -> u64 {
+        SipKey(1, 2).hash([0; 3], flow)
+    }
 
     #[test]
-    fn the_last_flow_of_each_slot_is_remembered() {
+    fn a_set_holds_the_flows_used_last() {
         let mut flows = SentFlows::default();
-        for flow in 0..2 * SLOTS as u64 {
+        assert!(!flows.contains(0) && !flows.contains(7));
+        let of_one_set: Vec<u64> = (0..=WAYS as u64)
+            .map(|n| 7 + n * FIRST_SETS as u64)
+            .collect();
+        for &flow in &of_one_set[..WAYS] {
             assert!(!flows.contains(flow));
+            flows.record(flow);
         }
-        flows.record(7);
-        for flow in [0, 1, 2, 1024, 1031] {
-            assert!(!flows.contains(flow), "{flow}");
+        flows.record(of_one_set[0]);
+        flows.record(of_one_set[WAYS]);
+        let held: Vec<bool> = of_one_set
+            .iter()
+            .map(|&flow| flows.contains(flow))
+            .collect();
+        let mut want = [true; WAYS + 1];
+        want[1] = false;
+        assert_eq!(held, want);
+        assert!(!flows.contains(0));
+        flows.record(0);
+        assert!(flows.contains(0));
+    }
+
+    /// A server that sends to 16,000 peers in turn knows all but a few of them.
+    #[test]
+    fn a_record_grows_with_the_flows_of_a_busy_server() {
+        let mut flows = SentFlows::default();
+        for _ in 0..4 {
+            (0..16_000).for_each(|flow| flows.record(hash(flow)));
         }
-        assert!(flows.contains(7));
-        flows.record(7 + SLOTS as u64);
-        assert!(!flows.contains(7) && flows.contains(7 + SLOTS as u64));
+        let known = (0..16_000).filter(|&flow| flows.contains(hash(flow)));
+        assert!(known.count() > 15_500);
+        let strangers = (16_000..300_000).filter(|&flow| flows.contains(hash(flow)));
+        assert_eq!(strangers.count(), 0);
+    }
+
+    #[test]
+    fn a_record_is_bounded_and_keeps_the_flows_used_last() {
+        let mut flows = SentFlows::default();
+        for flow in 0..300_000 {
+            flows.record(hash(flow));
+        }
+        assert_eq!(flows.sets.len(), MAX_SETS);
+        let last = 300_000 - 16_000..300_000;
+        let known = last.filter(|&flow| flows.contains(hash(flow)));
+        assert!(known.count() > 15_900);
+        // One socket with few flows does not make it grow.
+        let mut flows = SentFlows::default();
+        for _ in 0..1000 {
+            (0..100).for_each(|flow| flows.record(hash(flow)));
+        }
+        assert_eq!(flows.sets.len(), FIRST_SETS);
     }
 }

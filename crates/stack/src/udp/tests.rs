@@ -7,9 +7,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
 use fullsend_buf::Slice;
+use fullsend_tcp::TcpError;
 use fullsend_units::{Rng, Seed};
 
-use super::{Delivery, Limits, RCVBUF, Udp};
+use super::{Delivery, Limits, RCVBUF, SentFlows, Udp};
 use crate::siphash::SipKey;
 use crate::{IfaceId, StackError, UdpDatagram, UdpError, UdpId, UdpSharing, Waiter};
 
@@ -170,7 +171,8 @@ fn flows_are_spread_over_those_that_share_a_port() {
 fn errors_are_kept_for_who_wants_them_and_told_once() {
     let mut rig = Rig::new();
     let told = |to: &str| UdpError {
-        error: Some(fullsend_tcp::TcpError::ConnectionRefused),
+        error: TcpError::ConnectionRefused,
+        is_local: false,
         kind: (3, 3),
         mtu: 0,
         offender: at(to).ip(),
@@ -196,6 +198,41 @@ fn errors_are_kept_for_who_wants_them_and_told_once() {
     rig.udp
         .icmp(at("10.0.0.1:5"), &told("10.0.0.9:2"), &mut rig.wakers);
     assert!(!rig.udp.socket_mut(id).unwrap().has_kept_errors());
+}
+
+/// RFC 5927 4: a "too big" must be about a datagram that was sent.
+#[test]
+fn too_big_is_believed_of_what_was_sent() {
+    let mut rig = Rig::new();
+    let (local, peer) = (at("10.0.0.1:5"), at("10.0.0.8:1"));
+    let id = rig.bind("10.0.0.1:5");
+    let about = UdpError {
+        error: TcpError::MessageTooLong,
+        is_local: false,
+        kind: (3, 4),
+        mtu: 1000,
+        offender: at("10.0.0.9:0").ip(),
+        to: peer,
+        payload: Vec::new(),
+    };
+    let send = |rig: &mut Rig, to, len| {
+        let data = Slice::copied_from(&vec![0; len]);
+        rig.udp.output(id, local, to, data).unwrap();
+    };
+    let believed = |rig: &mut Rig| rig.udp.icmp(local, &about, &mut rig.wakers);
+    rig.udp.socket_mut(id).unwrap().connect(Some(peer));
+    assert!(!believed(&mut rig));
+    // To another, and one that fits into all paths.
+    send(&mut rig, at("10.0.0.9:1"), 1400);
+    send(&mut rig, peer, 524);
+    assert!(!believed(&mut rig));
+    send(&mut rig, peer, 525);
+    assert!(believed(&mut rig));
+    // A connected socket's datagram counts after other flows have replaced its own in the record.
+    rig.udp.sent = SentFlows::default();
+    assert!(believed(&mut rig));
+    rig.udp.socket_mut(id).unwrap().connect(None);
+    assert!(!believed(&mut rig));
 }
 
 #[test]
@@ -294,10 +331,12 @@ fn readers_are_woken_once_and_by_close() {
 
 #[test]
 fn a_datagram_is_right_once_its_checksum_is_completed() {
-    let mut udp = Udp::new(SipKey(1, 2));
+    let mut rig = Rig::new();
+    let id = rig.bind("[::]:7");
+    let mut udp = rig.udp;
     for (from, to) in [("10.0.0.1:7", "10.0.0.2:8"), ("[fd00::1]:7", "[fd00::2]:8")] {
         let data = Slice::copied_from(b"hello");
-        let mut packet = udp.output(at(from), at(to), data).unwrap();
+        let mut packet = udp.output(id, at(from), at(to), data).unwrap();
         packet.layers.protocol = 17;
         packet.complete_checksum();
         let bytes = packet.to_bytes();
@@ -306,7 +345,7 @@ fn a_datagram_is_right_once_its_checksum_is_completed() {
         assert!((pseudo + fullsend_wire::checksum::sum(&bytes)).is_valid());
     }
     let long = Slice::copied_from(&vec![0; 65_508]);
-    let error = udp.output(at("10.0.0.1:7"), at("10.0.0.2:8"), long);
+    let error = udp.output(id, at("10.0.0.1:7"), at("10.0.0.2:8"), long);
     assert_eq!(
         error.unwrap_err(),
         StackError::MessageTooLong {

@@ -2,13 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use fullsend_buf::Slice;
 use fullsend_offload::Packet;
+use fullsend_stack::Host;
 use fullsend_units::SeqNum;
 use fullsend_wire::icmpv4::Icmpv4Repr;
 use fullsend_wire::icmpv6::Icmpv6Repr;
 use fullsend_wire::numbers::protocol;
 
-use crate::common::forge;
+use crate::common::{Net, V4, V6, forge};
 use crate::siege::{Seen, Siege};
 
 const BOUND: isize = 2 << 20;
@@ -111,9 +113,8 @@ fn tiny_paths_claimed_about_what_is_under_way() {
 #[test]
 fn tiny_paths_claimed_about_datagrams() {
     let mut siege = Siege::new();
-    for host in &mut siege.net.hosts {
-        host.udp_bind("[::]:53".parse().unwrap()).unwrap();
-    }
+    let bind = |host: &mut Host| host.udp_bind("[::]:53".parse().unwrap()).unwrap();
+    let sockets = [0, 1].map(|n| bind(&mut siege.net.hosts[n]));
     siege.withstand(BOUND, |attacker| {
         let seen = attacker.direction();
         let from = attacker.stranger(seen.from.is_ipv4());
@@ -126,5 +127,22 @@ fn tiny_paths_claimed_about_datagrams() {
     });
     for mss in siege.segment_sizes() {
         assert!(mss > 1400, "{mss}");
+    }
+    // A datagram of 1400 bytes still leaves in one packet.
+    for (host, socket) in sockets.into_iter().enumerate() {
+        for to in [V4[1 - host], V6[1 - host]] {
+            let to = SocketAddr::new(to.parse().unwrap(), 9);
+            let counters = |net: &Net| {
+                let names = ["IpFragCreates", "Ip6FragCreates"];
+                let sent = ["UdpOutDatagrams", "Udp6OutDatagrams"];
+                let sum = |names: [&str; 2]| names.map(|n| net.counter(host, n)).iter().sum();
+                (sum(names), sum(sent))
+            };
+            let (fragments, sent): (u64, u64) = counters(&siege.net);
+            let (now, data) = (siege.net.now, Slice::copied_from(&[7; 1400]));
+            let result = siege.net.hosts[host].udp_send(now, socket, data, to, None);
+            assert_eq!(result, Ok(()));
+            assert_eq!(counters(&siege.net), (fragments, sent + 1), "{to}");
+        }
     }
 }

@@ -70,15 +70,15 @@ impl Default for Rare {
     }
 }
 
-/// What a connection's IP headers are to say.
+/// Fields of the IP headers of a connection's or a socket's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IpSettings {
     /// Type of service or traffic class, without ECN.
     pub tos: u8,
     /// Time to live or hop limit; `None`: the default.
     pub ttl: Option<u8>,
-    /// Routers may fragment (IPv4's DF is not set).
-    pub may_fragment: bool,
+    /// With [`MtuDiscover::Dont`], IPv4's DF is not set.
+    pub mtu_discover: MtuDiscover,
 }
 
 impl Settings {
@@ -271,7 +271,7 @@ impl Connection {
             .map_or_else(IpSettings::default, |rare| IpSettings {
                 tos: rare.tos,
                 ttl: rare.ttl,
-                may_fragment: rare.mtu_discover == MtuDiscover::Dont,
+                mtu_discover: rare.mtu_discover,
             })
     }
 

@@ -1,0 +1,128 @@
+//! Errors about datagrams that were sent: reported by ICMP, or by this host for those that it refuses.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::task::Waker;
+
+use fullsend_tcp::{MtuDiscover, TcpError};
+
+use super::{Socket, Udp, covers};
+use crate::demux::FlowKey;
+use crate::{StackError, UdpError, UdpId};
+
+/// Most errors that wait at one socket; further ones are not kept.
+const MAX_ERRORS: usize = 64;
+
+impl Socket {
+    /// Keeps an ICMP error about a datagram of this socket, and makes it the pending error. Returns
+    /// whether the socket reports it.
+    fn on_icmp(&mut self, error: &UdpError) -> bool {
+        let connected = self.remote == Some(error.to);
+        // As on Linux: without path MTU discovery, only an IPv6 socket that keeps errors reports that
+        // a datagram was too big.
+        let fragments = error.error == TcpError::MessageTooLong
+            && self.ip_settings(error.to.ip()).mtu_discover == MtuDiscover::Dont;
+        if fragments && error.to.is_ipv4() {
+            return false;
+        }
+        if self.errors.is_some() && (connected || self.remote.is_none()) {
+            self.keep(error);
+        } else if !connected || fragments {
+            return false;
+        }
+        self.error = Some(error.error);
+        true
+    }
+
+    fn keep(&mut self, error: &UdpError) {
+        if let Some(kept) = &mut self.errors
+            && kept.len() < MAX_ERRORS
+        {
+            kept.push_back(error.clone());
+        }
+    }
+
+    /// Sets whether errors are kept. Those that were kept are dropped when they no longer are.
+    pub(crate) fn keep_errors(&mut self, on: bool) {
+        self.errors = on.then(|| self.errors.take().unwrap_or_default());
+    }
+
+    pub(crate) fn has_kept_errors(&self) -> bool {
+        self.errors.as_ref().is_some_and(|kept| !kept.is_empty())
+    }
+
+    /// Takes the first error that was kept. If ICMP reported the next one, it becomes the pending
+    /// error; if not, and ICMP reported the first one, none is pending.
+    pub(crate) fn take_kept_error(&mut self) -> Option<UdpError> {
+        let kept = self.errors.as_mut()?;
+        let first = kept.pop_front()?;
+        let next = kept.front().filter(|next| !next.is_local);
+        if next.is_some() || !first.is_local {
+            self.error = next.map(|next| next.error);
+        }
+        Some(first)
+    }
+}
+
+impl Udp {
+    /// Reports an ICMP error about a datagram from `local` to the socket that is connected to its
+    /// destination (RFC 1122 4.1.3.3), and to those that are not connected and keep errors. Ignores
+    /// that a datagram was too big unless [`has_sent_long`](Self::has_sent_long). Returns whether the
+    /// error was processed.
+    pub(crate) fn icmp(
+        &mut self,
+        local: SocketAddr,
+        error: &UdpError,
+        wakers: &mut Vec<Waker>,
+    ) -> bool {
+        if error.error == TcpError::MessageTooLong && !self.has_sent_long(local, error.to) {
+            return false;
+        }
+        let bound = self.ports.get(&local.port()).into_iter().flatten();
+        for &index in bound {
+            let Some(socket) = self.sockets.get_mut(index) else {
+                continue;
+            };
+            if covers(socket.local.ip(), local.ip()) && socket.on_icmp(error) {
+                socket.readers.wake(wakers);
+            }
+        }
+        true
+    }
+
+    /// Returns whether a datagram that can be too big for a path was sent from `local` to `to`: lately,
+    /// or at some time by a socket that has been connected to `to` since (RFC 5927 4).
+    fn has_sent_long(&self, local: SocketAddr, to: SocketAddr) -> bool {
+        if self.sent.contains(FlowKey::new(local, to).hash(self.key)) {
+            return true;
+        }
+        let bound = self.ports.get(&local.port()).into_iter().flatten();
+        bound
+            .filter_map(|&index| self.sockets.get(index))
+            .filter(|socket| covers(socket.local.ip(), local.ip()))
+            .any(|socket| socket.remote == Some(to) && socket.sent_long)
+    }
+
+    /// Keeps the error that a datagram to `to` does not fit an MTU, if the socket keeps errors.
+    pub(crate) fn on_too_long(
+        &mut self,
+        id: UdpId,
+        (to, mtu): (SocketAddr, u32),
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), StackError> {
+        let socket = self.socket_mut(id)?;
+        if socket.errors.is_some() {
+            socket.keep(&UdpError {
+                error: TcpError::MessageTooLong,
+                kind: (0, 0),
+                mtu,
+                offender: socket.local.ip(),
+                to,
+                payload: Vec::new(),
+                is_local: true,
+            });
+            socket.readers.wake(wakers);
+        }
+        Ok(())
+    }
+}

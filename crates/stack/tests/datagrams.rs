@@ -1,0 +1,259 @@
+//! Path MTU discovery of datagrams (`IP_MTU_DISCOVER`), and which "too big" messages they accept. The
+//! lengths and errors are those of Linux 6.18.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+
+use common::{IFACE, Nic, config, forge, host};
+use fullsend_buf::Slice;
+use fullsend_offload::{Link, Packet};
+use fullsend_stack::{Cidr, Host, StackError, UdpError, UdpId};
+use fullsend_tcp::{IpSettings, MtuDiscover, TcpError};
+use fullsend_units::Instant;
+use fullsend_wire::icmpv4::Icmpv4Repr;
+use fullsend_wire::icmpv6::Icmpv6Repr;
+use fullsend_wire::numbers::protocol;
+
+const PEERS: [&str; 2] = ["10.0.0.2:9", "[fd00::2]:9"];
+const ROUTERS: [&str; 2] = ["10.0.0.9", "fd00::9"];
+
+/// A host on a link with an MTU of 1500, and a UDP socket.
+struct Rig {
+    host: Host,
+    now: Instant,
+    id: UdpId,
+}
+
+impl Rig {
+    fn new(how: MtuDiscover) -> Self {
+        let mut host = host(1);
+        let iface = host.add_interface(config(Link::Ip, Nic::Mtu, 1));
+        let now = Instant::from_nanos(1);
+        for addr in ["10.0.0.1/8", "fd00::1/64"] {
+            let cidr: Cidr = addr.parse().unwrap();
+            host.add_address(now, iface, cidr).unwrap();
+        }
+        let id = host.udp_bind("[::]:7".parse().unwrap()).unwrap();
+        let settings = IpSettings {
+            mtu_discover: how,
+            ..IpSettings::default()
+        };
+        host.udp_set_ip(id, settings).unwrap();
+        host.udp_set_v6_mtu_discover(id, how).unwrap();
+        Self { host, now, id }
+    }
+
+    /// Sends a datagram that is `len` bytes long with its headers. Returns the packets that leave.
+    fn send(&mut self, to: SocketAddr, len: usize) -> Result<Vec<Vec<u8>>, StackError> {
+        let data = Slice::copied_from(&vec![7; len - headers(to)]);
+        self.host.udp_send(self.now, self.id, data, to, None)?;
+        let mut out = Vec::new();
+        self.host.transmit(self.now, IFACE, &mut out, 64);
+        Ok(out.iter().map(Packet::to_bytes).collect())
+    }
+
+    /// [`send`](Self::send), which returns the length and DF of each packet.
+    fn sent(&mut self, to: SocketAddr, len: usize) -> Result<Vec<(usize, bool)>, StackError> {
+        let packets = self.send(to, len)?;
+        let show = |packet: &Vec<u8>| (packet.len(), packet[0] >> 4 == 4 && packet[6] & 0x40 != 0);
+        Ok(packets.iter().map(show).collect())
+    }
+
+    /// A router reports that `packet` is longer than `mtu`.
+    fn too_big(&mut self, packet: &[u8], mtu: u32) {
+        let v6 = packet[0] >> 4 == 6;
+        let router: IpAddr = ROUTERS[usize::from(v6)].parse().unwrap();
+        let message = if let IpAddr::V6(router) = router {
+            let own = "fd00::1".parse().unwrap();
+            let quote = &packet[..packet.len().min(1232)];
+            let repr = Icmpv6Repr::PacketTooBig { mtu, quote };
+            let mut bytes = vec![0; repr.len()];
+            repr.emit(router, own, &mut bytes);
+            forge::ip(router.into(), own.into(), protocol::ICMPV6, &bytes)
+        } else {
+            let repr = Icmpv4Repr::Unreachable {
+                code: 4,
+                mtu: mtu as u16,
+                quote: &packet[..packet.len().min(548)],
+            };
+            let mut bytes = vec![0; repr.len()];
+            repr.emit(&mut bytes);
+            forge::ip(router, [10, 0, 0, 1].into(), protocol::ICMP, &bytes)
+        };
+        self.host.receive(self.now, IFACE, &mut vec![message]);
+    }
+
+    fn mtu(&self, to: SocketAddr) -> u32 {
+        self.host.udp_path_mtu(self.now, to.ip()).unwrap()
+    }
+
+    fn error(&mut self) -> Option<TcpError> {
+        self.host.udp_take_error(self.id).unwrap()
+    }
+
+    fn kept(&mut self) -> Option<UdpError> {
+        self.host.udp_take_kept_error(self.id).unwrap()
+    }
+}
+
+/// Bytes of the IP and UDP headers.
+fn headers(to: SocketAddr) -> usize {
+    if to.is_ipv4() { 28 } else { 48 }
+}
+
+/// A packet of the host's socket to `to` with 1500 bytes, as a forger imagines it.
+fn imagined(to: SocketAddr) -> Vec<u8> {
+    let mut datagram = vec![0; 1508 - headers(to)];
+    datagram[..2].copy_from_slice(&7u16.to_be_bytes());
+    datagram[2..4].copy_from_slice(&to.port().to_be_bytes());
+    let own = if to.is_ipv4() { "10.0.0.1" } else { "fd00::1" };
+    forge::ip_bytes(own.parse().unwrap(), to.ip(), protocol::UDP, &datagram)
+}
+
+#[test]
+fn datagrams_are_fragmented_or_refused_as_the_socket_says() {
+    use MtuDiscover::{Do, Dont, Probe, Want};
+    for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
+        let v4 = to.is_ipv4();
+        let whole = |len: usize, df: bool| Ok(vec![(len, v4 && df)]);
+        let pieces = |four: [usize; 2], six: [usize; 2]| {
+            Ok((if v4 { four } else { six })
+                .map(|len| (len, false))
+                .to_vec())
+        };
+        let refused = |len: usize, mtu: usize| {
+            let [len, max] = [len, mtu].map(|all| all - headers(to));
+            Err(StackError::MessageTooLong { len, max })
+        };
+        let at_1500 = || pieces([1500, 21], [1496, 61]);
+        let at_1400 = || pieces([1396, 25], [1400, 57]);
+        for (how, first, then) in [
+            (Dont, at_1500(), at_1400()),
+            (Want, at_1500(), at_1400()),
+            (Do, refused(1501, 1500), refused(1401, 1400)),
+            (Probe, refused(1501, 1500), whole(1401, true)),
+        ] {
+            let mut rig = Rig::new(how);
+            let df = how != Dont;
+            assert_eq!(rig.sent(to, 1500), whole(1500, df), "{how:?} {to}");
+            assert_eq!(rig.sent(to, 1501), first, "{how:?} {to}");
+            assert_eq!(rig.mtu(to), 1500);
+            let packet = rig.send(to, 1500).unwrap().remove(0);
+            rig.too_big(&packet, 1400);
+            assert_eq!(rig.mtu(to), 1400);
+            assert_eq!(rig.sent(to, 1400), whole(1400, df), "{how:?} {to}");
+            assert_eq!(rig.sent(to, 1401), then, "{how:?} {to}");
+            // To itself, the host sends what its loopback carries.
+            let own = SocketAddr::new("127.0.0.1".parse().unwrap(), 9);
+            assert_eq!(rig.sent(own, 1501), Ok(Vec::new()));
+        }
+    }
+}
+
+#[test]
+fn each_family_has_its_own_path_mtu_discovery() {
+    let [four, six] = PEERS.map(|to| to.parse::<SocketAddr>().unwrap());
+    let mut rig = Rig::new(MtuDiscover::Want);
+    rig.host
+        .udp_set_v6_mtu_discover(rig.id, MtuDiscover::Do)
+        .unwrap();
+    assert!(rig.sent(four, 1501).is_ok());
+    assert!(rig.sent(six, 1501).is_err());
+}
+
+/// A connected socket's next call returns EMSGSIZE; one that keeps errors gets the message.
+#[test]
+fn sockets_report_that_a_datagram_was_too_big() {
+    for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
+        for (how, connected, keeps) in [
+            (MtuDiscover::Dont, true, false),
+            (MtuDiscover::Dont, false, true),
+            (MtuDiscover::Want, true, false),
+            (MtuDiscover::Want, false, false),
+            (MtuDiscover::Want, false, true),
+            (MtuDiscover::Do, true, true),
+        ] {
+            let what = format!("{how:?} {to} connected {connected} keeps {keeps}");
+            let mut rig = Rig::new(how);
+            if connected {
+                rig.host.udp_connect(rig.id, Some(to)).unwrap();
+            }
+            rig.host.udp_keep_errors(rig.id, keeps).unwrap();
+            let packet = rig.send(to, 1500).unwrap().remove(0);
+            // Nor is what this host itself refuses a pending error.
+            let local = rig.send(to, 1501).is_err();
+            assert_eq!(rig.error(), None, "{what}");
+            rig.too_big(&packet, 1400);
+            let reports = match how {
+                MtuDiscover::Dont => keeps && to.is_ipv6(),
+                _ => connected || keeps,
+            };
+            let error = reports.then_some(TcpError::MessageTooLong);
+            assert_eq!(rig.error(), error, "{what}");
+            for (is_local, mtu) in [(true, 1500), (false, 1400)] {
+                if !keeps || is_local != local && is_local || !is_local && !reports {
+                    continue;
+                }
+                let kept = rig.kept().expect("an error was kept");
+                assert_eq!((kept.is_local, kept.mtu), (is_local, mtu), "{what}");
+                assert_eq!((kept.error, kept.to), (TcpError::MessageTooLong, to));
+                assert_eq!(kept.payload.is_empty(), is_local);
+            }
+            assert_eq!(rig.kept(), None, "{what}");
+        }
+    }
+}
+
+/// RFC 5927 4: a "too big" is about a datagram that was sent. Linux accepts these.
+#[test]
+fn a_connected_socket_that_sent_nothing_long_accepts_no_too_big() {
+    for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
+        let mut rig = Rig::new(MtuDiscover::Want);
+        rig.host.udp_connect(rig.id, Some(to)).unwrap();
+        rig.host.udp_keep_errors(rig.id, true).unwrap();
+        let unchanged = |rig: &mut Rig| {
+            rig.too_big(&imagined(to), 1300);
+            assert_eq!((rig.mtu(to), rig.error(), rig.kept()), (1500, None, None));
+        };
+        unchanged(&mut rig);
+        // Every path carries a packet that short.
+        rig.send(to, if to.is_ipv4() { 552 } else { 1280 }).unwrap();
+        unchanged(&mut rig);
+        // A datagram to another port, or to another host.
+        let mut others = [to, to];
+        others[0].set_port(10);
+        others[1].set_ip(ROUTERS[usize::from(to.is_ipv6())].parse().unwrap());
+        for other in others {
+            rig.send(other, 1500).unwrap();
+        }
+        unchanged(&mut rig);
+        rig.send(to, 1500).unwrap();
+        rig.too_big(&imagined(to), 1300);
+        assert_eq!(
+            (rig.mtu(to), rig.error()),
+            (1300, Some(TcpError::MessageTooLong))
+        );
+    }
+}
+
+/// Peers of a busy server.
+const COUNT: u16 = 4000;
+
+/// A server that sends to many peers within a round trip remembers nearly all of them.
+#[test]
+fn a_busy_server_accepts_too_big_of_each_of_its_peers() {
+    let mut rig = Rig::new(MtuDiscover::Want);
+    let peer = |n: u16| -> SocketAddr {
+        let [a, b] = (n + 1).to_be_bytes();
+        ([10, 1, a, b], 9).into()
+    };
+    let packets: Vec<_> = (0..COUNT)
+        .map(|n| rig.send(peer(n), 1500).unwrap().remove(0))
+        .collect();
+    for packet in &packets {
+        rig.too_big(packet, 1400);
+    }
+    let learnt = (0..COUNT).filter(|&n| rig.mtu(peer(n)) == 1400).count();
+    assert!(learnt > 3900, "{learnt}");
+}
