@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use fullsend_device::{Caps, OffloadSet, Tun, TunBuilder, os_seed, process_memory};
 use fullsend_offload::Link;
@@ -34,6 +35,7 @@ const MTU: u32 = 1500;
 /// | `qdisc` | `fq`, `tbf rate 100mbit burst 64kb`, `pfifo limit 1000`, `noqueue` |
 /// | `seed` | a number that all random numbers derive from, for repeatable runs |
 /// | `pool_bytes` | free payload memory kept for reuse |
+/// | `control` | the path of a socket through which `fullsend stat` inspects the stack and sets options; `on`: where `fullsend stat` looks for this process |
 /// | any other | a tunable by its Linux name, with or without `net.ipv4.` |
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -44,6 +46,15 @@ pub struct Config {
     sysctl: Sysctl,
     seed: Option<Seed>,
     pool_bytes: usize,
+    control: Option<Control>,
+}
+
+/// Where the control socket is.
+#[derive(Clone, Debug)]
+enum Control {
+    /// [`fullsend_control::default_path`].
+    Default,
+    At(PathBuf),
 }
 
 /// What a stack runs over.
@@ -106,6 +117,7 @@ impl Default for Config {
             sysctl: Sysctl::for_memory_of(process_memory()),
             seed: None,
             pool_bytes: POOL_BYTES,
+            control: None,
         }
     }
 }
@@ -166,6 +178,7 @@ impl Config {
                 self.net.qdisc = qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?;
             }
             "seed" => self.seed = Some(Seed::from_u64(number(key, value)?)),
+            "control" => self.control = parse_control(value)?,
             "pool_bytes" => self.pool_bytes = number(key, value)?,
             _ => {
                 let set = self.sysctl.set(key, value);
@@ -178,6 +191,23 @@ impl Config {
     /// Runs over a TUN or TAP, which somebody must drive.
     pub fn has_device(&self) -> bool {
         !matches!(self.device, DeviceChoice::Hand(_))
+    }
+
+    /// The path of the control socket. The directory of the default one is made.
+    pub(crate) fn control(&self) -> io::Result<Option<PathBuf>> {
+        match &self.control {
+            None => Ok(None),
+            Some(Control::Default) => fullsend_control::default_path().map(Some),
+            Some(Control::At(path)) => Ok(Some(path.clone())),
+        }
+    }
+
+    /// The name of the interface.
+    pub(crate) fn link_name(&self) -> &str {
+        match &self.device {
+            DeviceChoice::Hand(_) => "link0",
+            DeviceChoice::Tun(name) | DeviceChoice::Tap(name) => name,
+        }
     }
 
     /// The host as yet without interfaces, and what its random numbers derive from.
@@ -252,6 +282,19 @@ pub(crate) fn parse_change(key: &str, value: &str) -> Result<IfaceChange, Config
             IfaceChange::Qdisc(qdisc.map_err(|e| ConfigError(format!("qdisc: {e}")))?)
         }
     })
+}
+
+fn parse_control(value: &str) -> Result<Option<Control>, ConfigError> {
+    match value {
+        "on" => Ok(Some(Control::Default)),
+        "off" => Ok(None),
+        path if path.contains('/') => Ok(Some(Control::At(path.into()))),
+        _ => Err(wrong(
+            "control",
+            value,
+            "on, off or a path with a slash in it",
+        )),
+    }
 }
 
 fn parse_link(value: &str) -> Result<Link, ConfigError> {

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
+use fullsend_control::{Inspect, Server};
 use fullsend_device::Device;
 use fullsend_offload::{Caps, Packet};
 use fullsend_posix::{Errno, Handle, Posix};
+use fullsend_stack::{Host, IfaceId};
 use fullsend_units::{Instant, Nanos};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -20,7 +22,7 @@ use crate::config::{self, Config, DeviceChoice};
 use crate::driver::{self, Kick};
 use crate::hand::{HandDevice, Outbox};
 use crate::shard::Shard;
-use crate::wait;
+use crate::{signals, wait};
 
 /// What a stack that is driven by hand is told about the way its packets take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,6 +49,8 @@ pub struct Stack {
     pub(crate) copies: bool,
     /// What C lends.
     pub(crate) lent: Loans,
+    /// The control socket, open while this lives.
+    _control: Option<Server>,
 }
 
 /// What callers and the driver share.
@@ -54,6 +58,33 @@ pub(crate) struct Shared {
     shard: Mutex<Shard>,
     pub(crate) clock: Clock,
     pub(crate) kick: Option<Kick>,
+    link_name: String,
+    /// Nanoseconds since 1970.
+    started: u64,
+}
+
+impl Inspect for Shared {
+    fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+        let (mut shard, now) = self.lock();
+        let iface = shard.iface();
+        call(shard.posix.host_mut(), iface, now)
+    }
+
+    fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
+        let (mut shard, now) = self.lock();
+        shard.alive().map_err(|error| error.to_string())?;
+        let result = call(shard.posix.host_mut(), now);
+        self.settle(&mut shard, now);
+        Ok(result)
+    }
+
+    fn started(&self) -> u64 {
+        self.started
+    }
+
+    fn link_name(&self) -> &str {
+        &self.link_name
+    }
 }
 
 impl Shared {
@@ -139,7 +170,7 @@ impl Stack {
     fn start(
         config: &Config,
         clock: Clock,
-        mut host: fullsend_stack::Host,
+        mut host: Host,
         seed: fullsend_units::Seed,
         device: Box<dyn Device>,
         driven: bool,
@@ -150,6 +181,13 @@ impl Stack {
             shard: Mutex::new(Shard::new(host, iface, device, clock.clone())),
             clock,
             kick,
+            link_name: config.link_name().to_owned(),
+            started: world_clock().as_nanos(),
+        });
+        let control = config.control()?;
+        let control = control.map(|path| {
+            let stack = Arc::downgrade(&shared);
+            Server::open(&path, stack, signals::block_all)
         });
         let stack = Self {
             shared,
@@ -158,6 +196,7 @@ impl Stack {
             driver: None,
             copies: false,
             lent: Loans::default(),
+            _control: control.transpose()?,
         };
         let (epoch, now) = (world_clock(), stack.shared.clock.now());
         stack.set_epoch(epoch.saturating_sub(now.since(Instant::ZERO)));

@@ -86,6 +86,12 @@ struct fs_callbacks {
  *     qdisc=fq              also "tbf rate 100mbit burst 64kb", "pfifo limit 1000"; default noqueue
  *     seed=1                all random numbers derive from it: for tests that must repeat
  *     pool_bytes=N          free payload memory kept for reuse
+ *     control=PATH          a Unix socket through which `fullsend stat --socket PATH` inspects the stack
+ *                           and sets options; PATH has a slash in it. control=on: a socket named for
+ *                           this process in $XDG_RUNTIME_DIR/fullsend or /run/fullsend, where
+ *                           `fullsend stat` looks by itself. Whoever may open the socket may see and
+ *                           set everything; its mode is 0600. A thread of the library serves it, and
+ *                           one more for each client. Packets cannot be captured through it.
  *     tcp_...=...           any tunable by its Linux name, with or without "net.ipv4."
  *
  * Without callbacks there must be a tun or tap, and a thread of the library drives the stack. With

@@ -35,7 +35,7 @@ pub(crate) enum Command {
     /// Look into a running stack, and set things: counters, sockets, links, tunables, captures.
     ///
     /// The stack's process must have opened a control socket: `perf ... --control`, or
-    /// `Builder::control_socket` of the fullsend crate.
+    /// `Builder::control_socket` of the fullsend crate, or control=on in the settings of a C program.
     Stat(StatArgs),
     /// Show each mechanism beside the figures of the reference that introduced it.
     #[command(subcommand)]

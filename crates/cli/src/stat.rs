@@ -51,7 +51,7 @@ fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
     if running.is_empty() {
         bail!(
             "no stack answers in {}: start one with `perf ... --control` or \
-             Builder::control_socket, or name its socket with --socket PATH",
+             Builder::control_socket, or for a C program with control=on, or name its socket with --socket PATH",
             dir.display()
         );
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use fullsend::{Pair, Stack, TcpListener, TcpStream};
+use fullsend_blocking::abi::{AF_INET, SOCK_STREAM};
+use fullsend_blocking::{Clock, Config, Hand, SockAddr, Stack as CStack};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -508,4 +510,40 @@ fn a_server_behind_a_tun_is_looked_into_while_a_kernel_client_works() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+#[test]
+fn a_stack_of_the_c_library_opens_its_socket_with_a_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.sock");
+    // What a C program gives to fs_stack_create.
+    let settings = format!("address=10.7.0.1/24;control={}", path.display());
+    let config = Config::parse(&settings).unwrap();
+    let stack = CStack::by_hand(&config, Clock::real(), Hand::default()).unwrap();
+    let listener = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    let at = SockAddr::V4("10.7.0.1:80".parse().unwrap());
+    stack.bind(listener, at).unwrap();
+    stack.listen(listener, 8).unwrap();
+    let stat = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullsend"));
+        command.args(["stat", "--socket"]).arg(&path).args(words);
+        let output = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (shown, _) = stat(&["ss", "-a"]);
+    assert!(
+        shown.contains("LISTEN") && shown.contains("10.7.0.1:80"),
+        "{shown}"
+    );
+    let (shown, _) = stat(&["nstat", "-az"]);
+    assert!(shown.contains("TcpActiveOpens"), "{shown}");
+    stat(&["sysctl", "tcp_sack=0"]);
+    assert_eq!(stack.get("tcp_sack").unwrap(), "0");
+    let (_, refused) = stat(&["capture"]);
+    assert!(refused.contains("C library"), "{refused}");
+    drop(stack);
+    assert!(!path.exists());
+    let bad = Config::parse("control=here").unwrap_err();
+    assert!(bad.to_string().contains("slash"), "{bad}");
 }

@@ -15,22 +15,15 @@
 //! after the line as many bytes of pcapng), then `end`. The stack's lock is held for a short time
 //! for each piece, and never while a client is waited for.
 
-mod answer;
 mod capture;
 mod client;
 mod filter;
-mod options;
-mod path;
-mod protocol;
 mod server;
-mod view;
 
-pub use path::{PidSocket, default_dir, default_path, running};
-pub use protocol::{CaptureRequest, MAX_LINE, Reply, Request, VERSION};
-pub use server::MAX_CLIENTS;
-pub use view::{
-    AddressView, CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView,
-    SocketView, TimerView, WhyLimit, WhyView,
+pub use fullsend_control::{
+    AddressView, CaptureRequest, CaptureSummary, Counters, LinkView, MAX_CLIENTS, MAX_LINE,
+    PidSocket, QdiscView, Reply, Request, SkMemView, SockStatView, SocketView, TimerView, VERSION,
+    WhyLimit, WhyView, default_dir, default_path, running,
 };
 
 pub(crate) use server::Control;

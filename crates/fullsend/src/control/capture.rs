@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::filter::Filter;
-use super::protocol::CaptureRequest;
-use super::view::CaptureSummary;
+use super::{CaptureRequest, CaptureSummary};
 use crate::clock::wall_clock_ns;
 use crate::engine::Engine;
 

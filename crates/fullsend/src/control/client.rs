@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Weak;
 
+use fullsend_control::{Listing, answer};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::answer::{self, Listing};
 use super::capture::LiveCapture;
 use super::{CaptureRequest, MAX_LINE, Reply, Request};
 use crate::engine::Engine;
@@ -90,7 +90,7 @@ impl Client {
             Ok(Request::Capture(wish)) => self.capture(&wish).await?,
             Ok(request) => {
                 let reply = self.engine.upgrade().map_or_else(gone, |engine| {
-                    answer::answer(&engine, &request).unwrap_or_else(Reply::Error)
+                    answer(&*engine, &request).unwrap_or_else(Reply::Error)
                 });
                 self.send(&reply).await?;
             }
@@ -110,7 +110,7 @@ impl Client {
             let piece = self
                 .engine
                 .upgrade()
-                .map_or_else(|| Err(gone()), |engine| listing.next(&engine));
+                .map_or_else(|| Err(gone()), |engine| listing.next(&*engine));
             match piece {
                 Ok(Some(items)) => {
                     count += items.len() as u64;

@@ -4,15 +4,12 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
+use fullsend_control::{Bound, MAX_CLIENTS, bind};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::path::{Bound, bind};
 use super::{Reply, client};
 use crate::engine::Engine;
-
-/// Clients at a time; one more is told so.
-pub const MAX_CLIENTS: usize = 64;
 
 /// An open control socket. Dropping it closes it and removes its name.
 pub(crate) struct Control {
@@ -24,6 +21,8 @@ impl Control {
     /// Opens one for `engine`. Must be called within a tokio runtime.
     pub(crate) fn open(engine: &Arc<Engine>, path: &Path) -> io::Result<Self> {
         let (listener, bound) = bind(path)?;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
         let task = tokio::spawn(accept(listener, Arc::downgrade(engine)));
         Ok(Self {
             task,

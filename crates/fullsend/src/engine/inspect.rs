@@ -4,9 +4,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use fullsend_control::Inspect;
 use fullsend_device::{Device, TapPoint};
 use fullsend_offload::Link;
-use fullsend_stack::{Host, LinkStats, QdiscStats};
+use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 
 use super::Engine;
@@ -14,17 +15,6 @@ use crate::control::Control;
 use crate::error::sysctl_error;
 
 impl Engine {
-    /// A look at the host, with the time.
-    pub(crate) fn look_now<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> R {
-        let (mut shard, now) = self.lock();
-        call(&mut shard.host, now)
-    }
-
-    /// When it was made, ns since the epoch.
-    pub(crate) fn started(&self) -> u64 {
-        self.started
-    }
-
     /// Names its link, once.
     pub(crate) fn name_link(&self, name: &str) {
         let _ = self.link_name.set(name.to_owned());
@@ -32,16 +22,6 @@ impl Engine {
 
     pub(crate) fn link_name(&self) -> &str {
         self.link_name.get().map_or("link0", String::as_str)
-    }
-
-    pub(crate) fn link_stats(&self) -> Option<LinkStats> {
-        let shard = self.shard.lock();
-        shard.host.link_stats(shard.pump.iface())
-    }
-
-    pub(crate) fn qdisc_stats(&self) -> Option<QdiscStats> {
-        let shard = self.shard.lock();
-        shard.host.qdisc_stats(shard.pump.iface())
     }
 
     /// Sets a tunable.
@@ -83,5 +63,26 @@ impl Engine {
             shard.tap = None;
             shard.pump.device_mut().set_tap(None);
         }
+    }
+}
+
+impl Inspect for Engine {
+    fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R {
+        let (mut shard, now) = self.lock();
+        let iface = shard.pump.iface();
+        call(&mut shard.host, iface, now)
+    }
+
+    fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String> {
+        self.op(|host, now| Ok(call(host, now)))
+            .map_err(|error| error.to_string())
+    }
+
+    fn started(&self) -> u64 {
+        self.started
+    }
+
+    fn link_name(&self) -> &str {
+        Self::link_name(self)
     }
 }

@@ -4,13 +4,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use tokio::net::{UnixListener, UnixSocket};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind as bind_socket, listen,
+    socket_with,
+};
 
 /// Connections that wait to be accepted.
-const BACKLOG: u32 = 16;
+const BACKLOG: i32 = 16;
 
 /// Where processes put their sockets unless told otherwise: `$XDG_RUNTIME_DIR/fullsend`, or
 /// `/run/fullsend`.
@@ -68,7 +71,8 @@ fn answers(path: &Path) -> bool {
 }
 
 /// A socket's name in the file system; it goes away with this.
-pub(super) struct Bound {
+#[derive(Debug)]
+pub struct Bound {
     path: PathBuf,
     /// Device and inode: somebody else's of the same name is not ours to remove.
     id: (u64, u64),
@@ -87,18 +91,27 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Listens at `path`. What a process that is gone left there is replaced; a live socket, or any
-/// other file, is not.
-pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
+/// Listens at `path`. Replaces what a process that is gone left there, but no live socket and no
+/// other file.
+///
+/// # Errors
+/// Those of the socket and its name; the text says what to do.
+pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
     let named = |error: Error, mend: &str| {
         let text = format!("control socket {}: {error}; {mend}", path.display());
         Error::new(error.kind(), text)
     };
     clear(path)?;
-    let socket = UnixSocket::new_stream()?;
-    socket
-        .bind(path)
-        .map_err(|error| named(error, "give a path in a directory that you can write to"))?;
+    let unix = AddressFamily::UNIX;
+    let socket = socket_with(unix, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    SocketAddrUnix::new(path)
+        .and_then(|address| bind_socket(&socket, &address))
+        .map_err(|error| {
+            named(
+                error.into(),
+                "give a path in a directory that you can write to",
+            )
+        })?;
     let bound = Bound {
         path: path.to_owned(),
         id: file_id(path)?,
@@ -106,10 +119,8 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
     // Nobody can connect before it listens, so nobody can before the mode is right.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
         .map_err(|error| named(error, "give a path in a directory of your own"))?;
-    let listener = socket
-        .listen(BACKLOG)
-        .map_err(|error| named(error, "give another path"))?;
-    Ok((listener, bound))
+    listen(&socket, BACKLOG).map_err(|error| named(error.into(), "give another path"))?;
+    Ok((socket.into(), bound))
 }
 
 /// Removes a socket that nobody listens on.

@@ -6,11 +6,9 @@ use fullsend_stack::{Host, SocketCursor, TcpId};
 use fullsend_units::Instant;
 use serde::Serialize;
 
-use super::options::{self, Setting};
-use super::view::{AddressView, Counters, LinkView, QdiscView, SockStatView, SocketView};
-use super::{Reply, Request};
-use crate::engine::Engine;
-use crate::error::io_error;
+use crate::options::{self, Setting};
+use crate::view::{AddressView, Counters, LinkView, QdiscView, SockStatView, SocketView};
+use crate::{Inspect, Reply, Request};
 
 /// Slots of the socket tables looked at under one hold of the lock.
 const SLOTS: usize = 128;
@@ -22,26 +20,35 @@ fn ok(what: impl Serialize) -> Result<Reply, String> {
 }
 
 /// Answers a request that takes one reply.
-pub(super) fn answer(engine: &Engine, request: &Request) -> Result<Reply, String> {
+///
+/// # Errors
+/// The text of an error reply.
+pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String> {
     match request {
-        Request::Counters => ok(engine.look_now(|host, now| Counters {
+        Request::Counters => ok(engine.look(|host, _, now| Counters {
             started: engine.started(),
             uptime_ns: now.as_nanos(),
             counters: named(host.counters()),
         })),
-        Request::Sockstat => ok(SockStatView::from(engine.look(Host::sockstat))),
+        Request::Sockstat => ok(SockStatView::from(
+            engine.look(|host, _, _| host.sockstat()),
+        )),
         Request::Addresses => {
-            let addresses = engine.look(Host::addresses);
+            let addresses = engine.look(|host, _, _| host.addresses());
             let link = engine.link_name();
             let views = addresses.iter().map(|own| AddressView::new(link, own));
             ok(views.collect::<Vec<_>>())
         }
-        Request::Links => ok([LinkView::new(
-            engine.link_name(),
-            &engine.link_stats().unwrap_or_default(),
-        )]),
+        Request::Links => {
+            let stats = engine.look(|host, iface, _| host.link_stats(iface));
+            ok([LinkView::new(
+                engine.link_name(),
+                &stats.unwrap_or_default(),
+            )])
+        }
         Request::Qdisc => {
-            let stats = engine.qdisc_stats().ok_or("the stack has no link")?;
+            let stats = engine.look(|host, iface, _| host.qdisc_stats(iface));
+            let stats = stats.ok_or("the stack has no link")?;
             ok([QdiscView::new(engine.link_name(), &stats)])
         }
         Request::Sysctl { key, value } => sysctl(engine, key.as_deref(), value.as_deref()),
@@ -51,7 +58,12 @@ pub(super) fn answer(engine: &Engine, request: &Request) -> Result<Reply, String
             value,
         } => set(engine, flow, option, value),
         Request::Stop => Err("no capture runs on this connection".to_owned()),
-        Request::Sockets | Request::Capture(_) => unreachable!("these take several replies"),
+        Request::Sockets => Err("the sockets take several replies".to_owned()),
+        Request::Capture(_) => Err(
+            "this stack records no packets on request: it runs in a program of the C library, \
+             whose interface tcpdump can watch"
+                .to_owned(),
+        ),
     }
 }
 
@@ -62,20 +74,20 @@ fn named(counters: Vec<(&'static str, u64)>) -> Vec<(String, u64)> {
         .collect()
 }
 
-fn sysctl(engine: &Engine, key: Option<&str>, value: Option<&str>) -> Result<Reply, String> {
+fn sysctl(engine: &impl Inspect, key: Option<&str>, value: Option<&str>) -> Result<Reply, String> {
     let Some(key) = key else {
         if value.is_some() {
             return Err("a value without a key: say which tunable to set".to_owned());
         }
-        return ok(engine.look(|host| host.sysctl().list().collect::<Vec<_>>()));
+        return ok(engine.look(|host, _, _| host.sysctl().list().collect::<Vec<_>>()));
     };
     if let Some(value) = value {
         engine
-            .set_sysctl(key, value)
+            .change(|host, now| host.set_sysctl(now, key, value))?
             .map_err(|error| error.to_string())?;
     }
     let value = engine
-        .look(|host| host.sysctl().get(key))
+        .look(|host, _, _| host.sysctl().get(key))
         .map_err(|error| error.to_string())?;
     ok([(key, value)])
 }
@@ -102,30 +114,31 @@ fn find(host: &mut Host, flow: &str) -> Result<TcpId, String> {
     })
 }
 
-fn set(engine: &Engine, flow: &str, option: &str, value: &str) -> Result<Reply, String> {
+fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<Reply, String> {
     let setting = options::parse(option, value)?;
     let call = |host: &mut Host, now: Instant| {
         let id = match find(host, flow) {
             Ok(id) => id,
-            Err(text) => return Ok(Err(text)),
+            Err(text) => return Err(text),
         };
         let done = match &setting {
             Setting::Option(option) => host.tcp_set_option(now, id, *option),
             Setting::Congestion(name) => host.tcp_set_congestion(now, id, name),
         };
-        Ok(done.map_err(|error| match error {
+        done.map_err(|error| match error {
             fullsend_stack::StackError::NoSuchSocket => {
                 format!("{flow} is no connection that a user holds: `ss` lists those there are")
             }
-            error => format!("{option}={value} on {flow}: {}", io_error(error)),
-        }))
+            error => format!("{option}={value} on {flow}: {error}"),
+        })
     };
-    engine.op(call).map_err(|error| error.to_string())??;
+    engine.change(call)??;
     ok(())
 }
 
 /// A listing of sockets under way.
-pub(super) struct Listing {
+#[derive(Debug)]
+pub struct Listing {
     at: Option<SocketCursor>,
 }
 
@@ -138,13 +151,16 @@ impl Default for Listing {
 }
 
 impl Listing {
-    /// The next items; `None` at the end.
-    pub(super) fn next(&mut self, engine: &Engine) -> Result<Option<Vec<Reply>>, Reply> {
+    /// Returns the next items; `None` at the end.
+    ///
+    /// # Errors
+    /// The reply that says what failed.
+    pub fn next(&mut self, engine: &impl Inspect) -> Result<Option<Vec<Reply>>, Reply> {
         let Some(at) = self.at else {
             return Ok(None);
         };
         let mut sockets = Vec::new();
-        self.at = engine.look_now(|host, now| host.sockets(now, at, SLOTS, &mut sockets));
+        self.at = engine.look(|host, _, now| host.sockets(now, at, SLOTS, &mut sockets));
         let item = |socket| serde_json::to_value(SocketView::from(socket)).map(Reply::Item);
         sockets
             .into_iter()

@@ -51,7 +51,7 @@ pub struct AddressView {
 }
 
 impl AddressView {
-    pub(super) fn new(link: &str, own: &OwnAddress) -> Self {
+    pub(crate) fn new(link: &str, own: &OwnAddress) -> Self {
         Self {
             link: link.to_owned(),
             address: own.cidr.to_string(),
@@ -74,7 +74,7 @@ pub struct LinkView {
 }
 
 impl LinkView {
-    pub(super) fn new(link: &str, stats: &LinkStats) -> Self {
+    pub(crate) fn new(link: &str, stats: &LinkStats) -> Self {
         Self {
             link: link.to_owned(),
             rx_packets: stats.rx_packets,
@@ -105,7 +105,7 @@ pub struct QdiscView {
 }
 
 impl QdiscView {
-    pub(super) fn new(link: &str, stats: &QdiscStats) -> Self {
+    pub(crate) fn new(link: &str, stats: &QdiscStats) -> Self {
         Self {
             link: link.to_owned(),
             config: stats.config.to_string(),

@@ -5,7 +5,7 @@ use fullsend_units::Nanos;
 
 /// What to set on a connection.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Setting {
+pub(crate) enum Setting {
     Option(O),
     /// `TCP_CONGESTION`, by name.
     Congestion(String),
@@ -81,7 +81,7 @@ fn seconds(value: &str) -> Option<Nanos> {
 }
 
 /// The option called `name` with `value`; else what to write.
-pub(super) fn parse(name: &str, value: &str) -> Result<Setting, String> {
+pub(crate) fn parse(name: &str, value: &str) -> Result<Setting, String> {
     if name.eq_ignore_ascii_case("TCP_CONGESTION") {
         return Ok(Setting::Congestion(value.to_owned()));
     }

@@ -1,0 +1,23 @@
+//! What a control socket needs of a stack.
+
+use fullsend_stack::{Host, IfaceId};
+use fullsend_units::Instant;
+
+/// A stack that a control socket can inspect and change.
+pub trait Inspect {
+    /// Calls `call` with the host, its interface and the time, under the stack's lock. `call` sends
+    /// nothing and wakes nobody.
+    fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R;
+
+    /// Calls `call` under the stack's lock, then transmits what it made ready and wakes waiters.
+    ///
+    /// # Errors
+    /// A text that says why the stack takes no calls.
+    fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String>;
+
+    /// Returns when the stack was made, in nanoseconds since 1970.
+    fn started(&self) -> u64;
+
+    /// Returns the name of the stack's interface.
+    fn link_name(&self) -> &str;
+}

@@ -1,0 +1,21 @@
+//! The control socket of a stack, through which `fullsend stat` inspects it and sets options: the
+//! protocol, the answers, the socket's name, and a server on threads. `fullsend::control` describes
+//! the protocol; the crate `fullsend` serves it on tokio.
+
+mod answer;
+mod inspect;
+mod options;
+mod path;
+mod protocol;
+mod server;
+mod view;
+
+pub use answer::{Listing, answer};
+pub use inspect::Inspect;
+pub use path::{Bound, PidSocket, bind, default_dir, default_path, running};
+pub use protocol::{CaptureRequest, MAX_LINE, Reply, Request, VERSION};
+pub use server::{MAX_CLIENTS, Server};
+pub use view::{
+    AddressView, CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView,
+    SocketView, TimerView, WhyLimit, WhyView,
+};

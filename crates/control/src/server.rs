@@ -1,0 +1,168 @@
+//! A control socket that is served by threads: one that accepts, and one for each client.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+
+use crate::path::{Bound, bind};
+use crate::{Inspect, Listing, MAX_LINE, Reply, Request, answer};
+
+/// Most clients at a time; a further one gets an error.
+pub const MAX_CLIENTS: usize = 64;
+
+/// The connections of the clients, by number.
+type Clients = Arc<Mutex<Vec<(u64, UnixStream)>>>;
+
+/// An open control socket. Dropping it closes it, disconnects its clients and removes its name.
+#[derive(Debug)]
+pub struct Server {
+    listener: Arc<UnixListener>,
+    clients: Clients,
+    _bound: Bound,
+}
+
+impl Server {
+    /// Listens at `path` for clients that inspect `stack`. `prepare` runs first on each thread.
+    ///
+    /// # Errors
+    /// Those of the socket and its name; the text says what to do.
+    pub fn open<S: Inspect + Send + Sync + 'static>(
+        path: &Path,
+        stack: Weak<S>,
+        prepare: fn(),
+    ) -> io::Result<Self> {
+        let (listener, bound) = bind(path)?;
+        let listener = Arc::new(listener);
+        let clients = Clients::default();
+        let (accepts, known) = (listener.clone(), clients.clone());
+        let run = move || {
+            prepare();
+            accept(&accepts, &known, &stack, prepare);
+        };
+        thread::Builder::new()
+            .name("fullsend-control".to_owned())
+            .spawn(run)?;
+        Ok(Self {
+            listener,
+            clients,
+            _bound: bound,
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A thread in accept(2) or read(2) returns.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        for (_, client) in lock(&self.clients).iter() {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn lock(clients: &Clients) -> std::sync::MutexGuard<'_, Vec<(u64, UnixStream)>> {
+    clients.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn accept<S: Inspect + Send + Sync + 'static>(
+    listener: &UnixListener,
+    clients: &Clients,
+    stack: &Weak<S>,
+    prepare: fn(),
+) {
+    for number in 0.. {
+        // The server was dropped, or descriptors ran out.
+        let Ok((stream, _)) = listener.accept() else {
+            return;
+        };
+        if let Err(error) = begin((number, stream), clients, stack, prepare) {
+            tracing::warn!(%error, "control socket");
+        }
+    }
+}
+
+/// Starts a thread for a client.
+fn begin<S: Inspect + Send + Sync + 'static>(
+    (number, mut stream): (u64, UnixStream),
+    clients: &Clients,
+    stack: &Weak<S>,
+    prepare: fn(),
+) -> io::Result<()> {
+    {
+        let mut all = lock(clients);
+        if all.len() >= MAX_CLIENTS {
+            drop(all);
+            let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
+            return send(&mut stream, &Reply::Error(text));
+        }
+        all.push((number, stream.try_clone()?));
+    }
+    let (known, stack) = (clients.clone(), stack.clone());
+    let run = move || {
+        prepare();
+        // An error is a client that left.
+        let _ = serve(stream, &stack);
+        lock(&known).retain(|(other, _)| *other != number);
+    };
+    let name = "fullsend-client".to_owned();
+    let spawned = thread::Builder::new().name(name).spawn(run);
+    if spawned.is_err() {
+        lock(clients).retain(|(other, _)| *other != number);
+    }
+    spawned.map(drop)
+}
+
+fn send(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
+    stream.write_all(reply.to_line().as_bytes())
+}
+
+/// Answers a client's requests until it leaves or the stack is gone.
+fn serve<S: Inspect>(mut stream: UnixStream, stack: &Weak<S>) -> io::Result<()> {
+    let mut lines = BufReader::with_capacity(MAX_LINE, stream.try_clone()?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let most = MAX_LINE as u64 + 1;
+        if lines.by_ref().take(most).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.len() > MAX_LINE {
+            let text = format!("the request is longer than {MAX_LINE} bytes: send less");
+            return send(&mut stream, &Reply::Error(text));
+        }
+        let Some(stack) = stack.upgrade() else {
+            return send(
+                &mut stream,
+                &Reply::Error("the stack has stopped".to_owned()),
+            );
+        };
+        match Request::parse(&line) {
+            Ok(Request::Sockets) => list_sockets(&mut stream, &*stack)?,
+            Ok(request) => {
+                let reply = answer(&*stack, &request).unwrap_or_else(Reply::Error);
+                drop(stack);
+                send(&mut stream, &reply)?;
+            }
+            Err(text) => send(&mut stream, &Reply::Error(text))?,
+        }
+    }
+}
+
+fn list_sockets(stream: &mut UnixStream, stack: &impl Inspect) -> io::Result<()> {
+    let mut listing = Listing::default();
+    let mut count = 0u64;
+    loop {
+        match listing.next(stack) {
+            Ok(Some(items)) => {
+                count += items.len() as u64;
+                let text: String = items.iter().map(Reply::to_line).collect();
+                stream.write_all(text.as_bytes())?;
+            }
+            Ok(None) => return send(stream, &Reply::End(count.into())),
+            Err(reply) => return send(stream, &reply),
+        }
+    }
+}
