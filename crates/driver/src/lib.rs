@@ -1,9 +1,9 @@
 //! The pump between a [`Host`] and its [`Device`]: receive, timers, transmit, completions.
 //!
-//! A [`Pump`] owns the device and what is on its way to it. It does no waiting: whoever drives it,
-//! an async task, a thread or a simulation, calls [`Pump::turn`] when the device is readable or a
-//! timer is due, and [`Pump::transmit`] after each call of a socket, and learns from what they
-//! return what to wait for.
+//! A [`Pump`] owns the device and the packets on their way to it. It does not wait. Its caller, an
+//! async task, a thread or a simulation, calls [`Pump::turn`] when the device is readable or a timer
+//! is due, and [`Pump::transmit`] after each call of a socket. Their results name the events that the
+//! caller must wait for.
 //!
 //! [`Host`]: fullsend_stack::Host
 //! [`Device`]: fullsend_device::Device

@@ -1,4 +1,4 @@
-//! What left a host and its device has not finished with, and which of it is to be completed (TSQ).
+//! Packets that left a host and that its device has not finished with, and their completion (TSQ).
 
 use std::collections::VecDeque;
 use std::mem;
@@ -27,25 +27,25 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// The device has taken everything.
+    /// Returns whether the device has taken every packet.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Back-pressure: a device that is full must not make the host give more.
+    /// Returns whether the host may give more packets: those that wait for a full device are bounded.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.packets.len() < HELD
     }
 
-    /// The device may have finished packets that the host has not been told of.
+    /// Returns whether the device may have finished packets whose completion was not reported.
     #[inline]
     pub fn has_uncompleted(&self) -> bool {
         self.tokens.len() > self.packets.len()
     }
 
-    /// Takes what `give` appends behind what the device has not taken yet; how many packets.
+    /// Appends the packets that `give` adds, and returns their number.
     #[inline]
     pub fn gather(&mut self, give: impl FnOnce(&mut Vec<Packet>)) -> usize {
         give(&mut self.gathered);
@@ -61,8 +61,8 @@ impl Outbox {
         given
     }
 
-    /// Gives the device as much as it takes. Should it fail, everything is dropped, as by a card
-    /// without a carrier: TCP sends again what matters.
+    /// Gives the device as many packets as it takes. If it fails, all are dropped, as by a card
+    /// without a carrier: TCP retransmits.
     #[inline]
     pub fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {
@@ -73,8 +73,8 @@ impl Outbox {
         }
     }
 
-    /// The next packet that the device has finished with and that a socket waits for, with
-    /// `in_flight` of those that it took still on their way.
+    /// Returns the next packet that the device has finished with and that a socket waits for, while
+    /// `in_flight` of those that it took are on their way.
     #[inline]
     pub fn next_completed(&mut self, in_flight: usize) -> Option<TxToken> {
         let unfinished = self.packets.len() + in_flight;
@@ -103,7 +103,7 @@ mod tests {
 
     impl Device for Narrow {
         fn caps(&self) -> Caps {
-            unreachable!("nobody asks")
+            unreachable!("not called")
         }
 
         fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()> {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_hear_of_their_packets_in_order_and_once() {
+    fn completions_come_in_order_and_once() {
         let mut outbox = Outbox::default();
         assert_eq!(outbox.gather(|out| out.extend([1, 0, 2].map(packet))), 3);
         assert_eq!(completed(&mut outbox, 0), []);

@@ -15,14 +15,15 @@ pub const RX_BATCH: usize = 64;
 /// Super-segments requested from the host at once.
 const TX_BATCH: usize = 8;
 /// Packets sent, or a batch more, before the device is read. Where software cuts super-segments
-/// into packets, each two bring an ACK; if nobody reads them, the kernel's queue overflows and
+/// into packets, each two bring an ACK; unless they are read, the kernel's queue overflows and
 /// drops them.
 const TX_BUDGET: usize = 256;
 /// The most frames that a device may have queued: the length that a TUN's queue is raised to. After
 /// this many, all that was queued at the first has been received.
 const RX_QUEUE: usize = 4096;
-/// Rounds of packets from the host to itself in one call of [`Pump::transmit`].
-const LOCAL_ROUNDS: usize = 16;
+/// Requests to the host in one call of [`Pump::transmit`] that gave packets for the host itself only,
+/// of which each moves up to 256.
+const LOCAL_ROUNDS: usize = 2;
 
 /// What a transmission leaves to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,6 +34,8 @@ pub struct Transmitted {
     /// that the device did not take, a completion that a write waits for, or an earlier deadline
     /// than the driver has [armed](Pump::arm).
     pub wake: bool,
+    /// A completion that a write waits for has come already, too late for this call.
+    completed: bool,
 }
 
 /// What a turn found, and what to wait for.
@@ -186,7 +189,9 @@ impl<D: Device> Pump<D> {
             self.unread = 0;
             host.poll_until(now, begin);
         }
-        let more = self.transmit(host, now, clock).more;
+        let left = self.transmit(host, now, clock);
+        // A completion that came before it could be asked for is processed by another turn.
+        let more = left.more || left.completed;
         Ok(Turn {
             received,
             more,
@@ -220,7 +225,8 @@ impl<D: Device> Pump<D> {
         host.receive(now, self.iface, packets);
     }
 
-    /// Moves what the host may send to the device, until one of them has enough.
+    /// Moves packets that the host may send to the device, until the host has no more, the device is
+    /// full, or the budget is used up.
     #[inline]
     pub fn transmit(&mut self, host: &mut Host, now: Instant, clock: &impl Clock) -> Transmitted {
         let mut left = Transmitted::default();
@@ -235,16 +241,18 @@ impl<D: Device> Pump<D> {
             self.blocked = blocked;
         }
         left.wake |= host.poll_deadline().is_some_and(|at| at < self.armed);
-        left.wake |= self.awaits_completion(host);
+        left.completed = self.awaits_completion(host);
+        left.wake |= left.completed;
         left
     }
 
-    /// Asks the device to notify of its next completion if a write began to wait for one. Returns
-    /// whether it has come already, so that the next turn must process it.
+    /// Requests a notification of the device's next completion if a write began to wait for one.
+    /// Returns whether it has come already, so that the next turn must process it.
     #[inline]
     pub fn awaits_completion(&mut self, host: &Host) -> bool {
         let throttled = host.throttled();
         throttled != mem::replace(&mut self.throttled, throttled)
+            && self.outbox.has_uncompleted()
             && !self.device.notify_completion()
     }
 

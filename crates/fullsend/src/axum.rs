@@ -13,8 +13,8 @@ impl axum::serve::Listener for TcpListener {
         match Self::accept(self).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // The stack is gone and will not come back; the trait has no way to say so. A server
-                // ends by `with_graceful_shutdown` on `Stack::closed`.
+                // The stack has stopped for good, and the trait has no error. A server ends by
+                // `with_graceful_shutdown` on `Stack::closed`.
                 tracing::error!(%error, "no more connections");
                 std::future::pending().await
             }

@@ -288,12 +288,12 @@ impl Engine {
         Poll::Pending
     }
 
-    /// Why the stack has stopped, if it has.
+    /// Returns why the stack has stopped, or `None` while it runs.
     pub(crate) fn close_reason(&self) -> Option<io::Error> {
         self.shard.lock().alive().err()
     }
 
-    /// Waits until the stack has stopped; why.
+    /// Waits until the stack has stopped, and returns why.
     pub(crate) async fn closed(&self) -> io::Error {
         let mut closing = Closing(self, WaitKey::default());
         poll_fn(|cx| self.poll_closed(cx, &mut closing.1)).await
