@@ -500,3 +500,6 @@ impl Connection {
         self.out.any = true;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,6 +87,14 @@ mod tests {
         assert_eq!(prr.on_ack(8, 9, 10, true), 10);
     }
 
+    /// RFC 9937: at ssthresh it is no longer the share that counts, but what is missing.
+    #[test]
+    fn nothing_is_missing_at_ssthresh() {
+        let mut prr = Prr::begin(20);
+        prr.on_sent(1);
+        assert_eq!(prr.on_ack(4, 10, 10, false), 10);
+    }
+
     #[test]
     fn the_first_retransmission_is_never_held() {
         let mut prr = Prr::begin(100);

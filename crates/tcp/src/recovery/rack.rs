@@ -191,3 +191,32 @@ impl Connection {
         adaptation.map_or((0, 0), |a| (a.reord_seen, a.dsack_dups))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fullsend_units::SeqNum;
+
+    use super::Adaptation;
+
+    /// RFC 8985 6.2 step 4: for 16 recoveries; one that was undone lengthens that by one.
+    #[test]
+    fn a_wider_window_lasts_for_sixteen_recoveries_that_stood() {
+        let wide_after = |undone: &[bool]| {
+            let mut adaptation = Adaptation::default();
+            adaptation.widen(SeqNum::new(1));
+            for undone in undone {
+                adaptation.on_recovered(*undone);
+            }
+            adaptation.wider == 1
+        };
+        assert!(wide_after(&[false; 15]));
+        assert!(!wide_after(&[false; 16]));
+        let mut undone_second = [false; 17];
+        undone_second[1] = true;
+        assert!(wide_after(&undone_second));
+        // It never lasts for more than 16.
+        let mut undone_first = [false; 17];
+        undone_first[0] = true;
+        assert!(!wide_after(&undone_first));
+    }
+}

@@ -246,3 +246,81 @@ fn a_timeout_during_recovery_reduces_no_further() {
     );
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
 }
+
+/// RFC 6582 3.2: duplicates of what was sent twice do not begin another recovery.
+#[test]
+fn without_sack_duplicates_of_the_last_repair_repair_nothing() {
+    let setup = Setup {
+        sack: false,
+        ..Setup::default()
+    };
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 1
+         < . 1:1(0) ack 1
+         < . 1:1(0) ack 1
+         > . 1:1461(1460) ack 1
+         < . 1:1(0) ack 14601
+         write 5840
+         > P. 14601:18981(4380) ack 1
+         > P. 18981:20441(1460) ack 1
+         < . 1:1(0) ack 14601
+         < . 1:1(0) ack 14601
+         < . 1:1(0) ack 14601
+         < . 1:1(0) ack 20441",
+    );
+    assert_eq!((bench.mib.reno_recovery, bench.mib.retrans_segs), (1, 1));
+}
+
+/// The tail of ten segments goes once more, in place of the acknowledgement of two.
+fn tail_probed() -> Bench {
+    let mut bench = open();
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 11681",
+    );
+    let probe = bench.next_timeout_until_out();
+    assert!(probe.starts_with("P. 13141:14601(1460)"), "{probe}");
+    bench
+}
+
+/// RFC 8985 7.4.2: the probe filled the hole, so that a segment was lost, and cwnd pays for it.
+#[test]
+fn a_probe_that_repaired_a_loss_reduces_cwnd() {
+    let mut bench = tail_probed();
+    let before = bench.info().tcpi_snd_cwnd;
+    bench.play(
+        "write 1460
+         > P. 14601:16061(1460) ack 1
+         +20ms
+         < . 1:1(0) ack 16061",
+    );
+    assert_eq!(
+        (bench.mib.loss_probes, bench.mib.loss_probe_recovery),
+        (1, 1)
+    );
+    let info = bench.info();
+    assert_eq!(info.tcpi_snd_ssthresh, before * 7 / 10);
+    assert!(info.tcpi_snd_cwnd <= info.tcpi_snd_ssthresh + 1);
+}
+
+/// RFC 8985 7.4.2: a DSACK for the probe says that nothing was lost.
+#[test]
+fn a_probe_that_arrived_beside_its_original_reduces_nothing() {
+    let mut bench = tail_probed();
+    bench.play(
+        "< . 1:1(0) ack 14601 <sack 13141:14601>
+         write 1460
+         > P. 14601:16061(1460) ack 1
+         +20ms
+         < . 1:1(0) ack 16061",
+    );
+    assert_eq!(
+        (bench.mib.loss_probes, bench.mib.loss_probe_recovery),
+        (1, 0)
+    );
+    assert!(bench.info().tcpi_snd_ssthresh > 1_000_000);
+}
