@@ -336,7 +336,7 @@ mod tests {
         let take = || {
             let rooms = core::iter::from_fn(|| pool.try_room_from_reserve(4096));
             let rooms: Vec<_> = rooms.collect();
-            rooms.iter().map(|room| room.capacity()).sum::<usize>()
+            rooms.iter().map(crate::Room::capacity).sum::<usize>()
         };
         let stock = take();
         assert!(stock > 256 << 10 && stock < 1 << 20, "{stock} bytes");
