@@ -198,7 +198,10 @@ fn a_shallow_buffer_is_shared_with_cubic() {
             let [bbr, cubic] = [bbr, cubic].map(|flow| flow.received() as f64 / 30.0 / bytes);
             println!("{netem}, {seed}: bbr {bbr:.3}, cubic {cubic:.3} of the link");
             assert!(cubic > cubic_least, "{netem}, {seed}: cubic {cubic}");
-            assert!(bbr < bbr_most, "{netem}, {seed}: bbr {bbr}");
+            assert!(
+                (0.45..bbr_most).contains(&bbr),
+                "{netem}, {seed}: bbr {bbr}"
+            );
             assert!(bbr + cubic > 0.9, "{netem}, {seed}: {bbr} {cubic}");
         }
     }

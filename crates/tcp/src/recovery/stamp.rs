@@ -35,15 +35,18 @@ impl Connection {
     /// A retransmission fills the peer's first hole, so its TSval becomes TS.Recent. The originals
     /// that it overtakes have older ones, and the peer drops them (RFC 7323 5.3): each loss would
     /// cause others. Once the path is known to reorder, the TSval is half a round trip old. It is
-    /// still at least that of all data before the hole, so the peer accepts it, and larger than
-    /// the original's, which is a round trip old, so an echo shows which of them arrived (RFC 3522
-    /// 3.2). After a timeout the echo has to give a round trip, and the TSval is the clock's.
+    /// still at least that of all data before the hole, so the peer accepts it, and as a rule larger
+    /// than the original's, which is about a round trip old, so an echo shows which of them arrived
+    /// (RFC 3522 3.2). After a timeout the echo has to give a round trip, and the TSval is the clock's.
+    /// So it is while the peer's window ends before what was sent: an ACK of ours then leaves with a
+    /// sequence number at the hole, and its TSval becomes TS.Recent (RFC 7323 4.3).
     pub(crate) fn stamp_lag(&self, now: Instant, first_sent: Instant) -> u32 {
         let (reorders, _) = self.reordering_seen();
         let applies = self.agreed.sack
             && self.agreed.timestamps
             && reorders > 0
-            && self.recovery.phase() != Phase::Loss;
+            && self.recovery.phase() != Phase::Loss
+            && self.snd.acceptable_seq() == self.snd.nxt;
         let Some(past) = self.recovery.past().filter(|_| applies) else {
             return 0;
         };
@@ -69,7 +72,7 @@ mod tests {
         stamp.on_retransmit(1000, 0);
         assert_eq!(stamp.bound(1003, 5), 3);
         assert_eq!(stamp.bound(1007, 5), 5);
-        // After 25 days and more the clock's difference has wrapped.
+        // A clock behind the last TSval has wrapped, after 49.7 days.
         assert_eq!(stamp.bound(999, 5), 5);
     }
 }
