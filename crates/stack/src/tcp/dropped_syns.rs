@@ -1,7 +1,7 @@
 //! A memory of dropped SYNs, of fixed size, that recognizes their retransmissions.
 //!
 //! A table of 16-bit entries: 12 bits of a keyed hash of the SYN, and the time at which it was dropped
-//! in units of half a second, modulo eight seconds. An entry belongs to one set of 16, which is half
+//! in units of half a second, modulo 6.5 seconds. An entry belongs to one set of 16, which is half
 //! a cache line, so a dropped SYN costs one line. In a set a new entry replaces the oldest.
 
 use alloc::vec::Vec;
@@ -14,6 +14,11 @@ const WAYS: usize = 16;
 const UNIT: Nanos = Nanos::from_millis(500);
 /// The low bits of an entry, which are its time.
 const TIME: u16 = (1 << 4) - 1;
+/// The units after which a time comes again: 6.5 s. Clients retransmit after 1, 3, 7, 15, ... seconds
+/// (RFC 6298 5.5), so any two SYNs of a client are `2^i * (2^k - 1)` seconds apart. None of that is a
+/// multiple of 6.5 s while `k < 12`, so such a retransmission is not mistaken for a duplicate.
+const PERIOD: u64 = 13;
+const _: () = assert!(PERIOD <= TIME as u64 + 1);
 const _: () = assert!(size_of::<Set>() == 2 * WAYS);
 
 /// Aligned so that it never lies in two cache lines.
@@ -38,16 +43,14 @@ impl DroppedSyns {
         let Some(Set(set)) = self.sets.get_mut(hash as usize % SETS) else {
             return false;
         };
-        let time = (now.as_nanos() / UNIT.as_nanos()) as u16 & TIME;
+        let time = (now.as_nanos() / UNIT.as_nanos() % PERIOD) as u16;
         // Not 0, which is that of an entry without a SYN.
         let fingerprint = ((hash >> 48) as u16 & !TIME).max(TIME + 1);
         let found = set.iter().position(|entry| entry & !TIME == fingerprint);
-        if found.is_some_and(|at| set[at] & TIME == time) {
-            return false;
-        }
+        let repeated = found.is_some_and(|at| set[at] & TIME != time);
         set.copy_within(..found.unwrap_or(WAYS - 1), 1);
         set[0] = fingerprint | time;
-        found.is_some()
+        repeated
     }
 }
 
@@ -70,16 +73,43 @@ mod tests {
             .count()
     }
 
+    /// When a client sends its SYN, in milliseconds (RFC 6298 5.5).
+    const TRIES: [u64; 7] = [0, 1000, 3000, 7000, 15_000, 31_000, 63_000];
+
     #[test]
-    fn retransmissions_after_1_3_and_7_seconds_are_recognized() {
+    fn retransmissions_are_recognized() {
         // At any offset from the half seconds.
-        for start in [0, 1, 250, 499, 500, 777] {
+        for start in (0..7000).step_by(111).chain([499, 500]) {
             let mut syns = DroppedSyns::default();
-            assert!(!syns.is_repetition(at(start), 7 << 52));
-            for ms in [1000, 3000, 7000] {
-                assert!(syns.is_repetition(at(start + ms), 7 << 52), "{start} {ms}");
+            for ms in TRIES {
+                let repeated = syns.is_repetition(at(start + ms), 7 << 52);
+                assert_eq!(repeated, ms > 0, "{start} {ms}");
             }
         }
+    }
+
+    #[test]
+    fn retransmissions_are_recognized_though_others_were_lost() {
+        for (n, earlier) in TRIES.into_iter().enumerate() {
+            for later in &TRIES[n + 1..] {
+                let mut syns = DroppedSyns::default();
+                assert!(!syns.is_repetition(at(earlier), 7 << 52));
+                let repeated = syns.is_repetition(at(*later), 7 << 52);
+                assert!(repeated, "{earlier} {later}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_duplicate_is_the_newest_of_its_set() {
+        let mut syns = DroppedSyns::default();
+        syns.is_repetition(at(100), 99 << 52);
+        for other in 1..super::WAYS as u64 {
+            syns.is_repetition(at(100), other << 52);
+        }
+        syns.is_repetition(at(100), 99 << 52);
+        syns.is_repetition(at(100), 100 << 52);
+        assert!(syns.is_repetition(at(1100), 99 << 52));
     }
 
     #[test]
