@@ -46,9 +46,10 @@ impl TokenBucket {
         allowed
     }
 
-    /// Takes a token whether there is one or not.
-    fn charge(&mut self, now: Instant, interval: Nanos) {
-        self.full_at = self.full_at.max(now) + interval;
+    /// Takes a token if there is one, else leaves the bucket empty: it owes none.
+    fn charge(&mut self, now: Instant, interval: Nanos, burst: u32) {
+        let empty = now + interval * u64::from(burst);
+        self.full_at = (self.full_at.max(now) + interval).min(empty);
     }
 
     /// Returns a token that was taken.
@@ -116,8 +117,8 @@ pub(crate) struct SourceBuckets {
 }
 
 impl SourceBuckets {
-    /// `count` buckets, which are made at the first use.
-    pub(crate) const fn new(key: SipKey, count: usize, each: Rate, all: Rate) -> Self {
+    /// `count` buckets, which are made at the first use, with the rates of each source and of all.
+    pub(crate) const fn new(key: SipKey, count: usize, [each, all]: [Rate; 2]) -> Self {
         Self {
             key,
             count,
@@ -128,6 +129,11 @@ impl SourceBuckets {
                 full_at: Instant::ZERO,
             },
         }
+    }
+
+    /// Sets the rates of each source and of all. What was taken counts as the time that it took then.
+    pub(crate) fn set_rates(&mut self, [each, all]: [Rate; 2]) {
+        (self.each, self.all) = (each, all);
     }
 
     /// Returns whether there is a token of the source, or of its /64, in this epoch, and one of all
@@ -150,14 +156,20 @@ impl SourceBuckets {
             && self.shared.take(now, self.all, rng)
     }
 
-    /// Takes a token of the source and one of all sources', whether there are any or not.
+    /// Takes a token of the source and one of all sources', each if there is one.
     pub(crate) fn charge(&mut self, now: Instant, source: (Addr, u64)) {
         self.make();
+        let Rate { burst, .. } = self.each;
         let interval = self.each.interval();
         if let Some(bucket) = self.bucket(source) {
-            bucket.charge(now, interval);
+            bucket.charge(now, interval, burst);
         }
-        self.shared.charge(now, self.all.interval());
+        self.shared.charge(now, self.all.interval(), self.all.burst);
+    }
+
+    /// Returns whether the source has all its tokens in this epoch.
+    pub(crate) fn is_full(&mut self, now: Instant, source: (Addr, u64)) -> bool {
+        self.bucket(source).is_none_or(|b| b.full_at <= now)
     }
 
     fn make(&mut self) {
@@ -221,6 +233,25 @@ mod tests {
             burst: 50,
         };
         assert!(!TokenBucket::default().take(Instant::ZERO, rate, &mut rng));
+    }
+
+    #[test]
+    fn charges_leave_a_bucket_empty_and_not_in_debt() {
+        let rate = Rate {
+            per_second: 1000,
+            burst: 50,
+        };
+        let mut bucket = TokenBucket::default();
+        let now = Instant::ZERO + Nanos::from_secs(1);
+        for _ in 0..49 {
+            bucket.charge(now, rate.interval(), rate.burst);
+        }
+        assert!(bucket.has(now, rate));
+        for _ in 0..1000 {
+            bucket.charge(now, rate.interval(), rate.burst);
+        }
+        assert!(!bucket.has(now, rate));
+        assert!(bucket.has(now + rate.interval(), rate));
     }
 
     #[test]

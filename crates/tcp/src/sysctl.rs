@@ -177,6 +177,9 @@ sysctls! {
     "net.ipv4." tcp_synack_retries: u32 = 5, 0..=127;
     /// SYN cookies: 0 never, 1 when a listener's queue of half-open connections is full, 2 always.
     "net.ipv4." tcp_syncookies: u32 = 1, 0..=2;
+    /// SYN-ACKs a second that may bring no connection, to all sources, about; twice as many at once,
+    /// half as many to one source; 0: no limit (ours; Linux has no limit).
+    "net.ipv4." tcp_syn_limit: u32 = 8192, 0..=1_000_000;
     /// Most half-open connections of a listener where there are no SYN cookies.
     "net.ipv4." tcp_max_syn_backlog: u32 = 4096, 1..=0xff_ffff;
     /// Most connections that wait to be accepted, whatever backlog a listener asks for; as many

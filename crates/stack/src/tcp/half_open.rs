@@ -15,6 +15,7 @@ use super::fastopen::Opening;
 use super::listen::Listener;
 use super::request::{ECN, Fault, Request, SynSummary, Verdict};
 use super::socket::{Entry, Owner, Socket};
+use super::syn_limit::Budget;
 use crate::Host;
 use crate::demux::{FlowKey, Target};
 use crate::ip::Path;
@@ -71,7 +72,7 @@ impl Host {
             return;
         }
         if with_cookie {
-            if self.admits_syn(now, key, syn.seq, true) {
+            if self.admits_syn(now, key, syn.seq, true).is_some() {
                 self.mib.socket.req_q_full_do_cookies += u64::from(full);
                 if let Some(listener) = self.tcp.listeners.table.get_mut(index) {
                     listener.overflowed_at = Some(now);
@@ -81,19 +82,32 @@ impl Host {
             return;
         }
         if let Opening::Ordinary(cookie) = self.try_fastopen(now, index, key, segment) {
-            if !reuse && !self.admits_syn(now, key, syn.seq, false) {
+            let budget = if reuse {
+                Some(Budget::First)
+            } else {
+                self.admits_syn(now, key, syn.seq, false)
+            };
+            let Some(budget) = budget else {
                 return;
-            }
-            self.open_half(now, index, key, (&syn, segment.ecn), cookie);
+            };
+            self.open_half(now, (index, key), (&syn, segment.ecn), cookie, budget);
         }
         self.save_syn(index, key, headers);
     }
 
-    /// Returns whether the limit of SYN-ACKs lets this SYN be answered; counts it if not.
-    fn admits_syn(&mut self, now: Instant, key: &FlowKey, irs: SeqNum, with_cookie: bool) -> bool {
+    /// Returns the budget by which the limit of SYN-ACKs lets this SYN be answered; counts the SYN if
+    /// there is none.
+    fn admits_syn(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        irs: SeqNum,
+        with_cookie: bool,
+    ) -> Option<Budget> {
         let (limit, rng) = (&mut self.tcp.syn_limit, &mut self.env.rng);
+        limit.set_limit(self.env.sysctl.tcp_syn_limit);
         let admitted = limit.admits(now, (key, irs), with_cookie, rng);
-        if !admitted {
+        if admitted.is_none() {
             self.mib.socket.syns_limited += 1;
             self.mib.socket.listen_drops += 1;
         }
@@ -104,17 +118,17 @@ impl Host {
     fn open_half(
         &mut self,
         now: Instant,
-        listener: u32,
-        key: &FlowKey,
+        (listener, key): (u32, &FlowKey),
         syn: (&TcpRepr, EcnField),
         cookie: Option<FastopenCookie>,
+        budget: Budget,
     ) {
         let iss = self.initial_sequence(now, key);
         let Some(mut answer) = self.syn_ack(now, (key, listener), syn, iss, None) else {
             return;
         };
         answer.segment.repr.options.fastopen = cookie;
-        let (summary, sent) = (SynSummary::of(syn.0, syn.1), &answer.segment.repr);
+        let (summary, sent) = (SynSummary::of(syn, budget), &answer.segment.repr);
         let request = Request::new(now, (*key, listener), summary, sent, answer.ts_offset);
         let due = request.due;
         let Some((index, _)) = self.tcp.table.insert(Entry::Request(Box::new(request))) else {
@@ -259,7 +273,7 @@ impl Host {
             return;
         };
         let (verdict, fault) = request.judge(segment);
-        let (key, listener) = (request.key, request.listener);
+        let (key, listener, budget) = (request.key, request.listener, request.syn.budget);
         if verdict != Verdict::Establish {
             self.env.mib.in_segs += u64::from(segment.gso_segs);
         }
@@ -289,7 +303,7 @@ impl Host {
             Verdict::Forget => {
                 self.env.mib.attempt_fails += 1;
                 self.mib.socket.embryonic_rsts += 1;
-                self.tcp.syn_limit.on_reset(now, key.remote);
+                self.tcp.syn_limit.on_reset(now, key.remote, budget);
                 self.drop_request(index);
             }
             Verdict::Establish => self.complete_request(now, index, listener, segment),

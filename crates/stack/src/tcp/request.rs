@@ -6,6 +6,7 @@ use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
+use super::syn_limit::Budget;
 use crate::demux::FlowKey;
 
 /// Before the SYN-ACK is sent again for the first time (RFC 6298 2.1), doubled each time.
@@ -29,10 +30,14 @@ pub(super) struct SynSummary {
     timestamps: bool,
     /// Of the SYN's IP header.
     pub(super) ecn: EcnField,
+    /// The budget that admitted the SYN. It lies here as here it takes no memory.
+    pub(super) budget: Budget,
 }
 
+const _: () = assert!(size_of::<SynSummary>() <= 20);
+
 impl SynSummary {
-    pub(super) fn of(syn: &TcpRepr, ecn: EcnField) -> Self {
+    pub(super) fn of((syn, ecn): (&TcpRepr, EcnField), budget: Budget) -> Self {
         let options = &syn.options;
         Self {
             seq: syn.seq,
@@ -44,6 +49,7 @@ impl SynSummary {
             sack: options.sack_permitted,
             timestamps: options.timestamps.is_some(),
             ecn,
+            budget,
         }
     }
 

@@ -6,7 +6,8 @@
 //! takes one when it is reset; the backlog bounds those that wait. So the limit is one of handshakes
 //! that are under way or abandoned, not of those that complete. A SYN without a token is dropped and
 //! recorded; a retransmission of it takes a token of a second budget, which SYNs that are sent once
-//! cannot empty.
+//! cannot empty. A half-open connection remembers which budget admitted it. A cookie cannot: it returns
+//! its token to the second budget while that lacks any of the source, else to the first.
 
 use fullsend_units::{Instant, Rng, SeqNum};
 
@@ -16,24 +17,40 @@ use crate::demux::{Addr, FlowKey};
 use crate::rate::{Rate, SourceBuckets};
 use crate::siphash::SipKey;
 
-/// Of one source, as an address that many clients share: so many handshakes may be under way, and so
-/// many more begin in each second. A flood of one address has 230,000 SYNs a second.
-const SOURCE: Rate = Rate {
-    per_second: 4096,
-    burst: 4096,
-};
-/// Of all sources. Sending one over a TUN takes the kernel some 2 us, so 8192 are 2 % of a core.
-const ALL: Rate = Rate {
-    per_second: 8192,
-    burst: 16_384,
-};
 /// Buckets of sources, of 8 bytes.
 const SOURCES: usize = 4096;
+
+/// Returns the rates of one source and of all that follow from `tcp_syn_limit`. An address that many
+/// clients share has half: so many handshakes may be under way, and so many more begin in each second.
+const fn rates(limit: u32) -> [Rate; 2] {
+    // Not 0, which admits nothing.
+    let half = limit.div_ceil(2);
+    let each = Rate {
+        per_second: half,
+        burst: half,
+    };
+    let all = Rate {
+        per_second: limit,
+        burst: limit.saturating_mul(2),
+    };
+    [each, all]
+}
+
+/// The budget that admitted a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Budget {
+    /// That of all SYNs.
+    First,
+    /// That of SYNs that are sent again.
+    Repeated,
+}
 
 /// Decides which SYNs are answered.
 #[derive(Debug)]
 pub(super) struct SynLimit {
     key: SipKey,
+    /// `tcp_syn_limit`; 0: none.
+    limit: u32,
     first: SourceBuckets,
     repeated: SourceBuckets,
     dropped: DroppedSyns,
@@ -42,46 +59,75 @@ pub(super) struct SynLimit {
 impl SynLimit {
     /// The keys are made from `secret`, a key for something else.
     pub(super) fn new(secret: SipKey) -> Self {
-        let budget = |label| SourceBuckets::new(secret.derive(label), SOURCES, SOURCE, ALL);
+        let budget = |label| SourceBuckets::new(secret.derive(label), SOURCES, rates(0));
         Self {
             key: secret.derive(u64::MAX - 1),
+            limit: 0,
             first: budget(u64::MAX - 2),
             repeated: budget(u64::MAX - 3),
             dropped: DroppedSyns::default(),
         }
     }
 
-    /// Returns whether the SYN of `flow` at `irs` is answered: with a cookie, or by a half-open
-    /// connection.
+    /// Sets `tcp_syn_limit`. No SYN is limited before.
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        if self.limit != limit {
+            self.limit = limit;
+            self.first.set_rates(rates(limit));
+            self.repeated.set_rates(rates(limit));
+        }
+    }
+
+    /// Returns the budget by which the SYN of `flow` at `irs` is answered, with a cookie or by a
+    /// half-open connection; `None` if it is dropped.
     pub(super) fn admits(
         &mut self,
         now: Instant,
         (flow, irs): (&FlowKey, SeqNum),
         with_cookie: bool,
         rng: &mut Rng,
-    ) -> bool {
+    ) -> Option<Budget> {
+        if self.limit == 0 {
+            return Some(Budget::First);
+        }
         let source = (flow.remote, cookie::slot(now));
-        let admitted = if with_cookie {
-            self.first.take(now, source, rng)
-        } else {
-            self.first.has(now, source)
+        let mut admits = |budget: &mut SourceBuckets| {
+            if with_cookie {
+                budget.take(now, source, rng)
+            } else {
+                budget.has(now, source)
+            }
         };
-        if admitted {
-            return true;
+        if admits(&mut self.first) {
+            return Some(Budget::First);
         }
         let hash = self.key.hash([flow.hash(self.key)], irs.raw());
-        self.dropped.is_repetition(now, hash) && self.repeated.take(now, source, rng)
+        let repeated = self.dropped.is_repetition(now, hash) && admits(&mut self.repeated);
+        repeated.then_some(Budget::Repeated)
     }
 
-    /// The peer reset a half-open connection: takes the tokens of its SYN-ACK.
-    pub(super) fn on_reset(&mut self, now: Instant, source: Addr) {
-        self.first.charge(now, (source, cookie::slot(now)));
+    /// The peer reset a half-open connection: takes the tokens of its SYN-ACK from the budget that
+    /// admitted it.
+    pub(super) fn on_reset(&mut self, now: Instant, source: Addr, budget: Budget) {
+        if self.limit == 0 {
+            return;
+        }
+        let budget = match budget {
+            Budget::First => &mut self.first,
+            Budget::Repeated => &mut self.repeated,
+        };
+        budget.charge(now, (source, cookie::slot(now)));
     }
 
     /// A connection was made of a cookie that went to `source` in the slot `made`: returns the
-    /// cookie's tokens.
+    /// cookie's tokens, to the budget of repeated SYNs while the source's bucket there is not full.
     pub(super) fn on_return(&mut self, now: Instant, source: Addr, made: u64) {
-        self.first.give_back(now, (source, made));
+        let source = (source, made);
+        if self.repeated.is_full(now, source) {
+            self.first.give_back(now, source);
+        } else {
+            self.repeated.give_back(now, source);
+        }
     }
 }
 
@@ -92,10 +138,15 @@ mod tests {
 
     use fullsend_units::{Instant, Nanos, Rng, Seed, SeqNum};
 
-    use super::{ALL, SOURCE, SynLimit};
+    use super::{Budget, SynLimit, rates};
     use crate::demux::FlowKey;
+    use crate::rate::Rate;
     use crate::siphash::SipKey;
     use crate::tcp::cookie;
+
+    const LIMIT: u32 = 8192;
+    const SOURCE: Rate = rates(LIMIT)[0];
+    const ALL: Rate = rates(LIMIT)[1];
 
     struct Flood {
         limit: SynLimit,
@@ -113,15 +164,27 @@ mod tests {
 
     impl Flood {
         fn new(seed: u64) -> Self {
-            Self {
-                limit: SynLimit::new(SipKey(1, 2)),
-                rng: Rng::new(Seed::from_u64(seed)),
-            }
+            let mut limit = SynLimit::new(SipKey(1, 2));
+            limit.set_limit(LIMIT);
+            let rng = Rng::new(Seed::from_u64(seed));
+            Self { limit, rng }
         }
 
         fn syn(&mut self, ms: u64, flow: &FlowKey, irs: u32) -> bool {
-            let irs = SeqNum::new(irs);
-            self.limit.admits(at(ms), (flow, irs), true, &mut self.rng)
+            self.admits(ms, flow, irs, true).is_some()
+        }
+
+        fn admits(&mut self, ms: u64, flow: &FlowKey, irs: u32, cookie: bool) -> Option<Budget> {
+            let syn = (flow, SeqNum::new(irs));
+            self.limit.admits(at(ms), syn, cookie, &mut self.rng)
+        }
+
+        /// Answers the source's SYNs with cookies until it has no token of the first budget.
+        fn drain(&mut self, ms: u64, flow: &FlowKey) {
+            let mut irs = 1_000_000 + 100_000 * ms as u32;
+            while self.admits(ms, flow, irs, true) == Some(Budget::First) {
+                irs += 1;
+            }
         }
 
         /// Sends 230 SYNs in each millisecond; returns how many are answered.
@@ -198,10 +261,9 @@ mod tests {
         for ms in 0..2000 {
             for n in 0..230 {
                 let flow = flow(7, (ms * 230 + n) as u16);
-                let irs = SeqNum::new(flood.rng.next_u32());
-                let (limit, rng) = (&mut flood.limit, &mut flood.rng);
-                if limit.admits(at(ms), (&flow, irs), false, rng) {
-                    limit.on_reset(at(ms), flow.remote);
+                let irs = flood.rng.next_u32();
+                if let Some(budget) = flood.admits(ms, &flow, irs, false) {
+                    flood.limit.on_reset(at(ms), flow.remote, budget);
                     answered += 1;
                 }
             }
@@ -225,6 +287,69 @@ mod tests {
                 flood.limit.on_return(at(ms), flow(7, 1).remote, made);
             }
         }
+    }
+
+    /// Half-open connections are charged when they are reset, and many may be by then.
+    #[test]
+    fn resets_of_a_whole_backlog_leave_no_debt() {
+        let mut flood = Flood::new(8);
+        for ip in 0..65_536 {
+            let source = flow(ip, 1).remote;
+            flood.limit.on_reset(at(0), source, Budget::First);
+        }
+        let other = flow(1 << 24, 1);
+        assert_eq!(flood.admits(0, &other, 1, false), None);
+        assert!(flood.admits(1, &other, 2, false).is_some());
+    }
+
+    #[test]
+    fn a_reset_is_charged_to_the_budget_that_admitted_the_syn() {
+        let mut flood = Flood::new(9);
+        let (flow, source) = (flow(7, 1), flow(7, 1).remote);
+        for n in 0..SOURCE.burst {
+            assert_eq!(flood.admits(0, &flow, n, false), Some(Budget::First));
+            flood.limit.on_reset(at(0), source, Budget::First);
+        }
+        assert_eq!(flood.admits(0, &flow, 77, false), None);
+        for _ in 0..SOURCE.burst {
+            flood.limit.on_reset(at(500), source, Budget::Repeated);
+        }
+        // Half of the first budget is back, and none of the second.
+        let fresh = (1000..).take_while(|n| {
+            let admitted = flood.admits(500, &flow, *n, true);
+            assert_ne!(admitted, Some(Budget::Repeated));
+            admitted.is_some()
+        });
+        assert_eq!(fresh.count() as u32, SOURCE.per_second / 2);
+        assert_eq!(flood.admits(500, &flow, 77, false), None);
+    }
+
+    #[test]
+    fn a_cookie_of_a_repeated_syn_returns_its_token_to_their_budget() {
+        let mut flood = Flood::new(10);
+        let flow = flow(7, 1);
+        flood.drain(0, &flow);
+        assert_eq!(flood.admits(0, &flow, 77, true), None);
+        flood.drain(1000, &flow);
+        let again = flood.admits(1000, &flow, 77, true);
+        assert_eq!(again, Some(Budget::Repeated));
+        let made = cookie::slot(at(1000));
+        flood.limit.on_return(at(1000), flow.remote, made);
+        // None is back in the first budget.
+        assert_ne!(flood.admits(1000, &flow, 78, true), Some(Budget::First));
+        // The second is full, so the next can only be the first's.
+        flood.limit.on_return(at(1000), flow.remote, made);
+        assert_eq!(flood.admits(1000, &flow, 79, true), Some(Budget::First));
+    }
+
+    #[test]
+    fn a_limit_of_zero_is_none() {
+        let mut flood = Flood::new(11);
+        flood.limit.set_limit(0);
+        assert_eq!(flood.run(|_| 7, 0..1000), 230_000);
+        flood.limit.set_limit(2 * LIMIT);
+        let answered = flood.run(|_| 7, 1000..2000);
+        assert!(answered as u32 >= 3 * SOURCE.burst, "{answered}");
     }
 
     #[test]
