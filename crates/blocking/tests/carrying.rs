@@ -5,6 +5,7 @@ mod common;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{connected, pair, stack};
 use fullsend_blocking::abi::*;
@@ -17,15 +18,22 @@ fn deliver(to: &Stack, packet: &Packet) {
     to.input(&mut vec![Packet::from_frame(frame)]);
 }
 
-/// Waits until `done` gives something, or `from` has a packet that nobody carries, for ever, since
-/// all who could sleep.
+/// A thread between a call and its packets may be kept from running for as long.
+const STALLED: Duration = Duration::from_secs(30);
+
+/// Waits until `done` gives a result. Returns `None` if a packet stays in the outbox of `from` while
+/// every thread that could carry it sleeps.
+#[allow(clippy::disallowed_methods, reason = "a stall is one of real threads")]
 fn carried<R>(from: &Stack, done: &Receiver<R>) -> Option<R> {
+    let mut since = None;
     loop {
         if let Ok(result) = done.try_recv() {
             return Some(result);
         }
         let asleep = from.has_sleepers() && !from.has_woken();
-        if asleep && !from.outbox().unwrap().is_empty() {
+        if !asleep || from.outbox().unwrap().is_empty() {
+            since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() > STALLED {
             return None;
         }
         thread::yield_now();

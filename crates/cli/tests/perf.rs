@@ -316,11 +316,15 @@ fn errors_name_the_value_and_the_mend() {
     for (line, value, mend) in [
         ("perf stream --nic foo", "foo", "tso, mtu"),
         ("perf rr -r 4X", "4X", "K, M, G"),
-        ("perf stream --set unknown=1 --time 0.1", "unknown", "tcp_"),
         (
-            "perf stream --set unknown=1 --time 0.1 --api core",
-            "unknown",
-            "tcp_",
+            "perf stream --set tcp_unknown=1 --time 0.1",
+            "tcp_unknown",
+            "net.ipv4.tcp_",
+        ),
+        (
+            "perf stream --set tcp_unknown=1 --time 0.1 --api core",
+            "tcp_unknown",
+            "net.ipv4.tcp_",
         ),
         (
             "perf stream --set tcp_rmem=x --time 0.1 --api core",

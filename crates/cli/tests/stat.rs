@@ -540,7 +540,7 @@ fn a_stack_of_the_c_library_opens_its_socket_with_a_setting() {
     assert!(shown.contains("TcpActiveOpens"), "{shown}");
     stat(&["sysctl", "tcp_sack=0"]);
     assert_eq!(stack.get("tcp_sack").unwrap(), "0");
-    let (_, refused) = stat(&["capture"]);
+    let (_, refused) = stat(&["capture", "c.pcapng"]);
     assert!(refused.contains("C library"), "{refused}");
     drop(stack);
     assert!(!path.exists());
