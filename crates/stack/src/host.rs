@@ -200,8 +200,8 @@ impl Host {
         }
     }
 
-    /// Treats memory as exhausted while the pool's allocator refuses, and wakes writers when it no
-    /// longer does.
+    /// Treats memory as exhausted while the pool's allocator refuses: packets that are being put
+    /// together are given up at the begin, and writers are woken at the end.
     #[inline]
     pub(crate) fn follow_pool(&mut self, now: Instant) {
         if self.env.pool.is_short() || self.env.mem.is_refused() {
@@ -217,7 +217,9 @@ impl Host {
         }
         let env = &mut self.env;
         env.mem.set_refused(now, &env.sysctl, &mut env.mib, refused);
-        if !refused {
+        if refused {
+            self.ip.reassembly.give_up_all();
+        } else {
             self.tcp_limits_changed(now);
         }
     }

@@ -246,6 +246,21 @@ fn a_last_ack_without_room_comes_again_or_resets() {
 }
 
 #[test]
+fn a_last_ack_waits_while_the_allocator_refuses() {
+    let (mut net, listener, client, ack) = half_open(1);
+    net.hosts[1].pool().set_reserve(usize::MAX);
+    inject(&mut net, &ack, |_| {});
+    assert_eq!(accept(&mut net, listener), None);
+    assert_eq!(net.counter(1, "TcpExtListenDrops"), 1);
+    assert_eq!(net.counter(1, "TcpExtListenOverflows"), 0);
+    net.hosts[1].pool().set_reserve(0);
+    // Our SYN-ACK comes again, and with it the client's ACK.
+    net.run_for(Nanos::from_secs(4));
+    let server = accept(&mut net, listener).unwrap();
+    net.transfer((0, client), (1, server), b"hello");
+}
+
+#[test]
 fn guessed_cookies_are_refused() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     net.hosts[1].sysctl_mut().tcp_syncookies = 2;

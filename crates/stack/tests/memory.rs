@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{Count, Net, Nic, V4, bytes, wake_all};
-use fullsend_offload::Link;
+use common::{Count, IFACE, Net, Nic, V4, bytes, wake_all};
+use fullsend_offload::{Link, Packet};
 use fullsend_stack::{Interest, StackError, TcpId};
 use fullsend_tcp::{SocketOption, TcpError, tcp_mem};
 use fullsend_units::{Nanos, Rng, Seed};
+use fullsend_wire::ipv4::Ipv4Repr;
+use fullsend_wire::numbers::protocol;
 
 #[test]
 fn sockstat_tells_of_sockets_as_linux_does() {
@@ -352,4 +354,56 @@ fn a_refused_write_says_so_only_where_no_acknowledgement_will_make_room() {
     assert_eq!(write(host, net.now), refused);
     drop(stock);
     assert_eq!(write(host, net.now), Ok(1));
+}
+
+#[test]
+fn a_connect_after_a_shortage_succeeds_without_traffic() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    let (now, host) = (net.now, &mut net.hosts[0]);
+    let to = format!("{}:80", V4[1]).parse().unwrap();
+    host.pool().set_reserve(usize::MAX);
+    host.poll(now);
+    let refused = Err(StackError::Tcp(TcpError::OutOfMemory));
+    assert_eq!(host.tcp_connect(now, None, to), refused);
+    host.pool().set_reserve(0);
+    assert!(host.tcp_connect(now, None, to).is_ok());
+}
+
+/// Host 1 receives a fragment of 1500 bytes in a block of its pool.
+fn receive_fragment(net: &mut Net, ident: u16, index: u16, more: bool) {
+    let [src, dst] = V4.map(|ip| ip.parse().unwrap());
+    let repr = Ipv4Repr {
+        ident,
+        dont_fragment: false,
+        more_fragments: more,
+        fragment_offset: index * 1480,
+        ..Ipv4Repr::new(src, dst, protocol::UDP, 1480)
+    };
+    let mut frame = [0; 1500];
+    repr.emit(&mut frame);
+    let (now, host) = (net.now, &mut net.hosts[1]);
+    let mut room = host.pool().try_room_from_reserve(1500).unwrap();
+    assert!(room.capacity() >= 1500, "the stock is used up");
+    room.extend(&frame);
+    let packet = Packet::from_frame(room.freeze());
+    host.receive(now, IFACE, &mut vec![packet]);
+}
+
+#[test]
+fn fragments_hold_no_memory_while_the_allocator_refuses() {
+    let mut net = Net::new(Link::Ip, Nic::Tso);
+    receive_fragment(&mut net, 1, 0, true);
+    assert_eq!(net.counter(1, "IpReasmFails"), 0);
+    net.hosts[1].pool().set_reserve(usize::MAX);
+    net.poll();
+    assert_eq!(net.counter(1, "IpReasmFails"), 1);
+    for index in 0..200 {
+        receive_fragment(&mut net, 2 + index / 40, index % 40, true);
+    }
+    assert_eq!(net.counter(1, "IpReasmFails"), 201);
+    assert_eq!(net.counter(1, "IpReasmReqds"), 201);
+    net.hosts[1].pool().set_reserve(0);
+    receive_fragment(&mut net, 9, 1, false);
+    receive_fragment(&mut net, 9, 0, true);
+    assert_eq!(net.counter(1, "IpReasmOKs"), 1);
 }

@@ -228,6 +228,10 @@ impl Host {
     }
 
     fn fragment_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
+        // One sender's fragments would hold the stock of blocks, which all connections need.
+        if self.env.mem.is_refused() {
+            return self.ip.reassembly.refuse(packet);
+        }
         let fragment = core::mem::take(packet);
         let Reassembled::Whole(whole, group_link) = self.ip.reassembly.input(now, fragment) else {
             return;

@@ -208,6 +208,18 @@ impl Reassembly {
         Reassembled::Nothing
     }
 
+    /// Counts a fragment that is dropped as the allocator refuses memory.
+    pub(crate) fn refuse(&mut self, packet: &Packet) {
+        let v6 = packet.layers.ethertype == ethertype::IPV6;
+        *self.reqds(v6) += 1;
+        *self.fails(v6) += 1;
+    }
+
+    /// Gives up all packets that are being put together, for their memory.
+    pub(crate) fn give_up_all(&mut self) {
+        while self.give_up_oldest() {}
+    }
+
     /// When [`poll`](Self::poll) must be called at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.order.front().map(|&(expires, _)| expires)

@@ -36,6 +36,8 @@ impl Host {
         if !addr_is_usable(remote) || remote.port() == 0 || self.is_broadcast(remote.ip()) {
             return Err(StackError::NoRoute(remote.ip()));
         }
+        // A host without traffic has no deadline at which it would notice that memory is back.
+        self.follow_pool(now);
         if self.env.mem.is_refused() {
             return Err(TcpError::OutOfMemory.into());
         }

@@ -200,7 +200,7 @@ impl Host {
         }
         // Nothing would come of a good answer now, and what follows it (text that was sent behind
         // it, a probe of its tail) is no reason to reset one who will try again.
-        if !self.accept_has_room(listener) || self.env.mem.is_refused() {
+        if !self.accept_has_room(listener) {
             return true;
         }
         let irs = repr.seq - 1;
@@ -383,15 +383,15 @@ impl Host {
         self.socket_input(now, index, segment);
     }
 
-    /// There is room in the accept queue; counts it if there is not.
+    /// Returns whether the accept queue and memory have room for a connection, and counts the drop
+    /// if not.
     fn accept_has_room(&mut self, listener: u32) -> bool {
         let listener = self.tcp.listeners.table.get(listener);
         let full = listener.is_none_or(Listener::accept_is_full);
-        if full {
-            self.mib.socket.listen_overflows += 1;
-            self.mib.socket.listen_drops += 1;
-        }
-        !full
+        let drop = full || self.env.mem.is_refused();
+        self.mib.socket.listen_overflows += u64::from(full);
+        self.mib.socket.listen_drops += u64::from(drop);
+        !drop
     }
 
     /// `tcp_abort_on_overflow`.
