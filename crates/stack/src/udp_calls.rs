@@ -163,8 +163,8 @@ impl Host {
         if len <= max {
             return Ok(());
         }
-        // As on Linux: no call can send more than 65,535 bytes, whatever the path.
-        if u16::try_from(len).is_ok() {
+        // As on Linux: no IPv4 socket can send more than 65,535 bytes, whatever the path.
+        if to.is_ipv6() || u16::try_from(len).is_ok() {
             self.udp.on_too_long(id, (to, mtu), &mut self.wakers)?;
         }
         Err(StackError::MessageTooLong { len, max })

@@ -67,11 +67,17 @@ impl Host {
         to: IpAddr,
         how: MtuDiscover,
     ) -> Result<u32, StackError> {
+        // IPv4's length field bounds a packet, whatever the interface.
+        let most = if to.is_ipv4() { 65_535 } else { u32::MAX };
         if self.ip.addresses.is_local(to.into()) {
-            return Ok(self.loopback.config.caps.mtu);
+            return Ok(self.loopback.config.caps.mtu.min(most));
         }
         let hop = self.ip.routes.lookup(to).ok_or(StackError::NoRoute(to))?;
-        let mtu = self.ifaces[usize::from(hop.iface)].config.caps.mtu;
+        let mtu = self.ifaces[usize::from(hop.iface)]
+            .config
+            .caps
+            .mtu
+            .min(most);
         let learnt = self.ip.pmtu.of(protocol::UDP).get(now, to);
         let learnt = learnt.filter(|_| how != MtuDiscover::Probe);
         Ok(learnt.map_or(mtu, |learnt| learnt.min(mtu)))
