@@ -43,8 +43,10 @@ pub trait Device: Send {
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()>;
 
     /// Appends at most about `max` frames to `batch`, as they came (unparsed, checksum state set
-    /// from the device); how many. 0 when there is nothing now. A file
-    /// ([`fd`](Self::fd)) that gives fewer than `max` must have no more.
+    /// from the device). Returns how many frames it took from the device: 0 when there is nothing
+    /// now. The number includes frames that were dropped, malformed ones and those that there was
+    /// no memory for, so that `batch` may have grown by less. A file ([`fd`](Self::fd)) that
+    /// returns fewer than `max` must have no more.
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
 
     /// Packets that were taken and are still on their way out. The rest have been completed, first

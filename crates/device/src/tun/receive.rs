@@ -23,8 +23,6 @@ const COPY_BREAK: usize = 16 << 10;
 
 /// Bytes read of a frame that there is no memory for: enough for the kernel to drop it.
 const DISCARD: usize = 64;
-/// Most frames dropped so in one poll.
-const DISCARD_MAX: usize = 1 << 16;
 
 /// The receiving half of a queue.
 pub(super) struct Receiver {
@@ -54,30 +52,37 @@ impl Receiver {
         max: usize,
         stats: &mut TunStats,
     ) -> io::Result<usize> {
-        let before = batch.len();
+        let mut read = 0;
         loop {
-            let want = max.saturating_sub(batch.len() - before);
-            let more = self.fill_room(file, want, stats)?;
+            // Frames that are dropped count, too: otherwise a flood would keep the caller, which
+            // holds the stack's lock, as long as there is no memory.
+            let (frames, more) = self.fill_room(file, max - read, stats)?;
+            read += frames;
             self.empty_room(batch, stats);
-            if !more || batch.len() - before >= max {
-                return Ok(batch.len() - before);
+            if !more || read >= max {
+                return Ok(read);
             }
         }
     }
 
     /// Reads until the room is full, `want` frames are there or there is nothing to read. Returns
-    /// whether there may be more to read.
-    fn fill_room(&mut self, file: &File, want: usize, stats: &mut TunStats) -> io::Result<bool> {
+    /// the number of frames read, and whether there may be more.
+    fn fill_room(
+        &mut self,
+        file: &File,
+        want: usize,
+        stats: &mut TunStats,
+    ) -> io::Result<(usize, bool)> {
         if self.room.is_none() {
             let room = self.pool.try_room_from_reserve(ROOM);
             self.room = room.filter(|room| room.capacity() >= ROOM);
         }
         let Some(room) = &mut self.room else {
-            return discard(file, stats);
+            return discard(file, want, stats);
         };
         while self.frames.len() < want {
             if room.remaining() < FRAME_MAX {
-                return Ok(true);
+                return Ok((self.frames.len(), true));
             }
             stats.rx_calls += 1;
             match (&mut &*file).read(room.spare_mut()) {
@@ -85,14 +90,16 @@ impl Receiver {
                     room.advance(len);
                     self.frames.push(len as u32);
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok((self.frames.len(), false));
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // Frames read before it are delivered first; the next read says it again.
                 Err(e) if self.frames.is_empty() => return Err(e),
-                Err(_) => return Ok(false),
+                Err(_) => return Ok((self.frames.len(), false)),
             }
         }
-        Ok(true)
+        Ok((self.frames.len(), true))
     }
 
     /// Cuts what was filled into packets.
@@ -153,22 +160,26 @@ fn deliver(frame: Option<Slice>, vnet_hdr: bool, batch: &mut Vec<Packet>, stats:
     }
 }
 
-/// Reads the frames that wait and drops them. Returns whether there may be more to deliver: no.
+/// Reads up to `want` frames and drops them. Returns their number, and whether there may be more.
 #[cold]
-fn discard(file: &File, stats: &mut TunStats) -> io::Result<bool> {
-    for _ in 0..DISCARD_MAX {
+fn discard(file: &File, want: usize, stats: &mut TunStats) -> io::Result<(usize, bool)> {
+    let mut read = 0;
+    while read < want {
         stats.rx_calls += 1;
         match (&mut &*file).read(&mut [0; DISCARD]) {
             Ok(_) => {
                 stats.rx_packets += 1;
                 stats.rx_dropped += 1;
+                read += 1;
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((read, false)),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+            Err(e) if read == 0 => return Err(e),
+            // The next read returns the error again.
+            Err(_) => return Ok((read, false)),
         }
     }
-    Ok(false)
+    Ok((read, true))
 }
 
 /// A frame as a packet not parsed yet; `None` when its offload header makes no sense.

@@ -1,11 +1,14 @@
 //! Against this machine's kernel, each test in a network namespace of its own.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
+use fullsend_buf::Pool;
 use fullsend_offload::{Checksum, GsoKind, Link, Packet, segment};
 use fullsend_units::{SeqNum, WireWindow};
 use fullsend_wire::checksum::{Sum, sum};
@@ -14,7 +17,8 @@ use fullsend_wire::ipv6::Ipv6View;
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-use super::{OpenError, Tun};
+use super::receive::Receiver;
+use super::{OpenError, Tun, TunStats};
 use crate::sys::testing::{in_own_network, set_udp_segment, wait_readable};
 use crate::{Device, OffloadSet, test_packet};
 
@@ -430,4 +434,34 @@ fn many_frames_fill_several_rooms_and_keep_order() {
         let want: Vec<_> = (0..40u8).flat_map(|n| [(n, 1400), (n, 28_000)]).collect();
         assert_eq!(seen, want);
     });
+}
+
+#[test]
+fn frames_without_memory_are_counted_and_reads_stay_bounded() {
+    for with_room in [false, true] {
+        let (kernel, ours) = UnixDatagram::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let file = File::from(OwnedFd::from(ours));
+        let pool = Pool::new(1 << 20);
+        let mut receiver = Receiver::new(pool.clone(), false);
+        let (mut stats, mut batch) = (TunStats::default(), Vec::new());
+        if with_room {
+            kernel.send(&[1; 100]).unwrap();
+            assert_eq!(
+                receiver.receive(&file, &mut batch, 3, &mut stats).unwrap(),
+                1
+            );
+            assert_eq!(batch.drain(..).len(), 1);
+        }
+        pool.set_reserve(usize::MAX);
+        let stock = std::iter::from_fn(|| pool.try_room_from_reserve(256 << 10));
+        let _stock: Vec<_> = stock.collect();
+        for _ in 0..8 {
+            kernel.send(&[2; 100]).unwrap();
+        }
+        let mut receive = || receiver.receive(&file, &mut batch, 3, &mut stats).unwrap();
+        assert_eq!([(); 4].map(|()| receive()), [3, 3, 2, 0]);
+        assert!(batch.is_empty());
+        assert_eq!(stats.rx_dropped, 8);
+    }
 }
