@@ -46,10 +46,12 @@ impl TokenBucket {
         allowed
     }
 
-    /// Takes a token if there is one, else leaves the bucket empty: it owes none.
-    fn charge(&mut self, now: Instant, interval: Nanos, burst: u32) {
-        let empty = now + interval * u64::from(burst);
-        self.full_at = (self.full_at.max(now) + interval).min(empty);
+    /// Takes a token, also one that the bucket does not have. It then owes tokens, but at most those of
+    /// a second.
+    fn charge(&mut self, now: Instant, rate: Rate) {
+        let interval = rate.interval();
+        let most = now + interval * (u64::from(rate.burst) + u64::from(rate.per_second));
+        self.full_at = (self.full_at.max(now) + interval).min(most);
     }
 
     /// Returns a token that was taken.
@@ -65,6 +67,12 @@ impl TokenBucket {
         let cost = Nanos::from_nanos(interval.as_nanos() / 2 + rng.below(interval.as_nanos() + 1));
         rate.per_second > 0 && self.take_at(now, interval, rate.burst, cost)
     }
+}
+
+/// Returns the words of an IPv4 address, or of an IPv6 address's /64, which one host may have whole.
+fn network(addr: Addr) -> [u64; 2] {
+    let [hi, lo] = addr.words();
+    [hi, if addr.is_v4() { lo } else { 0 }]
 }
 
 /// Buckets of other hosts: a fixed number, shared by those whose keyed hashes meet.
@@ -96,9 +104,7 @@ impl HostBuckets {
         if self.buckets.is_empty() {
             self.buckets.resize(HOSTS, TokenBucket::default());
         }
-        let [hi, lo] = to.words();
-        let lo = if to.is_v4() { lo } else { 0 };
-        let slot = self.key.hash([hi, lo], 0) as usize % HOSTS;
+        let slot = self.key.hash(network(to), 0) as usize % HOSTS;
         self.buckets[slot].take_at(now, interval, HOST_BURST, interval)
     }
 }
@@ -156,15 +162,14 @@ impl SourceBuckets {
             && self.shared.take(now, self.all, rng)
     }
 
-    /// Takes a token of the source and one of all sources', each if there is one.
+    /// Takes a token of the source and one of all sources', also tokens that a bucket does not have.
     pub(crate) fn charge(&mut self, now: Instant, source: (Addr, u64)) {
         self.make();
-        let Rate { burst, .. } = self.each;
-        let interval = self.each.interval();
+        let each = self.each;
         if let Some(bucket) = self.bucket(source) {
-            bucket.charge(now, interval, burst);
+            bucket.charge(now, each);
         }
-        self.shared.charge(now, self.all.interval(), self.all.burst);
+        self.shared.charge(now, self.all);
     }
 
     /// Returns whether the source has all its tokens in this epoch.
@@ -188,8 +193,7 @@ impl SourceBuckets {
     }
 
     fn bucket(&mut self, (source, epoch): (Addr, u64)) -> Option<&mut TokenBucket> {
-        let [hi, lo] = source.words();
-        let lo = if source.is_v4() { lo } else { 0 };
+        let [hi, lo] = network(source);
         let slot = self.key.hash([hi, lo, epoch], 0) as usize % self.count;
         self.buckets.get_mut(slot)
     }
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_leave_a_bucket_empty_and_not_in_debt() {
+    fn a_charged_bucket_owes_a_second_at_most() {
         let rate = Rate {
             per_second: 1000,
             burst: 50,
@@ -244,14 +248,20 @@ mod tests {
         let mut bucket = TokenBucket::default();
         let now = Instant::ZERO + Nanos::from_secs(1);
         for _ in 0..49 {
-            bucket.charge(now, rate.interval(), rate.burst);
+            bucket.charge(now, rate);
         }
         assert!(bucket.has(now, rate));
-        for _ in 0..1000 {
-            bucket.charge(now, rate.interval(), rate.burst);
+        // The last token, and ten that the bucket does not have.
+        for _ in 0..11 {
+            bucket.charge(now, rate);
         }
-        assert!(!bucket.has(now, rate));
-        assert!(bucket.has(now + rate.interval(), rate));
+        assert!(!bucket.has(now + rate.interval() * 10, rate));
+        assert!(bucket.has(now + rate.interval() * 11, rate));
+        for _ in 0..10_000 {
+            bucket.charge(now, rate);
+        }
+        assert!(!bucket.has(now + rate.interval() * 1000, rate));
+        assert!(bucket.has(now + rate.interval() * 1001, rate));
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Socket {
         self.queue.front().map(|datagram| datagram.payload.len())
     }
 
-    /// Those who wait for a datagram or an error.
+    /// Tasks that wait for a datagram or an error.
     pub(crate) const fn readers(&mut self) -> &mut WaitList {
         &mut self.readers
     }

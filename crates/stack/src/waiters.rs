@@ -1,4 +1,4 @@
-//! Who waits for something of a socket.
+//! The tasks that wait for an event of a socket.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -329,7 +329,7 @@ mod tests {
             tasks.iter().map(|(task, _)| held(task)).collect()
         };
         assert_eq!(all(&tasks), [0, 1, 1, 0, 1]);
-        // The places are used again, and one of an earlier round is nobody else's.
+        // The places are used again, and a key of an earlier round refers to none of them.
         list.register(Waiter::future(&tasks[0].1, &mut keys[0]), &mut spent);
         let mut out = Vec::new();
         list.wake(&mut out);

@@ -255,7 +255,7 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
     let mut most = 0;
     for _ in 0..20 {
         for &(client, server) in &conns {
-            // The server answers what it has not read, in steps; nobody reads either.
+            // The server answers what it has not read, in steps, and the client does not read either.
             let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
             while let Ok(n) = net.hosts[1].tcp_write(net.now, server, &data, false) {
                 assert!(n > 0);
@@ -270,7 +270,7 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
     let bound = u64::from(limits[2]) + 16 + CONNS as u64 * u64::from(least);
     println!("{most} pages of {limits:?}, bound {bound}");
     assert!(most <= bound, "{most} pages, bound {bound}");
-    // Whoever reads makes progress.
+    // A connection whose application reads makes progress.
     let mut buf = vec![0; 256 << 10];
     let (client, server) = conns[CONNS - 1];
     let mut got = [0; 2];
@@ -346,7 +346,7 @@ fn a_refused_write_says_so_only_where_no_acknowledgement_will_make_room() {
     let (client, ..) = net.connect(&format!("{}:80", V4[1]));
     let host = &mut net.hosts[0];
     host.pool().set_reserve(usize::MAX);
-    // Somebody has the whole stock.
+    // The test holds the whole stock.
     let pool = host.pool().clone();
     let stock: Vec<_> = std::iter::from_fn(|| pool.try_room_from_reserve(512)).collect();
     let write = |host: &mut fullsend_stack::Host, now| host.tcp_write(now, client, b"x", false);

@@ -68,7 +68,7 @@ pub(crate) struct Arrival {
     pub(crate) own: Option<IpAddr>,
 }
 
-/// What follows from a message.
+/// The effect of a message.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
 pub(crate) enum Received {

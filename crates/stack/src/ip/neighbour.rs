@@ -38,7 +38,7 @@ const FORGET_AT_ONCE: usize = 64;
 const MAX_WAITING_BYTES: usize = 212_992;
 /// Most bytes of memory of packets that wait on one interface; then a further packet is dropped.
 const MAX_WAITING_IN_ALL: usize = 4 << 20;
-/// What a waiting packet is charged beside its header and the memory of its payload.
+/// Bytes that a waiting packet is charged beside its header and the memory of its payload.
 const OVERHEAD: usize = size_of::<Packet>();
 
 /// What is known of a neighbour.
@@ -151,7 +151,7 @@ pub(crate) struct Neighbours {
     frames: Frames,
     entries: BTreeMap<IpAddr, Entry>,
     dad: dad::Tentative,
-    /// What the packets that wait for all neighbours are charged.
+    /// Bytes that the packets which wait for all neighbours are charged.
     waiting_bytes: usize,
     /// Nothing is due before.
     next: Instant,

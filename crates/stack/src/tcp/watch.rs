@@ -68,7 +68,7 @@ impl Host {
         listener.map_or(0, |listener| listener.accept.len())
     }
 
-    /// Those who wait for a connection to accept.
+    /// Tasks that wait for a connection to accept.
     pub(crate) fn waiting_for(&mut self, id: ListenerId) -> Option<&mut WaitList> {
         let listener = self.tcp.listeners.get_mut(id)?;
         Some(&mut listener.waiting)

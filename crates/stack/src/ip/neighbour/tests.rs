@@ -68,6 +68,10 @@ impl Rig {
     }
 
     fn arp(&mut self, operation: ArpOperation, from: (&str, Mac), target: &str) -> Vec<String> {
+        show(&self.on_arp(operation, from, target))
+    }
+
+    fn on_arp(&mut self, operation: ArpOperation, from: (&str, Mac), target: &str) -> Outcome {
         let arp = ArpRepr {
             operation,
             sender_mac: from.1,
@@ -77,7 +81,7 @@ impl Rig {
         };
         let mut out = Outcome::default();
         self.neighbours.on_arp(self.now, &arp, is_ours, &mut out);
-        show(&out)
+        out
     }
 
     fn ndp(&mut self, src: &str, dst: &str, hop_limit: u8, message: NdpRepr<'_>) -> Vec<String> {
@@ -406,15 +410,7 @@ fn what_waits_is_bounded_by_bytes() {
     assert_eq!(sent, [(0, 0), (0, 0), (0, 0), (1, 0), (1, 0)]);
     assert_eq!(send(6, 300_000), (3, 0));
     assert_eq!(send(7, 1), (1, 0));
-    let mut out = Outcome::default();
-    let arp = ArpRepr {
-        operation: Reply,
-        sender_mac: THEIRS,
-        sender: [10, 0, 0, 2].into(),
-        target_mac: OURS,
-        target: [10, 0, 0, 1].into(),
-    };
-    rig.neighbours.on_arp(rig.now, &arp, is_ours, &mut out);
+    let out = rig.on_arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
     assert_eq!(out.frames.len(), 1);
     assert_eq!(rig.neighbours.entries[&ip("10.0.0.2")].waiting.bytes, 0);
 }
@@ -471,15 +467,7 @@ fn what_waits_on_an_interface_is_bounded_in_sum() {
     assert!(out.discarded > 300, "{}", out.discarded);
     assert!((MAX_WAITING_IN_ALL / 2..=MAX_WAITING_IN_ALL).contains(&held));
     assert_eq!(held, sum(&rig));
-    let mut answered = Outcome::default();
-    let arp = ArpRepr {
-        operation: Reply,
-        sender_mac: THEIRS,
-        sender: [10, 0, 0, 2].into(),
-        target_mac: OURS,
-        target: [10, 0, 0, 1].into(),
-    };
-    rig.neighbours.on_arp(rig.now, &arp, is_ours, &mut answered);
+    let answered = rig.on_arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
     assert_eq!(answered.frames.len(), 2);
     assert!(rig.neighbours.waiting_bytes < held);
     assert_eq!(rig.neighbours.waiting_bytes, sum(&rig));
