@@ -18,12 +18,11 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from loss import build, enter, machine, sh
-from tools import need
+from loss import enter
+from tools import ROOT, build, machine, need, sh, write_between
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "hardening.md"
+DOCUMENT = ROOT / "docs" / "hardening.md"
 BEGIN, END = "<!-- flood table begins -->", "<!-- flood table ends -->"
 ATTACKER, VICTIM = NAMESPACES = ("fsflood-a", "fsflood-v")
 OURS, GATEWAY = "10.93.1.2", "10.93.1.1"
@@ -147,9 +146,7 @@ def main():
             f"{args.time:g} s, Gbit/s.\n\n" + markdown(samples))
     print(text)
     if not args.no_write:
-        old = DOCUMENT.read_text()
-        head, tail = old.split(BEGIN)[0], old.split(END)[1]
-        DOCUMENT.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+        write_between(DOCUMENT, BEGIN, END, text)
 
 
 if __name__ == "__main__":

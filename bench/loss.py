@@ -11,20 +11,16 @@ a TUN of its own in the first namespace, whose kernel forwards, the kernel behin
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from tools import need
+from tools import ROOT, build, machine, need, sh, write_between
 
-ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- loss table begins -->", "<!-- loss table ends -->"
 LEFT, RIGHT, CLIENT = "fsloss-l", "fsloss-r", "fsloss-c"
@@ -40,17 +36,6 @@ PATHS = (
 )
 SEGMENT = 1448
 BUFFERS = {"tcp_wmem": "4096 16384 67108864", "tcp_rmem": "4096 131072 67108864"}
-
-
-def sh(*args, **kwargs):
-    return subprocess.run(args, check=True, text=True, capture_output=True, **kwargs).stdout
-
-
-def build():
-    args = ["cargo", "build", "--release", "-p", "fullsend-cli"]
-    subprocess.run(args, cwd=ROOT, check=True)
-    meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=ROOT)
-    return str(Path(json.loads(meta)["target_directory"]) / "release" / "fullsend")
 
 
 def enter(ns):
@@ -183,14 +168,6 @@ def markdown(samples, args):
     return "\n".join(lines)
 
 
-def machine():
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
-                  if line.startswith("model name")), platform.machine())
-    commit = sh("git", "describe", "--always", "--dirty", cwd=ROOT).strip()
-    today = datetime.date.today().isoformat()
-    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}; commit {commit}, {today}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--repetitions", type=int, default=5)
@@ -215,9 +192,7 @@ def main():
     print(text)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     if not args.no_write:
-        old = README.read_text()
-        head, tail = old.split(BEGIN)[0], old.split(END)[1]
-        README.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+        write_between(README, BEGIN, END, text)
 
 
 if __name__ == "__main__":

@@ -8,44 +8,22 @@ Rows over veth and TUN need root; they run in network namespaces that are made a
 """
 
 import argparse
-import datetime
 import enum
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
-from tools import need
+from tools import ROOT, build, machine, need, sh, write_between
 
-ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "bench" / "README.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
 NS = ("fsbench-a", "fsbench-b")
 VETH = {NS[0]: "10.88.1.1", NS[1]: "10.88.1.2"}
 TUN_ADDRESS = "10.88.2.2"
 GBIT, KILO, MEGA, BYTES = "Gbit/s", "k/s", "M/s", "bytes"
-
-
-def sh(*args, **kwargs):
-    return subprocess.run(args, check=True, text=True, capture_output=True, **kwargs).stdout
-
-
-def target_dir(manifest_dir):
-    meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=manifest_dir)
-    return Path(json.loads(meta)["target_directory"])
-
-
-def build():
-    for where in (ROOT, ROOT / "bench" / "smoltcp"):
-        args = ["cargo", "build", "--release"] + (["-p", "fullsend-cli"] if where == ROOT else [])
-        subprocess.run(args, cwd=where, check=True)
-    ours = target_dir(ROOT) / "release" / "fullsend"
-    smoltcp = target_dir(ROOT / "bench" / "smoltcp") / "release" / "bench-smoltcp"
-    return str(ours), str(smoltcp)
 
 
 class Offloads(enum.Enum):
@@ -250,14 +228,6 @@ def markdown(table, samples):
     return "\n".join(lines)
 
 
-def machine():
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
-                  if line.startswith("model name")), platform.machine())
-    commit = sh("git", "describe", "--always", "--dirty", cwd=ROOT).strip()
-    today = datetime.date.today().isoformat()
-    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}; commit {commit}, {today}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--repetitions", type=int, default=5)
@@ -268,7 +238,7 @@ def main():
     root = os.geteuid() == 0
     if root:
         need("ip", "ethtool")
-    ours, smoltcp = build()
+    ours, smoltcp = build(), build("bench-smoltcp", "bench-smoltcp", ROOT / "bench" / "smoltcp")
     if not root:
         print("rows over veth and TUN are left out: they need root", file=sys.stderr)
     if os.getloadavg()[0] > 1:
@@ -288,9 +258,7 @@ def main():
             + markdown(table, samples))
     print(text)
     if not args.no_write:
-        old = README.read_text()
-        head, tail = old.split(BEGIN)[0], old.split(END)[1]
-        README.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+        write_between(README, BEGIN, END, text)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
-"""Programs that the benchmarks need beside cargo's."""
+"""What the benchmarks share: programs that they need, the build, and the tables that they write."""
 
+import datetime
+import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # Program, and Debian's package of it.
 PACKAGES = {"ip": "iproute2", "ethtool": "ethtool", "sysctl": "procps",
@@ -22,3 +28,29 @@ def need(*programs):
         missing = [p for p in programs if shutil.which(p) is None]
     if missing:
         sys.exit(f"{', '.join(missing)} missing: apt-get install {' '.join(packages)}")
+
+
+def sh(*args, **kwargs):
+    return subprocess.run(args, check=True, text=True, capture_output=True, **kwargs).stdout
+
+
+def build(package="fullsend-cli", program="fullsend", folder=ROOT):
+    """Builds a package of the workspace in `folder` for release; returns its program's path."""
+    subprocess.run(["cargo", "build", "--release", "-p", package], cwd=folder, check=True)
+    meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=folder)
+    return str(Path(json.loads(meta)["target_directory"]) / "release" / program)
+
+
+def machine():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                  if line.startswith("model name")), platform.machine())
+    commit = sh("git", "describe", "--always", "--dirty", cwd=ROOT).strip()
+    today = datetime.date.today().isoformat()
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}; commit {commit}, {today}"
+
+
+def write_between(document, begin, end, text):
+    """Replaces what stands between two lines of a document."""
+    old = document.read_text()
+    head, tail = old.split(begin)[0], old.split(end)[1]
+    document.write_text(f"{head}{begin}\n{text}\n{end}{tail}")

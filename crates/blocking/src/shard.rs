@@ -1,4 +1,4 @@
-//! What the lock guards: the calls with their host, the device, and the threads that wait.
+//! The state behind the lock: the calls with their host, the device, and the threads that wait.
 
 use std::io;
 

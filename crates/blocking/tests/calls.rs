@@ -93,7 +93,7 @@ fn a_copied_call_with_zerocopy_completes_after_its_last_part() {
     let sent = while_asleep(
         || a.sendmsg(client, &[&half, &half], MSG_ZEROCOPY, None, &[]),
         || {
-            // Nobody reads yet, so the call sleeps with its first part sent.
+            // The peer does not read yet, so the call sleeps with its first part sent.
             assert_eq!(completion(&a, client), None);
             assert_eq!(reader().len(), 16_000_000);
         },
@@ -130,30 +130,37 @@ fn accept_and_connect_sleep() {
     assert_eq!(error, Err(Errno::ECONNREFUSED));
 }
 
+/// A connection whose SYN waits for the first data.
+fn deferred(stack: &Stack, to: &str) -> Handle {
+    let client = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    for option in [TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
+        let on = 1_i32.to_ne_bytes();
+        stack.setsockopt(client, IPPROTO_TCP, option, &on).unwrap();
+    }
+    assert_eq!(stack.connect(client, addr(to)), Ok(()));
+    client
+}
+
+fn listening(stack: &Stack) -> Handle {
+    let listener = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
+    stack.bind(listener, addr("10.0.0.2:80")).unwrap();
+    stack.listen(listener, 8).unwrap();
+    listener
+}
+
 #[test]
 fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
     let (a, b) = live_pair();
-    let deferred = |port: &str| {
-        let client = a.socket(AF_INET, SOCK_STREAM, 0).unwrap();
-        for option in [TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
-            let on = 1_i32.to_ne_bytes();
-            a.setsockopt(client, IPPROTO_TCP, option, &on).unwrap();
-        }
-        assert_eq!(a.connect(client, addr(port)), Ok(()));
-        client
-    };
     for data in [&b"hello"[..], b""] {
-        let refused = deferred("10.0.0.2:81");
+        let refused = deferred(&a, "10.0.0.2:81");
         assert_eq!(send(&a, refused, data), Err(Errno::ECONNREFUSED));
-        let refused = deferred("10.0.0.2:81");
+        let refused = deferred(&a, "10.0.0.2:81");
         let lent = Slice::copied_from(data);
         assert_eq!(a.send_lent(refused, &lent, 0), Err(Errno::ECONNREFUSED));
     }
-    let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
-    b.bind(listener, addr("10.0.0.2:80")).unwrap();
-    b.listen(listener, 8).unwrap();
+    let listener = listening(&b);
     for data in [&b"hello"[..], b""] {
-        let client = deferred("10.0.0.2:80");
+        let client = deferred(&a, "10.0.0.2:80");
         assert_eq!(send(&a, client, data), Ok(data.len()));
         let (server, _) = b.accept4(listener, 0).unwrap();
         a.shutdown(client, SHUT_WR).unwrap();
@@ -168,34 +175,23 @@ fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
 fn a_splice_that_rides_on_the_syn_waits_for_the_handshake() {
     const SPLICE_F_NONBLOCK: u32 = 2;
     let (a, b) = live_pair();
-    let deferred = |port: &str| {
-        let client = a.socket(AF_INET, SOCK_STREAM, 0).unwrap();
-        for option in [TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
-            let on = 1_i32.to_ne_bytes();
-            a.setsockopt(client, IPPROTO_TCP, option, &on).unwrap();
-        }
-        assert_eq!(a.connect(client, addr(port)), Ok(()));
-        client
-    };
-    let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
-    b.bind(listener, addr("10.0.0.2:80")).unwrap();
-    b.listen(listener, 8).unwrap();
+    let listener = listening(&b);
     let data: Vec<u8> = (0..20_000).map(|n| (n / 7) as u8).collect();
     for flags in [0, SPLICE_F_NONBLOCK] {
         let (reader, writer) = a.pipe(false).unwrap();
         for part in data.chunks(300) {
             assert_eq!(a.write(writer, &[part]), Ok(part.len()));
         }
-        let refused = deferred("10.0.0.2:81");
+        let refused = deferred(&a, "10.0.0.2:81");
         let moved = a.splice(reader, refused, data.len(), flags);
         assert_eq!(moved, Err(Errno::ECONNREFUSED));
-        let client = deferred("10.0.0.2:80");
+        let client = deferred(&a, "10.0.0.2:80");
         assert_eq!(a.splice(reader, client, data.len(), flags), Ok(data.len()));
         let (server, _) = b.accept4(listener, 0).unwrap();
         let got = read(&b, server, data.len(), MSG_WAITALL).unwrap();
         assert_eq!(got, data);
         // A socket that does not wait reports what the SYN carries.
-        let client = deferred("10.0.0.2:80");
+        let client = deferred(&a, "10.0.0.2:80");
         a.set_nonblocking(client, true).unwrap();
         assert_eq!(a.write(writer, &[b"hello", b"again"]), Ok(10));
         assert_eq!(a.splice(reader, client, 100, flags), Ok(10));

@@ -23,8 +23,8 @@ const STOCK_LARGEST: usize = 16 << 10;
 /// Most bytes in the stock.
 const STOCK_BYTES: usize = 1 << 20;
 
-/// What a pool has beside its free blocks: a reserve of address space, or in a shortage the stock of
-/// blocks that the reserve was exchanged for.
+/// The memory of a pool beside its free blocks: a reserve of address space, or in a shortage the stock
+/// of blocks that the reserve was exchanged for.
 pub(crate) struct Reserve {
     bytes: usize,
     held: Vec<u8>,

@@ -516,7 +516,7 @@ fn a_server_behind_a_tun_is_looked_into_while_a_kernel_client_works() {
 fn a_stack_of_the_c_library_opens_its_socket_with_a_setting() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.sock");
-    // What a C program gives to fs_stack_create.
+    // The settings that a C program passes to fs_stack_create.
     let settings = format!("address=10.7.0.1/24;control={}", path.display());
     let config = Config::parse(&settings).unwrap();
     let stack = CStack::by_hand(&config, Clock::real(), Hand::default()).unwrap();

@@ -1,12 +1,12 @@
-//! What a control socket needs of a stack.
+//! The interface of a stack to its control socket.
 
 use fullsend_stack::{Host, IfaceId};
 use fullsend_units::Instant;
 
 /// A stack that a control socket can inspect and change.
 pub trait Inspect {
-    /// Calls `call` with the host, its interface and the time, under the stack's lock. `call` sends
-    /// nothing and wakes nobody.
+    /// Calls `call` with the host, its interface and the time, under the stack's lock. `call` must
+    /// not send or wake tasks.
     fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R;
 
     /// Calls `call` under the stack's lock, then transmits what it made ready and wakes waiters.

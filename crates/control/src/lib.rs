@@ -13,8 +13,8 @@ mod view;
 pub use answer::{Listing, answer};
 pub use inspect::Inspect;
 pub use path::{Bound, PidSocket, bind, default_dir, default_path, running};
-pub use protocol::{CaptureRequest, MAX_LINE, Reply, Request, VERSION};
-pub use server::{MAX_CLIENTS, Server};
+pub use protocol::{CaptureRequest, MAX_CLIENTS, MAX_LINE, Reply, Request, VERSION};
+pub use server::Server;
 pub use view::{
     AddressView, CaptureSummary, Counters, LinkView, QdiscView, SkMemView, SockStatView,
     SocketView, TimerView, WhyLimit, WhyView,

@@ -9,6 +9,8 @@ pub const VERSION: u32 = 1;
 
 /// Longest request, bytes, its newline included.
 pub const MAX_LINE: usize = 4096;
+/// Most clients of a socket at a time; a further one gets an error.
+pub const MAX_CLIENTS: usize = 64;
 
 /// What a client asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -122,6 +124,23 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// The answer to a client beyond [`MAX_CLIENTS`].
+    pub fn too_many_clients() -> Self {
+        let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
+        Self::Error(text)
+    }
+
+    /// The answer to a request of more than [`MAX_LINE`] bytes.
+    pub fn too_long() -> Self {
+        let text = format!("the request is longer than {MAX_LINE} bytes: send less");
+        Self::Error(text)
+    }
+
+    /// The answer when the stack is gone.
+    pub fn stopped() -> Self {
+        Self::Error("the stack has stopped".to_owned())
+    }
+
     /// From one line.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let mut value: Value = serde_json::from_slice(line).map_err(|e| e.to_string())?;

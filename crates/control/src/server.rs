@@ -8,10 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
 use crate::path::{Bound, bind};
-use crate::{Inspect, Listing, MAX_LINE, Reply, Request, answer};
-
-/// Most clients at a time; a further one gets an error.
-pub const MAX_CLIENTS: usize = 64;
+use crate::{Inspect, Listing, MAX_CLIENTS, MAX_LINE, Reply, Request, answer};
 
 /// The connections of the clients, by number.
 type Clients = Arc<Mutex<Vec<(u64, UnixStream)>>>;
@@ -95,8 +92,7 @@ fn begin<S: Inspect + Send + Sync + 'static>(
         let mut all = lock(clients);
         if all.len() >= MAX_CLIENTS {
             drop(all);
-            let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
-            return send(&mut stream, &Reply::Error(text));
+            return send(&mut stream, &Reply::too_many_clients());
         }
         all.push((number, stream.try_clone()?));
     }
@@ -130,14 +126,10 @@ fn serve<S: Inspect>(mut stream: UnixStream, stack: &Weak<S>) -> io::Result<()> 
             return Ok(());
         }
         if line.len() > MAX_LINE {
-            let text = format!("the request is longer than {MAX_LINE} bytes: send less");
-            return send(&mut stream, &Reply::Error(text));
+            return send(&mut stream, &Reply::too_long());
         }
         let Some(stack) = stack.upgrade() else {
-            return send(
-                &mut stream,
-                &Reply::Error("the stack has stopped".to_owned()),
-            );
+            return send(&mut stream, &Reply::stopped());
         };
         match Request::parse(&line) {
             Ok(Request::Sockets) => list_sockets(&mut stream, &*stack)?,

@@ -14,5 +14,5 @@ mod outbox;
 mod pump;
 
 pub use clock::Clock;
-pub use outbox::Outbox;
+use outbox::Outbox;
 pub use pump::{Pump, RX_BATCH, Transmitted, Turn};

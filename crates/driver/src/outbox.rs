@@ -16,7 +16,7 @@ const HELD: usize = 64;
 /// [`flush`](Self::flush)es it to the device, and completes each
 /// [`next_completed`](Self::next_completed) token at the host.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     /// Not yet taken by the device.
     packets: VecDeque<Packet>,
     /// Of all that is in `packets` or in flight at the device.
@@ -29,25 +29,25 @@ pub struct Outbox {
 impl Outbox {
     /// Returns whether the device has taken every packet.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
     /// Returns whether the host may give more packets: those that wait for a full device are bounded.
     #[inline]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.packets.len() < HELD
     }
 
     /// Returns whether the device may have finished packets whose completion was not reported.
     #[inline]
-    pub fn has_uncompleted(&self) -> bool {
+    pub(crate) fn has_uncompleted(&self) -> bool {
         self.tokens.len() > self.packets.len()
     }
 
     /// Appends the packets that `give` adds, and returns their number.
     #[inline]
-    pub fn gather(&mut self, give: impl FnOnce(&mut Vec<Packet>)) -> usize {
+    pub(crate) fn gather(&mut self, give: impl FnOnce(&mut Vec<Packet>)) -> usize {
         give(&mut self.gathered);
         let given = self.gathered.len();
         self.tokens.extend(self.gathered.iter().map(|p| p.tx));
@@ -64,7 +64,7 @@ impl Outbox {
     /// Gives the device as many packets as it takes. If it fails, all are dropped, as by a card
     /// without a carrier: TCP retransmits.
     #[inline]
-    pub fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
+    pub(crate) fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {
             if !mem::replace(&mut self.failed, true) {
                 tracing::warn!(%error, "the device has failed; packets for it are dropped");
@@ -76,7 +76,7 @@ impl Outbox {
     /// Returns the next packet that the device has finished with and that a socket waits for, while
     /// `in_flight` of those that it took are on their way.
     #[inline]
-    pub fn next_completed(&mut self, in_flight: usize) -> Option<TxToken> {
+    pub(crate) fn next_completed(&mut self, in_flight: usize) -> Option<TxToken> {
         let unfinished = self.packets.len() + in_flight;
         while self.tokens.len() > unfinished {
             let token = self.tokens.pop_front()?;

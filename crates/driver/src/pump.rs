@@ -25,7 +25,7 @@ const RX_QUEUE: usize = 4096;
 /// of which each moves up to 256.
 const LOCAL_ROUNDS: usize = 2;
 
-/// What a transmission leaves to do.
+/// The work that a transmission leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transmitted {
     /// The host has more to send than one call should: call [`Pump::turn`] soon.
@@ -38,7 +38,7 @@ pub struct Transmitted {
     completed: bool,
 }
 
-/// What a turn found, and what to wait for.
+/// The result of a turn, and the events to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
     /// Frames received. With [`RX_BATCH`] or more, the device may have more; with fewer, it has not.
@@ -151,12 +151,6 @@ impl<D: Device> Pump<D> {
     #[inline]
     pub fn is_drained(&self) -> bool {
         self.outbox.is_empty()
-    }
-
-    /// Returns whether packets wait for the device to become writable.
-    #[inline]
-    pub const fn is_blocked(&self) -> bool {
-        self.blocked
     }
 
     /// Returns whether [`transmit`](Self::transmit) has something to do.
@@ -299,10 +293,13 @@ impl<D: Device> Pump<D> {
                     .gather(|out| host.transmit(now, self.iface, out, TX_BATCH));
             }
             if self.outbox.is_empty() {
-                // What the host sent was for itself.
+                if !host.wants_transmit(self.iface) {
+                    return false;
+                }
+                // All packets were for the host itself.
                 local_rounds += 1;
-                if local_rounds == LOCAL_ROUNDS || !host.wants_transmit(self.iface) {
-                    return host.wants_transmit(self.iface);
+                if local_rounds == LOCAL_ROUNDS {
+                    return true;
                 }
                 continue;
             }

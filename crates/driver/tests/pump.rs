@@ -1,4 +1,4 @@
-//! What a pump sends within the call that makes it possible, before any timer.
+//! A pump sends within the call that makes it possible, before any timer.
 
 use fullsend_buf::Slice;
 use fullsend_device::{Device, PairConfig, PairEnd, pair};

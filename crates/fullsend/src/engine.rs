@@ -273,18 +273,19 @@ impl Engine {
 
     /// Ready when all that was written has been acknowledged. A future that waits is ready, too, when
     /// another one has found it so and has stopped the stack.
-    fn poll_flushed(&self, cx: &mut Context<'_>, key: &mut WaitKey) -> Poll<io::Result<()>> {
-        let mut spent = Vec::new();
-        let mut shard = self.shard.lock();
-        if !(shard.was_flushed && key.is_set()) {
+    fn poll_flushed(
+        &self,
+        cx: &mut Context<'_>,
+        waiting: &mut WaitingFor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let shard = self.shard.lock();
+        if !(shard.was_flushed && waiting.key.is_set()) {
             shard.alive()?;
         }
         if shard.was_flushed || shard.is_flushed() {
             return Poll::Ready(Ok(()));
         }
-        let waiter = Waiter::future(cx.waker(), key);
-        shard.flushing.register(waiter, &mut spent);
-        drop(shard);
+        waiting.register(cx, shard);
         Poll::Pending
     }
 
@@ -295,26 +296,22 @@ impl Engine {
 
     /// Waits until the stack has stopped, and returns why.
     pub(crate) async fn closed(&self) -> io::Error {
-        let mut closing = Closing(self, WaitKey::default());
-        poll_fn(|cx| self.poll_closed(cx, &mut closing.1)).await
-    }
-
-    fn poll_closed(&self, cx: &mut Context<'_>, key: &mut WaitKey) -> Poll<io::Error> {
-        let mut spent = Vec::new();
-        let mut shard = self.shard.lock();
-        if let Err(why) = shard.alive() {
-            return Poll::Ready(why);
-        }
-        let waiter = Waiter::future(cx.waker(), key);
-        shard.closing.register(waiter, &mut spent);
-        drop(shard);
-        Poll::Pending
+        let mut waiting = WaitingFor::new(self, |shard| &mut shard.closing);
+        let poll = |cx: &mut Context<'_>| {
+            let shard = self.shard.lock();
+            if let Err(why) = shard.alive() {
+                return Poll::Ready(why);
+            }
+            waiting.register(cx, shard);
+            Poll::Pending
+        };
+        poll_fn(poll).await
     }
 
     /// Waits until all that was written has been acknowledged, then stops the stack.
     pub(crate) async fn flush_and_stop(&self) -> io::Result<()> {
-        let mut flushing = Flushing(self, WaitKey::default());
-        poll_fn(|cx| self.poll_flushed(cx, &mut flushing.1)).await?;
+        let mut waiting = WaitingFor::new(self, |shard| &mut shard.flushing);
+        poll_fn(|cx| self.poll_flushed(cx, &mut waiting)).await?;
         self.shard.lock().was_flushed = true;
         self.kill(
             io::ErrorKind::ConnectionAborted,
@@ -359,25 +356,36 @@ impl Engine {
     }
 }
 
-/// A future that waits for everything to be acknowledged.
-struct Flushing<'a>(&'a Engine, WaitKey);
+/// A future in one of the stack's own lists of waiting tasks, which it leaves when it is dropped.
+struct WaitingFor<'a> {
+    engine: &'a Engine,
+    list: fn(&mut Shard) -> &mut WaitList,
+    key: WaitKey,
+}
 
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        if self.1.is_set() {
-            let waker = self.0.shard.lock().flushing.remove(Some(&mut self.1));
-            drop(waker);
+impl<'a> WaitingFor<'a> {
+    fn new(engine: &'a Engine, list: fn(&mut Shard) -> &mut WaitList) -> Self {
+        Self {
+            engine,
+            list,
+            key: WaitKey::default(),
         }
+    }
+
+    /// Enters the task of `cx` into the list, then unlocks.
+    fn register(&mut self, cx: &Context<'_>, mut shard: MutexGuard<'_, Shard>) {
+        // Dropped without the lock.
+        let mut spent = Vec::new();
+        let waiter = Waiter::future(cx.waker(), &mut self.key);
+        (self.list)(&mut shard).register(waiter, &mut spent);
+        drop(shard);
     }
 }
 
-/// A future that waits for the stack's end.
-struct Closing<'a>(&'a Engine, WaitKey);
-
-impl Drop for Closing<'_> {
+impl Drop for WaitingFor<'_> {
     fn drop(&mut self) {
-        if self.1.is_set() {
-            let waker = self.0.shard.lock().closing.remove(Some(&mut self.1));
+        if self.key.is_set() {
+            let waker = (self.list)(&mut self.engine.shard.lock()).remove(Some(&mut self.key));
             drop(waker);
         }
     }

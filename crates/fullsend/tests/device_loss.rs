@@ -52,7 +52,7 @@ fn every_call_that_waits_fails_when_the_device_is_deleted() {
 
         let connecting = tokio::spawn({
             let stack = stack.clone();
-            // Nobody has this address on the link.
+            // No host on the link has this address.
             async move { TcpStream::connect(&stack, "10.68.0.77:1").await.map(drop) }
         });
         let accepting = tokio::spawn(async move { idle.accept().await.map(drop) });

@@ -19,7 +19,7 @@ const LIMIT_KIB: u32 = 400_000;
 const BUFFER: usize = 8 << 20;
 /// Ends a test that hangs.
 const LIMIT: Duration = Duration::from_mins(2);
-/// What the first byte of a connection asks for.
+/// The request in the first byte of a connection.
 const ECHO: u8 = b'e';
 const GREEDY: u8 = b'g';
 /// Set in the process that has the limit.

@@ -1,5 +1,5 @@
-//! What futures that are dropped leave behind, and that all who wait for one thing are woken. Futures
-//! are polled by hand, so that each step is chosen.
+//! Futures that are dropped leave no waker behind, and all tasks that wait for one event are woken.
+//! The tests poll the futures themselves, so that each step is chosen.
 
 mod common;
 

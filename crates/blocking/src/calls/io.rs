@@ -98,7 +98,7 @@ impl Stack {
     /// front, which may be less than all.
     pub fn send_lent(&self, handle: Handle, data: &Slice, flags: i32) -> Result<usize> {
         if self.call(|posix, _| Ok(posix.is_deferred(handle)))? {
-            // What rides on the SYN is copied, and waits for the handshake.
+            // The SYN carries a copy of the data, and the call waits for the handshake.
             return self.sendmsg(handle, &[data], flags, None, &[]);
         }
         self.retry(handle, patience(flags, Patience::Send), |posix, now| {

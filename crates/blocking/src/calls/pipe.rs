@@ -70,7 +70,7 @@ impl Stack {
                     .flatten();
                 match posix.splice(now, from, to, len, flags) {
                     Err(Errno::EAGAIN) => {
-                        // Whichever of them was in the way, both are told of.
+                        // Either of them may be the obstacle: both are watched.
                         posix.poll_events(from)?;
                         posix.poll_events(to)?;
                         Ok(None)
@@ -105,7 +105,7 @@ impl Stack {
             |posix, now| match posix.connect(now, to, SockAddr::any(AF_INET)) {
                 Err(Errno::EALREADY) => Ok(None),
                 Ok(()) | Err(Errno::EISCONN) => {
-                    // What does not fit now is left to the next call.
+                    // The next call moves the bytes that do not fit now.
                     let rest = len - moved.len();
                     let more = posix.splice(now, from, to, rest, flags).unwrap_or(0);
                     Ok(Some(more))

@@ -79,8 +79,7 @@ impl Client {
         match self.lines.next().await? {
             Input::End => return Ok(false),
             Input::TooLong => {
-                let text = format!("the request is longer than {MAX_LINE} bytes: send less");
-                self.send(&Reply::Error(text)).await?;
+                self.send(&Reply::too_long()).await?;
                 return Ok(false);
             }
             Input::Line => {}
@@ -89,7 +88,7 @@ impl Client {
             Ok(Request::Sockets) => self.list_sockets().await?,
             Ok(Request::Capture(wish)) => self.capture(&wish).await?,
             Ok(request) => {
-                let reply = self.engine.upgrade().map_or_else(gone, |engine| {
+                let reply = self.engine.upgrade().map_or_else(Reply::stopped, |engine| {
                     answer(&*engine, &request).unwrap_or_else(Reply::Error)
                 });
                 self.send(&reply).await?;
@@ -110,7 +109,7 @@ impl Client {
             let piece = self
                 .engine
                 .upgrade()
-                .map_or_else(|| Err(gone()), |engine| listing.next(&*engine));
+                .map_or_else(|| Err(Reply::stopped()), |engine| listing.next(&*engine));
             match piece {
                 Ok(Some(items)) => {
                     count += items.len() as u64;
@@ -125,7 +124,7 @@ impl Client {
 
     async fn capture(&mut self, wish: &CaptureRequest) -> io::Result<()> {
         let Some(engine) = self.engine.upgrade() else {
-            return self.send(&gone()).await;
+            return self.send(&Reply::stopped()).await;
         };
         let started = LiveCapture::start(&engine, wish);
         drop(engine);
@@ -157,8 +156,4 @@ impl Client {
         self.send(&Reply::Data(bytes.len() as u64)).await?;
         self.write.write_all(bytes).await
     }
-}
-
-fn gone() -> Reply {
-    Reply::Error("the stack has stopped".to_owned())
 }

@@ -61,7 +61,6 @@ async fn accept(listener: UnixListener, engine: Weak<Engine>) {
 }
 
 fn refuse(stream: &UnixStream) {
-    let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
     // A new socket's buffer has room for a line.
-    let _ = stream.try_write(Reply::Error(text).to_line().as_bytes());
+    let _ = stream.try_write(Reply::too_many_clients().to_line().as_bytes());
 }

@@ -169,7 +169,7 @@ async fn packets_of_a_long_batch_are_stamped_when_they_leave() {
     assert!((750..=1250).contains(&srtt_us[63]), "{srtt_us:?}");
 }
 
-/// What arrives while a batch is read arrives after the time at which the read began.
+/// Frames that arrive while a batch is read are stamped after the time at which the read began.
 #[tokio::test(start_paused = true)]
 async fn received_packets_are_stamped_after_the_read() {
     let (a, b) = Stack::pair(&Pair::default()).unwrap();

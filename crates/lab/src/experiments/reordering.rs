@@ -31,7 +31,7 @@ struct Case {
     congestion: &'static str,
     /// The way to the receiver, in netem's words, but for its loss.
     path: &'static str,
-    /// The same without reordering; also the way back.
+    /// The path without reordering; also the way back.
     plain: &'static str,
     loss_percent: f64,
     /// The least goodput, percent of what the loss alone leaves.
@@ -111,7 +111,7 @@ const NAMES: [&str; CASES.len()] = {
     names
 };
 
-/// What one write lends.
+/// Bytes that one write lends.
 const MESSAGE: usize = 64 << 10;
 
 /// One flow that writes without end, and its reader.
@@ -165,7 +165,7 @@ fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2
             flow: 0,
         },
     );
-    // CUBIC's rate is decided by a few losses a second: it takes longer to tell.
+    // CUBIC's rate is decided by a few losses a second: it takes longer to measure.
     let seconds = if case.congestion == "bbr" {
         run.scaled(8, 2)
     } else {

@@ -216,7 +216,7 @@ impl Stream {
         wake: (&Arc<WakeQueue>, Handle),
     ) -> Result<usize> {
         if self.is_deferred() {
-            // What rides on the SYN is copied.
+            // The SYN carries a copy.
             return self.send(host, now, &[&data], flags, &[]);
         }
         let id = self.sendable(host)?;

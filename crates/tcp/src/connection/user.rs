@@ -115,7 +115,7 @@ impl Connection {
         more: bool,
     ) -> Result<(), (TcpError, Slice)> {
         if self.is_syn_deferred() {
-            // What rides on the SYN is copied.
+            // The SYN carries a copy.
             match self.write_syn_text(cx, &data) {
                 Ok(n) => data.advance(n),
                 Err(error) => return Err((error, data)),

@@ -208,7 +208,7 @@ fn data_at_the_place_of_an_early_fin_replaces_it() {
         assert!(peer.queue.fin_received());
         assert_eq!(peer.reads_from(0), 300);
     }
-    // The same behind a hole.
+    // Also behind a hole.
     let mut peer = Peer::new();
     peer.sends_fin(300, 400, true);
     assert_eq!(peer.sends(300, 500), Arrival::OutOfOrder);

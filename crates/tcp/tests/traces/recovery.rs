@@ -66,8 +66,8 @@ fn several_holes_go_as_super_segments() {
     assert_eq!(bench.mib.fast_retrans, 3);
 }
 
-#[test]
-fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
+/// Ten segments without SACK, of which three duplicate ACKs had the first sent again.
+fn resent_without_sack() -> Bench {
     let setup = Setup {
         sack: false,
         ..Setup::default()
@@ -80,8 +80,16 @@ fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
          < . 1:1(0) ack 1
          < . 1:1(0) ack 1
          < . 1:1(0) ack 1
-         > . 1:1461(1460) ack 1
-         < . 1:1(0) ack 5841
+         > . 1:1461(1460) ack 1",
+    );
+    bench
+}
+
+#[test]
+fn without_sack_three_duplicates_repair_the_head_and_partial_acks_the_next() {
+    let mut bench = resent_without_sack();
+    bench.play(
+        "< . 1:1(0) ack 5841
          > . 5841:7301(1460) ack 1
          < . 1:1(0) ack 14601
          cwnd = 7",
@@ -250,20 +258,9 @@ fn a_timeout_during_recovery_reduces_no_further() {
 /// RFC 6582 3.2: duplicates of what was sent twice do not begin another recovery.
 #[test]
 fn without_sack_duplicates_of_the_last_repair_repair_nothing() {
-    let setup = Setup {
-        sack: false,
-        ..Setup::default()
-    };
-    let mut bench = Bench::established(&setup);
+    let mut bench = resent_without_sack();
     bench.play(
-        "write 14600
-         > P. 1:7301(7300) ack 1
-         > P. 7301:14601(7300) ack 1
-         < . 1:1(0) ack 1
-         < . 1:1(0) ack 1
-         < . 1:1(0) ack 1
-         > . 1:1461(1460) ack 1
-         < . 1:1(0) ack 14601
+        "< . 1:1(0) ack 14601
          write 5840
          > P. 14601:18981(4380) ack 1
          > P. 18981:20441(1460) ack 1

@@ -139,7 +139,7 @@ fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
     (bench, elapsed - (second - first))
 }
 
-/// What the retransmission overtakes is not too old for the peer (RFC 7323 5.3).
+/// The peer accepts the originals that a retransmission overtakes (RFC 7323 5.3).
 #[test]
 fn where_packets_overtake_a_retransmission_is_stamped_half_a_round_trip_back() {
     let (mut bench, age) = repaired_on_a_path_that_reorders();

@@ -21,7 +21,7 @@ fn a_round_that_cwnd_limited_once_counts_as_limited_to_its_end() {
     recovery.on_sent(seq(50), seq(150), 9, false);
     assert!(recovery.is_cwnd_limited());
     assert_eq!(recovery.max_packets_out, 4);
-    // What ended the round is acknowledged.
+    // The data that ended the round is acknowledged.
     recovery.on_sent(seq(100), seq(200), 2, false);
     assert!(!recovery.is_cwnd_limited());
     assert_eq!(recovery.max_packets_out, 2);
