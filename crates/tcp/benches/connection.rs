@@ -1,4 +1,4 @@
-//! What a connection costs by itself: two of them handing segments to each other.
+//! Measures the cost of a connection alone: two connections exchange segments directly.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fullsend_buf::Pool;

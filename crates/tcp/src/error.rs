@@ -1,31 +1,31 @@
-//! Why a call or a connection failed, as sockets report it.
+//! Errors of calls and connections, as sockets report them.
 
 use core::fmt;
 
-/// An error of a TCP socket, one per errno a Linux user would see.
+/// An error of a TCP socket, one variant for each errno of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpError {
-    /// Nothing to read, or no room to write, at the moment (EAGAIN).
+    /// There is nothing to read, or no room to write, at the moment (EAGAIN).
     WouldBlock,
-    /// The peer refused (ECONNREFUSED).
+    /// The peer refused the connection (ECONNREFUSED).
     ConnectionRefused,
     /// The peer reset the connection (ECONNRESET).
     ConnectionReset,
-    /// We aborted it (ECONNABORTED).
+    /// This host aborted the connection (ECONNABORTED).
     ConnectionAborted,
-    /// The peer or the path went silent (ETIMEDOUT).
+    /// The peer stopped answering, or the path failed (ETIMEDOUT).
     TimedOut,
-    /// Writing after `shutdown(WR)`, or to a dead connection (EPIPE).
+    /// A write after `shutdown(WR)`, or on a closed connection (EPIPE).
     BrokenPipe,
-    /// Not connected (ENOTCONN).
+    /// The socket is not connected (ENOTCONN).
     NotConnected,
-    /// No route to the host (EHOSTUNREACH).
+    /// There is no route to the host (EHOSTUNREACH).
     HostUnreachable,
-    /// No route to the network (ENETUNREACH).
+    /// There is no route to the network (ENETUNREACH).
     NetworkUnreachable,
-    /// The allocator refused memory for the data, and nothing in flight will free some (ENOBUFS).
+    /// The allocator refused memory for the data, and nothing in flight will free any (ENOBUFS).
     OutOfMemory,
-    /// A datagram is longer than the MTU of its path (EMSGSIZE).
+    /// A datagram is larger than the path MTU (EMSGSIZE).
     MessageTooLong,
     /// The value is out of range for the option (EINVAL).
     InvalidValue,

@@ -5,14 +5,14 @@ use fullsend_units::{Instant, Nanos};
 use crate::recovery::{Delivery, Phase};
 use crate::{Connection, Cx, SendLimit, State};
 
-/// Declares the struct, and a way to list its fields.
+/// Declares the struct and an iterator over its fields.
 macro_rules! tcp_info {
     ($(#[$meta:meta])* pub struct TcpInfo { $($(#[$field_meta:meta])* pub $field:ident: $ty:ty,)* }) => {
         $(#[$meta])*
         pub struct TcpInfo { $($(#[$field_meta])* pub $field: $ty,)* }
 
         impl TcpInfo {
-            /// Each field's name and value.
+            /// Returns the name and value of each field.
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), u64::from(self.$field))),*].into_iter()
             }
@@ -21,8 +21,8 @@ macro_rules! tcp_info {
 }
 
 tcp_info! {
-    /// What `tcp_info()` reports. Times in microseconds (`tcpi_last_*`: milliseconds), rates in bytes
-    /// per second, as Linux has them.
+    /// The fields of `tcp_info()`. Times are in microseconds (`tcpi_last_*`: milliseconds), rates
+    /// in bytes per second, as on Linux.
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
     #[allow(missing_docs, reason = "each is Linux's field of that name")]
     pub struct TcpInfo {
@@ -42,10 +42,10 @@ tcp_info! {
         pub tcpi_sacked: u32,
         pub tcpi_lost: u32,
         pub tcpi_retrans: u32,
-        /// As Linux: not kept.
+        /// Always 0, as on Linux.
         pub tcpi_fackets: u32,
         pub tcpi_last_data_sent: u32,
-        /// As Linux: not kept.
+        /// Always 0, as on Linux.
         pub tcpi_last_ack_sent: u32,
         pub tcpi_last_data_recv: u32,
         pub tcpi_last_ack_recv: u32,
@@ -70,17 +70,18 @@ tcp_info! {
         pub tcpi_min_rtt: u32,
         pub tcpi_data_segs_in: u32,
         pub tcpi_data_segs_out: u32,
-        /// Zero unless the congestion control samples it (BBR does).
+        /// Zero unless the congestion control takes rate samples (BBR does).
         pub tcpi_delivery_rate: u64,
         pub tcpi_delivery_rate_app_limited: bool,
         pub tcpi_delivered: u32,
         pub tcpi_delivered_ce: u32,
-        /// Something was in flight or waited to be sent.
+        /// Time during which data was in flight or waited to be sent.
         pub tcpi_busy_time: u64,
-        /// Of that, the user waited for room in the send buffer, and all else was sent.
+        /// Part of `tcpi_busy_time`: the application waited for room in the send buffer, and
+        /// everything else was sent.
         pub tcpi_sndbuf_limited: u64,
-        /// The peer's window held the flow back; what else did, and for how long, is in
-        /// [`Connection::flow_report`].
+        /// Part of `tcpi_busy_time`: the peer's window was the limit. [`Connection::flow_report`]
+        /// has the other limits and their times.
         pub tcpi_rwnd_limited: u64,
         pub tcpi_bytes_sent: u64,
         pub tcpi_bytes_retrans: u64,
@@ -89,47 +90,48 @@ tcp_info! {
         pub tcpi_rcv_ooopack: u32,
         pub tcpi_snd_wnd: u32,
         pub tcpi_rcv_wnd: u32,
-        /// 1: no cookie; 2: text in the SYN was not acknowledged; 3: nor the SYN at first.
+        /// 1: no cookie; 2: the data in the SYN was not acknowledged; 3: nor was the first SYN.
         pub tcpi_fastopen_client_fail: u8,
-        /// As nobody chooses among paths by the flow's hash here: none.
+        /// Always 0: no path is chosen by a hash of the flow here.
         pub tcpi_rehash: u32,
         pub tcpi_total_rto: u16,
         pub tcpi_total_rto_recoveries: u16,
         /// Milliseconds.
         pub tcpi_total_rto_time: u32,
-        /// Packets that came marked (CE), of Accurate ECN's connections; so are those below.
+        /// Packets received with a CE mark. This field and the six below are those of Accurate ECN.
         pub tcpi_received_ce: u32,
-        /// Bytes of ours that arrived as ECT(1), ECT(0), CE by the peer's option.
+        /// Bytes sent that the peer's option reports as received with ECT(1), ECT(0) and CE.
         pub tcpi_delivered_e1_bytes: u32,
         pub tcpi_delivered_e0_bytes: u32,
         pub tcpi_delivered_ce_bytes: u32,
-        /// Bytes that came as such.
+        /// Bytes received with each codepoint.
         pub tcpi_received_e1_bytes: u32,
         pub tcpi_received_e0_bytes: u32,
         pub tcpi_received_ce_bytes: u32,
-        /// 0 none, 1 of RFC 3168, 2 accurate, 3 asked for.
+        /// 0: none, 1: RFC 3168, 2: Accurate ECN, 3: requested.
         pub tcpi_ecn_mode: u8,
-        /// The peer's option: 0 not seen, 1 empty, 2 with counters, 3 zeroed.
+        /// The peer's AccECN option: 0: not seen, 1: empty, 2: with counters, 3: zeroed.
         pub tcpi_accecn_opt_seen: u8,
-        /// Bits: 1 the flags may not be understood, 2 are mangled; 4 the option is lost, 8 mangled.
+        /// Bits. 1: the peer may not understand the flags, 2: the flags are mangled, 4: the option
+        /// is lost, 8: the option is mangled.
         pub tcpi_accecn_fail_mode: u8,
     }
 }
 
-/// What Linux shows as long as slow start has no end.
+/// The ssthresh that Linux reports before the first reduction.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// Bits of `tcpi_options`.
 const OPT_TIMESTAMPS: u8 = 1;
 const OPT_SACK: u8 = 2;
 const OPT_WSCALE: u8 = 4;
-/// Text in the SYN was acknowledged.
+/// The data in the SYN was acknowledged.
 const OPT_SYN_DATA: u8 = 32;
-/// Opened by a SYN with a cookie, or where none was needed.
+/// The connection was opened by a SYN with a valid cookie, or without one where none was needed.
 const OPT_TFO_CHILD: u8 = 128;
 const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 
-/// `tcpi_ca_state`: Linux's number (`TCP_CA_Open` and so on).
+/// Returns Linux's number of a recovery phase for `tcpi_ca_state` (`TCP_CA_Open` and so on).
 fn ca_state(phase: Phase) -> u8 {
     match phase {
         Phase::Open => 0,
@@ -140,7 +142,7 @@ fn ca_state(phase: Phase) -> u8 {
     }
 }
 
-/// `tcpi_options`: what the handshake agreed on, and what came of it.
+/// Returns `tcpi_options`: the options agreed on, and the results of Fast Open and ECN.
 fn options(c: &Connection) -> u8 {
     let fastopen = c.fastopen();
     [
@@ -156,7 +158,7 @@ fn options(c: &Connection) -> u8 {
     .fold(0, |bits, (on, bit)| if on { bits | bit } else { bits })
 }
 
-/// Reads a connection's state out.
+/// Returns the `tcp_info` of a connection.
 pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let us = |span: Nanos| span.as_micros().min(u64::from(u32::MAX)) as u32;
     let ms_since = |at: Instant| cx.now.since(at).as_millis() as u32;
@@ -165,7 +167,7 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
     let (total_rto, rto_recoveries, rto_time) = c.rto_totals(cx.now);
     let (snd, rtx, stats) = (&c.snd, &c.snd.rtx, &c.stats);
     let rcv_nxt = c.rcv.queue.rcv_nxt();
-    // Before any came: since the connection stands.
+    // Before the first data: since the connection was established.
     let last_data = c.rcv.ack.last_data().max(c.rcv.window.timed_since());
     let (rate_segs, rate_interval, app_limited) = rtx
         .delivery()
@@ -228,10 +230,10 @@ pub(crate) fn collect(c: &Connection, cx: &Cx<'_>) -> TcpInfo {
         tcpi_bytes_retrans: stats.bytes_retrans,
         tcpi_dsack_dups: dsack_dups,
         tcpi_reord_seen: reord_seen,
-        // A Fast Open server's counts from its SYN.
+        // The window of a Fast Open server counts from its SYN.
         tcpi_snd_wnd: snd.wnd.saturating_sub(c.syn_in_flight()),
         tcpi_rcv_wnd: c.rcv.window.current(rcv_nxt).0,
-        // Linux: 40 ms once text has arrived.
+        // Linux reports 40 ms once data was received.
         tcpi_ato: if stats.data_segs_in > 0 { 40_000 } else { 0 },
         tcpi_busy_time: busy.as_micros(),
         tcpi_sndbuf_limited: sndbuf.as_micros(),

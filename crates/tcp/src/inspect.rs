@@ -1,33 +1,33 @@
-//! What a connection shows of itself beyond `TCP_INFO`: the columns of `ss -mo`.
+//! The state of a connection that tools show beyond `TCP_INFO`: the columns of `ss -mo`.
 
 use fullsend_units::{Instant, Nanos};
 
 use crate::congestion::CcInfo;
 use crate::{Connection, Cx, FlowReport, State, TcpInfo};
 
-/// Memory of one connection, bytes, under the names of `ss -m`'s `skmem`.
+/// The memory of one connection in bytes, under the names of `ss -m`'s `skmem`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SkMem {
-    /// `r`: held by what arrived and is not read.
+    /// `r`: held by data received and not read.
     pub rmem_alloc: u64,
-    /// `rb`: receive buffer.
+    /// `rb`: the receive buffer.
     pub rcvbuf: u64,
-    /// `t`: handed to the queue or device, and not completed.
+    /// `t`: passed to the queue or device and not completed.
     pub wmem_alloc: u64,
-    /// `tb`: send buffer.
+    /// `tb`: the send buffer.
     pub sndbuf: u64,
-    /// `w`: what was written and is not acknowledged, as `SO_SNDBUF` is charged for it.
+    /// `w`: charged to `SO_SNDBUF` for data written and not acknowledged.
     pub wmem_queued: u64,
-    /// The blocks that all of it lies in, which `tcp_mem` is charged for.
+    /// The blocks that hold all of this data, which `tcp_mem` is charged for.
     pub truesize: u64,
 }
 
-/// What a connection's next timer is for, in the words of `ss -o`.
+/// The purpose of a connection's next timer, under the names of `ss -o`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerKind {
     /// Retransmission.
     On,
-    /// Keepalive probe, or the end of an orphan.
+    /// Keepalive probe, or the timeout of an orphan.
     Keepalive,
     /// The end of TIME-WAIT.
     TimeWait,
@@ -36,7 +36,7 @@ pub enum TimerKind {
 }
 
 impl TimerKind {
-    /// As `ss` prints it.
+    /// Returns the name that `ss` prints.
     pub const fn name(self) -> &'static str {
         match self {
             Self::On => "on",
@@ -50,43 +50,43 @@ impl TimerKind {
 /// A running timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimerInfo {
-    /// What it is for.
+    /// The purpose of the timer.
     pub kind: TimerKind,
-    /// Until it fires.
+    /// Time until the timer fires.
     pub left: Nanos,
-    /// How often it has fired in a row.
+    /// How often the timer has fired in a row.
     pub retransmits: u8,
 }
 
-/// A connection, as `ss -tinmo` shows one.
+/// A connection as `ss -tinmo` shows it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Inspection {
-    /// Where it stands.
+    /// The state.
     pub state: State,
-    /// Bytes that arrived and are not read.
+    /// Bytes received and not read.
     pub recv_q: u64,
     /// Bytes written and not acknowledged.
     pub send_q: u64,
     /// `TCP_INFO`.
     pub info: TcpInfo,
-    /// Its memory.
+    /// The memory that the connection holds.
     pub memory: SkMem,
-    /// The timer that fires next, other than that of a delayed acknowledgement.
+    /// The timer that fires next, except that of a delayed acknowledgement.
     pub timer: Option<TimerInfo>,
     /// `TCP_CONGESTION`.
     pub congestion: &'static str,
-    /// What it tells of itself.
+    /// The state of the congestion control.
     pub congestion_info: CcInfo,
     /// `TCP_NODELAY`.
     pub nodelay: bool,
     /// `TCP_CORK`.
     pub cork: bool,
-    /// What it sent, and what held it back.
+    /// The sends of the connection, and the rules that limited them.
     pub report: FlowReport,
 }
 
 impl Connection {
-    /// Everything that a tool shows of a connection.
+    /// Returns everything that a tool shows of a connection.
     pub fn inspect(&self, cx: &Cx<'_>) -> Inspection {
         let queued = u64::from(self.snd.text_in_flight()) + self.snd.queue.len() as u64;
         Inspection {
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// What it holds.
+    /// Returns the memory that the connection holds.
     pub fn memory(&self) -> SkMem {
         SkMem {
             rmem_alloc: self.rcv.queue.truesize() as u64,

@@ -1,7 +1,9 @@
 //! A sans-IO TCP connection that sends and receives super-segments.
 //!
-//! Two verbs in ([`Connection::handle_segment`], [`Connection::handle_timeout`]), three out
-//! ([`Connection::poll_transmit`], [`Connection::poll_deadline`], [`Connection::take_wakes`]), and
+//! A host calls [`Connection::handle_segment`] and [`Connection::handle_timeout`], and then reads
+//! the results with [`Connection::poll_transmit`], [`Connection::poll_deadline`] and
+//! [`Connection::take_wakes`]. The calls of the application ([`Connection::write`],
+//! [`Connection::read`], ...) come in between.
 //! the calls of the user between them.
 #![no_std]
 #![forbid(unsafe_code)]

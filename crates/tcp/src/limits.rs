@@ -1,8 +1,9 @@
-//! Limits that all connections of a host share, on what strangers can make it send.
+//! Limits shared by all connections of a host on the segments that an unauthenticated peer can
+//! draw.
 
 use fullsend_units::{Instant, Rng};
 
-/// What the limits need to remember; one for each host.
+/// The state of these limits; one for each host.
 #[derive(Debug, Default)]
 pub struct HostLimits {
     challenge_second: u64,
@@ -10,10 +11,10 @@ pub struct HostLimits {
 }
 
 impl HostLimits {
-    /// RFC 5961 7: whether one more challenge ACK may go, `per_second` at most.
+    /// Returns whether one more challenge ACK may be sent, about `per_second` at most (RFC 5961 7).
     ///
-    /// How many go in one second is drawn anew each second, from half the limit to one and a
-    /// half: an attacker who counts them learns nothing of other connections.
+    /// The limit of each second is drawn anew, from half to one and a half of `per_second`: an
+    /// attacker who counts challenge ACKs learns nothing about other connections.
     pub(crate) fn may_challenge(&mut self, now: Instant, rng: &mut Rng, per_second: u32) -> bool {
         if per_second == UNLIMITED {
             return true;
@@ -30,7 +31,7 @@ impl HostLimits {
     }
 }
 
-/// `tcp_challenge_ack_limit` when there is none.
+/// The value of `tcp_challenge_ack_limit` that means no limit.
 pub(crate) const UNLIMITED: u32 = 0x7fff_ffff;
 
 #[cfg(test)]

@@ -1,32 +1,32 @@
-//! The memory of all connections of a host together, and what is done when it gets scarce
-//! (`tcp_mem`).
+//! The memory of all connections of a host, and its limits (`tcp_mem`).
 
 use fullsend_units::Instant;
 
 use crate::{Connection, Cx, Sysctl, TcpMib};
 
-/// Bytes of the unit that memory is charged in, and that `tcp_mem` counts.
+/// Size in bytes of the page that memory is charged in and that `tcp_mem` counts.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Counted as this many pages more than any limit, so that the tests of the limits see it too.
+/// Added to the page count while the allocator refuses memory. It exceeds every limit, so that a
+/// comparison of the count with a limit covers this case too.
 const REFUSED: u64 = 1 << 48;
 
-/// What the text of a host's connections takes up, queued to be sent, in flight, or received and
-/// not read.
+/// The memory held by the data of a host's connections: queued to be sent, in flight, or received
+/// and not read.
 ///
-/// Each connection is charged in whole pages, whenever the number of them changes. Above
-/// `tcp_mem[1]` the host is under pressure until it is below `tcp_mem[0]`: buffers do not grow.
-/// Above `tcp_mem[2]`, or while the pool's allocator refuses, memory is exhausted: a connection gets
-/// no more than its least.
+/// Each connection is charged in whole pages, whenever their number changes. Above `tcp_mem[1]` the
+/// host is under pressure until the count falls below `tcp_mem[0]`: buffers do not grow. Above
+/// `tcp_mem[2]`, or while the pool's allocator refuses, memory is exhausted: a connection gets only
+/// its minimum.
 #[derive(Debug, Default)]
 pub struct TcpMemory {
-    /// Pages charged, and [`REFUSED`] while the allocator refuses.
+    /// Pages charged, plus [`REFUSED`] while the allocator refuses.
     pages: u64,
     pressed_since: Option<Instant>,
 }
 
 impl TcpMemory {
-    /// Pages charged (`mem` of `sockstat`).
+    /// Returns the pages charged (`mem` of `sockstat`).
     pub fn pages(&self) -> u64 {
         self.pages & !REFUSED
     }
@@ -45,31 +45,31 @@ impl TcpMemory {
         self.turn(now, sysctl, mib);
     }
 
-    /// Buffers are not to grow, and windows not to open.
+    /// Returns whether the host is under memory pressure: buffers must not grow, nor windows open.
     #[inline]
     pub fn is_under_pressure(&self) -> bool {
         self.pressed_since.is_some()
     }
 
-    /// Below `tcp_mem[0]`.
+    /// Returns whether the charge is below `tcp_mem[0]`.
     #[inline]
     pub(crate) fn is_plenty(&self, sysctl: &Sysctl) -> bool {
         self.pages < u64::from(sysctl.tcp_mem[0])
     }
 
-    /// Above `tcp_mem[2]`.
+    /// Returns whether the charge is above `tcp_mem[2]`, or the allocator refuses memory.
     #[inline]
     pub fn is_exhausted(&self, sysctl: &Sysctl) -> bool {
         self.pages > u64::from(sysctl.tcp_mem[2])
     }
 
-    /// Bytes above `tcp_mem[2]`.
+    /// Returns the bytes charged above `tcp_mem[2]`.
     pub(crate) fn excess_bytes(&self, sysctl: &Sysctl) -> usize {
         let pages = self.pages.saturating_sub(sysctl.tcp_mem[2].into());
         usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(PAGE_BYTES))
     }
 
-    /// A connection's charge becomes `to` pages instead of `from`.
+    /// Changes a connection's charge from `from` to `to` pages.
     #[inline]
     fn change(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib, from: u32, to: u32) {
         debug_assert!(self.pages() >= from.into());
@@ -79,7 +79,7 @@ impl TcpMemory {
         }
     }
 
-    /// Pressure may begin or end.
+    /// Begins or ends memory pressure.
     #[cold]
     fn turn(&mut self, now: Instant, sysctl: &Sysctl, mib: &mut TcpMib) {
         match self.pressed_since {
@@ -97,7 +97,7 @@ impl TcpMemory {
 }
 
 impl Connection {
-    /// Charges the host for what this connection holds now.
+    /// Charges the host for the memory that this connection holds now.
     #[inline]
     pub(crate) fn charge(&mut self, cx: &mut Cx<'_>) {
         let pages = self.truesize().div_ceil(PAGE_BYTES) as u32;
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Gives back what the host was charged. To be called before the connection is dropped.
+    /// Releases the connection's charge. The host must call this before it drops the connection.
     pub fn release_memory(&mut self, cx: &mut Cx<'_>) {
         let from = core::mem::take(&mut self.mem_pages);
         if from > 0 {

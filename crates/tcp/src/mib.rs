@@ -1,9 +1,9 @@
-//! TCP counters, by their `nstat` names.
+//! TCP counters under their `nstat` names.
 
 fullsend_units::counters! {
-    /// What TCP counts on one host. Extended freely: a counter is named as `nstat` names it.
+    /// The TCP counters of one host, each under its `nstat` name.
     pub struct TcpMib {
-        /// Connections opened by us.
+        /// Connections opened by this host.
         active_opens: "TcpActiveOpens",
         /// Connections opened by peers.
         passive_opens: "TcpPassiveOpens",
@@ -11,9 +11,9 @@ fullsend_units::counters! {
         attempt_fails: "TcpAttemptFails",
         /// Established connections that were reset.
         estab_resets: "TcpEstabResets",
-        /// Segments received, each segment of a coalesced run counted.
+        /// Segments received; each segment of a coalesced run counts.
         in_segs: "TcpInSegs",
-        /// Segments sent, each segment of a super-segment counted, retransmissions not.
+        /// Segments sent without retransmissions; each segment of a super-segment counts.
         out_segs: "TcpOutSegs",
         /// Segments retransmitted.
         retrans_segs: "TcpRetransSegs",
@@ -21,106 +21,107 @@ fullsend_units::counters! {
         in_errs: "TcpInErrs",
         /// RST segments sent.
         out_rsts: "TcpOutRsts",
-        /// Times that small writes were held until the device was done with what it had.
+        /// Times that autocorking held small writes until the device completed previous packets.
         auto_corking: "TcpExtTCPAutoCorking",
-        /// Times that a connection began to wait for a completion: autocorking, small queues,
-        /// retransmissions whose last copy the host has (ours; Linux has no counter for it).
+        /// Times that a connection began to wait for a completion: autocorking, TCP Small Queues,
+        /// or a retransmission whose previous transmission is still in the host's queues (Linux has
+        /// no such counter).
         small_queue_throttled: "TcpExtTCPSmallQueueThrottled",
-        /// Retransmissions withheld because the host still had the last copy.
+        /// Retransmissions deferred because the previous transmission was still in the host's
+        /// queues.
         spurious_rtx_host_queues: "TcpExtTCPSpuriousRtxHostQueues",
-        /// Segments or super-segments that a queue of the host dropped (ours; Linux has no counter
-        /// for it).
+        /// Segments or super-segments dropped by a queue of the host (Linux has no such counter).
         host_drops: "TcpExtFullsendHostDrops",
-        /// SYNs and SYN-ACKs sent again.
+        /// SYNs and SYN-ACKs retransmitted.
         syn_retrans: "TcpExtTCPSynRetrans",
-        /// Text in our SYN that its SYN-ACK acknowledged.
+        /// Connections whose SYN-ACK acknowledged the data in our SYN.
         fastopen_active: "TcpExtTCPFastOpenActive",
-        /// Text in our SYN that had to be sent again.
+        /// Connections whose data in our SYN had to be retransmitted.
         fastopen_active_fail: "TcpExtTCPFastOpenActiveFail",
-        /// Connections that a peer's SYN with a cookie opened at once.
+        /// Connections opened immediately by a peer's SYN with a cookie.
         fastopen_passive: "TcpExtTCPFastOpenPassive",
-        /// SYNs whose cookie was wrong.
+        /// SYNs with a wrong cookie.
         fastopen_passive_fail: "TcpExtTCPFastOpenPassiveFail",
-        /// SYNs that a listener had no room for in its Fast Open queue.
+        /// SYNs that found a listener's Fast Open queue full.
         fastopen_listen_overflow: "TcpExtTCPFastOpenListenOverflow",
-        /// SYNs that asked for a cookie.
+        /// SYNs that requested a cookie.
         fastopen_cookie_reqd: "TcpExtTCPFastOpenCookieReqd",
-        /// Times that Fast Open was turned off for a while, as the path swallowed what it sent.
+        /// Times that Fast Open was disabled for a while because the path dropped its packets.
         fastopen_blackhole: "TcpExtTCPFastOpenBlackhole",
-        /// SYNs whose cookie was made with the backup key.
+        /// SYNs whose cookie matched the backup key.
         fastopen_passive_alt_key: "TcpExtTCPFastOpenPassiveAltKey",
-        /// Segments sent to find out whether the path carries them that arrived.
+        /// Path MTU probes that were delivered.
         mtup_success: "TcpExtTCPMTUPSuccess",
-        /// Those that did not.
+        /// Path MTU probes that were lost.
         mtup_fail: "TcpExtTCPMTUPFail",
-        /// Times that a connection whose segments vanished went on with smaller ones (ours; RFC 4821
-        /// 7.7).
+        /// Times that a connection reduced its segment size because its segments disappeared (RFC
+        /// 4821 7.7; Linux has no such counter).
         black_holes: "TcpExtFullsendMtuBlackHoles",
         /// Retransmission timeouts.
         timeouts: "TcpExtTCPTimeouts",
-        /// Retransmissions started by SACK or duplicate acknowledgements.
+        /// Retransmissions after loss detection by SACK or duplicate acknowledgements.
         fast_retrans: "TcpExtTCPFastRetrans",
         /// Retransmissions in slow start after a timeout.
         slow_start_retrans: "TcpExtTCPSlowStartRetrans",
-        /// Retransmissions that were lost, too.
+        /// Retransmissions that were lost as well.
         lost_retransmit: "TcpExtTCPLostRetransmit",
         /// Recoveries entered by SACK.
         sack_recovery: "TcpExtTCPSackRecovery",
-        /// Reductions taken back as the originals arrived (Eifel).
+        /// Reductions undone because the original segments arrived (Eifel).
         full_undo: "TcpExtTCPFullUndo",
-        /// Reductions taken back as every retransmission was a duplicate.
+        /// Reductions undone because DSACKs reported every retransmission as a duplicate.
         dsack_undo: "TcpExtTCPDSACKUndo",
-        /// Timeouts taken back.
+        /// Timeouts undone.
         loss_undo: "TcpExtTCPLossUndo",
-        /// Reductions taken back within a recovery, as the original filled a hole.
+        /// Reductions undone within a recovery because an original segment filled a hole.
         partial_undo: "TcpExtTCPPartialUndo",
         /// Tail loss probes sent (RFC 8985).
         loss_probes: "TcpExtTCPLossProbes",
-        /// Losses that a probe repaired.
+        /// Losses that a tail loss probe recovered.
         loss_probe_recovery: "TcpExtTCPLossProbeRecovery",
         /// Timeouts found spurious by F-RTO (RFC 5682).
         spurious_rtos: "TcpExtTCPSpuriousRTOs",
-        /// Times that a receiver threw away what it had SACKed.
+        /// Times that a receiver discarded data that it had SACKed.
         sack_reneging: "TcpExtTCPSACKReneging",
-        /// Times that SACK showed reordering.
+        /// Times that SACK revealed reordering.
         sack_reorder: "TcpExtTCPSACKReorder",
-        /// Times that timestamps showed reordering.
+        /// Times that timestamps revealed reordering.
         ts_reorder: "TcpExtTCPTSReorder",
-        /// Times that duplicate acknowledgements showed reordering.
+        /// Times that duplicate acknowledgements revealed reordering.
         reno_reorder: "TcpExtTCPRenoReorder",
         /// Timeouts while segments were SACKed and no recovery had begun.
         sack_failures: "TcpExtTCPSackFailures",
-        /// The same with duplicate acknowledgements.
+        /// Timeouts after duplicate acknowledgements when no recovery had begun.
         reno_failures: "TcpExtTCPRenoFailures",
-        /// Timeouts in a recovery by SACK.
+        /// Timeouts in a recovery entered by SACK.
         sack_recovery_fail: "TcpExtTCPSackRecoveryFail",
-        /// Timeouts in a recovery by duplicate acknowledgements.
+        /// Timeouts in a recovery entered by duplicate acknowledgements.
         reno_recovery_fail: "TcpExtTCPRenoRecoveryFail",
-        /// Timeouts while an earlier one was being repaired.
+        /// Timeouts during the recovery from an earlier timeout.
         loss_failures: "TcpExtTCPLossFailures",
         /// Recoveries entered by duplicate acknowledgements.
         reno_recovery: "TcpExtTCPRenoRecovery",
-        /// Segments dropped because their timestamp was old (PAWS).
+        /// Segments dropped because of an old timestamp (PAWS).
         paws_estab: "TcpExtPAWSEstab",
         /// Challenge ACKs sent (RFC 5961).
         challenge_ack: "TcpExtTCPChallengeACK",
-        /// SYNs in synchronised states (RFC 5961 4).
+        /// SYNs received in synchronized states (RFC 5961 4).
         syn_challenge: "TcpExtTCPSYNChallenge",
-        /// Answers to out-of-window segments withheld by the rate limit.
+        /// ACKs for out-of-window segments withheld by the rate limit.
         ack_skipped_seq: "TcpExtTCPACKSkippedSeq",
-        /// Answers to old timestamps withheld by the rate limit.
+        /// ACKs for segments with old timestamps withheld by the rate limit.
         ack_skipped_paws: "TcpExtTCPACKSkippedPAWS",
         /// Challenge ACKs withheld by the rate limit.
         ack_skipped_challenge: "TcpExtTCPACKSkippedChallenge",
-        /// Answers in TIME-WAIT withheld by the rate limit.
+        /// ACKs in TIME-WAIT withheld by the rate limit.
         ack_skipped_time_wait: "TcpExtTCPACKSkippedTimeWait",
         /// Delayed acknowledgements sent by the timer.
         delayed_acks: "TcpExtDelayedACKs",
-        /// Duplicate data received, so the acknowledgement was sent at once.
+        /// Duplicate data received, which is acknowledged immediately.
         delayed_ack_lost: "TcpExtDelayedACKLost",
         /// Segments put into the out-of-order queue.
         ofo_queue: "TcpExtTCPOFOQueue",
-        /// Out-of-order segments dropped for want of memory.
+        /// Out-of-order segments dropped for lack of memory.
         ofo_drop: "TcpExtTCPOFODrop",
         /// Zero-window probes sent.
         win_probe: "TcpExtTCPWinProbe",
@@ -136,36 +137,36 @@ fullsend_units::counters! {
         time_waits: "TcpExtTW",
         /// DSACKs sent for duplicate data.
         dsack_old_sent: "TcpExtTCPDSACKOldSent",
-        /// Segments that arrived beside an echo of Congestion Experienced.
+        /// Segments delivered together with an echo of Congestion Experienced.
         delivered_ce: "TcpExtTCPDeliveredCE",
         /// DSACKs received.
         dsack_recv: "TcpExtTCPDSACKRecv",
-        /// DSACKs received for text behind a hole.
+        /// DSACKs received for data above a hole.
         dsack_ofo_recv: "TcpExtTCPDSACKOfoRecv",
-        /// Segments that DSACKs reported.
+        /// Segments reported by DSACKs.
         dsack_recv_segs: "TcpExtTCPDSACKRecvSegs",
-        /// DSACKs for more than was ever sent twice.
+        /// DSACKs for more data than was retransmitted, or than the largest window.
         dsack_ignored_dubious: "TcpExtTCPDSACKIgnoredDubious",
-        /// Times that the connections' memory came under pressure.
+        /// Times that the host came under memory pressure.
         memory_pressures: "TcpExtTCPMemoryPressures",
-        /// ICMP errors about segments that are not under way.
+        /// ICMP errors about segments that are not in flight.
         out_of_window_icmps: "TcpExtOutOfWindowIcmps",
-        /// Path MTUs that ICMP claimed to be smaller while segments of the present size arrived
-        /// (ours; RFC 5927 7.2).
+        /// ICMP messages that reported a smaller path MTU while segments of the present size
+        /// arrived (RFC 5927 7.2; Linux has no such counter).
         too_big_doubted: "TcpExtFullsendTooBigDoubted",
-        /// Milliseconds under pressure, of the times that are over.
+        /// Milliseconds of the memory pressure periods that have ended.
         memory_pressures_chrono: "TcpExtTCPMemoryPressuresChrono",
-        /// Times that text came while memory was exhausted.
+        /// Times that data arrived while memory was exhausted.
         prune_called: "TcpExtPruneCalled",
-        /// Times that out-of-order text was thrown away for text in order.
+        /// Times that out-of-order data was discarded to make room for data in order.
         ofo_pruned: "TcpExtOfoPruned",
-        /// Times that this made no room.
+        /// Times that discarding out-of-order data made no room.
         rcv_pruned: "TcpExtRcvPruned",
-        /// In-order segments dropped for want of memory.
+        /// In-order segments dropped for lack of memory.
         rcv_q_drop: "TcpExtTCPRcvQDrop",
-        /// Segments dropped that lay behind the window, or reached beyond it.
+        /// Segments dropped because they lay or reached beyond the window.
         beyond_window: "TcpExtBeyondWindow",
-        /// Segments with text dropped because the window was closed.
+        /// Data segments dropped because the window was closed.
         zero_window_drop: "TcpExtTCPZeroWindowDrop",
     }
 }

@@ -7,34 +7,35 @@ use fullsend_units::{Instant, Nanos};
 pub(crate) struct Rto(Nanos);
 
 impl Rto {
-    /// Linux's `tcp_rto_min`; RFC 6298 (2.4) would have 1 s, which fits no data centre.
+    /// Linux's `tcp_rto_min`; RFC 6298 (2.4) requires 1 s, which suits no data centre.
     pub(crate) const MIN: Nanos = Nanos::from_millis(200);
-    /// RFC 6298 (2.1).
+    /// The timeout before the first sample (RFC 6298 2.1).
     pub(crate) const INITIAL: Self = Self(Nanos::from_secs(1));
-    /// RFC 6298 (5.7): where the handshake gave no sample.
+    /// The timeout if the handshake gave no sample (RFC 6298 5.7).
     const FALLBACK: Self = Self(Nanos::from_secs(3));
 
-    /// As a span.
+    /// Returns the timeout in nanoseconds.
     #[inline]
     pub(crate) const fn nanos(self) -> Nanos {
         self.0
     }
 
-    /// RFC 6298 (5.5), `times` times, up to `max`.
+    /// Returns the timeout doubled `times` times (RFC 6298 5.5), at most `max`.
     #[inline]
     fn doubled(self, times: u8, max: Nanos) -> Self {
         Self((self.0 * (1 << times.min(31))).min(max))
     }
 }
 
-/// Estimates a path's round-trip time and derives the timeout.
+/// An estimator of a path's round-trip time, from which the timeout follows.
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     srtt: Nanos,
-    /// Before the first sample: the timeout (as Linux's `mdev_us`).
+    /// Before the first sample this holds the timeout (as Linux's `mdev_us`).
     rttvar: Nanos,
     min_rtt: WindowedMin,
-    /// Any sample yet: a round trip in one process can take no time at all.
+    /// Whether there was a sample. A zero `srtt` does not show this: a round trip within one
+    /// process can take no time at all.
     sampled: bool,
     backoff: u8,
     /// `tcp_rto_min_us`.
@@ -44,7 +45,7 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Nothing known yet.
+    /// Creates an estimator without samples.
     pub(crate) const fn new(rto_min_us: u32, rto_max_ms: u32) -> Self {
         Self {
             rto_min_us,
@@ -57,8 +58,8 @@ impl RttEstimator {
         }
     }
 
-    /// Takes in a round trip (never of a retransmitted segment: Karn), and ends any backoff. That of
-    /// a segment that `overtook` others is none that the least counts.
+    /// Processes an RTT sample (never of a retransmitted segment: Karn's algorithm) and ends any
+    /// backoff. The sample of a segment that `overtook` others does not lower the minimum RTT.
     #[inline]
     pub(crate) fn on_sample(&mut self, now: Instant, rtt: Nanos, overtook: bool) {
         self.backoff = 0;
@@ -72,8 +73,8 @@ impl RttEstimator {
             self.rttvar = rtt / 2;
             return;
         }
-        // RFC 6298 (2.3), alpha 1/8 and beta 1/4. The mean rounds towards the sample, so that
-        // few nanoseconds decay too.
+        // RFC 6298 (2.3) with alpha 1/8 and beta 1/4. The mean rounds towards the sample, so that
+        // differences of a few nanoseconds decay too.
         let error = self.srtt.abs_diff(rtt);
         self.rttvar = self.rttvar.saturating_sub(self.rttvar / 4) + error / 4;
         let step = Nanos::from_nanos(error.as_nanos().div_ceil(8));
@@ -84,8 +85,9 @@ impl RttEstimator {
         };
     }
 
-    /// The timeout, backoff included. The variance counts for at least the minimum timeout, as
-    /// Linux has it: a steady path's round trip still gains a delayed ACK now and then.
+    /// Returns the timeout, backoff included. Four times the variance counts as at least the
+    /// minimum timeout, as on Linux: the round trip of a steady path still includes a delayed ACK
+    /// now and then.
     #[inline]
     pub(crate) fn rto(&self) -> Rto {
         let base = if self.sampled {
@@ -96,24 +98,25 @@ impl RttEstimator {
         base.doubled(self.backoff, self.rto_max())
     }
 
-    /// RFC 6298 (2.5) allows a maximum of at least 60 s; users may want to know sooner.
+    /// Returns the maximum timeout. RFC 6298 (2.5) requires at least 60 s; applications may want to
+    /// detect a dead path sooner.
     #[inline]
     pub(crate) fn rto_max(&self) -> Nanos {
         Nanos::from_millis(2 * u64::from(self.rto_max_2ms))
     }
 
-    /// `TCP_RTO_MAX_MS`.
+    /// Sets the maximum timeout (`TCP_RTO_MAX_MS`).
     pub(crate) fn set_rto_max(&mut self, max: Nanos) {
         self.rto_max_2ms = (max.as_millis() / 2) as u16;
     }
 
-    /// `tcp_rto_min_us`: the least that a timeout grants the peer beyond the round trip.
+    /// Returns the least time that a timeout adds to the round trip (`tcp_rto_min_us`).
     #[inline]
     pub(crate) fn rto_min(&self) -> Nanos {
         Nanos::from_micros(self.rto_min_us.into())
     }
 
-    /// [`rto`](Self::rto) as it was before the timer fired.
+    /// Returns [`rto`](Self::rto) without backoff.
     pub(crate) fn base_rto(&self) -> Rto {
         Self {
             backoff: 0,
@@ -122,30 +125,30 @@ impl RttEstimator {
         .rto()
     }
 
-    /// RFC 6298 (5.5): the timer fired; the next timeout is twice as long.
+    /// Doubles the next timeout after the timer fired (RFC 6298 5.5).
     pub(crate) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// New data was acknowledged.
+    /// Ends the backoff after new data was acknowledged.
     #[inline]
     pub(crate) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// How often the timer fired since the last progress.
+    /// Returns how often the timer fired since the last progress.
     pub(crate) const fn backoff(&self) -> u8 {
         self.backoff
     }
 
-    /// Smoothed round-trip time; `None` before the first sample.
+    /// Returns the smoothed round-trip time; `None` before the first sample.
     #[inline]
     pub(crate) fn srtt(&self) -> Option<Nanos> {
         self.sampled.then_some(self.srtt)
     }
 
-    /// Round-trip time variation; before the first sample a quarter of the timeout, as Linux
-    /// reports it.
+    /// Returns the round-trip time variation; before the first sample a quarter of the timeout, as
+    /// Linux reports it.
     pub(crate) fn rttvar(&self) -> Nanos {
         if self.sampled {
             self.rttvar
@@ -155,21 +158,23 @@ impl RttEstimator {
     }
 
     /// Sets the timeout to 3 s if the handshake gave no sample (RFC 6298 5.7): the SYN or SYN-ACK
-    /// was sent more than once, or the connection was made from a cookie. The first sample ends it.
+    /// was sent more than once, or the connection was created from a cookie. The first sample
+    /// replaces it.
     pub(crate) fn distrust_initial_rto(&mut self) {
         if !self.sampled {
             self.rttvar = Rto::FALLBACK.nanos();
         }
     }
 
-    /// Least round-trip time of about the last five minutes; `None` before the first sample.
+    /// Returns the minimum round-trip time of about the last five minutes; `None` before the first
+    /// sample.
     #[inline]
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
         self.sampled.then(|| self.min_rtt.get())
     }
 }
 
-/// A round trip and when it was measured.
+/// A round-trip time and the time of its measurement.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     /// Saturates at 4.3 s.
@@ -177,7 +182,7 @@ struct Sample {
     at_ms: u32,
 }
 
-/// The least of a sliding window, kept as the best, second best and third best of its parts
+/// The minimum over a sliding window, kept as the best, second best and third best of its parts
 /// (Kathleen Nichols' algorithm).
 #[derive(Clone, Copy, Debug)]
 struct WindowedMin {
@@ -221,7 +226,7 @@ impl WindowedMin {
         self.expire(new);
     }
 
-    /// Lets the best go when it is too old, and makes sure that the runners-up come from later
+    /// Removes the best sample when it is too old, and ensures that the other two come from later
     /// parts of the window.
     fn expire(&mut self, new: Sample) {
         let age = |s: &Sample| new.at_ms.wrapping_sub(s.at_ms);
@@ -267,7 +272,7 @@ mod tests {
         assert_eq!(rtt.rto().nanos(), ms(2000));
     }
 
-    /// RFC 6298 (2.2) and (2.3), by hand.
+    /// RFC 6298 (2.2) and (2.3), computed by hand.
     #[test]
     fn follows_the_formulas() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
@@ -325,7 +330,7 @@ mod tests {
         assert_eq!(rtt.min_rtt(), Some(ms(50)));
     }
 
-    /// A packet that jumped the way does not say what the path takes.
+    /// The RTT of a segment that overtook others is not a property of the path.
     #[test]
     fn what_overtook_others_does_not_lower_the_least() {
         let mut rtt = RttEstimator::new(200_000, 120_000);
@@ -337,7 +342,7 @@ mod tests {
         assert_eq!(rtt.min_rtt(), Some(ms(40)));
     }
 
-    /// Between the true minimum of the window and that of its last quarter.
+    /// The estimate lies between the true minimum of the window and that of its last quarter.
     #[test]
     fn the_windowed_minimum_is_close_to_the_true_one() {
         let mut rng = Rng::new(Seed::from_u64(3));

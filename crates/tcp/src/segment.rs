@@ -1,4 +1,4 @@
-//! What goes in and out of a connection.
+//! The arguments and results of a connection's calls: context, segments, wake-ups, ICMP errors.
 
 use fullsend_buf::{Chain, Pool};
 use fullsend_units::{Instant, Rng};
@@ -9,33 +9,34 @@ use crate::legacy::Legacy;
 use crate::recv::Squeeze;
 use crate::{HostLimits, Sysctl, TcpError, TcpMemory, TcpMib};
 
-/// What a connection needs from its host for the length of one call.
+/// The host's state that a connection uses during one call.
 pub struct Cx<'a> {
-    /// Now.
+    /// The current time.
     pub now: Instant,
-    /// The host's tunables, read at each use so that a change is live at once.
+    /// The host's tunables, read at each use so that a change takes effect at once.
     pub sysctl: &'a Sysctl,
-    /// Memory for payload.
+    /// The pool that payload memory is allocated from.
     pub pool: &'a Pool,
     /// The host's TCP counters.
     pub mib: &'a mut TcpMib,
-    /// What the host's connections hold.
+    /// The memory that all connections of the host are charged for.
     pub mem: &'a mut TcpMemory,
-    /// What strangers can make the host's connections send.
+    /// The host's limits on what an unauthenticated peer can make its connections send.
     pub limits: &'a mut HostLimits,
-    /// Entropy.
+    /// The random number generator.
     pub rng: &'a mut Rng,
-    /// The device this connection's packets leave by.
+    /// The device that this connection's packets leave by.
     pub device: DeviceCaps,
-    /// Added to the clock to make timestamps (RFC 7323 5.4). Secret, and the same for all
-    /// connections to one peer, so that a later connection's timestamps are later (RFC 6191).
+    /// The offset added to the clock to form timestamps (RFC 7323 5.4). It is secret, and the same
+    /// for all connections to one peer, so that a later connection's timestamps are later (RFC
+    /// 6191).
     pub ts_offset: u32,
-    /// Old rules in force, for the laboratory.
+    /// The historical rules in force, for the lab.
     pub legacy: Legacy,
 }
 
 impl Cx<'_> {
-    /// How hard receive windows are to be held down.
+    /// Returns how strictly receive windows are limited under memory pressure.
     #[inline]
     pub(crate) fn squeeze(&self) -> Squeeze {
         if !self.mem.is_under_pressure() {
@@ -48,75 +49,75 @@ impl Cx<'_> {
     }
 }
 
-/// What the outgoing device takes in one packet.
+/// The limits of the outgoing device for one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceCaps {
     /// Largest IP packet without segmentation, in bytes.
     pub mtu: u32,
-    /// Largest super-segment, IP header included (65536 classic; BIG TCP more). Software GSO
-    /// behind us counts as able.
+    /// Largest super-segment in bytes, IP header included (65536 classic; BIG TCP more). A device
+    /// behind software GSO counts as capable.
     pub gso_max_size: u32,
     /// Most segments in one super-segment.
     pub gso_max_segs: u32,
-    /// A queueing discipline behind us keeps packets until their time of departure (fq).
+    /// Whether a queueing discipline (fq) holds packets until their departure time.
     pub fq: bool,
 }
 
-/// A segment (or, after GRO, a run of segments) that arrived.
+/// A segment (or, after GRO, a run of segments) received from the network.
 #[derive(Debug)]
 pub struct SegmentIn {
-    /// Header.
+    /// The TCP header.
     pub repr: TcpRepr,
-    /// Payload.
+    /// The payload.
     pub payload: Chain,
-    /// Payload bytes of each segment coalesced in here; 0 when it is one segment.
+    /// Payload bytes of each coalesced segment; 0 for a single segment.
     pub gso_size: u16,
-    /// Segments in here, at least 1.
+    /// Number of coalesced segments, at least 1.
     pub gso_segs: u16,
-    /// The ECN field of the IP header, the same for all segments in here.
+    /// The ECN field of the IP header, the same for all coalesced segments.
     pub ecn: EcnField,
 }
 
-/// A segment or super-segment to send; the host puts the IP header on it.
+/// A segment or super-segment to send, without its IP header, which the host adds.
 #[derive(Debug)]
 pub struct SegmentOut {
-    /// Header. `repr.seq` is that of the first byte.
+    /// The TCP header. `repr.seq` is the sequence number of the first byte.
     pub repr: TcpRepr,
-    /// Payload.
+    /// The payload.
     pub payload: Chain,
-    /// Payload bytes per segment when it must be cut; 0 when it is one segment.
+    /// Payload bytes of each segment after segmentation; 0 for a single segment.
     pub gso_size: u16,
-    /// Segments it stands for, at least 1.
+    /// Number of segments after segmentation, at least 1.
     pub gso_segs: u16,
     /// The ECN field for the IP header.
     pub ecn: EcnField,
-    /// When it must be cut, every segment carries CWR, and not the first alone (RFC 9768).
+    /// Whether each segment carries CWR after segmentation, rather than only the first (RFC 9768).
     pub repeats_cwr: bool,
-    /// Earliest departure (pacing); `Instant::ZERO` for at once.
+    /// Earliest departure time (pacing); `Instant::ZERO` means immediately.
     pub departure: Instant,
-    /// Bytes of memory charged for it until the device completes it (spec: truesize). 0 for
+    /// Bytes of memory charged until the device completes the segment (spec: truesize). 0 for
     /// segments without payload, which need no completion.
     pub truesize: u32,
 }
 
-/// What a user waiting on the socket should be told, once.
+/// The wake-ups that a connection owes to the tasks waiting on its socket, each reported once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wakes {
-    /// Data, end of stream or an error can be read, or a connection was established.
+    /// Data, the end of the stream or an error can be read, or the connection was established.
     pub read: bool,
-    /// There is room to write again (spec 3), or the connection was established or failed.
+    /// The send buffer has room again (spec 3), or the connection was established or failed.
     pub write: bool,
 }
 
-/// An ICMP error about a segment we sent (RFC 5461, RFC 5927; `seq` checked against what is in
-/// flight).
+/// An ICMP error about a segment that this host sent (RFC 5461, RFC 5927). The quoted sequence
+/// number is checked against the data in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IcmpError {
-    /// Fragmentation needed / packet too big: the path's MTU is at most this.
+    /// Fragmentation needed / packet too big: the path MTU is at most this.
     TooBig {
-        /// Bytes of the largest IP packet.
+        /// Size of the largest IP packet, in bytes.
         mtu: u32,
     },
-    /// Destination unreachable: hard while connecting, soft afterwards (RFC 1122 4.2.3.9).
+    /// Destination unreachable: a hard error while connecting, soft afterwards (RFC 1122 4.2.3.9).
     Unreachable(TcpError),
 }

@@ -9,11 +9,11 @@ use core::ops::RangeInclusive;
 use crate::congestion::CongestionSet;
 use crate::{FastopenKeys, PAGE_BYTES, congestion, limits};
 
-/// Declares the tunables: prefix, name, type, default, what is allowed.
+/// Declares the tunables: prefix, name, type, default, allowed values.
 macro_rules! sysctls {
     ($($(#[$doc:meta])* $prefix:literal $field:ident: $ty:ty = $default:expr, $allowed:expr;)*) => {
-        /// `net.ipv4.tcp_*` and `net.core.*`, readable and settable live by name. Values are in
-        /// the units Linux has for them.
+        /// The host's tunables (`net.ipv4.tcp_*`, `net.core.*`), readable and settable by name at
+        /// any time. Values have Linux's units.
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct Sysctl { $($(#[$doc])* pub $field: $ty,)* }
 
@@ -23,11 +23,16 @@ macro_rules! sysctls {
             }
         }
 
-        /// Every tunable's full name.
+        /// The full names of all tunables.
         const NAMES: &[&str] = &[$(concat!($prefix, stringify!($field)),)*];
 
         impl Sysctl {
             /// Sets `key` (with or without `net.ipv4.` or `net.core.`) from Linux's text form.
+            ///
+            /// # Errors
+            ///
+            /// [`SysctlError::Unknown`] if there is no tunable `key`, and [`SysctlError::BadValue`]
+            /// if it does not accept `value`.
             pub fn set(&mut self, key: &str, value: &str) -> Result<(), SysctlError> {
                 match short_name(key) {
                     $(stringify!($field) => {
@@ -44,7 +49,11 @@ macro_rules! sysctls {
                 Ok(())
             }
 
-            /// The value of `key` (with or without prefix) in Linux's text form.
+            /// Returns the value of `key` (with or without prefix) in Linux's text form.
+            ///
+            /// # Errors
+            ///
+            /// [`SysctlError::Unknown`] if there is no tunable `key`.
             pub fn get(&self, key: &str) -> Result<String, SysctlError> {
                 match short_name(key) {
                     $(stringify!($field) => Ok(Tunable::show(&self.$field)),)*
@@ -52,7 +61,7 @@ macro_rules! sysctls {
                 }
             }
 
-            /// Every tunable: full name and value.
+            /// Returns the full name and value of every tunable.
             pub fn list(&self) -> impl Iterator<Item = (&'static str, String)> {
                 [$((concat!($prefix, stringify!($field)), Tunable::show(&self.$field)),)*]
                     .into_iter()
@@ -61,43 +70,43 @@ macro_rules! sysctls {
     };
 }
 
-/// Bytes of one buffer: a whole TU at least, and sums of two stay within 32 bits.
+/// Range of a buffer size in bytes: at least one super-segment, and the sum of two fits in 32 bits.
 const BUFFER: RangeInclusive<u32> = 4096..=0x3fff_ffff;
 
-/// What `tcp_rto_max_ms` and `TCP_RTO_MAX_MS` allow.
+/// Range of `tcp_rto_max_ms` and `TCP_RTO_MAX_MS`.
 const RTO_MAX_MS: RangeInclusive<u32> = 1000..=120_000;
 
 sysctls! {
-    /// Receive buffer: least, initial, most bytes.
+    /// Receive buffer in bytes: minimum, initial, maximum.
     "net.ipv4." tcp_rmem: [u32; 3] = [4096, 131_072, 6_291_456], BUFFER;
-    /// Send buffer: least, initial, most bytes.
+    /// Send buffer in bytes: minimum, initial, maximum.
     "net.ipv4." tcp_wmem: [u32; 3] = [4096, 16_384, 4_194_304], BUFFER;
-    /// A window may be taken back where the reader leaves no room for what was offered.
+    /// Allow the receive window to shrink when the reader leaves no room for what was offered.
     "net.ipv4." tcp_shrink_window: bool = false, ();
-    /// Most bytes `SO_RCVBUF` can ask for.
+    /// Most bytes that `SO_RCVBUF` can request.
     "net.core." rmem_max: u32 = 4_194_304, BUFFER;
-    /// Most bytes `SO_SNDBUF` can ask for.
+    /// Most bytes that `SO_SNDBUF` can request.
     "net.core." wmem_max: u32 = 4_194_304, BUFFER;
-    /// Pieces of a user's memory that one transmit unit takes (`MSG_ZEROCOPY`).
+    /// Most pieces of an application's memory in one super-segment (`MSG_ZEROCOPY`).
     "net.core." max_skb_frags: u32 = 17, 1..=17;
-    /// Explicit congestion notification: 0 never; RFC 3168's 1 asked for and granted, 2 granted to
-    /// peers that ask. Accurate ECN (RFC 9768) granted to peers that ask, and 3 asked for, 4
-    /// RFC 3168's asked for, 5 nothing asked for.
+    /// Explicit congestion notification. RFC 3168: 0 off, 1 request and accept, 2 accept. Accurate
+    /// ECN (RFC 9768): 3 request it, 4 request RFC 3168, 5 request neither; all three accept
+    /// Accurate ECN.
     "net.ipv4." tcp_ecn: u32 = 2, 0..=5;
-    /// A SYN that is sent again asks for ECN no longer (RFC 3168 6.1.1.1).
+    /// Retransmit the SYN without an ECN request (RFC 3168 6.1.1.1).
     "net.ipv4." tcp_ecn_fallback: bool = true, ();
-    /// Accurate ECN's option: 0 never, 1 when it tells something new or was not sent for long, 2
-    /// with each segment that has room, 3 also where it seems to be lost on the way.
+    /// AccECN option: 0 never sent, 1 when a counter changed or the option was not sent for long, 2
+    /// on each segment with room for it, 3 also where it seems to be lost on the path.
     "net.ipv4." tcp_ecn_option: u32 = 2, 0..=3;
-    /// How often a round trip the option goes at least while `tcp_ecn_option` is 1.
+    /// Least number of AccECN options per round trip while `tcp_ecn_option` is 1.
     "net.ipv4." tcp_ecn_option_beacon: u32 = 3, 0..=63;
     /// Congestion control of new connections.
     "net.ipv4." tcp_congestion_control: &'static str = "cubic", congestion::AVAILABLE;
-    /// The congestion controls that there are; read only.
+    /// The available congestion controls; read only.
     "net.ipv4." tcp_available_congestion_control: CongestionSet = CongestionSet::ALL, ReadOnly(true);
-    /// Those that `TCP_CONGESTION` may choose.
+    /// The congestion controls that `TCP_CONGESTION` may select.
     "net.ipv4." tcp_allowed_congestion_control: CongestionSet = CongestionSet::ALL, ReadOnly(false);
-    /// The receive buffer grows with what the reader takes per round trip.
+    /// Grow the receive buffer with the amount that the application reads per round trip.
     "net.ipv4." tcp_moderate_rcvbuf: bool = true, ();
     /// Offer window scaling (RFC 7323 2).
     "net.ipv4." tcp_window_scaling: bool = true, ();
@@ -105,91 +114,93 @@ sysctls! {
     "net.ipv4." tcp_timestamps: bool = true, ();
     /// Offer selective acknowledgement (RFC 2018).
     "net.ipv4." tcp_sack: bool = true, ();
-    /// Report duplicates (RFC 2883).
+    /// Report duplicate segments (DSACK, RFC 2883).
     "net.ipv4." tcp_dsack: bool = true, ();
-    /// Duplicate acknowledgements (or segments SACKed above) that mean loss (RFC 6675 DupThresh).
+    /// Duplicate acknowledgements, or SACKed segments above a hole, that indicate loss (RFC 6675
+    /// DupThresh).
     "net.ipv4." tcp_reordering: u32 = 3, 1..=300;
-    /// More reordering than this is not believed, in segments.
+    /// Largest degree of reordering that is assumed, in segments.
     "net.ipv4." tcp_max_reordering: u32 = 300, 1..=300;
-    /// Loss detection by time (RFC 8985), in bits: 1 is on, 2 keeps the reordering window at a
-    /// quarter of the least round trip, 4 ignores the number of duplicates. Without bit 1 the
-    /// number alone tells (RFC 6675).
+    /// Loss detection by time (RFC 8985), in bits: 1 enables it, 2 keeps the reordering window at a
+    /// quarter of the minimum round trip, 4 ignores the number of duplicates. Without bit 1 only
+    /// the number of duplicates counts (RFC 6675).
     "net.ipv4." tcp_recovery: u32 = 1, 0..=7;
-    /// Tail loss probes (RFC 8985 7): 3 and 4 are on.
+    /// Tail loss probes (RFC 8985 7): 3 and 4 enable them.
     "net.ipv4." tcp_early_retrans: u32 = 3, 0..=4;
-    /// Detect spurious timeouts by what new text draws (RFC 5682): not 0 is on.
+    /// Detection of spurious timeouts by the ACKs that new data elicits (F-RTO, RFC 5682): nonzero
+    /// enables it.
     "net.ipv4." tcp_frto: u32 = 2, 0..=2;
-    /// Microseconds that a retransmission timeout grants beyond the round trip, at least; of new
+    /// Least time in microseconds that a retransmission timeout adds to the round trip; for new
     /// connections.
     "net.ipv4." tcp_rto_min_us: u32 = 200_000, 1..=2_000_000;
-    /// Milliseconds that a retransmission timeout takes at most; of new connections, their SYN-ACKs
-    /// too.
+    /// Longest retransmission timeout in milliseconds; for new connections and their SYN-ACKs.
     "net.ipv4." tcp_rto_max_ms: u32 = 120_000, RTO_MAX_MS;
-    /// Connections with less than four segments in flight do not back off at once.
+    /// No exponential backoff at first for connections with less than four segments in flight.
     "net.ipv4." tcp_thin_linear_timeouts: bool = false, ();
-    /// Restart slowly after an idle time (RFC 2861).
+    /// Slow start after an idle period (RFC 2861).
     "net.ipv4." tcp_slow_start_after_idle: bool = true, ();
-    /// Unsent bytes above which a socket is not writable.
+    /// Number of unsent bytes from which on a socket is not writable.
     "net.ipv4." tcp_notsent_lowat: u32 = u32::MAX, 1..=u32::MAX;
-    /// Small writes wait while the device still has something of the connection to send.
+    /// Hold small writes while the device has not completed the connection's previous packets.
     "net.ipv4." tcp_autocorking: bool = true, ();
-    /// Bytes of one unpaced connection that may stand in the host's queues (TCP Small Queues).
+    /// Bytes of one unpaced connection that the host's queues may hold (TCP Small Queues).
     "net.ipv4." tcp_limit_output_bytes: u32 = 4_194_304, 4096..=0x3fff_ffff;
-    /// Least segments in a super-segment, whatever the pacing rate says.
+    /// Least segments in a super-segment, whatever the pacing rate.
     "net.ipv4." tcp_min_tso_segs: u32 = 2, 1..=65_535;
-    /// Each such power of two microseconds of `min_rtt` halves the burst a super-segment may be.
+    /// Each `2^n` microseconds of minimum RTT halve the part of a super-segment's size that does
+    /// not depend on the pacing rate.
     "net.ipv4." tcp_tso_rtt_log: u32 = 9, 0..=31;
-    /// A super-segment waits for more until it is this part of the window.
+    /// A super-segment is deferred until it fills this fraction (1/n) of the window.
     "net.ipv4." tcp_tso_win_divisor: u32 = 3, 0..=65_535;
-    /// Pacing rate in slow start, percent of cwnd per srtt.
+    /// Pacing rate in slow start, in percent of cwnd per srtt.
     "net.ipv4." tcp_pacing_ss_ratio: u32 = 200, 1..=1000;
-    /// Pacing rate in congestion avoidance, percent of cwnd per srtt.
+    /// Pacing rate in congestion avoidance, in percent of cwnd per srtt.
     "net.ipv4." tcp_pacing_ca_ratio: u32 = 120, 1..=1000;
-    /// TCP Fast Open, bits: 1 clients, 2 servers, 4 clients without cookie, 0x200 servers without
-    /// cookie, 0x400 all listeners without asking.
+    /// TCP Fast Open, in bits: 1 clients, 2 servers, 4 clients without cookie, 0x200 servers
+    /// without cookie, 0x400 all listeners without `TCP_FASTOPEN`.
     "net.ipv4." tcp_fastopen: u32 = 1, 0..=0x7fff_ffff;
-    /// The keys of Fast Open's cookies, four groups of eight hexadecimal digits for each of one or
-    /// two (primary, backup); empty: the host's own.
+    /// The keys of Fast Open cookies: one or two (primary, backup), each four groups of eight
+    /// hexadecimal digits; empty: the host generates its own.
     "net.ipv4." tcp_fastopen_key: Option<FastopenKeys> = None, ();
-    /// Seconds that clients do without Fast Open once the path swallowed what it sent, doubled
-    /// each time; 0: such paths are not looked for.
+    /// Seconds without Fast Open for clients after the path dropped its packets, doubled each time;
+    /// 0 disables the detection of such paths.
     "net.ipv4." tcp_fastopen_blackhole_timeout_sec: u32 = 0, 0..=0x7fff_ffff;
-    /// Probe for the path's MTU with segments of text (RFC 4821): 0 never, 1 where a black hole is
-    /// suspected, 2 always.
+    /// Path MTU probing with data segments (RFC 4821): 0 never, 1 after a suspected black hole, 2
+    /// always.
     "net.ipv4." tcp_mtu_probing: u32 = 0, 0..=2;
-    /// MSS in bytes that such a search begins with.
+    /// MSS in bytes with which path MTU probing begins.
     "net.ipv4." tcp_base_mss: u32 = 1024, 48..=65_535;
-    /// Least MSS in bytes that a black hole makes us use. Linux has 48; a path that merely loses
-    /// much would end there, and our least path MTU over IPv4 (552) takes this.
+    /// Least MSS in bytes after a black hole was detected. Linux has 48, at which a path that
+    /// merely loses many packets would end; this value fits our least path MTU over IPv4 (552).
     "net.ipv4." tcp_mtu_probe_floor: u32 = 512, 48..=65_535;
-    /// Seconds after which a search that ended begins anew.
+    /// Seconds until path MTU probing starts again after it has ended.
     "net.ipv4." tcp_probe_interval: u32 = 600, 0..=0x7fff_ffff;
-    /// Bytes of the range at which a search ends.
+    /// Width in bytes of the remaining range at which path MTU probing ends.
     "net.ipv4." tcp_probe_threshold: u32 = 8, 0..=65_535;
-    /// Retransmission timeouts in a row before the path is suspected.
+    /// Consecutive retransmission timeouts after which the path is suspected.
     "net.ipv4." tcp_retries1: u32 = 3, 1..=255;
-    /// SYNs sent again a second after each other, before their timeouts double; in addition to
+    /// SYN retransmissions at intervals of one second before the interval doubles; in addition to
     /// `tcp_syn_retries`.
     "net.ipv4." tcp_syn_linear_timeouts: u32 = 4, 0..=127;
-    /// SYNs sent again before a connect fails.
+    /// SYN retransmissions before a connect fails.
     "net.ipv4." tcp_syn_retries: u32 = 6, 1..=127;
-    /// SYN-ACKs sent again before a passive open is dropped.
+    /// SYN-ACK retransmissions before a passive open is dropped.
     "net.ipv4." tcp_synack_retries: u32 = 5, 0..=127;
     /// SYN cookies: 0 never, 1 when a listener's queue of half-open connections is full, 2 always.
     "net.ipv4." tcp_syncookies: u32 = 1, 0..=2;
-    /// SYN-ACKs a second that may bring no connection, to all sources, about; twice as many at once,
-    /// half as many to one source; 0: no limit (ours; Linux has no limit).
+    /// SYN-ACKs per second, approximately, that lead to no connection, to all sources; the burst is
+    /// twice that, and one source gets half of it. 0: no limit (Linux has none).
     "net.ipv4." tcp_syn_limit: u32 = 8192, 0..=1_000_000;
-    /// Most half-open connections of a listener where there are no SYN cookies.
+    /// Most half-open connections of a listener without SYN cookies.
     "net.ipv4." tcp_max_syn_backlog: u32 = 4096, 1..=0xff_ffff;
-    /// Most connections that wait to be accepted, whatever backlog a listener asks for; as many
-    /// may be half open.
+    /// Upper bound of a listener's backlog, which limits the connections that wait to be accepted
+    /// and the half-open ones.
     "net.core." somaxconn: u32 = 4096, 1..=0xff_ffff;
-    /// Connections that find the accept queue full are reset, and do not wait.
+    /// Reset connections that find the accept queue full, instead of dropping their last ACK.
     "net.ipv4." tcp_abort_on_overflow: bool = false, ();
-    /// Retransmission timeouts in a row before a connection fails.
+    /// Consecutive retransmission timeouts before a connection fails.
     "net.ipv4." tcp_retries2: u32 = 15, 1..=127;
-    /// The same for a connection its user has let go of.
+    /// Consecutive retransmission timeouts before an orphaned connection fails.
     "net.ipv4." tcp_orphan_retries: u32 = 8, 1..=127;
     /// Seconds an orphan stays in FIN-WAIT-2.
     "net.ipv4." tcp_fin_timeout: u32 = 60, 1..=86_400;
@@ -197,66 +208,69 @@ sysctls! {
     "net.ipv4." tcp_keepalive_time: u32 = 7200, 1..=32_767;
     /// Seconds between keepalive probes.
     "net.ipv4." tcp_keepalive_intvl: u32 = 75, 1..=32_767;
-    /// Keepalive probes without answer before the connection fails.
+    /// Unanswered keepalive probes before the connection fails.
     "net.ipv4." tcp_keepalive_probes: u32 = 9, 1..=127;
-    /// Least path MSS in bytes that a peer or an ICMP message can make us use.
+    /// Least MSS in bytes that a peer or an ICMP message can impose.
     "net.ipv4." tcp_min_snd_mss: u32 = 48, 48..=65_535;
-    /// Milliseconds between answers to out-of-window segments of one connection (RFC 5961 10).
+    /// Least milliseconds between answers to out-of-window segments of one connection (RFC 5961
+    /// 10).
     "net.ipv4." tcp_invalid_ratelimit: u32 = 500, 0..=2_147_483;
-    /// Challenge ACKs that the host sends in a second, about (RFC 5961 7); the largest value is no
-    /// limit.
+    /// Challenge ACKs per second, approximately, of the host (RFC 5961 7); the largest value means
+    /// no limit.
     "net.ipv4." tcp_challenge_ack_limit: u32 = limits::UNLIMITED, 0..=limits::UNLIMITED;
-    /// RSTs a second, about, that answer segments of no connection, a tenth of it at once (ours;
-    /// Linux has no limit).
+    /// RSTs per second, approximately, for segments without a connection; the burst is a tenth of
+    /// it (Linux has no limit).
     "net.ipv4." tcp_rst_msgs_per_sec: u32 = 10_000, 0..=1_000_000;
-    /// Milliseconds between ICMP errors to one host (IPv6: one /64), six at once; 0: no limit.
+    /// Milliseconds between ICMP errors to one host (IPv6: one /64), with bursts of six; 0: no
+    /// limit.
     "net.ipv4." icmp_ratelimit: u32 = 1000, 0..=2_147_483;
-    /// ICMP errors a second, about, that the host sends in all.
+    /// ICMP errors per second, approximately, of the host.
     "net.ipv4." icmp_msgs_per_sec: u32 = 1000, 0..=1_000_000;
-    /// As many at once.
+    /// Largest burst of ICMP errors of the host.
     "net.ipv4." icmp_msgs_burst: u32 = 50, 0..=1_000_000;
-    /// Ports that we choose for connections, first and last (RFC 6056).
+    /// Range of ephemeral ports, first and last (RFC 6056).
     "net.ipv4." ip_local_port_range: [u16; 2] = [32_768, 60_999], 1..=65_535;
     /// Connections in TIME-WAIT ignore RST (RFC 1337).
     "net.ipv4." tcp_rfc1337: bool = false, ();
-    /// Memory of all connections, in pages of 4096 bytes: below the first there is plenty, above
-    /// the second buffers no longer grow, above the third nobody gets more. By default the last
-    /// is 1 GiB, the others half and two thirds of it.
+    /// Memory of all connections, in pages of 4096 bytes: memory pressure ends below the first
+    /// value and begins above the second; above the third, connections get only their minimum. By
+    /// default the last is 1 GiB, the others half and two thirds of it.
     "net.ipv4." tcp_mem: [u32; 3] = tcp_mem(1 << 30), 0..=0x7fff_ffff;
-    /// Memory of all datagrams that wait at UDP sockets, in pages of 4096 bytes. Above the third
-    /// value a socket gets no more than `udp_rmem_min`; the others have no effect.
+    /// Memory of all datagrams queued at UDP sockets, in pages of 4096 bytes. Above the third value
+    /// a socket gets no more than `udp_rmem_min`; the others have no effect.
     "net.ipv4." udp_mem: [u32; 3] = udp_mem(tcp_mem(1 << 30)), 0..=0x7fff_ffff;
-    /// Bytes of waiting datagrams that each UDP socket gets even when `udp_mem` is used up.
+    /// Bytes of queued datagrams that each UDP socket gets even when `udp_mem` is used up.
     "net.ipv4." udp_rmem_min: u32 = 4096, 0..=0x7fff_ffff;
-    /// Connections that may live on without a user; beyond, they are reset.
+    /// Most orphaned connections; further ones are reset.
     "net.ipv4." tcp_max_orphans: u32 = 65_536, 0..=0xff_ffff;
-    /// Connections in TIME-WAIT that are remembered; each takes some 150 bytes.
+    /// Most TIME-WAIT entries; each takes about 150 bytes.
     "net.ipv4." tcp_max_tw_buckets: u32 = 65_536, 0..=0xff_ffff;
-    /// Connections of ours may take the place of one in TIME-WAIT that used timestamps, a second
-    /// after its last segment (RFC 6191): 0 never, 1 always, 2 from and to loopback only.
+    /// Reuse of TIME-WAIT entries with timestamps for new connections of this host, one second
+    /// after their last segment (RFC 6191): 0 never, 1 always, 2 from and to loopback only.
     "net.ipv4." tcp_tw_reuse: u32 = 1, 0..=2;
 }
 
-/// A connection is counted on for each such part of a host's memory, as Linux sizes its tables.
+/// Bytes of a host's memory per expected connection, from which Linux sizes its tables.
 const BYTES_PER_CONNECTION: u64 = 128 << 10;
 
 impl Sysctl {
-    /// The limits of a host that has `bytes` of memory, or the defaults where that is not known.
+    /// Returns the limits of a host with `bytes` of memory, or the defaults if the size is unknown.
     #[must_use]
     pub fn for_memory_of(bytes: Option<u64>) -> Self {
         bytes.map_or_else(Self::default, |bytes| Self {
-            // A half-open connection takes so little that a burst need not be refused for it.
+            // A half-open connection is so small that a burst need not be refused for it.
             tcp_max_syn_backlog: Self::default().tcp_max_syn_backlog,
             ..Self::for_memory(bytes)
         })
     }
 
-    /// The limits of a host that has this much memory in all: queued text takes 3/32 of it at most
-    /// (`tcp_mem`), and the bounds on connections that nobody owns follow. The shares are Linux's.
+    /// Returns the limits of a host with `bytes` of memory in total: queued data takes at most 3/32
+    /// of it (`tcp_mem`), and the bounds on orphans and TIME-WAIT entries follow. The shares match
+    /// Linux.
     #[must_use]
     pub fn for_memory(bytes: u64) -> Self {
         let connections = (bytes / BYTES_PER_CONNECTION).clamp(64, 512 << 10) as u32;
-        // One connection's buffer is a 128th at most.
+        // The buffer of one connection takes at most a 128th.
         let share = (bytes / 128).min(u32::MAX.into()) as u32;
         let buffer = |initial: u32, most: u32| most.min(share.max(initial));
         let Self {
@@ -277,13 +291,13 @@ impl Sysctl {
     }
 }
 
-/// `tcp_mem` for a stack whose connections may hold this many bytes in all. The shares are
-/// Linux's.
+/// Returns `tcp_mem` for a stack whose connections may hold `bytes` bytes in total. The shares
+/// match Linux.
 ///
-/// Above the third value a connection gets no more than its least: `tcp_wmem[0]` bytes to send and
-/// `tcp_rmem[0]` received in order, each in a block of at most twice that, so that each makes
-/// progress. A host with `n` connections holds at most `bytes`, one super-segment, and `n` times
-/// twice the sum of both.
+/// Above the third value a connection gets no more than its minimum: `tcp_wmem[0]` bytes to send
+/// and `tcp_rmem[0]` bytes received in order, each in a block of at most twice that, so that each
+/// connection makes progress. A host with `n` connections holds at most `bytes`, one super-segment,
+/// and `n` times twice the sum of both.
 pub const fn tcp_mem(bytes: u64) -> [u32; 3] {
     let pages = bytes / PAGE_BYTES as u64;
     let pages = if pages > 0x7fff_ffff {
@@ -294,7 +308,7 @@ pub const fn tcp_mem(bytes: u64) -> [u32; 3] {
     [pages / 2, pages - pages / 3, pages]
 }
 
-/// `udp_mem` beside this `tcp_mem`: twice as much, as on Linux.
+/// Returns the `udp_mem` that belongs to a `tcp_mem`: twice as much, as on Linux.
 const fn udp_mem([low, pressure, most]: [u32; 3]) -> [u32; 3] {
     const fn twice(pages: u32) -> u32 {
         if pages > 0x3fff_ffff {
@@ -306,7 +320,7 @@ const fn udp_mem([low, pressure, most]: [u32; 3]) -> [u32; 3] {
     [twice(low), twice(pressure), twice(most)]
 }
 
-/// `key` without its prefix.
+/// Returns `key` without its prefix.
 fn short_name(key: &str) -> &str {
     let key = key.trim();
     key.strip_prefix("net.ipv4.")
@@ -314,13 +328,13 @@ fn short_name(key: &str) -> &str {
         .unwrap_or(key)
 }
 
-/// A type a tunable can have.
+/// The type of a tunable.
 trait Tunable: Sized {
-    /// What is allowed.
+    /// The allowed values.
     type Allowed;
-    /// From text; else what would have been right.
+    /// Parses the text form; the error is a description of the allowed values.
     fn parse(text: &str, allowed: &Self::Allowed) -> Result<Self, String>;
-    /// To text.
+    /// Returns the text form.
     fn show(&self) -> String;
 }
 
@@ -382,7 +396,7 @@ impl Tunable for Option<FastopenKeys> {
     }
 }
 
-/// A Fast Open key in Linux's text form: the groups are little-endian.
+/// Parses a Fast Open key in Linux's text form, whose groups are little-endian.
 fn fastopen_key(text: &str) -> Option<[u8; 16]> {
     let mut key = [0; 16];
     let mut groups = text.split('-');
@@ -434,7 +448,7 @@ impl Tunable for bool {
     }
 }
 
-/// Only what it is already.
+/// Whether only the present value is allowed.
 struct ReadOnly(bool);
 
 impl Tunable for CongestionSet {
@@ -499,23 +513,23 @@ impl Tunable for [u32; 3] {
     }
 }
 
-/// Why a tunable could not be read or set.
+/// The error of reading or setting a tunable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SysctlError {
     /// There is no tunable of that name.
     Unknown {
-        /// The name given.
+        /// The given name.
         key: String,
-        /// The one most like it.
+        /// The most similar name.
         nearest: &'static str,
     },
-    /// The value does not fit.
+    /// The tunable does not accept the value.
     BadValue {
-        /// The name given.
+        /// The given name.
         key: String,
-        /// The value given.
+        /// The given value.
         value: String,
-        /// What would fit.
+        /// The allowed values.
         want: String,
     },
 }

@@ -1,4 +1,4 @@
-//! TIME-WAIT: the little that remains of a connection for 2 MSL (RFC 9293 3.10.7.4, RFC 6191).
+//! TIME-WAIT: the state of a connection that is kept for 2 MSL (RFC 9293 3.10.7.4, RFC 6191).
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
@@ -7,20 +7,20 @@ use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
 use crate::{Cx, SegmentIn, SegmentOut};
 
-/// 2 MSL, as Linux has it.
+/// 2 MSL; matches Linux.
 const TIME_WAIT: Nanos = Nanos::from_secs(60);
 
-/// A closed connection that still answers for its old segments.
+/// A closed connection that still answers its old segments.
 #[derive(Debug)]
 pub struct TimeWait {
-    /// When it may be forgotten.
+    /// When the host may drop the entry.
     pub expires: Instant,
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
     pub(crate) snd_nxt: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
     pub(crate) window: WireWindow,
-    /// The peer's last timestamp and the offset of ours, when the connection used them.
+    /// The peer's last timestamp and the offset of ours, if the connection used timestamps.
     pub(crate) timestamps: Option<TwTimestamps>,
     pub(crate) last_reply: Option<Instant>,
 }
@@ -32,38 +32,38 @@ pub(crate) struct TwTimestamps {
     pub(crate) offset: u32,
 }
 
-/// What the host does with a segment for a TIME-WAIT entry.
+/// The host's action for a segment of a TIME-WAIT entry.
 #[derive(Debug)]
 pub enum TimeWaitVerdict {
-    /// Nothing.
+    /// Drop the segment.
     Drop,
-    /// Send this.
+    /// Send this segment.
     Reply(SegmentOut),
-    /// RFC 6191 / RFC 9293: a new SYN that is provably later; forget the entry and treat the
-    /// segment as one for a listener, with an ISN not before [`TimeWait::reuse_isn`].
+    /// The segment is a new SYN that is provably later (RFC 6191, RFC 9293): remove the entry and
+    /// pass the segment to the listener, with an ISN not before [`TimeWait::reuse_isn`].
     Reuse,
-    /// Forget the entry (RFC 1337 off, acceptable RST).
+    /// Remove the entry: an acceptable RST, and RFC 1337 is off.
     Forget,
 }
 
 impl TimeWait {
-    /// The time of 2 MSL begins.
+    /// Starts the period of 2 MSL again.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.expires = now + TIME_WAIT;
     }
 
-    /// The least ISN with which a new incarnation cannot be confused with the old one.
+    /// Returns the least ISN with which a new incarnation cannot be confused with the old one.
     pub fn reuse_isn(&self) -> SeqNum {
         self.snd_nxt + 65_537
     }
 
-    /// A new connection of ours may take the place: a second after the last segment its timestamps
-    /// tell it from the old one (RFC 6191; Linux's tcp_tw_reuse).
+    /// Returns whether a new connection of this host may replace the entry. From one second after
+    /// the entry's last segment, timestamps distinguish the two (RFC 6191; Linux's `tcp_tw_reuse`).
     pub fn is_reusable(&self, now: Instant) -> bool {
         self.timestamps.is_some() && now + TIME_WAIT >= self.expires + Nanos::from_secs(1)
     }
 
-    /// Judges a segment.
+    /// Processes a segment for the entry and returns the host's action.
     pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
         let repr = &segment.repr;
         let flags = repr.flags;
@@ -75,7 +75,7 @@ impl TimeWait {
         if !stale_ts && repr.seq == self.rcv_nxt && (empty || flags.contains(TcpFlags::RST)) {
             return self.in_sequence(cx, segment);
         }
-        // RFC 6191 2 / RFC 9293 3.10.7.4: later by timestamp or by sequence number.
+        // RFC 6191 2 / RFC 9293 3.10.7.4: a SYN is later by timestamp or by sequence number.
         let fresh_syn = flags.contains(TcpFlags::SYN)
             && !flags.intersects(TcpFlags::RST.union(TcpFlags::ACK))
             && !stale_ts;
@@ -88,14 +88,14 @@ impl TimeWait {
         if flags.contains(TcpFlags::RST) || !(stale_ts || flags.contains(TcpFlags::ACK)) {
             return TimeWaitVerdict::Drop;
         }
-        // RFC 9293 3.10.7.4: the peer did not get our last ACK; answer, and wait again.
+        // RFC 9293 3.10.7.4: the peer did not receive our last ACK. Answer, and restart the wait.
         self.restart(cx.now);
         self.reply(cx)
     }
 
     fn in_sequence(&mut self, cx: &Cx<'_>, segment: &SegmentIn) -> TimeWaitVerdict {
         if segment.repr.flags.contains(TcpFlags::RST) {
-            // RFC 1337: an old RST must not end the wait, for those who ask for it.
+            // With RFC 1337 enabled, an old RST must not end the wait.
             return if cx.sysctl.tcp_rfc1337 {
                 TimeWaitVerdict::Drop
             } else {
@@ -109,7 +109,7 @@ impl TimeWait {
     }
 
     fn reply(&mut self, cx: &mut Cx<'_>) -> TimeWaitVerdict {
-        // RFC 5961 10: two confused ends must not keep answering each other.
+        // RFC 5961 10: two desynchronized ends must not keep answering each other.
         let interval = Nanos::from_millis(cx.sysctl.tcp_invalid_ratelimit.into());
         if self
             .last_reply
