@@ -1,5 +1,4 @@
-//! Changes to an interface that is at work, as `ip link set`, `ethtool -K` and `tc qdisc replace`
-//! make them.
+//! Changes to a running interface, as `ip link set`, `ethtool -K` and `tc qdisc replace` make them.
 
 use alloc::format;
 
@@ -12,24 +11,26 @@ use crate::error::StackError;
 use crate::net_config::checked_mtu;
 use crate::{Host, IfaceId};
 
-/// What changes.
+/// A change to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IfaceChange {
-    /// Largest IP packet, bytes; connections that stand keep what they have.
+    /// Largest IP packet, bytes. Existing connections keep their MTU.
     Mtu(u32),
-    /// The device cuts super-segments, as far as it could when it was added.
+    /// Whether the device segments TCP and UDP super-segments, as far as it could when it was
+    /// added.
     Tso(bool),
-    /// TCP builds super-segments.
+    /// Whether TCP builds super-segments.
     Gso(bool),
-    /// What waits for the device. Packets in the old queue move to the new one.
+    /// The queueing discipline. Packets in the old queue move to the new one.
     Qdisc(QdiscConfig),
 }
 
 impl Host {
-    /// Changes an interface. One that is not there stays so.
+    /// Changes an interface. Does nothing if there is no such interface.
     ///
     /// # Errors
-    /// `Config`, with the mend, for an MTU or a queue that cannot work.
+    /// [`Config`](StackError::Config) for an MTU or a qdisc that cannot work; the message says how
+    /// to fix it.
     pub fn change_interface(
         &mut self,
         now: Instant,
@@ -73,7 +74,7 @@ impl Host {
         let new = Qdisc::new(interface.config.qdisc);
         interface.departure = Instant::FAR_FUTURE;
         let Some(mut old) = core::mem::replace(&mut interface.qdisc, new) else {
-            // What waits without a queue goes as it would have.
+            // Without a qdisc before, queued packets stay in the interface's queue.
             return;
         };
         while let Some(packet) = old.dequeue(Instant::FAR_FUTURE) {

@@ -1,4 +1,4 @@
-//! Which connection a segment is for: the flow table.
+//! Demultiplexing: finds the connection of a segment by its 4-tuple.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,11 +7,11 @@ use hashbrown::HashTable;
 
 use crate::siphash::SipKey;
 
-/// An address as two words of 64 bits; IPv4 in its mapped form (RFC 4291 2.5.5.2), which never
-/// stands in an IPv6 header that we accept.
+/// An IP address as two 64-bit words. An IPv4 address is kept in its mapped form (RFC 4291
+/// 2.5.5.2), which is never accepted in an IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Addr {
-    // In halves, the low one first: a four-tuple then needs no padding.
+    // 32-bit halves, the low one first, so that a 4-tuple needs no padding.
     hi: [u32; 2],
     lo: [u32; 2],
 }
@@ -72,7 +72,7 @@ impl Addr {
         self.v6_bits().to_be_bytes()
     }
 
-    /// 127/8 or ::1.
+    /// Returns whether the address is in 127/8 or is ::1.
     #[inline]
     pub(crate) const fn is_loopback(self) -> bool {
         let [hi, lo] = self.words();
@@ -97,7 +97,7 @@ impl From<IpAddr> for Addr {
     }
 }
 
-/// The four-tuple, seen from here.
+/// A 4-tuple, from the local point of view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowKey {
     pub(crate) local: Addr,
@@ -129,7 +129,7 @@ impl FlowKey {
         (self.local_port as u32) << 16 | self.remote_port as u32
     }
 
-    /// A keyed hash of the four-tuple.
+    /// Returns a keyed hash of the 4-tuple.
     #[inline]
     pub(crate) fn hash(&self, key: SipKey) -> u64 {
         if self.remote.is_v4() {
@@ -143,16 +143,16 @@ impl FlowKey {
     }
 }
 
-/// What stands behind a four-tuple.
+/// The owner of a 4-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
-    /// An entry of the socket table: a connection, or a SYN that a user holds.
+    /// An entry of the socket table: a connection, or a deferred SYN.
     Socket(u32),
     /// An entry of the TIME-WAIT table.
     TimeWait(u32),
 }
 
-/// Top bit of a packed target.
+/// Top bit of a packed target, set for `TimeWait`.
 const TIME_WAIT: u32 = 1 << 31;
 
 impl Target {
@@ -174,40 +174,41 @@ impl Target {
     }
 }
 
-/// Eight bytes a flow: the four-tuple itself stands with its owner.
+/// An entry of eight bytes for each flow; the 4-tuple itself is stored with its owner.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
     target: u32,
 }
 
-/// The table takes its bucket from the low bits and its tag from the top ones; keeping half of
-/// the hash is enough for both, and lets the table grow without visiting the owners.
+/// Widens the half of a hash that an entry keeps. The hash table takes its bucket from the low bits
+/// and its tag from the top ones. Half of the hash is enough for both, and lets the table grow
+/// without visiting the owners.
 #[inline]
 const fn spread(hash: u32) -> u64 {
     (hash as u64) << 32 | hash as u64
 }
 
-/// Flows by four-tuple, under a key that nobody outside knows (hash flooding).
+/// Flows by 4-tuple, hashed with a secret key against hash flooding.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     key: SipKey,
     table: HashTable<Entry>,
-    /// By ports: a guess, which the owner's four-tuple confirms, at where the flows are that were
-    /// busy last.
+    /// A cache of recently used flows, indexed by ports. An entry is a guess that the owner's
+    /// 4-tuple must confirm.
     recent: Vec<Recent>,
 }
 
-/// A flow that was busy.
+/// A recently used flow.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
-    /// Told from others in the same place without a look at their owners, which are cold where
-    /// flows are many.
+    /// Distinguishes flows in the same slot without reading their owners, which are not in the CPU
+    /// cache where there are many flows.
     ports: u32,
     target: u32,
 }
 
-/// A four-tuple, boiled down.
+/// The parts of a 4-tuple that [`FlowTable::guess`] needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     hash: u32,
@@ -216,15 +217,15 @@ pub(crate) struct Mark {
 }
 
 const RECENT: usize = 1024;
-/// Flows that a cache holds, about: a few kilobytes each.
+/// About the number of flows that fit into a CPU cache, at a few kilobytes each.
 const LARGE: usize = 4096;
-/// No target packs to this: tables end at 2^24.
+/// An empty slot. No target packs to this value, as tables end at 2^24 entries.
 const NOBODY: Recent = Recent {
     ports: 0,
     target: u32::MAX,
 };
 
-/// Where a flow would stand among the recent ones.
+/// Returns the slot of a flow among the recent ones.
 #[inline]
 const fn recent_slot(key: &FlowKey) -> usize {
     (key.local_port ^ key.remote_port) as usize % RECENT
@@ -239,7 +240,7 @@ impl FlowTable {
         }
     }
 
-    /// The owner of `key`; `is_owner` compares four-tuples.
+    /// Returns the owner of `key`. `is_owner` compares the 4-tuple of a candidate with `key`.
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -265,7 +266,7 @@ impl FlowTable {
         Some(target)
     }
 
-    /// What [`guess`](Self::guess) needs to know of `key`.
+    /// Returns what [`guess`](Self::guess) needs of `key`.
     #[inline]
     pub(crate) fn mark(&self, key: &FlowKey) -> Mark {
         Mark {
@@ -275,7 +276,8 @@ impl FlowTable {
         }
     }
 
-    /// Notes for [`find`](Self::find) where a flow probably is, without a look at who has it.
+    /// Records for [`find`](Self::find) the probable target of a flow and returns it, without
+    /// reading the owner.
     #[inline]
     pub(crate) fn guess(&mut self, mark: &Mark) -> Option<Target> {
         let entry = self
@@ -288,13 +290,13 @@ impl FlowTable {
         Some(Target::unpack(entry.target))
     }
 
-    /// The flows do not fit into a cache together.
+    /// Returns whether the flows are too many to fit into a CPU cache.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.table.len() > LARGE
     }
 
-    /// Adds a flow that is not there yet.
+    /// Adds a flow that is not in the table yet.
     pub(crate) fn insert(&mut self, key: &FlowKey, target: Target) {
         let hash = key.hash(self.key) as u32;
         let entry = Entry {
@@ -305,7 +307,7 @@ impl FlowTable {
             .insert_unique(spread(hash), entry, |e| spread(e.hash));
     }
 
-    /// Takes out the flow `key` of `target`.
+    /// Removes the flow `key`, which `target` owns.
     pub(crate) fn remove(&mut self, key: &FlowKey, target: Target) {
         self.recent[recent_slot(key)] = NOBODY;
         let hash = key.hash(self.key) as u32;
@@ -321,7 +323,7 @@ impl FlowTable {
         }
     }
 
-    /// Hands the flow `key` on from one owner to another.
+    /// Moves the flow `key` from one owner to another.
     pub(crate) fn replace(&mut self, key: &FlowKey, from: Target, to: Target) {
         self.recent[recent_slot(key)] = NOBODY;
         let hash = key.hash(self.key) as u32;

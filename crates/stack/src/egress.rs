@@ -1,4 +1,5 @@
-//! Between IP and a device: an interface's qdisc, filled by sockets and emptied by the device.
+//! An interface's qdisc, between IP and the device: it is filled from sockets and drained by the
+//! device.
 
 use alloc::vec::Vec;
 
@@ -10,19 +11,19 @@ use fullsend_wire::numbers::ethertype;
 use crate::interface::Interface;
 use crate::{Host, IfaceId};
 
-/// Super-segments taken from sockets before they are queued.
+/// Maximum number of super-segments pulled from sockets at a time, before they are queued.
 const PULL: usize = 32;
 
 impl Interface {
-    /// When the device should ask again, without anything else happening.
+    /// Returns when the device should poll the interface again if nothing else happens.
     #[inline]
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        // Zero: it may ask at once, and does when it has room.
+        // Zero means that the device may poll now; it does so when it has room.
         let timed = self.departure != Instant::ZERO && self.departure != Instant::FAR_FUTURE;
         timed.then_some(self.departure)
     }
 
-    /// Gives the device what may leave now, `max` super-segments at most.
+    /// Moves the packets that may leave now to `out`, `max` super-segments at most.
     fn drain_qdisc(&mut self, now: Instant, out: &mut Vec<Packet>, max: usize) {
         let Some(qdisc) = &mut self.qdisc else {
             return;
@@ -43,7 +44,8 @@ impl Interface {
 }
 
 impl Host {
-    /// What an interface's qdisc has done and holds; nothing if there is no such interface.
+    /// Returns the counters and the backlog of an interface's qdisc, or `None` if there is no such
+    /// interface.
     pub fn qdisc_stats(&self, iface: IfaceId) -> Option<QdiscStats> {
         let interface = self.ifaces.get(usize::from(iface.0))?;
         Some(match &interface.qdisc {
@@ -52,9 +54,9 @@ impl Host {
         })
     }
 
-    /// When a qdisc next gives a packet that waits for its time, or a connection that paces itself
-    /// may go on. `poll_deadline` covers it; being late for it costs throughput, so it is worth an
-    /// exact timer.
+    /// Returns when a qdisc may next release a packet, or a paced connection may next send.
+    /// `poll_deadline` includes this time. Being late for it costs throughput, so it is worth a
+    /// precise timer.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let queued = self.ifaces.iter().filter_map(Interface::wakes_at).min();
@@ -63,7 +65,7 @@ impl Host {
         queued.into_iter().chain(paced).min()
     }
 
-    /// `transmit` for an interface with a qdisc.
+    /// Fills the qdisc of an interface from the sockets and dequeues what may leave.
     #[inline(never)]
     pub(crate) fn qdisc_transmit(
         &mut self,
@@ -76,7 +78,7 @@ impl Host {
         self.ifaces[usize::from(iface)].drain_qdisc(now, out, max);
     }
 
-    /// Takes all that sockets may send: their small-queue limit bounds it.
+    /// Queues all packets that sockets may send. Their TCP Small Queues limit bounds the amount.
     fn fill_qdisc(&mut self, now: Instant, iface: u16) {
         let mut staged = core::mem::take(&mut self.staged);
         while !self.ifaces[usize::from(iface)].ready.is_empty() {
@@ -89,7 +91,7 @@ impl Host {
         self.staged = staged;
     }
 
-    /// Lets the device ask qdiscs whose time has come.
+    /// Marks the qdiscs whose departure time has come as ready to be drained.
     pub(crate) fn poll_qdiscs(&mut self, now: Instant) {
         for interface in &mut self.ifaces {
             if interface.departure <= now {

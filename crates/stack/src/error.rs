@@ -1,4 +1,4 @@
-//! Why a call on the host failed.
+//! Errors of calls on the host.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,17 +6,17 @@ use core::net::{IpAddr, SocketAddr};
 
 use fullsend_tcp::TcpError;
 
-/// Why a call on the host failed.
+/// The reason why a call on the host failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StackError {
     /// The connection's own error.
     Tcp(TcpError),
-    /// Nothing there by that handle.
+    /// No socket has that handle.
     NoSuchSocket,
-    /// The address is taken (EADDRINUSE).
+    /// The address is in use (EADDRINUSE).
     AddressInUse(SocketAddr),
-    /// The address is not ours (EADDRNOTAVAIL).
+    /// The address is not one of the host's (EADDRNOTAVAIL).
     AddressNotAvailable(SocketAddr),
     /// Duplicate address detection has not ended for the address (EADDRNOTAVAIL).
     TentativeAddress(SocketAddr),
@@ -24,16 +24,16 @@ pub enum StackError {
     DuplicateAddress(SocketAddr),
     /// No route to the destination (ENETUNREACH).
     NoRoute(IpAddr),
-    /// All ephemeral ports towards that destination are taken (EADDRNOTAVAIL).
+    /// All ephemeral ports towards that destination are in use (EADDRNOTAVAIL).
     NoPorts,
-    /// The datagram is larger than can be sent (EMSGSIZE).
+    /// The datagram is longer than can be sent (EMSGSIZE).
     MessageTooLong {
-        /// Bytes asked for.
+        /// Length that was requested, bytes.
         len: usize,
-        /// Bytes possible.
+        /// Maximum length, bytes.
         max: usize,
     },
-    /// A setting's value makes no sense; the text names it and the mend.
+    /// The value of a setting is invalid; the text names the setting and how to fix it.
     Config(String),
 }
 

@@ -1,4 +1,4 @@
-//! The host: its parts, its clockwork, and its way to devices and users.
+//! The host: its parts, its timers, and the calls of drivers and applications.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -19,18 +19,18 @@ use crate::tcp::Tcp;
 use crate::udp::Udp;
 use crate::{IfaceConfig, IfaceId};
 
-/// How to build a [`Host`].
+/// The parameters of a new [`Host`].
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// All ISNs, ports, keys and IDs derive from it.
+    /// All ISNs, ports, keys and IDs are derived from this seed.
     pub seed: Seed,
     /// TCP tunables.
     pub sysctl: Sysctl,
-    /// Most bytes of free payload memory kept for reuse.
+    /// Maximum number of bytes of free payload memory kept for reuse.
     pub pool_bytes: usize,
 }
 
-/// What every connection needs of its host.
+/// The state of the host that every connection uses.
 pub(crate) struct Env {
     pub(crate) sysctl: Sysctl,
     pub(crate) pool: Pool,
@@ -39,13 +39,13 @@ pub(crate) struct Env {
     pub(crate) limits: HostLimits,
     pub(crate) rng: Rng,
     legacy: Legacy,
-    /// By interface.
+    /// Device capabilities, indexed by interface.
     pub(crate) caps: Vec<DeviceCaps>,
     loopback: DeviceCaps,
 }
 
 impl Env {
-    /// What a connection on `path` needs.
+    /// Returns the context for a connection on `path`.
     #[inline]
     pub(crate) fn cx(&mut self, now: Instant, path: &Path, ts_offset: u32) -> Cx<'_> {
         let caps = self.caps.get(usize::from(path.iface));
@@ -56,7 +56,7 @@ impl Env {
         self.cx_on(device, now, ts_offset)
     }
 
-    /// What TIME-WAIT needs.
+    /// Returns the context for a TIME-WAIT entry, which has no path.
     #[inline]
     pub(crate) fn cx_without_path(&mut self, now: Instant, ts_offset: u32) -> Cx<'_> {
         self.cx_on(self.loopback, now, ts_offset)
@@ -79,15 +79,16 @@ impl Env {
     }
 }
 
-/// A host.
+/// A host: its interfaces, its network layer and its sockets.
 ///
-/// Three kinds of call: the driver's ([`receive`](Self::receive), [`poll`](Self::poll),
-/// [`transmit`](Self::transmit), [`complete`](Self::complete)), the users' (`tcp_*`, `udp_*`), and
-/// the questions after either: [`wants_transmit`](Self::wants_transmit),
-/// [`poll_deadline`](Self::poll_deadline), [`take_wakers`](Self::take_wakers).
+/// There are three kinds of calls: those of the driver ([`receive`](Self::receive),
+/// [`poll`](Self::poll), [`transmit`](Self::transmit), [`complete`](Self::complete)), those of
+/// applications (`tcp_*`, `udp_*`), and the queries after either:
+/// [`wants_transmit`](Self::wants_transmit), [`poll_deadline`](Self::poll_deadline),
+/// [`take_wakers`](Self::take_wakers).
 ///
-/// `receive` sends nothing by itself: ACKs leave with the next `transmit`, so that they ride on
-/// what users write in between.
+/// `receive` sends nothing by itself: ACKs are sent by the next `transmit`, so that they are
+/// piggybacked on the data that applications write in between.
 pub struct Host {
     pub(crate) env: Env,
     pub(crate) ifaces: Vec<Interface>,
@@ -98,23 +99,23 @@ pub struct Host {
     pub(crate) mib: HostMib,
     pub(crate) notices: Notices,
     pub(crate) wakers: Vec<Waker>,
-    /// Wakers that were replaced.
+    /// Wakers that were replaced and are still to be dropped.
     pub(crate) spent: Vec<Waker>,
-    /// Until then some connection paces itself.
+    /// Until this time, the next timer may be the pacing timer of a connection.
     pub(crate) paced_until: Instant,
-    /// Scratch between sockets and qdiscs.
+    /// Scratch buffer for packets between sockets and qdiscs.
     pub(crate) staged: Vec<Packet>,
-    /// Scratch of `receive`.
+    /// Scratch buffer of `receive`.
     pub(crate) batch: Vec<Packet>,
-    /// Scratch of `poll`.
+    /// Scratch buffer of `poll`.
     due: Vec<u32>,
 }
 
-/// Packets that loopback carries in one go; the rest waits for the next.
+/// Maximum number of packets that one call carries over loopback; the rest waits for the next call.
 const LOOPBACK_BUDGET: usize = 256;
 
 impl Host {
-    /// A host without interfaces.
+    /// Creates a host without interfaces.
     pub fn new(config: HostConfig) -> Self {
         let mut rng = Rng::new(config.seed);
         let mut key = || SipKey(rng.next_u64(), rng.next_u64());
@@ -149,24 +150,27 @@ impl Host {
         }
     }
 
-    /// The pool payload is taken from.
+    /// Returns the pool that payload memory is allocated from.
     pub fn pool(&self) -> &Pool {
         &self.env.pool
     }
 
-    /// TCP tunables.
+    /// Returns the TCP tunables.
     pub fn sysctl(&self) -> &Sysctl {
         &self.env.sysctl
     }
 
-    /// TCP tunables, before there are connections: writers that wait are not told of a change
-    /// ([`set_sysctl`](Self::set_sysctl) does that).
+    /// Returns the TCP tunables for changes before there are connections. Waiting writers are not
+    /// woken by a change; use [`set_sysctl`](Self::set_sysctl) for that.
     pub fn sysctl_mut(&mut self) -> &mut Sysctl {
         &mut self.env.sysctl
     }
 
-    /// Sets a tunable by its Linux name, live: it holds for what happens from now on, and writers
-    /// that a raised limit gives room are woken.
+    /// Sets a tunable by its Linux name on a running host. The value applies to later events, and
+    /// writers that get send-buffer space from a raised limit are woken.
+    ///
+    /// # Errors
+    /// [`SysctlError`] if there is no such tunable or the value is invalid.
     pub fn set_sysctl(&mut self, now: Instant, key: &str, value: &str) -> Result<(), SysctlError> {
         self.env.sysctl.set(key, value)?;
         self.tcp_limits_changed(now);
@@ -176,13 +180,13 @@ impl Host {
         Ok(())
     }
 
-    /// Puts old rules in force, to show what replaced them.
+    /// Enables superseded rules, to show what replaced them.
     #[cfg(feature = "legacy")]
     pub const fn set_legacy(&mut self, legacy: Legacy) {
         self.env.legacy = legacy;
     }
 
-    /// Adds an interface.
+    /// Adds an interface and returns its handle.
     pub fn add_interface(&mut self, config: IfaceConfig) -> IfaceId {
         let id = IfaceId(self.ifaces.len() as u16);
         self.env.caps.push(config.device_caps());
@@ -200,8 +204,8 @@ impl Host {
         }
     }
 
-    /// Treats memory as exhausted while the pool's allocator refuses: packets that are being put
-    /// together are given up at the begin, and writers are woken at the end.
+    /// Treats memory as exhausted while the pool's allocator refuses it: incomplete reassemblies
+    /// are discarded when that begins, and writers are woken when it ends.
     #[inline]
     pub(crate) fn follow_pool(&mut self, now: Instant) {
         if self.env.pool.is_short() || self.env.mem.is_refused() {
@@ -224,14 +228,14 @@ impl Host {
         }
     }
 
-    /// Runs timers that are due.
+    /// Runs the timers that are due at `now`.
     pub fn poll(&mut self, now: Instant) {
         self.poll_until(now, now);
     }
 
-    /// Runs the timers that were due at `until`, which is not after `now`. For a driver that knows
-    /// to have received what arrived before `until`, but not what arrived since: that may hold the
-    /// ACK which stops a later timer.
+    /// Runs the timers that were due at `until`, which is not after `now`. It is for a driver that
+    /// has received all that arrived before `until` but perhaps not what arrived since, such as the
+    /// ACK that stops a later timer.
     pub fn poll_until(&mut self, now: Instant, until: Instant) {
         self.follow_pool(now);
         let mut due = core::mem::take(&mut self.due);
@@ -247,7 +251,7 @@ impl Host {
         self.run_loopback(now);
     }
 
-    /// When `poll` must be called at the latest.
+    /// Returns the time at which `poll` must be called at the latest.
     #[inline]
     pub fn poll_deadline(&self) -> Option<Instant> {
         if self.loopback.wants_transmit() {
@@ -261,18 +265,19 @@ impl Host {
         (first != none).then_some(first)
     }
 
-    /// Returns whether [`transmit`](Self::transmit) has something to do for this interface, or for
-    /// what the host sends to itself (cheap).
+    /// Returns whether [`transmit`](Self::transmit) has something to do for this interface or for
+    /// the loopback interface. Cheap.
     #[inline]
     pub fn wants_transmit(&self, iface: IfaceId) -> bool {
         let interface = self.ifaces.get(usize::from(iface.0));
         interface.is_some_and(Interface::wants_transmit) || self.loopback.wants_transmit()
     }
 
-    /// Appends what the interface should send now, about `max` super-segments at most (software
-    /// GSO makes more packets of them). Complete each with [`complete`](Self::complete).
+    /// Appends the packets that the interface should send now, about `max` super-segments at most
+    /// (software GSO makes several packets of each). Each must be completed with
+    /// [`complete`](Self::complete).
     ///
-    /// An interface's qdisc takes what sockets have first; with `max` 0 only that happens.
+    /// The interface's qdisc first pulls packets from the sockets; with `max` 0 only that happens.
     pub fn transmit(&mut self, now: Instant, iface: IfaceId, out: &mut Vec<Packet>, max: usize) {
         self.run_loopback(now);
         if usize::from(iface.0) >= self.ifaces.len() {
@@ -284,7 +289,7 @@ impl Host {
         } else {
             let sent = self.ifaces[usize::from(iface.0)].drain(out, max);
             self.tcp_transmit(now, iface.0, out, max - sent);
-            // A segment to an unresolved neighbour leaves an ARP or ND request in its place.
+            // A segment to an unresolved neighbour causes an ARP or ND request, sent in its place.
             let left = max.saturating_sub(out.len() - before);
             self.ifaces[usize::from(iface.0)].drain(out, left);
         }
@@ -292,7 +297,7 @@ impl Host {
         interface.stats.count_sent(&out[before..]);
     }
 
-    /// Carries packets from us to us.
+    /// Delivers the packets on the loopback interface.
     #[inline]
     pub(crate) fn run_loopback(&mut self, now: Instant) {
         if self.loopback.wants_transmit() {
@@ -312,7 +317,8 @@ impl Host {
             }
             for mut packet in batch.drain(..) {
                 self.complete(now, packet.tx);
-                // The reader may take its time; who lent the memory must not have to wait for it.
+                // The reader may be slow, and the lender of the memory must not have to wait for
+                // it.
                 if packet.payload.has_loans() && !packet.payload.copy_loans(&self.env.pool) {
                     continue;
                 }
@@ -321,14 +327,14 @@ impl Host {
         }
     }
 
-    /// How many times a connection began to wait for the device to complete what it has of it
-    /// (autocorking, small queues). When this grew, completions should not be late.
+    /// Returns how many times a connection began to wait for the device to complete its packets
+    /// (autocorking, TCP Small Queues). When the count grows, completions should not be delayed.
     #[inline]
     pub fn throttled(&self) -> u64 {
         self.env.mib.small_queue_throttled
     }
 
-    /// The device is done with a packet that carried `token`.
+    /// Completes a packet that carried `token`: the device no longer uses it.
     #[inline]
     pub fn complete(&mut self, now: Instant, token: TxToken) {
         if token.socket != 0 {
@@ -336,14 +342,14 @@ impl Host {
         }
     }
 
-    /// `take_wakers` or `take_spent` has something to give.
+    /// Returns whether `take_wakers` or `take_spent` has wakers to return.
     #[inline]
     pub fn has_wakers(&self) -> bool {
         self.wakers.len() + self.spent.len() != 0
     }
 
-    /// Wakers of users whose sockets became ready. Wake them after letting go of any lock. Drops the
-    /// wakers that [`take_spent`](Self::take_spent) has not taken.
+    /// Moves the wakers of tasks whose sockets became ready to `out`. Wake them after releasing any
+    /// lock. Drops the replaced wakers that [`take_spent`](Self::take_spent) has not taken.
     #[inline]
     pub fn take_wakers(&mut self, out: &mut Vec<Waker>) {
         self.spent.clear();

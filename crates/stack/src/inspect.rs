@@ -1,4 +1,4 @@
-//! What tools see of a running host: its sockets, as `ss` lists them, and its links.
+//! Inspection of a running host: its sockets, as `ss` lists them, and its links.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,43 +11,43 @@ use fullsend_units::Instant;
 use crate::demux::{FlowKey, Target};
 use crate::{Host, IfaceId, TcpId};
 
-/// Where a listing of sockets goes on. The default is the beginning.
+/// The position at which a listing of sockets continues. The default is the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketCursor {
     table: u8,
     slot: u32,
 }
 
-/// Which protocol, and which part of a connection's life.
+/// The protocol of a socket and, for TCP, which kind of entry it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketKind {
     /// A TCP listener.
     Listener,
     /// A connection.
     Tcp,
-    /// A SYN that a user holds (transparent gateways).
+    /// A deferred SYN, which the application still has to answer (transparent gateways).
     Held,
-    /// What remains of a closed connection.
+    /// A connection in TIME-WAIT.
     TimeWait,
-    /// UDP.
+    /// A UDP socket.
     Udp,
 }
 
-/// Who is to hear of a socket.
+/// The owner of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketOwner {
-    /// A user holds it.
+    /// The application has a handle to it.
     User,
-    /// In the handshake on behalf of a listener, or waiting to be accepted.
+    /// A listener: the connection is in the handshake or waits to be accepted.
     Listener,
-    /// Its user let go; it finishes by itself.
+    /// None: the application has closed it, and it finishes by itself.
     Orphan,
     /// The host itself (TIME-WAIT).
     Host,
 }
 
 impl SocketOwner {
-    /// In a word.
+    /// Returns the name of the owner, in one lower-case word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -61,42 +61,42 @@ impl SocketOwner {
 /// A socket, as `ss` lists it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SocketInfo {
-    /// Number of its handle; 0 in TIME-WAIT, where there is none.
+    /// The handle's number; 0 in TIME-WAIT, where there is no handle.
     pub id: u64,
-    /// What it is.
+    /// The kind of socket.
     pub kind: SocketKind,
-    /// The state in the words of `ss`.
+    /// The state, as `ss` names it.
     pub state: &'static str,
-    /// Who has it.
+    /// The owner of the socket.
     pub owner: SocketOwner,
-    /// Our address.
+    /// The local address.
     pub local: SocketAddr,
-    /// The peer's, if there is one.
+    /// The peer's address, if there is a peer.
     pub remote: Option<SocketAddr>,
-    /// Bytes that wait to be read; of a listener, connections that wait to be accepted.
+    /// Bytes waiting to be read; for a listener, connections waiting to be accepted.
     pub recv_q: u64,
-    /// Bytes that are not acknowledged; of a listener, its backlog.
+    /// Bytes not acknowledged yet; for a listener, its backlog.
     pub send_q: u64,
     /// The timer that fires next.
     pub timer: Option<TimerInfo>,
-    /// What only a connection has.
+    /// Further details of a connection.
     pub tcp: Option<Box<Inspection>>,
 }
 
 /// Packets and bytes of an interface since it was added, link headers included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkStats {
-    /// Frames taken from the device; a super-segment is one.
+    /// Frames received from the device; a super-segment counts as one.
     pub rx_packets: u64,
-    /// Their bytes.
+    /// Bytes of the received frames.
     pub rx_bytes: u64,
-    /// Frames given to the device; a super-segment is one.
+    /// Frames sent to the device; a super-segment counts as one.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Bytes of the sent frames.
     pub tx_bytes: u64,
-    /// Packets that the sent ones are on a wire.
+    /// Packets on the wire that the sent frames make.
     pub tx_wire_packets: u64,
-    /// Their bytes: the headers count once for each packet.
+    /// Bytes of these packets: each has its own headers.
     pub tx_wire_bytes: u64,
 }
 
@@ -118,12 +118,13 @@ impl LinkStats {
     }
 }
 
-/// Number of tables that a cursor runs through.
+/// Number of tables that a cursor iterates over.
 const TABLES: u8 = 4;
 
 impl Host {
-    /// Appends sockets to `out`: what stands in the next `slots` slots from `cursor` on. Gives
-    /// where to go on, or `None` at the end. Sockets that come or go in between may be missed.
+    /// Appends the sockets of the next `slots` table slots, from `cursor` on, to `out`. Returns
+    /// where to continue, or `None` at the end. Sockets that are created or closed in between may
+    /// be missed.
     pub fn sockets(
         &mut self,
         now: Instant,
@@ -163,7 +164,7 @@ impl Host {
         }
     }
 
-    /// A connection by its two addresses.
+    /// Returns the handle of the connection with these two addresses.
     pub fn tcp_find(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<TcpId> {
         if local.is_ipv4() != remote.is_ipv4() {
             return None;
@@ -174,7 +175,7 @@ impl Host {
         }
     }
 
-    /// What passed an interface.
+    /// Returns the packet and byte counters of an interface.
     pub fn link_stats(&self, iface: IfaceId) -> Option<LinkStats> {
         let interface = self.ifaces.get(usize::from(iface.0))?;
         Some(interface.stats)

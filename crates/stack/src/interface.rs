@@ -1,5 +1,4 @@
-//! Interfaces: how they are configured, GRO on the way in, the queue and software GSO on the way
-//! out.
+//! Interfaces: their configuration, GRO on input, and the queue and software GSO on output.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,12 +15,12 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use crate::inspect::LinkStats;
 use crate::ip::Neighbours;
 
-/// An interface's number on its host.
+/// The number of an interface on its host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IfaceId(pub u16);
 
 impl IfaceId {
-    /// As Linux numbers interfaces: loopback is 1, the others follow.
+    /// Returns the interface index in Linux's numbering: loopback is 1, and the others follow.
     pub const fn index(self) -> u32 {
         if self.0 == LOOPBACK {
             1
@@ -33,31 +32,32 @@ impl IfaceId {
 
 pub use fullsend_wire::ethernet::Mac;
 
-/// How to build an interface.
+/// The configuration of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IfaceConfig {
-    /// What the device takes. What it does not cut or sum, software does in `transmit`.
+    /// The device's capabilities. Segmentation and checksums that it does not do are done in
+    /// software in `transmit`.
     pub caps: Caps,
-    /// Our hardware address; used with Ethernet only.
+    /// The interface's hardware address; used with Ethernet only.
     pub mac: Mac,
-    /// Build super-segments at all; off cuts in TCP.
+    /// Whether TCP builds super-segments; if not, TCP sends single packets.
     pub gso: bool,
-    /// Coalesce what is received.
+    /// Whether GRO coalesces received packets.
     pub gro: bool,
-    /// What waits for the device, and in which order. Without a queue the device pulls from the
-    /// sockets.
+    /// The queueing discipline. Without a queue, the device pulls packets from the sockets.
     pub qdisc: QdiscConfig,
 }
 
-/// The loopback interface: packets from us to us.
+/// The number of the loopback interface, which carries packets from the host to itself.
 pub(crate) const LOOPBACK: u16 = u16::MAX;
 
-/// Packets that wait for `transmit` at most, other than TCP data (which waits in its sockets);
-/// Linux's txqueuelen.
+/// Maximum number of packets in the interface's queue (Linux's txqueuelen). TCP data is not in it:
+/// it waits in the sockets.
 const OUT_LIMIT: usize = 1000;
 
 impl IfaceConfig {
-    /// All that a device can do, with super-segments both ways and no queue.
+    /// Returns a configuration that uses all capabilities of the device, with super-segments in
+    /// both directions and no queue.
     pub const fn over(caps: Caps, mac: Mac) -> Self {
         Self {
             caps,
@@ -75,7 +75,7 @@ impl IfaceConfig {
         }
     }
 
-    /// The device as TCP sees it.
+    /// Returns the capabilities of the device for TCP.
     pub(crate) fn device_caps(&self) -> DeviceCaps {
         let Caps {
             mtu, gso_max_size, ..
@@ -88,7 +88,8 @@ impl IfaceConfig {
         }
     }
 
-    /// Gives the device a packet, cut and summed if the device cannot.
+    /// Appends a packet to the device's batch, segmented and checksummed if the device cannot do
+    /// so.
     #[inline]
     pub(crate) fn hand_over(&self, packet: Packet, out: &mut Vec<Packet>) {
         let partial = packet.offload.checksum == Checksum::Partial;
@@ -100,7 +101,8 @@ impl IfaceConfig {
         }
     }
 
-    /// Something must be done to a packet of this kind before the device can take it.
+    /// Returns whether a packet of this kind must be segmented or checksummed in software for the
+    /// device.
     #[inline]
     pub(crate) const fn needs_software(&self, kind: GsoKind, partial: bool) -> bool {
         let able = match kind {
@@ -113,10 +115,11 @@ impl IfaceConfig {
     }
 }
 
-/// A packet that a queue did not take.
+/// A packet that a queue dropped.
 pub(crate) struct Dropped {
     pub(crate) tx: TxToken,
-    /// The sequence numbers of a socket's TCP segment: the first, and the one behind the last.
+    /// The sequence range of the socket's TCP segment: the first number, and the one after the
+    /// last.
     pub(crate) text: Option<(SeqNum, SeqNum)>,
 }
 
@@ -140,24 +143,24 @@ impl Dropped {
 #[derive(Debug)]
 pub(crate) struct Interface {
     pub(crate) config: IfaceConfig,
-    /// What the device can do, whether it is asked to or not.
+    /// The device's capabilities, including those that are switched off.
     pub(crate) device: Caps,
     pub(crate) gro: Gro,
     pub(crate) stats: LinkStats,
-    /// Who has which hardware address; Ethernet only.
+    /// The neighbour table; Ethernet only.
     pub(crate) neighbours: Option<Neighbours>,
-    /// Complete packets waiting for `transmit`.
+    /// Complete packets that wait for `transmit`.
     out: VecDeque<Packet>,
-    /// In place of `out`; TCP's data goes through it too.
+    /// The qdisc. If there is one, it replaces `out` and also carries TCP data.
     pub(crate) qdisc: Option<Qdisc<Packet>>,
-    /// When the qdisc will give a packet: zero is now, the far future is never.
+    /// When the qdisc will release a packet; zero means now, the far future never.
     pub(crate) departure: Instant,
-    /// Sockets that have something to send, in turn, each once.
+    /// The ready queue: sockets that have something to send, in order, each once.
     pub(crate) ready: VecDeque<u32>,
 }
 
 impl Interface {
-    /// `seed` keys the hash by which GRO tells flows apart.
+    /// `seed` keys the hash by which GRO distinguishes flows.
     pub(crate) fn new(config: IfaceConfig, seed: u64) -> Self {
         let gro = GroConfig {
             link: config.caps.link,
@@ -181,7 +184,7 @@ impl Interface {
         }
     }
 
-    /// Queues a complete packet. If the queue does not take it, it is dropped, and whom to tell.
+    /// Queues a complete packet. Returns the drop to report if the queue does not accept it.
     pub(crate) fn push(&mut self, now: Instant, packet: Packet) -> Result<(), Dropped> {
         if let Some(qdisc) = &mut self.qdisc {
             self.departure = Instant::ZERO;
@@ -195,10 +198,11 @@ impl Interface {
         Ok(())
     }
 
-    /// Something must be done to TCP's packets of this kind on their way from the socket.
+    /// Returns whether TCP packets of this kind must be segmented or checksummed when they leave
+    /// the socket.
     #[inline]
     pub(crate) const fn cuts_early(&self, kind: GsoKind, repeats_cwr: bool) -> bool {
-        // A queue holds super-segments whole.
+        // A qdisc holds super-segments whole.
         self.qdisc.is_none() && (repeats_cwr || self.config.needs_software(kind, true))
     }
 
@@ -207,8 +211,8 @@ impl Interface {
         !self.ready.is_empty() || !self.out.is_empty() || self.departure == Instant::ZERO
     }
 
-    /// Appends the queued packets to what the device gets, cut and summed if the device cannot;
-    /// `max` at most, and how many.
+    /// Appends at most `max` queued packets to the device's batch, segmented and checksummed if the
+    /// device cannot do so. Returns the number of queued packets taken.
     #[inline]
     pub(crate) fn drain(&mut self, out: &mut Vec<Packet>, max: usize) -> usize {
         if self.out.is_empty() {

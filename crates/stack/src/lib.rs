@@ -1,8 +1,8 @@
 //! A sans-IO IPv4/IPv6 host.
 //!
-//! Packets and time come in ([`Host::receive`], [`Host::poll`]), packets and deadlines go out
-//! ([`Host::transmit`], [`Host::poll_deadline`]), and users' calls stand between. The same host
-//! runs on real devices and in the simulator.
+//! Packets and the current time go in ([`Host::receive`], [`Host::poll`]); packets and deadlines
+//! come out ([`Host::transmit`], [`Host::poll_deadline`]). Applications use the socket calls in
+//! between. The same host runs on real devices and in the simulator.
 #![no_std]
 #![forbid(unsafe_code)]
 

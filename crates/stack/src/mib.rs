@@ -1,4 +1,4 @@
-//! Counters that the host keeps beside TCP's own, by their `nstat` names.
+//! Counters that the host keeps besides those of TCP connections, by their `nstat` names.
 
 use alloc::vec::Vec;
 
@@ -55,8 +55,8 @@ fullsend_units::counters! {
 }
 
 fullsend_units::counters! {
-    /// Packets dropped for the addresses or the link header that they came with, by the names of
-    /// Linux's `/proc/net/stat/rt_cache` and of its links' statistics.
+    /// Packets dropped because of their addresses or their link header. The names are those of
+    /// Linux's `/proc/net/stat/rt_cache` and of its link statistics.
     pub(crate) struct RouteMib {
         in_martian_src: "RtCacheInMartianSrc",
         rx_otherhost_dropped: "LinkRxOtherhostDropped",
@@ -64,8 +64,8 @@ fullsend_units::counters! {
 }
 
 fullsend_units::counters! {
-    /// Packets for neighbours whose hardware address is not known, by the names of Linux's
-    /// `/proc/net/stat/arp_cache` and `ndisc_cache`.
+    /// Packets dropped because the hardware address of the neighbour is not resolved. The names are
+    /// those of Linux's `/proc/net/stat/arp_cache` and `ndisc_cache`.
     pub(crate) struct NeighMib {
         unresolved_discards: "NeighUnresolvedDiscards",
         table_fulls: "NeighTableFulls",
@@ -73,7 +73,7 @@ fullsend_units::counters! {
 }
 
 fullsend_units::counters! {
-    /// What listeners and the socket table count.
+    /// Counters of listeners and of the socket table.
     pub(crate) struct SocketMib {
         csum_errors: "TcpInCsumErrors",
         listen_overflows: "TcpExtListenOverflows",
@@ -98,7 +98,7 @@ fullsend_units::counters! {
 }
 
 fullsend_units::counters! {
-    /// What GRO did on all interfaces.
+    /// GRO's counters, summed over all interfaces.
     pub(crate) struct GroMib {
         received: "GroReceived",
         merged: "GroMerged",
@@ -107,7 +107,7 @@ fullsend_units::counters! {
     }
 }
 
-/// Everything the host counts itself.
+/// The counters of the host itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostMib {
     pub(crate) ip4: Ip4Mib,
@@ -118,7 +118,7 @@ pub(crate) struct HostMib {
 }
 
 impl HostMib {
-    /// Counts a packet that IP was given to send, link header excluded.
+    /// Counts a packet handed to IP output, without its link header.
     #[inline]
     pub(crate) const fn count_output(&mut self, is_v4: bool, octets: usize) {
         if is_v4 {
@@ -132,7 +132,8 @@ impl HostMib {
 }
 
 impl HostMib {
-    /// Packets with a source address that no host has. Linux counts IPv6's as header errors.
+    /// Returns the counter of packets whose source address no host can have. As on Linux, those
+    /// over IPv6 count as header errors.
     pub(crate) const fn martian_src(&mut self, v4: bool) -> &mut u64 {
         if v4 {
             &mut self.route.in_martian_src
@@ -142,7 +143,8 @@ impl HostMib {
     }
 }
 
-/// Counts packets by the ECN field of their type of service, as on the wire.
+/// Implements the counting of packets by their ECN field. A super-segment counts as the number of
+/// packets it has on the wire.
 macro_rules! count_ecn {
     ($($mib:ident)*) => {
         $(impl $mib {
@@ -162,7 +164,7 @@ macro_rules! count_ecn {
 
 count_ecn!(Ip4Mib Ip6Mib);
 
-/// Counters that both families have.
+/// Implements access to counters that both families have.
 macro_rules! either {
     ($($name:ident)*) => {
         impl HostMib {
@@ -176,7 +178,7 @@ macro_rules! either {
 either!(in_addr_errors in_unknown_protos in_delivers out_discards out_no_routes frag_oks frag_creates);
 
 impl Host {
-    /// Every counter by its `nstat` name, absolute.
+    /// Returns every counter with its `nstat` name, as an absolute value.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut gro = GroMib::default();
         for iface in &self.ifaces {

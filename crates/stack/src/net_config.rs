@@ -1,5 +1,5 @@
-//! What people choose of an interface before its device is open: addresses, routes, MTU and what
-//! stands before the device.
+//! The configuration of an interface before its device is open: addresses, routes, MTU, offloads
+//! and qdisc.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -11,12 +11,12 @@ use fullsend_units::Instant;
 
 use crate::{Cidr, Host, IfaceConfig, IfaceId, Mac, StackError};
 
-/// Smallest MTU over which every IPv4 host can be reached (RFC 791 3.2).
+/// Smallest IPv4 MTU: every IPv4 host forwards such a packet without fragmentation (RFC 791 3.2).
 const IPV4_MIN_MTU: u32 = 68;
-/// The same for IPv6 (RFC 8200 5).
+/// Smallest IPv6 MTU (RFC 8200 5).
 pub(crate) const IPV6_MIN_MTU: u32 = 1280;
 
-/// `mtu`, if it is one that an interface can have that has an IPv6 address (`v6`) or none.
+/// Returns `mtu` if it is valid for an interface with (`v6`) or without an IPv6 address.
 pub(crate) fn checked_mtu(mtu: u32, v6: bool) -> Result<u32, StackError> {
     let least = if v6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
     if (least..=65_535).contains(&mtu) {
@@ -26,22 +26,22 @@ pub(crate) fn checked_mtu(mtu: u32, v6: bool) -> Result<u32, StackError> {
     Err(StackError::Config(text))
 }
 
-/// An interface as its user wants it, to be [`set_up`](Self::set_up) over a device.
+/// The configuration of an interface, to be applied to a device by [`set_up`](Self::set_up).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetConfig {
-    /// Our addresses.
+    /// Addresses of the interface, with their prefix lengths.
     pub addresses: Vec<Cidr>,
-    /// Destinations, and through whom each is reached; straight to the link without a gateway.
+    /// Destinations with their gateways. A destination without a gateway is on-link.
     pub routes: Vec<(Cidr, Option<IpAddr>)>,
-    /// Largest IP packet, bytes; the device's unless chosen.
+    /// Largest IP packet, bytes. `None` means the device's MTU.
     pub mtu: Option<u32>,
-    /// Our hardware address; made up unless chosen.
+    /// Hardware address. `None` means a random, locally administered one.
     pub mac: Option<Mac>,
-    /// Build super-segments (on) or single packets (off) in TCP.
+    /// Whether TCP builds super-segments (on) or single packets (off).
     pub gso: bool,
-    /// Coalesce what is received.
+    /// Whether GRO coalesces received packets.
     pub gro: bool,
-    /// What waits for the device, and in which order.
+    /// The queueing discipline between the host and the device.
     pub qdisc: QdiscConfig,
 }
 
@@ -60,11 +60,12 @@ impl Default for NetConfig {
 }
 
 impl NetConfig {
-    /// Gives the host its interface over a device that can do `caps`, with addresses and routes.
-    /// A hardware address that nobody chose is made of `random`.
+    /// Adds an interface with these addresses and routes to the host, over a device with the
+    /// capabilities `caps`. If `mac` is `None`, the hardware address is derived from `random`.
     ///
     /// # Errors
-    /// The setting that makes no sense, and the mend.
+    /// [`Config`](StackError::Config) for an invalid setting; the message says how to fix it.
+    /// [`AddressInUse`](StackError::AddressInUse) for an address that the host already has.
     pub fn set_up(
         &self,
         host: &mut Host,

@@ -1,6 +1,7 @@
-//! Events that an operator should read about: a driver takes them and writes them to its log.
+//! Events that an operator should read about. A driver polls them and writes them to its log.
 //!
-//! Each kind is reported at most once a minute, with how often it happened since.
+//! Each kind is reported at most once a minute, with the number of times it happened since the last
+//! report.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,38 +11,40 @@ use fullsend_units::{Instant, Nanos};
 
 use crate::Host;
 
-/// How often the counters are compared.
+/// Interval at which the counters are compared.
 const LOOK_EVERY: Nanos = Nanos::from_secs(1);
-/// How long one kind of notice stays silent after it was given.
+/// Minimum time between two notices of one kind.
 const SILENCE: Nanos = Nanos::from_secs(60);
-/// Most addresses that wait to be reported.
+/// Maximum number of duplicate addresses waiting to be reported.
 const MAX_ADDRESSES: usize = 16;
 
-/// An event for the log. Its text says what happened, and what to do.
+/// An event for the log. Its `Display` text says what happened and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Duplicate address detection found this address of ours at another host (RFC 4862 5.4.5).
+    /// Duplicate address detection found a local address at another host (RFC 4862 5.4.5).
     DuplicateAddress(Ipv6Addr),
-    /// The connections hold more memory than `tcp_mem[1]`.
+    /// Connections hold more memory than `tcp_mem[1]`.
     MemoryPressure {
         /// Pages of 4096 bytes in use now.
         pages: u64,
-        /// `tcp_mem`: below the first there is no pressure, above the third memory is refused.
+        /// `tcp_mem`, in pages: below the first there is no pressure, above the third memory is
+        /// refused.
         limits: [u32; 3],
-        /// Times that pressure began since the last notice.
+        /// Number of times that memory pressure began since the last notice.
         times: u64,
     },
     /// Listeners have more half-open connections than their backlog holds.
     SynFlood {
         /// SYNs answered with a cookie since the last notice.
         cookies: u64,
-        /// SYNs dropped since, because cookies are off or for the limit of SYN-ACKs.
+        /// SYNs dropped since the last notice, because cookies are off or by the SYN-ACK rate
+        /// limit.
         dropped: u64,
     },
     /// Segments of the path's MTU vanish without an ICMP message (RFC 4821 7.7).
     PathMtuBlackHole {
-        /// Times since the last notice that a connection went down to smaller segments.
+        /// Number of times since the last notice that a connection reduced its segment size.
         times: u64,
     },
 }
@@ -77,16 +80,16 @@ impl fmt::Display for Notice {
     }
 }
 
-/// One counted kind of notice.
+/// One kind of notice that is derived from a counter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
-    /// The counter's value in the last notice.
+    /// The counter's value at the last notice.
     seen: u64,
     silent_until: Instant,
 }
 
 impl Kind {
-    /// Returns the growth of `counter` since the last notice, if it is time for another one.
+    /// Returns the growth of `counter` since the last notice, if another notice may be given now.
     fn grown(&mut self, now: Instant, counter: u64) -> Option<u64> {
         let grown = counter - self.seen;
         if grown == 0 || now < self.silent_until {
@@ -98,14 +101,14 @@ impl Kind {
     }
 }
 
-/// What was reported, and what waits to be.
+/// The notices already given and those still to be reported.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     next_look: Instant,
     duplicates: Vec<Ipv6Addr>,
     pressure: Kind,
     flood: Kind,
-    /// SYNs dropped up to the last notice of a flood.
+    /// SYNs dropped up to the last SYN flood notice.
     dropped: u64,
     black_holes: Kind,
 }
@@ -119,8 +122,8 @@ impl Notices {
 }
 
 impl Host {
-    /// Returns what an operator should read in the log; a driver calls this now and then, as often
-    /// as it likes.
+    /// Returns the new notices for the log. A driver may call this as often as it likes; the
+    /// counters are compared once a second.
     #[inline]
     pub fn take_notices(&mut self, now: Instant) -> Vec<Notice> {
         if now < self.notices.next_look {

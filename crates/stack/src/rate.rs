@@ -1,5 +1,5 @@
-//! How often the host answers what nobody asked for: token buckets, for the host and for each
-//! other host (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+//! Rate limits of unsolicited answers: token buckets for the whole host and for each remote host
+//! (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use fullsend_units::{Instant, Nanos, Rng};
 use crate::demux::Addr;
 use crate::siphash::SipKey;
 
-/// So many a second, and so many at once after a quiet time.
+/// A rate per second, and the burst that is allowed after an idle time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rate {
     pub(crate) per_second: u32,
@@ -21,7 +21,7 @@ impl Rate {
     }
 }
 
-/// A bucket, as the time at which it will be full again.
+/// A token bucket, stored as the time at which it will be full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TokenBucket {
     full_at: Instant,
@@ -32,12 +32,12 @@ impl TokenBucket {
         burst > 0 && self.full_at <= now + interval * (u64::from(burst) - 1)
     }
 
-    /// There is a token.
+    /// Returns whether there is a token.
     pub(crate) fn has(self, now: Instant, rate: Rate) -> bool {
         rate.per_second > 0 && self.has_at(now, rate.interval(), rate.burst)
     }
 
-    /// Takes a token of `cost`, if there is one.
+    /// Takes a token that costs `cost` and returns whether there was one.
     fn take_at(&mut self, now: Instant, interval: Nanos, burst: u32, cost: Nanos) -> bool {
         let allowed = self.has_at(now, interval, burst);
         if allowed {
@@ -46,22 +46,23 @@ impl TokenBucket {
         allowed
     }
 
-    /// Takes a token, also one that the bucket does not have. It then owes tokens, but at most those of
-    /// a second.
+    /// Takes a token even if the bucket has none. The debt is limited to one second's worth of
+    /// tokens.
     fn charge(&mut self, now: Instant, rate: Rate) {
         let interval = rate.interval();
         let most = now + interval * (u64::from(rate.burst) + u64::from(rate.per_second));
         self.full_at = (self.full_at.max(now) + interval).min(most);
     }
 
-    /// Returns a token that was taken.
+    /// Puts back a token that was taken.
     fn give_back(&mut self, now: Instant, interval: Nanos) {
         let owed = self.full_at.since(now);
         self.full_at = now + owed.saturating_sub(interval);
     }
 
-    /// Takes a token that strangers compete for. It costs between half of one and one and a half:
-    /// who counts what is left learns little of what others took.
+    /// Takes a token that unauthenticated peers compete for, and returns whether there was one. A
+    /// token costs a random amount between 0.5 and 1.5: a peer that counts the remaining tokens
+    /// learns little of what others took.
     pub(crate) fn take(&mut self, now: Instant, rate: Rate, rng: &mut Rng) -> bool {
         let interval = rate.interval();
         let cost = Nanos::from_nanos(interval.as_nanos() / 2 + rng.below(interval.as_nanos() + 1));
@@ -69,13 +70,15 @@ impl TokenBucket {
     }
 }
 
-/// Returns the words of an IPv4 address, or of an IPv6 address's /64, which one host may have whole.
+/// Returns the words of an IPv4 address, or of the /64 of an IPv6 address: one host may have a
+/// whole /64.
 fn network(addr: Addr) -> [u64; 2] {
     let [hi, lo] = addr.words();
     [hi, if addr.is_v4() { lo } else { 0 }]
 }
 
-/// Buckets of other hosts: a fixed number, shared by those whose keyed hashes meet.
+/// Buckets of remote hosts: a fixed number, selected by a keyed hash of the address, so that hosts
+/// may share one.
 #[derive(Debug, Default)]
 pub(crate) struct HostBuckets {
     key: SipKey,
@@ -84,7 +87,7 @@ pub(crate) struct HostBuckets {
 }
 
 const HOSTS: usize = 512;
-/// Linux's `XRLIM_BURST_FACTOR`.
+/// Burst of one host; Linux's `XRLIM_BURST_FACTOR`.
 const HOST_BURST: u32 = 6;
 
 impl HostBuckets {
@@ -95,8 +98,8 @@ impl HostBuckets {
         }
     }
 
-    /// Takes a token of the host `to`, or of its /64; one comes back in each `interval`, zero being
-    /// no limit.
+    /// Takes a token of the host `to`, or of its /64, and returns whether there was one. A token is
+    /// added every `interval`; zero means no limit.
     pub(crate) fn take(&mut self, now: Instant, to: Addr, interval: Nanos) -> bool {
         if interval == Nanos::ZERO {
             return true;
@@ -109,8 +112,8 @@ impl HostBuckets {
     }
 }
 
-/// Buckets of sources and one for all of them. Which source has which bucket changes with each epoch:
-/// two sources that share one do so for an epoch only.
+/// Buckets of sources, and one bucket shared by all of them. The mapping of sources to buckets
+/// changes with each epoch, so two sources share a bucket for one epoch only.
 #[derive(Debug)]
 pub(crate) struct SourceBuckets {
     key: SipKey,
@@ -123,7 +126,8 @@ pub(crate) struct SourceBuckets {
 }
 
 impl SourceBuckets {
-    /// `count` buckets, which are made at the first use, with the rates of each source and of all.
+    /// Creates `count` buckets, with the rates of each source and of all together. Memory is
+    /// allocated at the first use.
     pub(crate) const fn new(key: SipKey, count: usize, [each, all]: [Rate; 2]) -> Self {
         Self {
             key,
@@ -137,20 +141,21 @@ impl SourceBuckets {
         }
     }
 
-    /// Sets the rates of each source and of all. What was taken counts as the time that it took then.
+    /// Sets the rates of each source and of all. Tokens taken before are charged at the rate of
+    /// that time.
     pub(crate) fn set_rates(&mut self, [each, all]: [Rate; 2]) {
         (self.each, self.all) = (each, all);
     }
 
-    /// Returns whether there is a token of the source, or of its /64, in this epoch, and one of all
-    /// sources'.
+    /// Returns whether the source (or its /64) has a token in this epoch, and the shared bucket as
+    /// well.
     pub(crate) fn has(&mut self, now: Instant, source: (Addr, u64)) -> bool {
         let each = self.each;
-        // Before the first use all are full.
+        // Before the first use all buckets are full.
         self.shared.has(now, self.all) && self.bucket(source).is_none_or(|b| b.has(now, each))
     }
 
-    /// Takes a token of the source and one of all sources'; neither if one is missing.
+    /// Takes a token of the source and one of the shared bucket; takes none if either lacks one.
     pub(crate) fn take(&mut self, now: Instant, source: (Addr, u64), rng: &mut Rng) -> bool {
         self.make();
         let Rate { burst, .. } = self.each;
@@ -162,7 +167,7 @@ impl SourceBuckets {
             && self.shared.take(now, self.all, rng)
     }
 
-    /// Takes a token of the source and one of all sources', also tokens that a bucket does not have.
+    /// Takes a token of the source and one of the shared bucket, even if they have none.
     pub(crate) fn charge(&mut self, now: Instant, source: (Addr, u64)) {
         self.make();
         let each = self.each;
@@ -183,7 +188,7 @@ impl SourceBuckets {
         }
     }
 
-    /// Returns a token of the source that was taken in this epoch, and one of all sources'.
+    /// Puts back a token that the source took in this epoch, and one of the shared bucket.
     pub(crate) fn give_back(&mut self, now: Instant, source: (Addr, u64)) {
         let interval = self.each.interval();
         if let Some(bucket) = self.bucket(source) {
@@ -251,7 +256,7 @@ mod tests {
             bucket.charge(now, rate);
         }
         assert!(bucket.has(now, rate));
-        // The last token, and ten that the bucket does not have.
+        // The last token, and a debt of ten.
         for _ in 0..11 {
             bucket.charge(now, rate);
         }

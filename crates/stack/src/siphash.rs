@@ -1,7 +1,8 @@
-//! SipHash-1-3 over whole words: the keyed hash for everything that strangers choose (flow table,
-//! ports, sequence numbers). Written out because the lengths are fixed and it runs per packet.
+//! SipHash-1-3 over whole words: the keyed hash of values that unauthenticated peers choose (flow
+//! table, ports, sequence numbers). It is implemented here because the lengths are fixed and it
+//! runs for each packet.
 
-/// A key, from the host's seed.
+/// A SipHash key, derived from the host's seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SipKey(pub(crate) u64, pub(crate) u64);
 
@@ -20,12 +21,12 @@ fn round(v: &mut [u64; 4]) {
 }
 
 impl SipKey {
-    /// Another key, for the purpose that `label` stands for.
+    /// Derives another key for the purpose `label`.
     pub(crate) fn derive(self, label: u64) -> Self {
         Self(self.hash([label, 0, 0], 0), self.hash([label, 1, 0], 0))
     }
 
-    /// The hash of `words` and `tail`, taken as little-endian bytes.
+    /// Returns the SipHash-1-3 of `words` and `tail` in little-endian byte order.
     #[inline]
     pub(crate) fn hash<const N: usize>(self, words: [u64; N], tail: u32) -> u64 {
         let mut v = [
@@ -52,7 +53,8 @@ impl SipKey {
 }
 
 impl SipKey {
-    /// SipHash-2-4 of `words`, taken as little-endian bytes: for values that other hosts keep.
+    /// Returns the SipHash-2-4 of `words` in little-endian byte order. It is for values that other
+    /// hosts keep or compare with Linux's.
     pub(crate) fn hash_2_4(self, words: &[u64]) -> u64 {
         let mut v = [
             self.0 ^ 0x736f_6d65_7073_6575,

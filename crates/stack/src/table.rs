@@ -1,8 +1,8 @@
-//! A slab whose handles are never given twice.
+//! A slab whose handles are never reused.
 
 use alloc::vec::Vec;
 
-/// The low bits of a handle are the slot, the rest a count of all insertions.
+/// The low bits of a handle are the slot index; the rest is a count of all insertions.
 const INDEX_BITS: u32 = 24;
 const MAX_LEN: usize = 1 << INDEX_BITS;
 
@@ -12,7 +12,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// Values by slot index (inside the host) or by handle (outside).
+/// Values, accessed by slot index inside the host and by handle from outside.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
@@ -29,12 +29,13 @@ impl<T> Table<T> {
         }
     }
 
-    /// Values held.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Keeps `value`; its slot and its handle, which is never 0. `None` when 2^24 are held.
+    /// Inserts `value` and returns its slot index and its handle, which is never 0. Returns `None`
+    /// if the table already holds 2^24 values.
     pub(crate) fn insert(&mut self, value: T) -> Option<(u32, u64)> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -53,7 +54,7 @@ impl<T> Table<T> {
         Some((index, id))
     }
 
-    /// The slot that `id` once got, and what is in it if it still is the same value.
+    /// Returns the slot index and the value of handle `id`, if the value is still in the table.
     #[inline]
     pub(crate) fn by_id(&mut self, id: u64) -> Option<(u32, &mut T)> {
         let index = (id & (MAX_LEN as u64 - 1)) as u32;
@@ -64,7 +65,7 @@ impl<T> Table<T> {
         slot.value.as_mut().map(|value| (index, value))
     }
 
-    /// The value of handle `id`.
+    /// Returns the value of handle `id`.
     pub(crate) fn peek(&self, id: u64) -> Option<&T> {
         let slot = self.slots.get((id & (MAX_LEN as u64 - 1)) as usize)?;
         slot.value.as_ref().filter(|_| slot.id == id)
@@ -80,20 +81,20 @@ impl<T> Table<T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// The value of a slot with its handle.
+    /// Returns the value of a slot and its handle.
     #[inline]
     pub(crate) fn get_mut_with_id(&mut self, index: u32) -> Option<(&mut T, u64)> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.value.as_mut().map(|value| (value, slot.id))
     }
 
-    /// The handle of a slot in use.
+    /// Returns the handle of a slot in use.
     pub(crate) fn id(&self, index: u32) -> Option<u64> {
         let slot = self.slots.get(index as usize)?;
         slot.value.as_ref().map(|_| slot.id)
     }
 
-    /// Takes the value of a slot out. An empty table gives its memory back.
+    /// Removes and returns the value of a slot. An empty table frees its memory.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let value = self.slots.get_mut(index as usize)?.value.take()?;
         self.free.push(index);
@@ -106,7 +107,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Slots and values in use.
+    /// Iterates over the slots in use and their values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let used = |(i, slot): (usize, &'_ Slot<T>)| slot.value.is_some().then_some(i as u32);
         self.slots
@@ -116,7 +117,7 @@ impl<T> Table<T> {
             .filter_map(|i| Some((i, self.get(i)?)))
     }
 
-    /// Slots there are, used or not.
+    /// Returns the number of slots, used or not.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }

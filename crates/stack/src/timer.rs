@@ -1,9 +1,10 @@
-//! Hierarchical timer wheel: arm, move and disarm in O(1), for as many timers as there are slots
-//! in the table that it serves.
+//! A hierarchical timer wheel: arms, moves and disarms in O(1), for as many timers as the table
+//! that it serves has slots.
 //!
-//! Level 0 has a slot per tick; a slot of each further level spans a whole turn of the level
-//! below. A timer stands in the level of the highest digit (base 64) in which its tick differs
-//! from the present one, so nothing wraps and the lowest occupied level holds the next to fire.
+//! Level 0 has a slot for each tick; a slot of each further level spans one whole revolution of the
+//! level below. A timer is in the level of the highest digit (base 64) in which its tick differs
+//! from the current one. So nothing wraps, and the lowest occupied level holds the next timer to
+//! fire.
 
 use alloc::vec::Vec;
 
@@ -14,16 +15,16 @@ const TICK_SHIFT: u32 = 13;
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 8;
-/// The tick of a timer that does not run.
+/// The tick of a timer that is not armed.
 const UNARMED: u64 = (1 << (LEVEL_BITS * LEVELS as u32)) - 1;
 const NIL: u32 = u32::MAX;
 
-/// One timer, linked with the others of its slot; 24 bytes, one for each connection.
+/// A timer, linked with the others of its slot; 24 bytes for each connection.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// When it is looked at, or `UNARMED`; below that, level and slot.
+    /// The tick at which it is inspected, or `UNARMED`; in the low bits, its level and slot.
     place: u64,
-    /// The tick at which it fires: then or later.
+    /// The tick at which it fires, equal to or later than that of the inspection.
     due: u64,
     prev: u32,
     next: u32,
@@ -57,22 +58,22 @@ struct Level {
     heads: [u32; SLOTS],
 }
 
-/// Timers by the index of what they belong to.
+/// Timers, by the index of the table entry that they belong to.
 #[derive(Clone, Debug)]
 pub(crate) struct Wheel {
-    /// Everything before this tick has fired.
+    /// All ticks before this one have been processed.
     current: u64,
-    /// Bit per level that holds anything.
+    /// A bit for each level that holds a timer.
     occupied: u8,
-    /// What `next` says, as a tick; `UNARMED` for nothing. May lie before the first timer once
-    /// that one was taken out.
+    /// The result of `next`, as a tick; `UNARMED` if no timer is armed. It may be earlier than the
+    /// first timer after that timer was removed.
     first: u64,
     levels: [Level; LEVELS],
     nodes: Vec<Node>,
 }
 
-/// The first tick at or after `at`, so that nothing fires early. What lies beyond all ticks never
-/// fires.
+/// Returns the first tick at or after `at`, so that no timer fires early. A time beyond all ticks
+/// maps to `UNARMED` and never fires.
 #[inline]
 fn tick_at_or_after(at: Instant) -> u64 {
     let ns = at.as_nanos();
@@ -100,9 +101,10 @@ impl Wheel {
         }
     }
 
-    /// Timer `index` fires at `at`, or never if that is the far future. A timer that stands earlier
-    /// is left where it is and takes its new place when that time comes, without its owner. That
-    /// makes the common case, a deadline that moves away with each ACK, a comparison and a store.
+    /// Arms timer `index` to fire at `at`, or never if that is the far future. A timer whose slot
+    /// is earlier stays there and is moved when the wheel reaches that slot, without a call to its
+    /// owner. So the common case, a deadline that is pushed back by each ACK, costs a comparison
+    /// and a store.
     #[inline]
     pub(crate) fn arm(&mut self, index: u32, at: Instant) {
         let tick = tick_at_or_after(at);
@@ -127,14 +129,14 @@ impl Wheel {
         self.link(index, tick.max(self.current));
     }
 
-    /// Timer `index` runs.
+    /// Returns whether timer `index` is armed.
     #[inline]
     pub(crate) fn is_armed(&self, index: u32) -> bool {
         let node = self.nodes.get(index as usize);
         node.is_some_and(|node| node.due != UNARMED)
     }
 
-    /// Takes timer `index` out.
+    /// Disarms timer `index`.
     pub(crate) fn disarm(&mut self, index: u32) {
         let Some(&node) = self.nodes.get(index as usize) else {
             return;
@@ -157,7 +159,7 @@ impl Wheel {
         }
     }
 
-    /// Forgets the room of timers at and beyond `len`, none of which may be armed.
+    /// Frees the memory of timers at and beyond `len`, none of which may be armed.
     pub(crate) fn shrink(&mut self, len: usize) {
         self.nodes.truncate(len);
         self.nodes.shrink_to(len + len / 4);
@@ -193,7 +195,7 @@ impl Wheel {
         self.first = self.first.min(tick >> shift << shift);
     }
 
-    /// The earliest occupied slot: its level, number and first tick.
+    /// Returns the earliest occupied slot: its level, its number and its first tick.
     fn first_slot(&self) -> Option<(usize, usize, u64)> {
         if self.occupied == 0 {
             return None;
@@ -205,16 +207,16 @@ impl Wheel {
         Some((level, slot, turn | (slot as u64) << shift))
     }
 
-    /// When [`expire`](Self::expire) has something to do: never later than the next timer, earlier
-    /// when timers must move down a level or the next one was taken out. Asked after every call of
-    /// a user, so it is only looked up here.
+    /// Returns when [`expire`](Self::expire) must be called next. It is never later than the next
+    /// timer, and earlier when timers must move down a level or the next timer was removed.
+    /// Applications' calls read it every time, so it is precomputed.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         (self.first != UNARMED)
             .then(|| Instant::from_nanos(self.first.max(self.current) << TICK_SHIFT))
     }
 
-    /// Appends the timers that are due to `due`, disarmed.
+    /// Disarms the timers that are due and appends them to `due`.
     pub(crate) fn expire(&mut self, now: Instant, due: &mut Vec<u32>) {
         let target = now.as_nanos() >> TICK_SHIFT;
         while let Some((level, slot, first)) = self.first_slot() {

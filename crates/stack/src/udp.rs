@@ -1,4 +1,4 @@
-//! UDP: who is bound to which port, and the datagrams that wait for them.
+//! UDP sockets: the ports they are bound to, and their receive queues.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -30,13 +30,14 @@ mod tests;
 
 use sent::SentFlows;
 
-/// Most bytes of memory that datagrams waiting at one socket hold (`net.core.rmem_default`).
+/// Default limit of the memory that datagrams in one receive queue hold, bytes
+/// (`net.core.rmem_default`).
 const RCVBUF: usize = 212_992;
-/// What a datagram costs beside its payload.
+/// Bytes that a datagram is charged besides its payload.
 const OVERHEAD: usize = 256;
 /// Bytes of the IPv4 header and of the IPv6 header.
 const IP_HEADER: [usize; 2] = [20, 40];
-/// The longest payloads: what the length fields of IP can tell.
+/// The longest payloads that the length fields of IP allow, bytes.
 const MAX_V4: usize = 65_535 - 20 - HEADER_LEN;
 const MAX_V6: usize = 65_535 - HEADER_LEN;
 
@@ -66,12 +67,12 @@ fullsend_units::counters! {
     }
 }
 
-/// Returns the bytes of the IP and UDP headers of a datagram to `to`.
+/// Returns the length of the IP and UDP headers of a datagram to `to`, bytes.
 pub(crate) const fn headers_len(to: IpAddr) -> usize {
     HEADER_LEN + IP_HEADER[to.is_ipv6() as usize]
 }
 
-/// Returns the length of the longest payload to `to`, whatever the MTU.
+/// Returns the length of the longest payload to `to`, bytes, whatever the MTU.
 pub(crate) const fn max_payload(to: IpAddr) -> usize {
     if to.is_ipv4() { MAX_V4 } else { MAX_V6 }
 }
@@ -80,20 +81,20 @@ pub(crate) const fn max_payload(to: IpAddr) -> usize {
 pub(crate) struct Socket {
     local: SocketAddr,
     queue: VecDeque<UdpDatagram>,
-    /// Memory that `queue` holds.
+    /// Memory that `queue` holds, bytes.
     bytes: usize,
     readers: WaitList,
-    /// Takes datagrams and errors of this peer only.
+    /// The connected peer, if any: only its datagrams and errors about it are accepted.
     remote: Option<SocketAddr>,
-    /// Whether it has sent `remote` a datagram that can be too big for the path.
+    /// Whether the socket has sent `remote` a datagram that can be too big for the path.
     sent_long: bool,
     /// The pending error (`SO_ERROR`), from an ICMP message.
     error: Option<TcpError>,
-    /// Errors about datagrams to whatever peer, if they are kept (`IP_RECVERR`).
+    /// Errors about datagrams to any peer, if they are kept (`IP_RECVERR`).
     errors: Option<VecDeque<UdpError>>,
     sharing: UdpSharing,
     rcvbuf: usize,
-    /// Fields of the IP headers; `mtu_discover` of IPv4's.
+    /// Fields of the IP headers. `mtu_discover` applies to IPv4 only.
     ip: IpSettings,
     v6_mtu_discover: MtuDiscover,
 }
@@ -116,7 +117,8 @@ impl Socket {
         self.v6_mtu_discover = how;
     }
 
-    /// Takes from `remote` only, or from all. As on Linux, what waits stays, errors too.
+    /// Accepts datagrams from `remote` only, or from all peers. As on Linux, queued datagrams and
+    /// errors stay.
     pub(crate) fn connect(&mut self, remote: Option<SocketAddr>) {
         self.remote = remote;
         self.sent_long = false;
@@ -138,41 +140,41 @@ impl Socket {
         self.error.is_some()
     }
 
-    /// Most bytes of memory for what waits.
+    /// Sets the limit of the memory that queued datagrams hold, bytes.
     pub(crate) fn set_rcvbuf(&mut self, bytes: usize) {
         self.rcvbuf = bytes;
     }
 
-    /// Bytes of the first datagram that waits.
+    /// Returns the payload length of the first queued datagram, bytes.
     pub(crate) fn first_len(&self) -> Option<usize> {
         self.queue.front().map(|datagram| datagram.payload.len())
     }
 
-    /// Tasks that wait for a datagram or an error.
+    /// Returns the tasks that wait for a datagram or an error.
     pub(crate) const fn readers(&mut self) -> &mut WaitList {
         &mut self.readers
     }
 }
 
-/// How much memory waiting datagrams may hold (`udp_mem`, `udp_rmem_min`).
+/// Limits of the memory that queued datagrams hold (`udp_mem`, `udp_rmem_min`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes at all sockets together.
     pub(crate) all_bytes: usize,
-    /// Bytes that one socket gets even beyond that.
+    /// Bytes that one socket may hold even when `all_bytes` is exceeded.
     pub(crate) least_bytes: usize,
 }
 
-/// What became of a datagram that arrived.
+/// The result of delivering a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
-    /// A socket has it, or had no room for it.
+    /// A socket has queued it, or dropped it for lack of memory.
     Done,
-    /// Nobody is bound there.
+    /// No socket is bound to the destination.
     NoPort,
 }
 
-/// Memory that a datagram holds.
+/// Returns the memory that a datagram is charged, bytes.
 fn cost(datagram: &UdpDatagram) -> usize {
     datagram.payload.pinned() + OVERHEAD
 }
@@ -181,18 +183,19 @@ fn cost(datagram: &UdpDatagram) -> usize {
 #[derive(Debug)]
 pub(crate) struct Udp {
     sockets: Table<Socket>,
-    /// Spreads the flows of those that share a port.
+    /// The key of the hash that distributes flows over sockets that share a port.
     key: SipKey,
     ports: BTreeMap<u16, Vec<u32>>,
-    /// Memory that the datagrams at all sockets hold.
+    /// Memory that the datagrams at all sockets hold, bytes.
     bytes: usize,
-    /// Flows of datagrams that were long enough to be too big for a path.
+    /// Flows of sent datagrams that were long enough to be too big for a path.
     sent: SentFlows,
     pub(crate) v4: UdpMib,
     pub(crate) v6: Udp6Mib,
 }
 
-/// An unspecified IPv6 address takes both families.
+/// Returns whether a socket bound to `own` covers `ip`. An unspecified IPv6 address covers both
+/// families.
 fn covers(own: IpAddr, ip: IpAddr) -> bool {
     own == ip
         || own == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
@@ -212,7 +215,7 @@ impl Udp {
         }
     }
 
-    /// Binds to an address of ours or an unspecified one; port 0 means "choose" from `range` (RFC
+    /// Binds to a local or an unspecified address. For port 0 a port is chosen from `range` (RFC
     /// 6056 3.3.1).
     pub(crate) fn bind(
         &mut self,
@@ -260,18 +263,18 @@ impl Udp {
             .any(|s| covers(s.local.ip(), local.ip()) || covers(local.ip(), s.local.ip()))
     }
 
-    /// The bound address.
+    /// Returns the bound address.
     pub(crate) fn addr(&self, id: UdpId) -> Result<SocketAddr, StackError> {
         let socket = self.sockets.peek(id.0).ok_or(StackError::NoSuchSocket)?;
         Ok(socket.local)
     }
 
-    /// Slots there are, used or not.
+    /// Returns the number of slots, used or not.
     pub(crate) fn slots(&self) -> usize {
         self.sockets.slots()
     }
 
-    /// The socket of a slot, for [`Host::sockets`](crate::Host::sockets).
+    /// Returns a description of the socket of a slot, for [`Host::sockets`](crate::Host::sockets).
     pub(crate) fn info(&self, slot: u32) -> Option<SocketInfo> {
         let socket = self.sockets.get(slot)?;
         Some(SocketInfo {
@@ -288,8 +291,9 @@ impl Udp {
         })
     }
 
-    /// The sockets that take what comes from `from` to `to`, in the order of their binding, each
-    /// with how special it is: one bound to just the address goes before one that takes any.
+    /// Iterates over the sockets that accept datagrams from `from` to `to`, in the order of
+    /// binding, each with its rank: a socket bound to exactly this address precedes one bound to a
+    /// wildcard.
     fn takers(
         &self,
         from: SocketAddr,
@@ -311,8 +315,9 @@ impl Udp {
             })
     }
 
-    /// Who gets a datagram for one: the most special, of several the one that was bound last, of a
-    /// group that shares a port (`SO_REUSEPORT`) the one whose flow it is.
+    /// Returns the socket that receives a unicast datagram: the one with the highest rank, and of
+    /// several the one bound last. In a group that shares a port (`SO_REUSEPORT`), the keyed hash
+    /// of the flow selects the socket.
     fn taker(&self, from: SocketAddr, to: SocketAddr) -> Option<u32> {
         let (rank, index, socket) = self.takers(from, to).max_by_key(|(rank, ..)| *rank)?;
         if !socket.sharing.reuse_port {
@@ -326,7 +331,8 @@ impl Udp {
         scores.max().map(|(_, index)| index)
     }
 
-    /// Gives a datagram to whom it is for; one for a group or all to everybody who takes it.
+    /// Delivers a datagram to its socket. A multicast or broadcast datagram is delivered to every
+    /// socket that accepts it.
     pub(crate) fn input(
         &mut self,
         mut datagram: UdpDatagram,
@@ -344,7 +350,7 @@ impl Udp {
             *self.no_ports(to.is_ipv6()) += 1;
             return Delivery::NoPort;
         };
-        // Small datagrams must not hold on to large buffers.
+        // A small datagram must not keep a large buffer allocated.
         let Some(payload) = compact(datagram.payload) else {
             self.count_no_memory(to.is_ipv6());
             return Delivery::Done;
@@ -385,7 +391,7 @@ impl Udp {
         *self.in_datagrams(v6) += 1;
     }
 
-    /// Takes the next datagram.
+    /// Takes the next datagram from the socket's queue.
     pub(crate) fn recv(&mut self, id: UdpId) -> Result<Option<UdpDatagram>, StackError> {
         let (_, socket) = self.sockets.by_id(id.0).ok_or(StackError::NoSuchSocket)?;
         let received = socket.queue.pop_front();
@@ -397,13 +403,14 @@ impl Udp {
         Ok(received)
     }
 
-    /// The socket of a handle.
+    /// Returns the socket of a handle.
     pub(crate) fn socket_mut(&mut self, id: UdpId) -> Result<&mut Socket, StackError> {
         let socket = self.sockets.by_id(id.0).map(|(_, socket)| socket);
         socket.ok_or(StackError::NoSuchSocket)
     }
 
-    /// Returns whether there is something to take; else wakes `waiter` once when there is.
+    /// Returns whether there is a datagram to receive. If not, `waiter` is woken once when there is
+    /// one.
     pub(crate) fn readable(
         &mut self,
         id: UdpId,
@@ -427,7 +434,7 @@ impl Udp {
         }
     }
 
-    /// Closes; those who wait are woken to find out.
+    /// Closes a socket and wakes the tasks that wait on it.
     pub(crate) fn close(&mut self, id: UdpId, wakers: &mut Vec<Waker>) {
         let Some((index, _)) = self.sockets.by_id(id.0) else {
             return;
@@ -487,7 +494,7 @@ impl Udp {
         })
     }
 
-    /// Counts a datagram that there is no memory for.
+    /// Counts a datagram that is dropped for lack of memory.
     #[cold]
     fn count_no_memory(&mut self, v6: bool) {
         *self.mem_errors(v6) += 1;

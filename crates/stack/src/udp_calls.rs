@@ -1,4 +1,4 @@
-//! UDP sockets between users and IP.
+//! The UDP socket calls of applications.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -16,31 +16,31 @@ use crate::udp::{Delivery, Limits, headers_len, max_payload};
 use crate::waiters::Waiter;
 use crate::{Host, IfaceId, Interest, StackError};
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Clone, Debug)]
 pub struct UdpDatagram {
-    /// Its bytes.
+    /// The payload.
     pub payload: Chain,
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// The address that it was sent to.
+    /// The destination address and port.
     pub to: SocketAddr,
-    /// Traffic class, ECN included.
+    /// Traffic class, including the ECN field.
     pub tos: u8,
-    /// TTL or hop limit, as it arrived.
+    /// TTL or hop limit on arrival.
     pub ttl: u8,
-    /// By which interface.
+    /// The interface that received it.
     pub iface: IfaceId,
 }
 
-/// An error about a datagram, as an ICMP message or this host reports it (`IP_RECVERR`).
+/// An error about a datagram, reported by an ICMP message or by this host (`IP_RECVERR`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UdpError {
     /// The error that calls on the socket return.
     pub error: TcpError,
     /// Type and code of the ICMP message.
     pub kind: (u8, u8),
-    /// MTU of the path in bytes if the datagram was longer, else 0.
+    /// MTU of the path, bytes, if the datagram was too long; otherwise 0.
     pub mtu: u32,
     /// The sender of the ICMP message.
     pub offender: IpAddr,
@@ -52,19 +52,19 @@ pub struct UdpError {
     pub is_local: bool,
 }
 
-/// With whom a UDP socket shares its address.
+/// The ways in which a UDP socket shares its address with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UdpSharing {
-    /// `SO_REUSEADDR`: with others that have it too; the one that was bound last gets what is for
-    /// one, and all what is for a group.
+    /// `SO_REUSEADDR`: shares the address with other sockets that set it, too. The socket bound
+    /// last receives unicast datagrams; all receive multicast and broadcast ones.
     pub reuse_addr: bool,
-    /// `SO_REUSEPORT`: with others that have it too; each gets the flows that its share of the
-    /// hash names.
+    /// `SO_REUSEPORT`: shares the address with other sockets that set it, too. A keyed hash
+    /// distributes the flows over them.
     pub reuse_port: bool,
 }
 
 impl UdpSharing {
-    /// Both may have one address.
+    /// Returns whether sockets with these settings may be bound to one address.
     pub(crate) const fn bears(self, other: Self) -> bool {
         self.reuse_addr && other.reuse_addr || self.reuse_port && other.reuse_port
     }
@@ -75,13 +75,21 @@ impl UdpSharing {
 pub struct UdpId(pub u64);
 
 impl Host {
-    /// Binds; port 0 means "choose". An unspecified IPv6 address takes IPv4 too, and shows the
-    /// IPv4 addresses as such.
+    /// Binds a UDP socket; for port 0 an ephemeral port is chosen. A socket bound to the
+    /// unspecified IPv6 address receives IPv4 datagrams, too, and shows their addresses as IPv4
+    /// addresses.
+    ///
+    /// # Errors
+    /// [`AddressInUse`](StackError::AddressInUse), an error that says why the address is not
+    /// available, or [`NoPorts`](StackError::NoPorts).
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, StackError> {
         self.udp_bind_shared(local, UdpSharing::default())
     }
 
-    /// [`udp_bind`](Self::udp_bind) of an address that others may have, too.
+    /// Binds a UDP socket to an address that it may share with other sockets.
+    ///
+    /// # Errors
+    /// Those of [`udp_bind`](Self::udp_bind).
     pub fn udp_bind_shared(
         &mut self,
         local: SocketAddr,
@@ -96,23 +104,32 @@ impl Host {
             .bind(local, sharing, (first..=last, &mut self.env.rng))
     }
 
-    /// With whom it shares its address from now on.
+    /// Sets how the socket shares its address from now on.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_set_sharing(&mut self, id: UdpId, sharing: UdpSharing) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.set_sharing(sharing);
         Ok(())
     }
 
-    /// The bound address.
+    /// Returns the bound address.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_addr(&self, id: UdpId) -> Result<SocketAddr, StackError> {
         self.udp.addr(id)
     }
 
-    /// Sends one datagram; `source` overrides the source address (gateways).
+    /// Sends one datagram; `source` overrides the source address and port (gateways).
     ///
     /// # Errors
-    /// [`MessageTooLong`](StackError::MessageTooLong) if IP's length field cannot hold the datagram,
-    /// or if it must not be fragmented ([`MtuDiscover::Do`], [`MtuDiscover::Probe`]) and does not fit
-    /// the MTU. A socket that keeps errors keeps that one, too.
+    /// [`MessageTooLong`](StackError::MessageTooLong) if the length field of IP cannot hold the
+    /// datagram, or if it must not be fragmented ([`MtuDiscover::Do`], [`MtuDiscover::Probe`]) and
+    /// does not fit the MTU. A socket that keeps errors keeps that one, too.
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable) if source and destination are of
+    /// different families, [`NoRoute`](StackError::NoRoute) if there is no route or no source
+    /// address, and [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_send(
         &mut self,
         now: Instant,
@@ -139,8 +156,8 @@ impl Host {
         self.ip_output(now, ends, (protocol::UDP, settings), packet)
     }
 
-    /// Returns an error if a datagram of `len` bytes is too long for IP, or for the MTU and must not be
-    /// fragmented.
+    /// Returns an error if a datagram of `len` bytes is too long for IP, or if it is too long for
+    /// the MTU and must not be fragmented.
     fn check_datagram_len(
         &mut self,
         now: Instant,
@@ -163,20 +180,26 @@ impl Host {
         if len <= max {
             return Ok(());
         }
-        // As on Linux: no IPv4 socket can send more than 65,535 bytes, whatever the path.
+        // As on Linux: no IPv4 socket can send more than 65,535 bytes, whatever the path MTU.
         if to.is_ipv6() || u16::try_from(len).is_ok() {
             self.udp.on_too_long(id, (to, mtu), &mut self.wakers)?;
         }
         Err(StackError::MessageTooLong { len, max })
     }
 
-    /// Returns the MTU of the path to `to` for datagrams (`IP_MTU`): of the interface, or less if a
-    /// router reported it within the last ten minutes.
+    /// Returns the MTU of the path to `to` for datagrams, bytes (`IP_MTU`): the interface's, or a
+    /// smaller one that a router reported within the last ten minutes.
+    ///
+    /// # Errors
+    /// [`NoRoute`](StackError::NoRoute) if there is no route.
     pub fn udp_path_mtu(&self, now: Instant, to: IpAddr) -> Result<u32, StackError> {
         self.datagram_mtu(now, to, MtuDiscover::Want)
     }
 
-    /// The next datagram with where it came from and the address it was sent to.
+    /// Takes the next datagram and returns its payload, its sender and its destination address.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_recv(
         &mut self,
         id: UdpId,
@@ -185,34 +208,52 @@ impl Host {
         Ok(received.map(|datagram| (datagram.payload, datagram.from, datagram.to)))
     }
 
-    /// The next datagram with all that is known of it.
+    /// Takes the next datagram with its metadata.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_recv_datagram(&mut self, id: UdpId) -> Result<Option<UdpDatagram>, StackError> {
         self.udp.recv(id)
     }
 
-    /// [`udp_recv_datagram`](Self::udp_recv_datagram) that leaves it.
+    /// Returns the next datagram and leaves it in the queue.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_peek_datagram(&mut self, id: UdpId) -> Result<Option<UdpDatagram>, StackError> {
         Ok(self.udp.socket_mut(id)?.peek())
     }
 
-    /// Sets whether errors about its datagrams, to whatever peer, are kept (`IP_RECVERR`).
+    /// Sets whether errors about the socket's datagrams, to any peer, are kept (`IP_RECVERR`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_keep_errors(&mut self, id: UdpId, on: bool) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.keep_errors(on);
         Ok(())
     }
 
-    /// The oldest error that was kept.
+    /// Takes the oldest kept error.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_take_kept_error(&mut self, id: UdpId) -> Result<Option<UdpError>, StackError> {
         Ok(self.udp.socket_mut(id)?.take_kept_error())
     }
 
-    /// [`udp_take_kept_error`](Self::udp_take_kept_error) would give something.
+    /// Returns whether [`udp_take_kept_error`](Self::udp_take_kept_error) would return an error.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_has_kept_errors(&mut self, id: UdpId) -> Result<bool, StackError> {
         Ok(self.udp.socket_mut(id)?.has_kept_errors())
     }
 
-    /// Returns whether it is ready now; else wakes `waiter` once when it becomes so. Writing is always possible:
-    /// what finds no room in a queue is dropped, as the network might.
+    /// Returns whether the socket is ready now. If not, `waiter` is woken once when it becomes
+    /// ready. A UDP socket is always writable: a datagram for which a queue has no room is dropped.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_ready<'a>(
         &mut self,
         id: UdpId,
@@ -225,40 +266,62 @@ impl Host {
         }
     }
 
-    /// Takes datagrams and ICMP errors of `remote` only from now on; `None`: of everybody again.
+    /// Accepts datagrams and ICMP errors of `remote` only from now on, or of all peers if `None`.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_connect(&mut self, id: UdpId, remote: Option<SocketAddr>) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.connect(remote);
         Ok(())
     }
 
-    /// What ICMP told of the peer, once.
+    /// Takes the pending error that ICMP reported (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_take_error(&mut self, id: UdpId) -> Result<Option<TcpError>, StackError> {
         Ok(self.udp.socket_mut(id)?.take_error())
     }
 
-    /// [`udp_take_error`](Self::udp_take_error) would give something.
+    /// Returns whether [`udp_take_error`](Self::udp_take_error) would return an error.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_has_error(&mut self, id: UdpId) -> Result<bool, StackError> {
         Ok(self.udp.socket_mut(id)?.has_error())
     }
 
-    /// Bytes of the first datagram that waits.
+    /// Returns the payload length of the first queued datagram, bytes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_first_len(&mut self, id: UdpId) -> Result<Option<usize>, StackError> {
         Ok(self.udp.socket_mut(id)?.first_len())
     }
 
-    /// Most bytes of memory that waiting datagrams may hold.
+    /// Sets the limit of the memory that queued datagrams hold, bytes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_set_rcvbuf(&mut self, id: UdpId, bytes: usize) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.set_rcvbuf(bytes);
         Ok(())
     }
 
-    /// Sets fields of the IP headers of its datagrams; `mtu_discover` of those over IPv4.
+    /// Sets fields of the IP headers of the socket's datagrams. `mtu_discover` applies to IPv4
+    /// only.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_set_ip(&mut self, id: UdpId, settings: IpSettings) -> Result<(), StackError> {
         self.udp.socket_mut(id)?.set_ip(settings);
         Ok(())
     }
 
-    /// Sets `IPV6_MTU_DISCOVER`.
+    /// Sets the path MTU discovery mode of IPv6 datagrams (`IPV6_MTU_DISCOVER`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_set_v6_mtu_discover(
         &mut self,
         id: UdpId,
@@ -268,19 +331,23 @@ impl Host {
         Ok(())
     }
 
-    /// Wakes `waker` once, at the next datagram or error, although there may be some already.
+    /// Wakes `waker` once, at the next datagram or error, even if there are queued ones already.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn udp_watch(&mut self, id: UdpId, waker: &Waker) -> Result<(), StackError> {
         let readers = self.udp.socket_mut(id)?.readers();
         readers.register(waker.into(), &mut self.spent);
         Ok(())
     }
 
-    /// Closes.
+    /// Closes the socket. Waiting tasks are woken.
     pub fn udp_close(&mut self, id: UdpId) {
         self.udp.close(id, &mut self.wakers);
     }
 
-    /// While the allocator refuses memory, each socket gets its least only.
+    /// Returns the limits of queued memory. While the allocator refuses memory, each socket gets
+    /// its minimum only.
     fn udp_limits(&self) -> Limits {
         let sysctl = &self.env.sysctl;
         let all_bytes = if self.env.mem.is_refused() {
@@ -294,7 +361,7 @@ impl Host {
         }
     }
 
-    /// A datagram for us or a group.
+    /// Processes a UDP packet to a local address or to a group.
     pub(crate) fn udp_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
         if packet.offload.checksum == Checksum::Unverified {
             return self.udp.count_bad_checksum(!meta.dst.is_v4());
@@ -309,7 +376,7 @@ impl Host {
         let ttl = packet.network_header().get(place).copied().unwrap_or(0);
         let limits = self.udp_limits();
         let whole = &packet.payload;
-        // GRO, and a device that coalesces, join datagrams of one size; readers see each of them.
+        // GRO and devices that coalesce join datagrams of one size; readers get each of them.
         let size = match usize::from(packet.offload.gso_size) {
             0 => whole.len(),
             size => size,

@@ -1,27 +1,27 @@
-//! The tasks that wait for an event of a socket.
+//! Lists of tasks that wait for an event of a socket.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::task::Waker;
 
-/// What a task waits for.
+/// The event that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// Something to read.
+    /// Data to read.
     Read,
-    /// Room to write.
+    /// Space in the send buffer.
     Write,
-    /// Everything acknowledged.
+    /// The acknowledgement of all written data.
     Flush,
 }
 
-/// A future's place in a [`WaitList`]: kept from poll to poll, and given back when the future is
-/// dropped.
+/// A future's entry in a [`WaitList`]. The future keeps it from poll to poll and passes it to
+/// [`Host::stop_waiting`](crate::Host::stop_waiting) when it is dropped.
 #[derive(Default, Debug)]
 pub struct WaitKey(Option<Place>);
 
 impl WaitKey {
-    /// The future may stand in a list.
+    /// Returns whether the future may have an entry in a list.
     #[inline]
     pub const fn is_set(&self) -> bool {
         self.0.is_some()
@@ -31,14 +31,14 @@ impl WaitKey {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     slot: u32,
-    /// Of the list; an entry of an earlier round has been woken.
+    /// The list's round when the entry was made; entries of earlier rounds have been woken.
     round: u32,
 }
 
-/// Stands for `WaitList::first`.
+/// The slot number that stands for `WaitList::first`.
 const FIRST: u32 = u32::MAX;
 
-/// A task that waits, and whether it can give up.
+/// A waiting task, with the key by which it can stop waiting.
 #[derive(Debug)]
 pub struct Waiter<'a> {
     waker: &'a Waker,
@@ -46,8 +46,9 @@ pub struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    /// A future that waits under `key`. There may be many of them. A future that is dropped takes its
-    /// waker back with [`Host::stop_waiting`](crate::Host::stop_waiting).
+    /// Returns a waiter for a future that waits under `key`; any number of futures can wait. A
+    /// dropped future must take its waker back with
+    /// [`Host::stop_waiting`](crate::Host::stop_waiting).
     #[inline]
     pub const fn future(waker: &'a Waker, key: &'a mut WaitKey) -> Self {
         Self {
@@ -56,8 +57,8 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// A caller of a function that polls. Only the last one is woken, since nothing says when an
-    /// earlier one has given up.
+    /// Returns a waiter for the caller of a poll function. Only the last such caller is woken, as
+    /// nothing reports when an earlier one has given up.
     #[inline]
     pub const fn polled(waker: &'a Waker) -> Self {
         Self { waker, key: None }
@@ -71,18 +72,18 @@ impl<'a> From<&'a Waker> for Waiter<'a> {
     }
 }
 
-/// Wakers of the tasks that wait for one thing. To enter, to leave, and to be woken takes the same
-/// time however many there are. A single one costs no allocation.
+/// The wakers of the tasks that wait for one event. Adding, removing and waking a task take
+/// constant time, however many there are. A single task needs no allocation.
 #[derive(Default, Debug)]
 pub struct WaitList {
     first: Option<Waker>,
     more: Option<Box<More>>,
     round: u32,
-    /// `first` is a future's.
+    /// Whether `first` belongs to a future.
     first_has_key: bool,
 }
 
-/// Those beyond the first.
+/// The tasks other than the first.
 #[derive(Default, Debug)]
 struct More {
     polled: Option<Waker>,
@@ -96,7 +97,7 @@ impl More {
     }
 }
 
-/// Puts `waker` into `slot`, unless it is there already; the one that was there goes to `spent`.
+/// Stores `waker` in `slot` unless it is there already. A replaced waker moves to `spent`.
 #[inline]
 fn put(slot: &mut Option<Waker>, waker: &Waker, spent: &mut Vec<Waker>) {
     if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -105,14 +106,14 @@ fn put(slot: &mut Option<Waker>, waker: &Waker, spent: &mut Vec<Waker>) {
 }
 
 impl WaitList {
-    /// No task waits.
+    /// Returns whether no task waits.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.first.is_none() && self.more.is_none()
     }
 
-    /// Adds a task, or brings its waker up to date. Wakers that are replaced go to `spent`: drop
-    /// them without any lock, as the last reference to a task may drop its sockets.
+    /// Adds a task, or updates its waker. Replaced wakers move to `spent`. Drop them without
+    /// holding any lock, as the last reference to a task may drop its sockets.
     #[inline]
     pub fn register(&mut self, waiter: Waiter<'_>, spent: &mut Vec<Waker>) {
         let Waiter { waker, key } = waiter;
@@ -120,7 +121,7 @@ impl WaitList {
             None if self.first.is_none() || !self.first_has_key => {
                 put(&mut self.first, waker, spent);
                 self.first_has_key = false;
-                // An earlier caller that polled while a future was first.
+                // An earlier caller may have polled while a future was first.
                 if let Some(more) = &mut self.more {
                     spent.extend(more.polled.take());
                     if more.is_empty() {
@@ -155,7 +156,7 @@ impl WaitList {
         key.0 = Some(Place { slot, round });
     }
 
-    /// The entry of a future that has not been woken.
+    /// Returns the entry of a future that has not been woken.
     fn slot_of(&mut self, key: &WaitKey) -> Option<&mut Option<Waker>> {
         let place = key.0.filter(|place| place.round == self.round)?;
         if place.slot == FIRST {
@@ -164,8 +165,8 @@ impl WaitList {
         self.more.as_mut()?.futures.get_mut(place.slot as usize)
     }
 
-    /// Removes a future, or without a key the caller that polled; its waker, to be dropped without
-    /// any lock, unless it has been woken.
+    /// Removes a future or, without a key, the caller that polled. Returns its waker unless it has
+    /// been woken; drop it without holding any lock.
     pub fn remove(&mut self, key: Option<&mut WaitKey>) -> Option<Waker> {
         let Some(key) = key else {
             return match &mut self.more {
@@ -188,7 +189,7 @@ impl WaitList {
         waker
     }
 
-    /// Moves all to `out`.
+    /// Moves all wakers to `out`.
     #[inline]
     pub fn wake(&mut self, out: &mut Vec<Waker>) {
         if self.is_empty() {
@@ -203,7 +204,7 @@ impl WaitList {
     }
 }
 
-/// Wakers of the tasks that wait for something of a connection. Each is woken once.
+/// The wakers of the tasks that wait for events of one connection. Each is woken once.
 #[derive(Default, Debug)]
 pub(crate) struct Waiters {
     reader: WaitList,
@@ -232,7 +233,7 @@ impl Waiters {
         self.list(what).remove(key)
     }
 
-    /// Moves those who wait for `what` to `out`.
+    /// Moves the wakers of the tasks that wait for `what` to `out`.
     #[inline]
     pub(crate) fn wake(&mut self, what: Wait, out: &mut Vec<Waker>) {
         match what {
@@ -246,14 +247,14 @@ impl Waiters {
         }
     }
 
-    /// Moves the wakers of all tasks to `spent`, without waking them.
+    /// Moves the wakers of all tasks to `spent` without waking them.
     pub(crate) fn clear(&mut self, spent: &mut Vec<Waker>) {
         for what in [Wait::Read, Wait::Write, Wait::Flush] {
             self.wake(what, spent);
         }
     }
 
-    /// A task waits for a flush.
+    /// Returns whether a task waits for a flush.
     #[inline]
     pub(crate) fn any_flush(&self) -> bool {
         self.flush.as_ref().is_some_and(|list| !list.is_empty())
@@ -280,7 +281,7 @@ mod tests {
         (task.clone(), Waker::from(task))
     }
 
-    /// References to a task, beside the test's own two.
+    /// Returns the number of references to a task besides the test's own two.
     fn held(task: &Arc<Task>) -> usize {
         Arc::strong_count(task) - 2
     }
@@ -329,7 +330,7 @@ mod tests {
             tasks.iter().map(|(task, _)| held(task)).collect()
         };
         assert_eq!(all(&tasks), [0, 1, 1, 0, 1]);
-        // The places are used again, and a key of an earlier round refers to none of them.
+        // Slots are reused, and a key of an earlier round refers to none of them.
         list.register(Waiter::future(&tasks[0].1, &mut keys[0]), &mut spent);
         let mut out = Vec::new();
         list.wake(&mut out);

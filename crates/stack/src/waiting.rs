@@ -1,4 +1,4 @@
-//! Tasks that give up waiting.
+//! Removal of tasks that stop waiting.
 
 use core::task::Waker;
 
@@ -7,12 +7,12 @@ use crate::tcp::{Interest, ListenerId, TcpId};
 use crate::udp_calls::UdpId;
 use crate::waiters::{Wait, WaitKey};
 
-/// What a task waits for.
+/// The event that a task waits for, and its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitOn {
-    /// Something to read, or room to write ([`Host::tcp_ready`]).
+    /// Data to read or space to write ([`Host::tcp_ready`]).
     Tcp(TcpId, Interest),
-    /// Everything acknowledged ([`Host::tcp_flushed`]).
+    /// The acknowledgement of all written data ([`Host::tcp_flushed`]).
     Flush(TcpId),
     /// A connection to accept ([`Host::listener_ready`]).
     Listener(ListenerId),
@@ -21,8 +21,9 @@ pub enum WaitOn {
 }
 
 impl Host {
-    /// Removes a future that waits under `key`, or without a key the caller that polled. Returns the
-    /// waker, unless it has been woken or the socket is gone; drop it without any lock.
+    /// Removes a future that waits under `key` or, without a key, the caller that polled. Returns
+    /// the waker, unless it has been woken or the socket is closed. Drop the waker without holding
+    /// any lock.
     pub fn stop_waiting(&mut self, on: WaitOn, key: Option<&mut WaitKey>) -> Option<Waker> {
         match on {
             WaitOn::Tcp(id, interest) => {
@@ -42,8 +43,8 @@ impl Host {
         }
     }
 
-    /// Takes wakers that others have replaced, to be dropped without any lock: the last reference to
-    /// a task may drop its sockets.
+    /// Moves the wakers that were replaced to `out`. Drop them without holding any lock, as the
+    /// last reference to a task may drop its sockets.
     pub fn take_spent(&mut self, out: &mut alloc::vec::Vec<Waker>) {
         out.append(&mut self.spent);
     }

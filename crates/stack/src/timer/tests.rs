@@ -30,7 +30,7 @@ fn the_last_deadline_counts() {
     let mut wheel = Wheel::new();
     wheel.arm(0, at(1_000_000));
     wheel.arm(0, at(2_000_000));
-    // It is looked at where it stood, and moves on.
+    // The wheel inspects the timer at its old slot and moves it.
     assert!(wheel.next().unwrap() <= at(1_000_000 + (1 << TICK_SHIFT)));
     assert_eq!(expired(&mut wheel, at(1_500_000)), []);
     assert_eq!(expired(&mut wheel, at(2_000_000 + (1 << TICK_SHIFT))), [0]);
@@ -88,7 +88,7 @@ fn waiting_until_next_reaches_every_timer_in_few_steps() {
 }
 
 proptest! {
-    /// The wheel fires what a sorted list would fire, for any order of calls.
+    /// The wheel fires the same timers as a sorted list, for any order of calls.
     #[test]
     fn behaves_as_a_sorted_list(
         calls in prop::collection::vec((0..4u8, 0..6u32, 0..45u32, any::<u64>()), 1..200)

@@ -1,4 +1,5 @@
-//! Errors about datagrams that were sent: reported by ICMP, or by this host for those that it refuses.
+//! Errors about sent datagrams, reported by ICMP or, for datagrams that it refuses to send, by this
+//! host.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -10,11 +11,11 @@ use super::{Socket, Udp, covers};
 use crate::demux::FlowKey;
 use crate::{StackError, UdpError, UdpId};
 
-/// Most errors that wait at one socket; further ones are not kept.
+/// Maximum number of errors kept for one socket; further errors are discarded.
 const MAX_ERRORS: usize = 64;
 
 impl Socket {
-    /// Keeps an ICMP error about a datagram of this socket, and makes it the pending error. Returns
+    /// Keeps an ICMP error about a datagram of this socket and makes it the pending error. Returns
     /// whether the socket reports it.
     fn on_icmp(&mut self, error: &UdpError) -> bool {
         let connected = self.remote == Some(error.to);
@@ -42,7 +43,7 @@ impl Socket {
         }
     }
 
-    /// Sets whether errors are kept. Those that were kept are dropped when they no longer are.
+    /// Sets whether errors are kept. Switching it off drops the kept errors.
     pub(crate) fn keep_errors(&mut self, on: bool) {
         self.errors = on.then(|| self.errors.take().unwrap_or_default());
     }
@@ -51,8 +52,8 @@ impl Socket {
         self.errors.as_ref().is_some_and(|kept| !kept.is_empty())
     }
 
-    /// Takes the first error that was kept. If ICMP reported the next one, it becomes the pending
-    /// error; if not, and ICMP reported the first one, none is pending.
+    /// Takes the oldest kept error. If the next one was reported by ICMP, it becomes the pending
+    /// error; otherwise the pending error is cleared if the taken one was reported by ICMP.
     pub(crate) fn take_kept_error(&mut self) -> Option<UdpError> {
         let kept = self.errors.as_mut()?;
         let first = kept.pop_front()?;
@@ -66,8 +67,8 @@ impl Socket {
 
 impl Udp {
     /// Reports an ICMP error about a datagram from `local` to the socket that is connected to its
-    /// destination (RFC 1122 4.1.3.3), and to those that are not connected and keep errors. Ignores
-    /// that a datagram was too big unless [`has_sent_long`](Self::has_sent_long). Returns whether the
+    /// destination (RFC 1122 4.1.3.3), and to unconnected sockets that keep errors. Ignores "too
+    /// big" unless [`has_sent_long`](Self::has_sent_long) is true for the flow. Returns whether the
     /// error was processed.
     pub(crate) fn icmp(
         &mut self,
@@ -90,8 +91,8 @@ impl Udp {
         true
     }
 
-    /// Returns whether a datagram that can be too big for a path was sent from `local` to `to`: lately,
-    /// or at some time by a socket that has been connected to `to` since (RFC 5927 4).
+    /// Returns whether a datagram that can be too big for a path was sent from `local` to `to`:
+    /// recently, or at any time by a socket that is still connected to `to` (RFC 5927 4).
     fn has_sent_long(&self, local: SocketAddr, to: SocketAddr) -> bool {
         if self.sent.contains(FlowKey::new(local, to).hash(self.key)) {
             return true;

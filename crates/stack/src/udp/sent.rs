@@ -1,34 +1,35 @@
-//! Flows of the datagrams that were sent last, against which quotes in "too big" messages are checked
-//! (RFC 5927 4, applied to UDP).
+//! The flows of the datagrams sent most recently. The quotes in "too big" messages are checked
+//! against them (RFC 5927 4, applied to UDP).
 
 use alloc::vec::Vec;
 
-/// Flows in a set, which is a cache line: a further one replaces the one that was used longest ago.
+/// Flows in a set, which is a cache line. In a full set, a new flow replaces the least recently
+/// used one.
 const WAYS: usize = 8;
-/// Sets of the first record: 8 KiB.
+/// Sets of the first table: 8 KiB.
 const FIRST_SETS: usize = 128;
-/// Most sets: 65,536 flows in 512 KiB. At 10 Gbit/s, full-sized datagrams to as many peers take 79 ms,
-/// which is about a round trip.
+/// Maximum number of sets: 65,536 flows in 512 KiB. At 10 Gbit/s, full-sized datagrams to as many
+/// peers take 79 ms, which is about a round trip.
 const MAX_SETS: usize = 8192;
 
-/// The record is enlarged when one flow for this many sets has been replaced.
+/// The table is enlarged when more than one flow for this many sets has been replaced.
 const REPLACED_SHARE: usize = 32;
 
-/// Marks a place in use, as a hash may be zero.
+/// Marks an entry in use, as a hash may be zero.
 const USED: u64 = 1 << 63;
 
-/// Keyed hashes of flows, in sets that each hold the flows used last, in that order.
+/// Keyed hashes of flows in an LRU table: each set is ordered, the most recently used flow first.
 #[derive(Debug, Default)]
 pub(super) struct SentFlows {
-    /// Empty until the first flow is recorded; then a power of two.
+    /// Empty until the first flow is recorded; then its length is a power of two.
     sets: Vec<[u64; WAYS]>,
-    /// Flows that have been replaced since the record was enlarged, or could not be.
+    /// Number of flows replaced since the table was enlarged or enlarging it failed.
     replaced: usize,
 }
 
 impl SentFlows {
-    /// Records the keyed hash of a flow. Memory for a larger record is taken only where flows are
-    /// replaced, and only if there is some.
+    /// Records the keyed hash of a flow. The table grows only when flows are replaced, and only if
+    /// memory is available.
     pub(super) fn record(&mut self, flow: u64) {
         if self.replaced > self.sets.len() / REPLACED_SHARE || self.sets.is_empty() {
             self.enlarge();
@@ -46,7 +47,7 @@ impl SentFlows {
         flow as usize & self.sets.len().wrapping_sub(1)
     }
 
-    /// Puts a flow first in its set. Returns whether another one left the set.
+    /// Inserts a flow at the front of its set. Returns whether another flow was replaced.
     fn insert(&mut self, flow: u64) -> bool {
         let index = self.index(flow);
         let Some(set) = self.sets.get_mut(index) else {
@@ -71,7 +72,7 @@ impl SentFlows {
         }
         sets.resize(len, [0; WAYS]);
         let old = core::mem::replace(&mut self.sets, sets);
-        // The flow used last is inserted last.
+        // The most recently used flow of a set is inserted last.
         for flow in old.iter().flat_map(|set| set.iter().rev()) {
             if *flow != 0 {
                 self.insert(*flow);
@@ -116,7 +117,7 @@ mod tests {
         assert!(flows.contains(0));
     }
 
-    /// A server that sends to 16,000 peers in turn knows all but a few of them.
+    /// A server that sends to 16,000 peers in rotation has all but a few of them in the table.
     #[test]
     fn a_record_grows_with_the_flows_of_a_busy_server() {
         let mut flows = SentFlows::default();
@@ -139,7 +140,7 @@ mod tests {
         let last = 300_000 - 16_000..300_000;
         let known = last.filter(|&flow| flows.contains(hash(flow)));
         assert!(known.count() > 15_900);
-        // One socket with few flows does not make it grow.
+        // A socket with few flows does not make the table grow.
         let mut flows = SentFlows::default();
         for _ in 0..1000 {
             (0..100).for_each(|flow| flows.record(hash(flow)));

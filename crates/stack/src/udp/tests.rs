@@ -129,7 +129,8 @@ fn who_shares_an_address_and_who_gets_what() {
     assert_eq!(rig.share("0.0.0.0:5", UdpSharing::default()), taken);
     let second = rig.share("10.0.0.1:5", addr).unwrap();
     let any = rig.share("0.0.0.0:5", addr).unwrap();
-    // What is for one goes to the last of the most special, what is for a group to all.
+    // A unicast datagram is delivered to the last socket of the highest rank, a multicast one to
+    // all.
     rig.input("10.0.0.1:5", b"one");
     assert_eq!(rig.got(second), Some(b"one".to_vec()));
     assert_eq!((rig.got(first), rig.got(any)), (None, None));
@@ -160,7 +161,7 @@ fn flows_are_spread_over_those_that_share_a_port() {
             .iter()
             .map(|&id| core::iter::from_fn(|| rig.got(id)).count());
         let got: Vec<usize> = got.collect();
-        // Both of a flow go to one.
+        // Both datagrams of a flow are delivered to the same socket.
         let owner = got.iter().position(|&n| n == 2).expect("one has both");
         counts[owner] += 1;
     }
@@ -193,7 +194,7 @@ fn errors_are_kept_for_who_wants_them_and_told_once() {
         assert_eq!(socket.take_kept_error(), Some(told(to)));
     }
     assert!(!socket.has_error() && socket.take_kept_error().is_none());
-    // Of a peer, only what is about it.
+    // A connected socket reports only errors about its peer.
     socket.connect(Some(at("10.0.0.8:1")));
     rig.udp
         .icmp(at("10.0.0.1:5"), &told("10.0.0.9:2"), &mut rig.wakers);
@@ -222,13 +223,14 @@ fn too_big_is_believed_of_what_was_sent() {
     let believed = |rig: &mut Rig| rig.udp.icmp(local, &about, &mut rig.wakers);
     rig.udp.socket_mut(id).unwrap().connect(Some(peer));
     assert!(!believed(&mut rig));
-    // To another, and one that fits into all paths.
+    // A datagram to another peer, and one that fits every path.
     send(&mut rig, at("10.0.0.9:1"), 1400);
     send(&mut rig, peer, 524);
     assert!(!believed(&mut rig));
     send(&mut rig, peer, 525);
     assert!(believed(&mut rig));
-    // A connected socket's datagram counts after other flows have replaced its own in the record.
+    // The datagram of a connected socket still counts after other flows have replaced its flow in
+    // the table.
     rig.udp.sent = SentFlows::default();
     assert!(believed(&mut rig));
     rig.udp.socket_mut(id).unwrap().connect(None);
@@ -278,11 +280,11 @@ fn all_queues_together_are_bounded_in_bytes() {
     let limit = rig.limits.all_bytes;
     assert!(rig.udp.v4.mem_errors > 0);
     assert!((limit..limit + 20 * 4096).contains(&(rig.udp.bytes + 4096)));
-    // A socket gets its least all the same.
+    // A socket gets its minimum even then.
     fill(&mut rig, 20);
     let last = rig.udp.sockets.peek(ids[19].0).unwrap().bytes;
     assert!((2000..=4096).contains(&last), "{last} bytes");
-    // Memory that was read, or whose socket was closed, is free for others.
+    // Memory of datagrams that were read, or whose socket was closed, is available to others.
     rig.udp.close(ids[0], &mut Vec::new());
     while rig.got(ids[1]).is_some() {}
     let errors = rig.udp.v4.mem_errors;
