@@ -7,35 +7,39 @@ use crate::ethernet::Mac;
 use crate::numbers::ethertype;
 use crate::read::{array, be16, put16};
 
-/// Bytes of a message.
+/// Length of an ARP message for IPv4 over Ethernet, in bytes.
 pub const LEN: usize = 28;
 
-/// Request or reply.
+/// The operation of an ARP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Asks for the hardware address of the target address.
     Request,
-    /// The sender has its address.
+    /// Reports the sender's hardware address.
     Reply,
 }
 
-/// A message.
+/// An ARP message for IPv4 over Ethernet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArpRepr {
     /// Request or reply.
     pub operation: ArpOperation,
     /// The sender's hardware address.
     pub sender_mac: Mac,
-    /// The sender's address; unspecified in a probe (RFC 5227).
+    /// The sender's IPv4 address; unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
     /// The target's hardware address; meaningless in a request.
     pub target_mac: Mac,
-    /// The target's address.
+    /// The target's IPv4 address.
     pub target: Ipv4Addr,
 }
 
 impl ArpRepr {
-    /// Reads a message; other hardware or protocol types are `BadVersion`.
+    /// Reads a message at the start of `bytes`.
+    ///
+    /// # Errors
+    /// `Truncated` below 28 bytes; `BadVersion` for other hardware or protocol types; `BadLength` for
+    /// other address lengths; `BadField` for any operation but request and reply.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Some(bytes) = bytes.first_chunk::<LEN>() else {
             return Err(WireError::Truncated);
@@ -60,6 +64,9 @@ impl ArpRepr {
     }
 
     /// Writes the message at the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`LEN`].
     pub fn emit(&self, out: &mut [u8]) {
         let out = out.first_chunk_mut::<LEN>().expect("room for the message");
         put16(out, 0, 1);

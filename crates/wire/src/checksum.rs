@@ -17,45 +17,47 @@ mod tests;
 
 /// A partial one's-complement sum, not yet folded to 16 bits nor complemented.
 ///
-/// Adding two sums sums the concatenation, provided the first part's length is even; otherwise
-/// use [`join`](Self::join).
+/// Adding two sums gives the sum of the concatenation, provided that the first part has an even
+/// length; otherwise use [`join`](Self::join).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Sum(
-    // Modulo 2^64 - 1, of words in native byte order: RFC 1071 2(B), the order does not matter
-    // until the end.
+    // Modulo 2^64 - 1, over words in native byte order: by RFC 1071 2(B) the order only matters
+    // when the result is read.
     u64,
 );
 
-/// Sums `bytes`; an odd last byte counts as the high half of a word (RFC 1071 4.1).
+/// Returns the sum of `bytes`; an odd last byte counts as the high half of a word (RFC 1071 4.1).
 #[inline(always)]
 pub fn sum(bytes: &[u8]) -> Sum {
     Sum(kernel::sum(bytes))
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Self = Self(0);
 
-    /// The sum of one 16-bit word.
+    /// Returns the sum of one 16-bit word.
     #[inline]
     pub const fn word(value: u16) -> Self {
         Self(value.to_be() as u64)
     }
 
-    /// The sum of a 32-bit field at an even offset.
+    /// Returns the sum of a 32-bit field at an even offset.
     #[inline]
     pub const fn dword(value: u32) -> Self {
         Self(value.to_be() as u64)
     }
 
-    /// A sum that an earlier [`fold`](Self::fold) gave, as a `Partial` checksum field holds.
+    /// Returns the sum that [`fold`](Self::fold) gave `value` for, as a `Partial` checksum field
+    /// holds it.
     #[inline]
     pub const fn folded(value: u16) -> Self {
         Self::word(value)
     }
 
-    /// The pseudo-header of TCP and UDP over IPv4 (RFC 9293 3.1); `len` is that of the transport
-    /// header and payload.
+    /// Returns the sum of the pseudo-header of TCP or UDP over IPv4 (RFC 9293 3.1).
+    ///
+    /// `len` is the length of the transport header and payload, in bytes.
     #[inline]
     pub const fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u32) -> Self {
         let src = u32::from_ne_bytes(src.octets()) as u64;
@@ -64,7 +66,9 @@ impl Sum {
         Self(src + dst + Self::dword(len).0 + Self::word(protocol as u16).0)
     }
 
-    /// The pseudo-header of upper layers over IPv6 (RFC 8200 8.1).
+    /// Returns the sum of the pseudo-header of an upper layer over IPv6 (RFC 8200 8.1).
+    ///
+    /// `len` is the length of the upper-layer header and payload, in bytes.
     #[inline]
     pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Self {
         let (s, d) = (src.octets(), dst.octets());
@@ -74,7 +78,9 @@ impl Sum {
             + Self::word(u16::from(protocol))
     }
 
-    /// Either pseudo-header; the addresses are of one family (else the sum matches nothing).
+    /// Returns the sum of the IPv4 or IPv6 pseudo-header, according to the addresses.
+    ///
+    /// With addresses of two families the sum matches no packet.
     #[inline]
     pub fn pseudo(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Self {
         match (src, dst) {
@@ -85,7 +91,8 @@ impl Sum {
         }
     }
 
-    /// Appends the sum of bytes that begin at an odd offset if `at_odd`.
+    /// Returns the sum of these bytes followed by those of `next`, which begin at an odd offset if
+    /// `at_odd`.
     #[inline]
     #[must_use]
     pub const fn join(self, next: Self, at_odd: bool) -> Self {
@@ -99,7 +106,7 @@ impl Sum {
         Self(add(self.0, next))
     }
 
-    /// The 16-bit sum, not complemented: what a `Partial` checksum field holds.
+    /// Returns the 16-bit sum, not complemented, as a `Partial` checksum field holds it.
     #[inline]
     pub const fn fold(self) -> u16 {
         let s = (self.0 >> 32) + (self.0 & 0xffff_ffff);
@@ -109,13 +116,13 @@ impl Sum {
         u16::from_be(((s >> 16) + (s & 0xffff)) as u16)
     }
 
-    /// The checksum: complemented, as header fields carry it.
+    /// Returns the checksum: the complement of the sum, as header fields carry it.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// The checksum as UDP carries it, where 0 means "none" (RFC 768).
+    /// Returns the checksum as UDP carries it: 0xffff instead of 0, which means "none" (RFC 768).
     #[inline]
     pub const fn udp_checksum(self) -> u16 {
         match self.checksum() {
@@ -124,7 +131,7 @@ impl Sum {
         }
     }
 
-    /// A sum over a header whose checksum field was included is right.
+    /// Returns whether a sum that includes the checksum field is correct.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.fold() == 0xffff
@@ -146,7 +153,7 @@ impl AddAssign for Sum {
     }
 }
 
-/// A running sum over pieces of any length, one after the other.
+/// A running sum over consecutive pieces of any length.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Running {
     sum: Sum,
@@ -154,7 +161,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts from `sum` (a pseudo-header, say), at an even offset.
+    /// Starts from `sum` (for example of a pseudo-header), at an even offset.
     #[inline]
     pub const fn from(sum: Sum) -> Self {
         Self { sum, odd: false }
@@ -167,14 +174,14 @@ impl Running {
         self.odd ^= bytes.len() % 2 == 1;
     }
 
-    /// The sum so far.
+    /// Returns the sum of the pieces so far.
     #[inline]
     pub const fn sum(self) -> Sum {
         self.sum
     }
 }
 
-/// The checksum after a 16-bit word of the data changed from `old` to `new` (RFC 1624 eqn. 3).
+/// Returns the checksum after a 16-bit word changed from `old` to `new` (RFC 1624 eqn. 3).
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     let s = !checksum as u32 + !old as u32 + new as u32;
@@ -182,14 +189,14 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !((s >> 16) + s) as u16
 }
 
-/// The same for a 32-bit field at an even offset.
+/// Returns the checksum after a 32-bit field at an even offset changed from `old` to `new`.
 #[inline]
 pub const fn update32(checksum: u16, old: u32, new: u32) -> u16 {
     let high = update(checksum, (old >> 16) as u16, (new >> 16) as u16);
     update(high, old as u16, new as u16)
 }
 
-/// One's-complement addition in 64 bits: the carry comes around.
+/// Adds in one's complement, 64 bits wide: the carry is added to the result.
 #[inline(always)]
 const fn add(a: u64, b: u64) -> u64 {
     let (s, carry) = a.overflowing_add(b);

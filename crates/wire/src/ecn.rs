@@ -1,22 +1,22 @@
 //! The ECN field of an IP header (RFC 3168 5).
 
-/// What the last two bits of IPv4's type of service and of IPv6's traffic class say.
+/// The ECN field: the last two bits of IPv4's type of service or IPv6's traffic class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum EcnField {
-    /// Not-ECT: its sender does not react to marks, so that a congested queue must drop it.
+    /// Not-ECT: the sender does not react to marks, so that a congested queue must drop the packet.
     #[default]
     NotEct = 0b00,
-    /// ECT(1): as ECT(0), or a sender of L4S (RFC 9331).
+    /// ECT(1): marked like ECT(0); also identifies L4S traffic (RFC 9331).
     Ect1 = 0b01,
-    /// ECT(0): a congested queue may mark it.
+    /// ECT(0): a congested queue may mark the packet.
     Ect0 = 0b10,
-    /// Congestion Experienced: a queue has marked it.
+    /// Congestion Experienced: a queue has marked the packet.
     Ce = 0b11,
 }
 
 impl EcnField {
-    /// That of a type of service or traffic class.
+    /// Returns the ECN field of a type of service or traffic class byte.
     #[inline]
     pub const fn of(tos: u8) -> Self {
         match tos & 0b11 {
@@ -27,13 +27,13 @@ impl EcnField {
         }
     }
 
-    /// As the last two bits of a type of service.
+    /// Returns the field as the last two bits of a type of service byte.
     #[inline]
     pub const fn bits(self) -> u8 {
         self as u8
     }
 
-    /// Its sender reacts to marks: ECT(0), ECT(1) or already marked.
+    /// Returns whether the sender reacts to marks: ECT(0), ECT(1) or CE.
     #[inline]
     pub const fn is_capable(self) -> bool {
         !matches!(self, Self::NotEct)

@@ -1,8 +1,8 @@
-//! Why bytes are not the header they should be.
+//! The error of the header parsers.
 
 use core::fmt;
 
-/// Why bytes could not be read as a header.
+/// The reason why bytes could not be read as a header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WireError {

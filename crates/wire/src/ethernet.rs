@@ -6,24 +6,24 @@ use crate::WireError;
 use crate::numbers::ethertype;
 use crate::read::{array, be16, put16};
 
-/// Bytes of a header without tags.
+/// Length of an Ethernet header without tags, in bytes.
 pub const HEADER_LEN: usize = 14;
-/// Bytes of one VLAN tag.
+/// Length of one VLAN tag, in bytes.
 pub const TAG_LEN: usize = 4;
-/// Tags that are looked through: a customer's inside a provider's.
+/// Most tags that are skipped: a customer's tag inside a provider's.
 const MAX_TAGS: usize = 2;
 
-/// A hardware address.
+/// An Ethernet hardware address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Everybody on the link.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// No address.
+    /// The all-zero address, which identifies no station.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// A locally administered unicast address (IEEE 802c), of the upper 48 of these random bits.
+    /// Returns a locally administered unicast address (IEEE 802c) from the upper 48 bits of `random`.
     pub fn local(random: u64) -> Self {
         let [first, rest @ ..] = random.to_be_bytes();
         let mut mac = [(first & 0xfc) | 2, 0, 0, 0, 0, 0];
@@ -31,19 +31,19 @@ impl Mac {
         Self(mac)
     }
 
-    /// For a group (broadcast included) rather than one station.
+    /// Returns whether this is a group address; the broadcast address is one.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// The group address of an IPv4 group (RFC 1112 6.4).
+    /// Returns the hardware address of an IPv4 group (RFC 1112 6.4).
     pub const fn of_v4_group(group: core::net::Ipv4Addr) -> Self {
         let [_, b, c, d] = group.octets();
         Self([0x01, 0x00, 0x5e, b & 0x7f, c, d])
     }
 
-    /// The group address of an IPv6 group (RFC 2464 7).
+    /// Returns the hardware address of an IPv6 group (RFC 2464 7).
     pub const fn of_v6_group(group: core::net::Ipv6Addr) -> Self {
         let [.., a, b, c, d] = group.octets();
         Self([0x33, 0x33, a, b, c, d])
@@ -66,7 +66,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// A frame whose header and tags have been found within bounds.
+/// A frame whose header and tags lie within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct EthernetView<'a> {
     bytes: &'a [u8],
@@ -74,7 +74,10 @@ pub struct EthernetView<'a> {
 }
 
 impl<'a> EthernetView<'a> {
-    /// Takes `bytes` as a frame's beginning.
+    /// Interprets `bytes` as the beginning of a frame.
+    ///
+    /// # Errors
+    /// `Truncated` if `bytes` end before the header and its tags do.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         if bytes.len() < HEADER_LEN {
@@ -93,44 +96,44 @@ impl<'a> EthernetView<'a> {
         Ok(Self { bytes, header_len })
     }
 
-    /// Destination.
+    /// Returns the destination address.
     #[inline]
     pub fn dst(&self) -> Mac {
         Mac(array(self.bytes, 0))
     }
 
-    /// Source.
+    /// Returns the source address.
     #[inline]
     pub fn src(&self) -> Mac {
         Mac(array(self.bytes, 6))
     }
 
-    /// What the payload is, behind the tags.
+    /// Returns the EtherType of the payload, after the tags.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         be16(self.bytes, self.header_len - 2)
     }
 
-    /// The outermost tag's control field: priority, DEI and VLAN number.
+    /// Returns the outermost tag's control field: priority, DEI and VLAN number.
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
         (self.header_len > HEADER_LEN).then(|| be16(self.bytes, HEADER_LEN))
     }
 
-    /// The tags' control fields, the outermost first.
+    /// Returns the tags' control fields, the outermost first.
     pub fn tags(&self) -> impl Iterator<Item = u16> + use<'a> {
         let bytes = self.bytes;
         let starts = (HEADER_LEN..self.header_len).step_by(TAG_LEN);
         starts.map(move |at| be16(bytes, at))
     }
 
-    /// Bytes of header and tags.
+    /// Returns the length of header and tags, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         self.header_len
     }
 
-    /// What follows, link-layer padding included.
+    /// Returns the bytes after header and tags, link-layer padding included.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header_len..]
@@ -142,21 +145,21 @@ const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, ethertype::VLAN | ethertype::QINQ)
 }
 
-/// A header's meaning.
+/// The fields of an Ethernet header with at most one tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EthernetRepr {
-    /// Destination.
+    /// Destination address.
     pub dst: Mac,
-    /// Source.
+    /// Source address.
     pub src: Mac,
-    /// An 802.1Q tag's control field.
+    /// The control field of the 802.1Q tag, if there is one.
     pub vlan: Option<u16>,
-    /// What the payload is.
+    /// EtherType of the payload.
     pub ethertype: u16,
 }
 
 impl EthernetRepr {
-    /// What a view says; of two tags, the outer.
+    /// Returns the fields of `view`; of two tags, the outer one.
     #[inline]
     pub fn parse(view: EthernetView<'_>) -> Self {
         Self {
@@ -167,13 +170,16 @@ impl EthernetRepr {
         }
     }
 
-    /// Bytes that [`emit`](Self::emit) writes.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes.
     #[inline]
     pub const fn header_len(&self) -> usize {
         HEADER_LEN + if self.vlan.is_some() { TAG_LEN } else { 0 }
     }
 
     /// Writes the header at the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`header_len`](Self::header_len).
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         let out = &mut out[..self.header_len()];

@@ -1,40 +1,41 @@
-//! IPv6 extension headers (RFC 8200 4): one walk from the fixed header to the upper layer.
+//! IPv6 extension headers (RFC 8200 4): a walk from the fixed header to the upper layer.
 
 use crate::numbers::protocol;
 use crate::read::{be16, be32, put16, put32};
 use crate::{WireError, ipv6};
 
-/// Extension headers that one packet may have; more are an attack.
+/// Most extension headers of one packet; packets with more are dropped as an attack.
 const MAX_HEADERS: usize = 8;
-/// Bytes of the fragment header.
+/// Length of the fragment header, in bytes.
 pub const FRAGMENT_LEN: usize = 8;
 
-/// Where the walk ended.
+/// The upper-layer header, or the fragment, that a walk over extension headers ended at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Upper {
-    /// The first header that is no extension header we read.
+    /// The first next-header value that is not an extension header that [`walk`] skips.
     pub protocol: u8,
-    /// Where it begins, in bytes after the fixed header.
+    /// Offset of that header from the end of the fixed header, in bytes.
     pub offset: usize,
-    /// The packet is a fragment: what begins at `offset` is a piece of the original, whose first
-    /// header is a `protocol`. Packets of one fragment (RFC 6946) count as whole.
+    /// The fragment header, if the packet is a fragment: `offset` is then where its piece of the
+    /// original packet begins, and `protocol` is the first header of the original. A packet whose
+    /// only fragment has all the data (RFC 6946) counts as whole.
     pub fragment: Option<FragmentRepr>,
 }
 
-/// Why a packet's extension headers end its way.
+/// The reason why a packet is dropped for its extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The bytes end before a header does.
     Truncated,
-    /// To be dropped without a word.
+    /// The packet is dropped without an answer.
     Discard,
-    /// To be dropped and told of by ICMPv6 Parameter Problem (RFC 4443 3.4).
+    /// The packet is dropped and answered with an ICMPv6 Parameter Problem (RFC 4443 3.4).
     Problem {
         /// ICMPv6 code.
         code: u8,
         /// Offset of the fault from the start of the fixed header.
         pointer: u32,
-        /// Tell even when the destination is a group (RFC 8200 4.2, action 10).
+        /// Answer even if the destination is a multicast address (RFC 8200 4.2, action 10).
         even_multicast: bool,
     },
 }
@@ -50,7 +51,10 @@ impl Fault {
 }
 
 /// Walks the extension headers in `bytes`, which follow a fixed header whose next header field
-/// is `next_header`, and judges their options as the packet's destination.
+/// is `next_header`, and processes their options as the packet's destination does.
+///
+/// # Errors
+/// Returns the [`Fault`] that the packet is dropped for.
 ///
 /// ```
 /// use fullsend_wire::{extension::walk, numbers::protocol};
@@ -70,7 +74,7 @@ pub fn walk(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
     }
 }
 
-/// A header that [`walk`] looks through.
+/// Returns whether `protocol` is an extension header that [`walk`] skips.
 #[inline]
 pub const fn is_extension(protocol: u8) -> bool {
     matches!(
@@ -102,7 +106,7 @@ fn walk_some(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
                 options(header, at)?;
             }
             protocol::DESTINATION => options(header, at)?,
-            // RFC 8200 4.4 and RFC 5095: no routing type is known to us; done ones are skipped.
+            // RFC 8200 4.4 and RFC 5095: every routing type is unknown; one with no segments left is skipped.
             protocol::ROUTING if header[3] != 0 => return Err(Fault::problem(0, at + 2)),
             protocol::FRAGMENT => {
                 let fragment = FragmentRepr::parse(header).map_err(|_| Fault::Truncated)?;
@@ -126,7 +130,7 @@ fn walk_some(next_header: u8, bytes: &[u8]) -> Result<Upper, Fault> {
     Ok(upper)
 }
 
-/// The bytes of the extension header that `bytes` begins with.
+/// Returns the extension header at the start of `bytes`.
 fn header(kind: u8, bytes: &[u8]) -> Result<&[u8], Fault> {
     let len = match (kind, bytes) {
         (protocol::FRAGMENT, _) => FRAGMENT_LEN,
@@ -136,11 +140,11 @@ fn header(kind: u8, bytes: &[u8]) -> Result<&[u8], Fault> {
     bytes.get(..len).ok_or(Fault::Truncated)
 }
 
-/// Judges the options of a hop-by-hop or destination header that begins at `start`.
+/// Processes the options of a hop-by-hop or destination header that begins at `start`.
 fn options(header: &[u8], start: usize) -> Result<(), Fault> {
     let mut at = 2;
     while let Some(&kind) = header.get(at) {
-        // Pad1 alone has no length.
+        // Pad1 is the only option without a length.
         if kind == 0 {
             at += 1;
             continue;
@@ -152,8 +156,8 @@ fn options(header: &[u8], start: usize) -> Result<(), Fault> {
         if end > header.len() {
             return Err(Fault::problem(0, start + at + 1));
         }
-        // RFC 8200 4.2: the two highest bits say what to do with an option that one does not
-        // know; those that we could know may all be skipped.
+        // RFC 8200 4.2: the two highest bits say what to do with an unrecognised option. The
+        // options that are defined may all be skipped, so that none needs to be recognised.
         match kind >> 6 {
             0 => at = end,
             1 => return Err(Fault::Discard),
@@ -169,14 +173,14 @@ fn options(header: &[u8], start: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A fragment header's meaning (RFC 8200 4.5).
+/// The fields of a fragment header (RFC 8200 4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentRepr {
     /// First header of the original packet's fragmentable part.
     pub next_header: u8,
     /// Offset of this piece in bytes, a multiple of 8 below 65536.
     pub offset: u16,
-    /// More pieces follow.
+    /// M: more fragments follow.
     pub more: bool,
     /// Identification.
     pub ident: u32,
@@ -184,6 +188,9 @@ pub struct FragmentRepr {
 
 impl FragmentRepr {
     /// Reads the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// `Truncated` below 8 bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Some(bytes) = bytes.first_chunk::<FRAGMENT_LEN>() else {
             return Err(WireError::Truncated);
@@ -198,6 +205,9 @@ impl FragmentRepr {
     }
 
     /// Writes the header at the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`FRAGMENT_LEN`].
     pub fn emit(&self, out: &mut [u8]) {
         let out = out
             .first_chunk_mut::<FRAGMENT_LEN>()
@@ -219,7 +229,7 @@ mod tests {
     use super::{FRAGMENT_LEN, Fault, FragmentRepr, Upper, walk};
     use crate::numbers::protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING, TCP, UDP};
 
-    /// Headers of 8 bytes each, of these kinds, then TCP.
+    /// Returns headers of 8 bytes each, of these kinds, followed by TCP.
     fn chain(kinds: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (i, _) in kinds.iter().enumerate() {
@@ -247,7 +257,7 @@ mod tests {
             repr.emit(&mut bytes);
             prop_assert_eq!(FragmentRepr::parse(&bytes), Ok(repr));
             let (theirs, _) = etherparse::Ipv6FragmentHeader::from_slice(&bytes).unwrap();
-            // Not offset and M: etherparse 0.19 takes them from other bits than RFC 8200 4.5.
+            // Offset and M are not compared: etherparse 0.19 reads them from other bits than RFC 8200 4.5.
             prop_assert_eq!(theirs.next_header.0, next_header);
             prop_assert_eq!(theirs.identification, ident);
         }
@@ -309,10 +319,10 @@ mod tests {
                 even_multicast,
             })
         };
-        // Hop-by-hop that is not first: the field that names it.
+        // A hop-by-hop header that is not first: the pointer is at the field that names it.
         let bytes = chain(&[DESTINATION, HOP_BY_HOP]);
         assert_eq!(walk(DESTINATION, &bytes), problem(1, 40, false));
-        // A routing header not done yet: its type.
+        // A routing header with segments left: the pointer is at its type.
         let mut bytes = chain(&[ROUTING]);
         bytes[3] = 1;
         assert_eq!(walk(ROUTING, &bytes), problem(0, 42, false));

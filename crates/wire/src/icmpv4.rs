@@ -4,22 +4,22 @@ use crate::WireError;
 use crate::checksum::sum;
 use crate::read::{be16, be32, put16, put32};
 
-/// Bytes before a message's data.
+/// Length of a message's header, before its data, in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// Codes of Destination Unreachable.
+/// Codes of ICMPv4 Destination Unreachable.
 pub mod unreachable {
     /// No route to the network.
     pub const NET: u8 = 0;
     /// No route to the host.
     pub const HOST: u8 = 1;
-    /// Nobody speaks that protocol there.
+    /// The host has no handler for the protocol.
     pub const PROTOCOL: u8 = 2;
-    /// Nobody listens on that port.
+    /// No socket is bound to the port.
     pub const PORT: u8 = 3;
     /// DF is set and the next link's MTU is smaller (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Forbidden by a filter.
+    /// Administratively prohibited by a filter.
     pub const ADMIN_PROHIBITED: u8 = 13;
 }
 
@@ -31,10 +31,10 @@ mod kind {
     pub(super) const PARAMETER_PROBLEM: u8 = 12;
 }
 
-/// A message; `quote` is the beginning of the packet that an error is about.
+/// An ICMPv4 message; the `quote` of an error is the beginning of the packet it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmpv4Repr<'a> {
-    /// Ping.
+    /// Echo request (ping).
     EchoRequest {
         /// Identifier.
         ident: u16,
@@ -43,7 +43,7 @@ pub enum Icmpv4Repr<'a> {
         /// Data to be sent back.
         data: &'a [u8],
     },
-    /// Its answer.
+    /// Echo reply.
     EchoReply {
         /// Identifier.
         ident: u16,
@@ -54,30 +54,30 @@ pub enum Icmpv4Repr<'a> {
     },
     /// Destination unreachable.
     Unreachable {
-        /// Why; see [`mod@unreachable`].
+        /// The reason; see [`mod@unreachable`].
         code: u8,
-        /// Next hop's MTU with `FRAGMENTATION_NEEDED` (RFC 1191), from old routers 0.
+        /// Next hop's MTU in bytes with `FRAGMENTATION_NEEDED` (RFC 1191); 0 from old routers.
         mtu: u16,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// TTL (code 0) or reassembly time (code 1) ran out.
+    /// The TTL (code 0) or the reassembly timeout (code 1) expired.
     TimeExceeded {
-        /// Which.
+        /// 0: TTL; 1: reassembly.
         code: u8,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// A header field made no sense.
+    /// A header field is invalid.
     ParameterProblem {
         /// Code.
         code: u8,
-        /// Offset of the field.
+        /// Offset of the field in the packet.
         pointer: u8,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// Any other.
+    /// Any other message.
     Other {
         /// Type.
         kind: u8,
@@ -85,13 +85,16 @@ pub enum Icmpv4Repr<'a> {
         code: u8,
         /// Bytes 4 to 7.
         rest: u32,
-        /// What follows.
+        /// The bytes after the header.
         data: &'a [u8],
     },
 }
 
 impl<'a> Icmpv4Repr<'a> {
-    /// Reads a whole message. The checksum is not looked at: see [`checksum_ok`].
+    /// Reads a whole message, without verifying the checksum: see [`checksum_ok`].
+    ///
+    /// # Errors
+    /// `Truncated` below [`HEADER_LEN`] bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Some((head, data)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(WireError::Truncated);
@@ -121,7 +124,7 @@ impl<'a> Icmpv4Repr<'a> {
         })
     }
 
-    /// Type, code, bytes 4 to 7 and data.
+    /// Returns type, code, bytes 4 to 7 and data.
     fn parts(&self) -> (u8, u8, u32, &'a [u8]) {
         let echo = |ident: u16, seq: u16| u32::from(ident) << 16 | u32::from(seq);
         match *self {
@@ -152,17 +155,20 @@ impl<'a> Icmpv4Repr<'a> {
         }
     }
 
-    /// Bytes that [`emit`](Self::emit) writes.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes.
     pub fn len(&self) -> usize {
         HEADER_LEN + self.parts().3.len()
     }
 
-    /// Never: a message has at least its header.
+    /// Returns `false`: a message has at least a header.
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the message, checksum included, at the start of `out`; how long it is.
+    /// Writes the message, checksum included, at the start of `out`, and returns its length in bytes.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`len`](Self::len).
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let (kind, code, rest, data) = self.parts();
         let out = &mut out[..HEADER_LEN + data.len()];
@@ -177,7 +183,7 @@ impl<'a> Icmpv4Repr<'a> {
     }
 }
 
-/// A whole message's checksum is right.
+/// Returns whether the checksum of a whole message is correct.
 pub fn checksum_ok(message: &[u8]) -> bool {
     sum(message).is_valid()
 }
@@ -193,7 +199,7 @@ mod tests {
     use super::{Icmpv4Repr, checksum_ok};
     use crate::WireError;
 
-    /// A message of any kind over `data`.
+    /// Returns a message of one of the six kinds with `data`.
     fn message(which: u8, a: u16, b: u16, data: &[u8]) -> Icmpv4Repr<'_> {
         let code = b as u8;
         match which % 6 {
@@ -219,7 +225,7 @@ mod tests {
                 quote: data,
             },
             _ => Icmpv4Repr::Other {
-                // A kind without a fixed length, so that the other parser takes any data too.
+                // A type without a fixed length, so that etherparse accepts any data as well.
                 kind: 40,
                 code,
                 rest: u32::from(a) << 9,

@@ -8,28 +8,28 @@ use crate::ndp::{self, NdpRepr};
 use crate::numbers::protocol;
 use crate::read::{be16, be32, put16, put32};
 
-/// Bytes before a message's data.
+/// Length of a message's header, before its data, in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// Codes of Destination Unreachable.
+/// Codes of ICMPv6 Destination Unreachable.
 pub mod unreachable {
     /// No route to the destination.
     pub const NO_ROUTE: u8 = 0;
-    /// Forbidden by a filter.
+    /// Administratively prohibited by a filter.
     pub const ADMIN_PROHIBITED: u8 = 1;
-    /// No such address on the link.
+    /// The address is not reachable on the link.
     pub const ADDRESS: u8 = 3;
-    /// Nobody listens on that port.
+    /// No socket is bound to the port.
     pub const PORT: u8 = 4;
 }
 
-/// Codes of Parameter Problem.
+/// Codes of ICMPv6 Parameter Problem.
 pub mod parameter {
-    /// A field makes no sense.
+    /// A header field is invalid.
     pub const FIELD: u8 = 0;
-    /// Nobody speaks that protocol here.
+    /// The next header is not implemented.
     pub const NEXT_HEADER: u8 = 1;
-    /// An option that must be known is not.
+    /// An option that must be recognised is not.
     pub const OPTION: u8 = 2;
 }
 
@@ -42,10 +42,10 @@ mod kind {
     pub(super) const ECHO_REPLY: u8 = 129;
 }
 
-/// A message; `quote` is the beginning of the packet that an error is about.
+/// An ICMPv6 message; the `quote` of an error is the beginning of the packet it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmpv6Repr<'a> {
-    /// Ping.
+    /// Echo request (ping).
     EchoRequest {
         /// Identifier.
         ident: u16,
@@ -54,7 +54,7 @@ pub enum Icmpv6Repr<'a> {
         /// Data to be sent back.
         data: &'a [u8],
     },
-    /// Its answer.
+    /// Echo reply.
     EchoReply {
         /// Identifier.
         ident: u16,
@@ -65,52 +65,57 @@ pub enum Icmpv6Repr<'a> {
     },
     /// Destination unreachable.
     Unreachable {
-        /// Why; see [`mod@unreachable`].
+        /// The reason; see [`mod@unreachable`].
         code: u8,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// The next link's MTU is smaller.
+    /// The packet is larger than the next link's MTU.
     PacketTooBig {
-        /// That MTU.
+        /// The MTU of the next link, in bytes.
         mtu: u32,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// Hop limit (code 0) or reassembly time (code 1) ran out.
+    /// The hop limit (code 0) or the reassembly timeout (code 1) expired.
     TimeExceeded {
-        /// Which.
+        /// 0: hop limit; 1: reassembly.
         code: u8,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// A header made no sense; see [`parameter`].
+    /// A header is invalid.
     ParameterProblem {
-        /// Which kind of nonsense.
+        /// The reason; see [`parameter`].
         code: u8,
-        /// Its offset in the packet.
+        /// Offset of the fault in the packet.
         pointer: u32,
-        /// The packet.
+        /// The beginning of the packet.
         quote: &'a [u8],
     },
-    /// Neighbour Discovery.
+    /// A Neighbour Discovery message.
     Ndp(NdpRepr<'a>),
-    /// Any other.
+    /// Any other message.
     Other {
-        /// Type; below 128 it is an error message.
+        /// Type; types below 128 are error messages.
         kind: u8,
         /// Code.
         code: u8,
         /// Bytes 4 to 7.
         rest: u32,
-        /// What follows.
+        /// The bytes after the header.
         data: &'a [u8],
     },
 }
 
 impl<'a> Icmpv6Repr<'a> {
-    /// Reads a whole message. The checksum is not looked at: see [`checksum_ok`]; nor is the hop
-    /// limit, which must be 255 for Neighbour Discovery.
+    /// Reads a whole message, without verifying the checksum: see [`checksum_ok`].
+    ///
+    /// The caller also verifies that the hop limit of Neighbour Discovery is 255.
+    ///
+    /// # Errors
+    /// `Truncated` below [`HEADER_LEN`] bytes; any error for an invalid Neighbour Discovery message
+    /// (RFC 4861 6.1 and 7.1).
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Some((head, data)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(WireError::Truncated);
@@ -121,7 +126,7 @@ impl<'a> Icmpv6Repr<'a> {
             kind::ECHO_REQUEST if code == 0 => Self::EchoRequest { ident, seq, data },
             kind::ECHO_REPLY if code == 0 => Self::EchoReply { ident, seq, data },
             kind::UNREACHABLE => Self::Unreachable { code, quote: data },
-            // RFC 4443 3.2: its code is ignored.
+            // RFC 4443 3.2: the receiver ignores the code.
             kind::PACKET_TOO_BIG => Self::PacketTooBig {
                 mtu: rest,
                 quote: data,
@@ -142,7 +147,7 @@ impl<'a> Icmpv6Repr<'a> {
         })
     }
 
-    /// Type, code, bytes 4 to 7 and data of all but Neighbour Discovery.
+    /// Returns type, code, bytes 4 to 7 and data, which is empty for Neighbour Discovery.
     fn parts(&self) -> (u8, u8, u32, &'a [u8]) {
         let echo = |ident: u16, seq: u16| u32::from(ident) << 16 | u32::from(seq);
         match *self {
@@ -168,7 +173,7 @@ impl<'a> Icmpv6Repr<'a> {
         }
     }
 
-    /// Bytes that [`emit`](Self::emit) writes.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes.
     pub fn len(&self) -> usize {
         HEADER_LEN
             + match self {
@@ -177,12 +182,15 @@ impl<'a> Icmpv6Repr<'a> {
             }
     }
 
-    /// Never: a message has at least its header.
+    /// Returns `false`: a message has at least a header.
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the message, checksum included, at the start of `out`; how long it is.
+    /// Writes the message, checksum included, at the start of `out`, and returns its length in bytes.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`len`](Self::len).
     pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
         let (kind, code, rest, data) = self.parts();
         let out = &mut out[..self.len()];
@@ -202,7 +210,7 @@ impl<'a> Icmpv6Repr<'a> {
     }
 }
 
-/// A whole message's checksum is right.
+/// Returns whether the checksum of a whole message between these addresses is correct.
 pub fn checksum_ok(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> bool {
     let pseudo = Sum::pseudo_v6(src, dst, protocol::ICMPV6, message.len() as u32);
     (pseudo + sum(message)).is_valid()
@@ -218,7 +226,7 @@ mod tests {
 
     use super::{Icmpv6Repr, checksum_ok};
 
-    /// A message of any kind over `data`.
+    /// Returns a message of one of the seven kinds with `data`.
     fn message(which: u8, a: u32, code: u8, data: &[u8]) -> Icmpv6Repr<'_> {
         let (ident, seq) = (a as u16, (a >> 16) as u16);
         match which % 7 {

@@ -7,13 +7,14 @@ use crate::checksum::{Sum, sum};
 use crate::numbers::DEFAULT_TTL;
 use crate::read::{array, be16, put16};
 
-/// Bytes of a header without options; we send no others.
+/// Length of a header without options, in bytes; `emit` writes no options.
 pub const HEADER_LEN: usize = 20;
 /// Offset of the header checksum.
 pub const CHECKSUM_OFFSET: usize = 10;
 
-/// A header whose own length, version and minimal total length have been checked. What follows
-/// the header may be elsewhere or cut short (as in an ICMP error): see
+/// An IPv4 header whose version, header length and total length have been checked.
+///
+/// The payload may be in other memory or cut short (as in an ICMP error): see
 /// [`is_complete`](Self::is_complete).
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4View<'a> {
@@ -21,7 +22,11 @@ pub struct Ipv4View<'a> {
 }
 
 impl<'a> Ipv4View<'a> {
-    /// Takes `bytes` as a packet's beginning.
+    /// Interprets `bytes` as the beginning of a packet.
+    ///
+    /// # Errors
+    /// `Truncated` if `bytes` end before the header does; `BadVersion` if the version is not 4;
+    /// `BadLength` for a header length below 20 bytes or a total length below the header's.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Some(fixed) = bytes.first_chunk::<HEADER_LEN>() else {
@@ -40,109 +45,109 @@ impl<'a> Ipv4View<'a> {
         Ok(Self { bytes })
     }
 
-    /// Header length, options included.
+    /// Returns the length of the header, options included, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(self.bytes[0] & 0xf) * 4
     }
 
-    /// The packet's length as its header tells it.
+    /// Returns the total length field: header and payload, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
         usize::from(be16(self.bytes, 2))
     }
 
-    /// All the bytes that the header tells of are here.
+    /// Returns whether the whole packet, by its total length field, is in `bytes`.
     #[inline]
     pub fn is_complete(&self) -> bool {
         self.total_len() <= self.bytes.len()
     }
 
-    /// The header's bytes.
+    /// Returns the bytes of the header, options included.
     #[inline]
     pub fn header(&self) -> &'a [u8] {
         &self.bytes[..self.header_len()]
     }
 
-    /// The options' bytes.
+    /// Returns the bytes of the options.
     #[inline]
     pub fn options(&self) -> &'a [u8] {
         &self.bytes[HEADER_LEN..self.header_len()]
     }
 
-    /// What follows the header as far as it is here, without link-layer padding.
+    /// Returns the payload as far as it is present, without link-layer padding.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header_len()..self.total_len().min(self.bytes.len())]
     }
 
-    /// DSCP and ECN.
+    /// Returns the type of service byte: DSCP and ECN.
     #[inline]
     pub fn tos(&self) -> u8 {
         self.bytes[1]
     }
 
-    /// Identification.
+    /// Returns the identification.
     #[inline]
     pub fn ident(&self) -> u16 {
         be16(self.bytes, 4)
     }
 
-    /// DF.
+    /// Returns the DF (don't fragment) bit.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         self.bytes[6] & 0x40 != 0
     }
 
-    /// MF.
+    /// Returns the MF (more fragments) bit.
     #[inline]
     pub fn more_fragments(&self) -> bool {
         self.bytes[6] & 0x20 != 0
     }
 
-    /// Offset of this fragment's payload, in bytes.
+    /// Returns the offset of this fragment's payload, in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
         usize::from(be16(self.bytes, 6) & 0x1fff) * 8
     }
 
-    /// A part of a packet, not a whole one.
+    /// Returns whether this is a fragment: MF is set or the offset is not zero.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         be16(self.bytes, 6) & 0x3fff != 0
     }
 
-    /// Time to live.
+    /// Returns the time to live.
     #[inline]
     pub fn ttl(&self) -> u8 {
         self.bytes[8]
     }
 
-    /// The payload's protocol.
+    /// Returns the payload's protocol.
     #[inline]
     pub fn protocol(&self) -> u8 {
         self.bytes[9]
     }
 
-    /// Source.
+    /// Returns the source address.
     #[inline]
     pub fn src(&self) -> Ipv4Addr {
         array::<4>(self.bytes, 12).into()
     }
 
-    /// Destination.
+    /// Returns the destination address.
     #[inline]
     pub fn dst(&self) -> Ipv4Addr {
         array::<4>(self.bytes, 16).into()
     }
 
-    /// The header's own checksum is right.
+    /// Returns whether the header's checksum is correct.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         sum(self.header()).is_valid()
     }
 
-    /// The sum of the pseudo-header of this packet's payload.
+    /// Returns the sum of the pseudo-header of this packet's payload.
     #[inline]
     pub fn pseudo_sum(&self) -> Sum {
         let len = self.total_len() - self.header_len();
@@ -150,12 +155,12 @@ impl<'a> Ipv4View<'a> {
     }
 }
 
-/// A header's meaning; options are not kept.
+/// The fields of an IPv4 header, without options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4Repr {
-    /// Source.
+    /// Source address.
     pub src: Ipv4Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv4Addr,
     /// The payload's protocol.
     pub protocol: u8,
@@ -163,11 +168,11 @@ pub struct Ipv4Repr {
     pub tos: u8,
     /// Identification.
     pub ident: u16,
-    /// DF.
+    /// DF: routers must not fragment the packet.
     pub dont_fragment: bool,
-    /// MF.
+    /// MF: more fragments follow.
     pub more_fragments: bool,
-    /// In bytes, a multiple of 8 below 65536.
+    /// Offset of the payload in the original packet, in bytes: a multiple of 8 below 65536.
     pub fragment_offset: u16,
     /// Time to live.
     pub ttl: u8,
@@ -176,7 +181,7 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
-    /// A whole packet as hosts send it: DF, the default TTL, everything else zero.
+    /// Returns the header of a whole packet with DF and the default TTL; the other fields are zero.
     pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload_len: u16) -> Self {
         Self {
             src,
@@ -192,7 +197,7 @@ impl Ipv4Repr {
         }
     }
 
-    /// What a view says.
+    /// Returns the fields of `view`.
     #[inline]
     pub fn parse(view: Ipv4View<'_>) -> Self {
         Self {
@@ -210,6 +215,9 @@ impl Ipv4Repr {
     }
 
     /// Writes the header, checksum included, at the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`HEADER_LEN`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         let out = out

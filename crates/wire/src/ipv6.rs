@@ -6,18 +6,22 @@ use crate::WireError;
 use crate::numbers::DEFAULT_TTL;
 use crate::read::{array, be16, be32, put16, put32};
 
-/// Bytes of the fixed header.
+/// Length of the fixed header, in bytes.
 pub const HEADER_LEN: usize = 40;
 
-/// A fixed header whose version has been checked. What follows it may be elsewhere or cut short:
-/// see [`is_complete`](Self::is_complete).
+/// A fixed IPv6 header whose version has been checked.
+///
+/// The payload may be in other memory or cut short: see [`is_complete`](Self::is_complete).
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6View<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Ipv6View<'a> {
-    /// Takes `bytes` as a packet's beginning.
+    /// Interprets `bytes` as the beginning of a packet.
+    ///
+    /// # Errors
+    /// `Truncated` below 40 bytes; `BadVersion` if the version is not 6.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         if bytes.len() < HEADER_LEN {
@@ -29,69 +33,69 @@ impl<'a> Ipv6View<'a> {
         Ok(Self { bytes })
     }
 
-    /// Bytes that follow the fixed header, as it tells; 0 for a jumbogram.
+    /// Returns the payload length field, in bytes; 0 for a jumbogram.
     #[inline]
     pub fn payload_len(&self) -> usize {
         usize::from(be16(self.bytes, 4))
     }
 
-    /// All the bytes that the header tells of are here.
+    /// Returns whether the whole packet, by its payload length field, is in `bytes`.
     #[inline]
     pub fn is_complete(&self) -> bool {
         HEADER_LEN + self.payload_len() <= self.bytes.len()
     }
 
-    /// What follows the fixed header as far as it is here, without link-layer padding.
+    /// Returns the bytes after the fixed header as far as present, without link-layer padding.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HEADER_LEN..(HEADER_LEN + self.payload_len()).min(self.bytes.len())]
     }
 
-    /// DSCP and ECN.
+    /// Returns the traffic class: DSCP and ECN.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         (be16(self.bytes, 0) >> 4) as u8
     }
 
-    /// Flow label, 20 bits.
+    /// Returns the flow label, 20 bits.
     #[inline]
     pub fn flow_label(&self) -> u32 {
         be32(self.bytes, 0) & 0xf_ffff
     }
 
-    /// Protocol of what follows the fixed header.
+    /// Returns the protocol of the header that follows the fixed header.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.bytes[6]
     }
 
-    /// Hop limit.
+    /// Returns the hop limit.
     #[inline]
     pub fn hop_limit(&self) -> u8 {
         self.bytes[7]
     }
 
-    /// Source.
+    /// Returns the source address.
     #[inline]
     pub fn src(&self) -> Ipv6Addr {
         array::<16>(self.bytes, 8).into()
     }
 
-    /// Destination.
+    /// Returns the destination address.
     #[inline]
     pub fn dst(&self) -> Ipv6Addr {
         array::<16>(self.bytes, 24).into()
     }
 }
 
-/// A fixed header's meaning.
+/// The fields of a fixed IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv6Repr {
-    /// Source.
+    /// Source address.
     pub src: Ipv6Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv6Addr,
-    /// Protocol of what follows.
+    /// Protocol of the header that follows.
     pub next_header: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -104,7 +108,7 @@ pub struct Ipv6Repr {
 }
 
 impl Ipv6Repr {
-    /// A packet as hosts send it: the default hop limit, everything else zero.
+    /// Returns a header with the default hop limit; the other fields are zero.
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload_len: u16) -> Self {
         Self {
             src,
@@ -117,7 +121,7 @@ impl Ipv6Repr {
         }
     }
 
-    /// What a view says.
+    /// Returns the fields of `view`.
     #[inline]
     pub fn parse(view: Ipv6View<'_>) -> Self {
         Self {
@@ -132,6 +136,9 @@ impl Ipv6Repr {
     }
 
     /// Writes the header at the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`HEADER_LEN`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         let out = out

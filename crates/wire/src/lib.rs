@@ -1,11 +1,11 @@
-//! Packet formats: views that prove bounds once, reprs that are the meaning, and checksums.
+//! Packet formats: views over bytes, header values (`*Repr`) and checksums.
 //!
-//! A view borrows bytes and keeps what they say, unknown bits included; its constructor has
-//! checked every offset its getters read. A repr is the meaning as plain values, and
-//! `parse(emit(repr)) == repr`. Nothing here copies payload, allocates or does I/O.
+//! A view borrows the bytes of a header, unknown bits included; its constructor has checked every
+//! offset that its getters read. A repr holds the header's fields as plain values, with
+//! `parse(emit(repr)) == repr`. This crate does not copy payload, allocate or do I/O.
 //!
-//! `emit` writes into a buffer that the caller has made at least as long as the header; a shorter
-//! one is the caller's mistake and panics. Input from the network never does.
+//! `emit` writes into a buffer that the caller has made at least as long as the header, and panics
+//! if it is shorter. Parsers never panic, whatever the input.
 #![no_std]
 #![deny(unsafe_code)]
 

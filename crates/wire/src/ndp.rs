@@ -1,4 +1,4 @@
-//! Neighbour Discovery messages and options (RFC 4861), as they stand in ICMPv6.
+//! Neighbour Discovery messages and options (RFC 4861), without their ICMPv6 header.
 
 use core::net::Ipv6Addr;
 
@@ -18,71 +18,71 @@ mod option {
     pub(super) const TARGET_LINK: u8 = 2;
     pub(super) const PREFIX: u8 = 3;
     pub(super) const MTU: u8 = 5;
-    /// RFC 3971 5.3.2.
+    /// Nonce option (RFC 3971 5.3.2).
     pub(super) const NONCE: u8 = 14;
-    /// Bytes of an option with a nonce of the usual length.
+    /// Length of an option with a nonce of 6 bytes, in bytes.
     pub(super) const NONCE_LEN: usize = 8;
-    /// Bytes of a link-layer address option on Ethernet.
+    /// Length of a link-layer address option on Ethernet, in bytes.
     pub(super) const LINK_LEN: usize = 8;
 }
 
-/// The ICMPv6 types read here; Redirect (137) is not, we never follow one.
+/// Returns whether this module parses the ICMPv6 type. Redirect (137) is not: it is never followed.
 pub(crate) const fn is_ndp(kind: u8) -> bool {
     matches!(kind, kind::ROUTER_SOLICIT..=kind::NEIGHBOUR_ADVERT)
 }
 
-/// A random number by which a sender knows its own message again (RFC 3971 5.3.2, RFC 7527).
+/// A random number by which a sender recognises its own messages (RFC 3971 5.3.2, RFC 7527).
 pub type Nonce = [u8; 6];
 
-/// A message. Link-layer addresses are Ethernet's; others are as if not there.
+/// A Neighbour Discovery message; link-layer addresses other than Ethernet's read as absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NdpRepr<'a> {
-    /// Is there a router?
+    /// Router solicitation.
     RouterSolicit {
-        /// Who asks.
+        /// The sender's hardware address.
         source_mac: Option<Mac>,
     },
-    /// A router tells of itself and the link.
+    /// Router advertisement.
     RouterAdvert {
-        /// Hop limit to use; 0 says nothing.
+        /// Hop limit to use; 0: unspecified.
         hop_limit: u8,
-        /// M (0x80), O (0x40) and what later RFCs added.
+        /// M (0x80), O (0x40) and the flags of later RFCs.
         flags: u8,
-        /// Seconds for which it is a default router; 0: it is none.
+        /// Seconds for which the sender is a default router; 0: it is none.
         lifetime_s: u16,
-        /// Milliseconds a neighbour stays reachable; 0 says nothing.
+        /// Milliseconds for which a neighbour stays reachable; 0: unspecified.
         reachable_ms: u32,
-        /// Milliseconds between solicitations; 0 says nothing.
+        /// Milliseconds between solicitations; 0: unspecified.
         retrans_ms: u32,
-        /// Options.
+        /// The message's options.
         options: NdpOptions<'a>,
     },
-    /// Who has the target address?
+    /// Neighbour solicitation.
     NeighbourSolicit {
-        /// The address.
+        /// The address to resolve.
         target: Ipv6Addr,
-        /// Who asks; nobody in duplicate address detection.
+        /// The sender's hardware address; absent in duplicate address detection.
         source_mac: Option<Mac>,
-        /// In duplicate address detection, tells a message that was looped back from another host's.
+        /// Distinguishes a looped-back message from another host's in duplicate address detection.
         nonce: Option<Nonce>,
     },
-    /// The target's hardware address.
+    /// Neighbour advertisement.
     NeighbourAdvert {
-        /// The address.
+        /// The address that is advertised.
         target: Ipv6Addr,
-        /// It is a router.
+        /// R: the sender is a router.
         router: bool,
-        /// An answer to a solicitation.
+        /// S: the message answers a solicitation.
         solicited: bool,
-        /// It replaces what is cached.
+        /// O: the address replaces a cached one.
         override_cache: bool,
-        /// Its hardware address.
+        /// The target's hardware address.
         target_mac: Option<Mac>,
     },
 }
 
 impl<'a> NdpRepr<'a> {
-    /// Reads a message from ICMPv6's parts, with the checks of RFC 4861 6.1 and 7.1 but for the
+    /// Reads a message from ICMPv6's parts, with the checks of RFC 4861 6.1 and 7.1 except for the
     /// hop limit.
     pub(crate) fn parse(kind: u8, code: u8, rest: u32, data: &'a [u8]) -> Result<Self, WireError> {
         if code != 0 {
@@ -131,7 +131,7 @@ impl<'a> NdpRepr<'a> {
         })
     }
 
-    /// ICMPv6 type.
+    /// Returns the ICMPv6 type.
     pub(crate) const fn kind(&self) -> u8 {
         match self {
             Self::RouterSolicit { .. } => kind::ROUTER_SOLICIT,
@@ -141,7 +141,7 @@ impl<'a> NdpRepr<'a> {
         }
     }
 
-    /// Bytes 4 to 7.
+    /// Returns bytes 4 to 7 of the message.
     pub(crate) fn rest(&self) -> u32 {
         match *self {
             Self::RouterSolicit { .. } | Self::NeighbourSolicit { .. } => 0,
@@ -164,7 +164,7 @@ impl<'a> NdpRepr<'a> {
         }
     }
 
-    /// Bytes that follow the ICMPv6 header.
+    /// Returns the number of bytes that follow the ICMPv6 header.
     pub(crate) fn body_len(&self) -> usize {
         let link = |mac: &Option<Mac>| mac.map_or(0, |_| option::LINK_LEN);
         match self {
@@ -177,7 +177,7 @@ impl<'a> NdpRepr<'a> {
         }
     }
 
-    /// Writes them; `out` is as long.
+    /// Writes the bytes that follow the ICMPv6 header; `out` has their length.
     pub(crate) fn emit_body(&self, out: &mut [u8]) {
         match self {
             Self::RouterSolicit { source_mac } => {
@@ -225,11 +225,11 @@ fn emit_link(kind: u8, mac: Option<Mac>, out: &mut [u8]) {
     }
 }
 
-/// A list of options whose lengths have been checked.
+/// A list of Neighbour Discovery options whose lengths have been checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NdpOptions<'a>(&'a [u8]);
 
-/// One option.
+/// A Neighbour Discovery option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NdpOption<'a> {
     /// The sender's hardware address.
@@ -238,34 +238,37 @@ pub enum NdpOption<'a> {
     TargetMac(Mac),
     /// A prefix of the link.
     Prefix {
-        /// Its length in bits.
+        /// Length of the prefix, in bits.
         len: u8,
-        /// L: addresses under it are on the link.
+        /// L: addresses with this prefix are on the link.
         on_link: bool,
-        /// A: hosts may make addresses under it.
+        /// A: hosts may form addresses with this prefix.
         autonomous: bool,
-        /// Seconds; all ones is for ever.
+        /// Valid lifetime in seconds; all ones: infinite.
         valid_s: u32,
-        /// Seconds; all ones is for ever.
+        /// Preferred lifetime in seconds; all ones: infinite.
         preferred_s: u32,
         /// The prefix.
         prefix: Ipv6Addr,
     },
-    /// The link's MTU.
+    /// The link's MTU, in bytes.
     Mtu(u32),
     /// A nonce of six bytes.
     Nonce(Nonce),
-    /// Any other, or one of a length it should not have.
+    /// Any other option, or a known one with a wrong length.
     Other {
-        /// Type.
+        /// Option type.
         kind: u8,
-        /// What follows type and length.
+        /// The bytes after type and length.
         value: &'a [u8],
     },
 }
 
 impl<'a> NdpOptions<'a> {
     /// Checks that options fill `bytes` exactly.
+    ///
+    /// # Errors
+    /// `BadLength` for an option of length zero; `Truncated` if the last option ends after `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -280,7 +283,7 @@ impl<'a> NdpOptions<'a> {
         Ok(Self(bytes))
     }
 
-    /// The options.
+    /// Returns an iterator over the options.
     pub fn iter(self) -> impl Iterator<Item = NdpOption<'a>> {
         let mut rest = self.0;
         core::iter::from_fn(move || {

@@ -1,9 +1,9 @@
-//! Assigned numbers: IP protocols, EtherTypes, the TTL of hosts.
+//! Assigned numbers: IP protocols, EtherTypes and the default TTL.
 
-/// TTL, or hop limit, of who chose none (RFC 1340, and everybody since).
+/// TTL, or hop limit, of packets whose sender chose none (RFC 1340).
 pub const DEFAULT_TTL: u8 = 64;
 
-/// IP protocol numbers, in IPv4's protocol and IPv6's next header field.
+/// IP protocol numbers, as in IPv4's protocol and IPv6's next header field.
 pub mod protocol {
     /// IPv6 hop-by-hop options (RFC 8200 4.3).
     pub const HOP_BY_HOP: u8 = 0;
@@ -27,7 +27,7 @@ pub mod protocol {
     pub const GRE: u8 = 47;
     /// ICMP for IPv6 (RFC 4443).
     pub const ICMPV6: u8 = 58;
-    /// Nothing follows (RFC 8200 4.7).
+    /// No next header (RFC 8200 4.7).
     pub const NO_NEXT_HEADER: u8 = 59;
     /// IPv6 destination options (RFC 8200 4.6).
     pub const DESTINATION: u8 = 60;

@@ -1,4 +1,5 @@
-//! Big-endian fields of fixed-size headers; offsets are constants, so the checks fold away.
+//! Big-endian fields of fixed-size headers. Offsets are constants, so that the bounds checks
+//! compile to nothing.
 
 #[inline(always)]
 pub(crate) const fn be16(bytes: &[u8], at: usize) -> u16 {

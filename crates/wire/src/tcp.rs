@@ -19,45 +19,45 @@ pub use options::{SackBlock, SackBlocks, TcpOptions, Timestamps};
 pub struct TcpFlags(pub u16);
 
 impl TcpFlags {
-    /// No more data from the sender.
+    /// FIN: the sender has no more data.
     pub const FIN: Self = Self(0x001);
-    /// Synchronise sequence numbers.
+    /// SYN: synchronise sequence numbers.
     pub const SYN: Self = Self(0x002);
-    /// Reset the connection.
+    /// RST: reset the connection.
     pub const RST: Self = Self(0x004);
-    /// Push.
+    /// PSH: push.
     pub const PSH: Self = Self(0x008);
-    /// The acknowledgement field is significant.
+    /// ACK: the acknowledgement number is significant.
     pub const ACK: Self = Self(0x010);
-    /// The urgent field is significant.
+    /// URG: the urgent pointer is significant.
     pub const URG: Self = Self(0x020);
-    /// ECN echo (RFC 3168).
+    /// ECE: ECN echo (RFC 3168).
     pub const ECE: Self = Self(0x040);
-    /// Congestion window reduced (RFC 3168).
+    /// CWR: congestion window reduced (RFC 3168).
     pub const CWR: Self = Self(0x080);
-    /// Accurate ECN (RFC 9768), once NS.
+    /// AE: Accurate ECN (RFC 9768); formerly NS.
     pub const AE: Self = Self(0x100);
 
-    /// All bits of `other` are set.
+    /// Returns whether all bits of `other` are set.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Any bit of `other` is set.
+    /// Returns whether any bit of `other` is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The bits of both.
+    /// Returns the bits of both.
     #[inline]
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Without the bits of `other`.
+    /// Returns the bits of `self` that are not in `other`.
     #[inline]
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
@@ -65,7 +65,7 @@ impl TcpFlags {
     }
 }
 
-/// A TCP header's meaning.
+/// The fields of a TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpRepr {
     /// Source port.
@@ -78,7 +78,7 @@ pub struct TcpRepr {
     pub ack: SeqNum,
     /// Flags.
     pub flags: TcpFlags,
-    /// Window as on the wire.
+    /// Window field, not yet scaled.
     pub window: WireWindow,
     /// Urgent pointer; significant only with URG set.
     pub urgent: u16,
@@ -86,19 +86,21 @@ pub struct TcpRepr {
     pub options: TcpOptions,
 }
 
-/// Bytes of a header without options.
+/// Length of a header without options, in bytes.
 pub const HEADER_LEN: usize = 20;
-/// Bytes of the longest header.
+/// Length of the longest header, in bytes.
 pub const MAX_HEADER_LEN: usize = 60;
-/// Offset of the checksum field.
+/// Offset of the checksum field from the start of the header, in bytes.
 pub const CHECKSUM_OFFSET: usize = 16;
 impl TcpRepr {
-    /// Reads a header at the start of `bytes`, which may go on with payload; also its length in
-    /// bytes. The checksum is not looked at.
+    /// Reads the header at the start of `bytes`, and returns it with its length in bytes.
     ///
-    /// Unknown options are skipped, as are known ones of a wrong length and, without SYN, those
-    /// that only a SYN may carry; an option whose length is impossible ends the list (RFC 9293
-    /// 3.1, MUST-7).
+    /// Payload may follow. The checksum is not verified. Unknown options are skipped, as are known
+    /// options of a wrong length and, without SYN, those that only a SYN may carry; an option whose
+    /// length is impossible ends the list (RFC 9293 3.1, MUST-7).
+    ///
+    /// # Errors
+    /// `Truncated` if `bytes` end before the header does; `BadLength` for a data offset below 5.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize), WireError> {
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
@@ -135,15 +137,20 @@ impl TcpRepr {
         Ok((repr, header_len))
     }
 
-    /// Bytes that [`emit`](Self::emit) writes: a multiple of 4, 60 at most.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes: a multiple of 4, 60 at most.
     #[inline]
     pub fn header_len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
 
-    /// Writes the header at the start of `out`, with the checksum field zero; how long it is.
+    /// Writes the header at the start of `out` with a zero checksum field, and returns its length in
+    /// bytes.
+    ///
     /// SACK blocks that do not fit in 40 bytes of options are left out, the last first, and so are
-    /// counters of Accurate ECN that do not fit even without them.
+    /// counters of Accurate ECN that do not fit even without SACK blocks.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`header_len`](Self::header_len).
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let header_len = self.header_len();
@@ -151,10 +158,11 @@ impl TcpRepr {
         header_len
     }
 
-    /// [`emit`](Self::emit) into memory that is as long as [`header_len`](Self::header_len) says.
+    /// Writes the header like [`emit`](Self::emit), into memory of exactly
+    /// [`header_len`](Self::header_len) bytes.
     ///
     /// # Panics
-    /// If it is shorter, or much longer.
+    /// If `out` is shorter, or much longer.
     #[inline]
     pub fn fill(&self, out: &mut [u8]) {
         let header_len = out.len();
@@ -177,7 +185,8 @@ impl TcpRepr {
         if options.is_empty() {
             return;
         }
-        // In twelve bytes nothing has room beside them.
+        // Timestamps alone take twelve bytes, so that no other option is present (SACK permitted
+        // replaces their NOPs).
         if let Some(timestamps) = self.options.timestamps
             && !self.options.sack_permitted
             && let Ok(option) = <&mut [u8; 12]>::try_from(&mut *options)

@@ -3,15 +3,15 @@
 use crate::WireError;
 use crate::read::{be16, put16};
 
-/// Bytes of a header.
+/// Length of a UDP header, in bytes.
 pub const HEADER_LEN: usize = 8;
-/// Offset of the checksum field.
+/// Offset of the checksum field from the start of the header, in bytes.
 pub const CHECKSUM_OFFSET: usize = 6;
 
-/// A header's meaning, but for the checksum.
+/// The fields of a UDP header, without the checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UdpRepr {
-    /// Source port; 0 when no answer is expected.
+    /// Source port; 0 if no answer is expected.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
@@ -20,8 +20,12 @@ pub struct UdpRepr {
 }
 
 impl UdpRepr {
-    /// Reads a header at the start of `bytes`. Whether the payload is as long is for the caller
-    /// to see: it may be elsewhere.
+    /// Reads the header at the start of `bytes`.
+    ///
+    /// The caller checks that the payload has the length given: it may be in other memory.
+    ///
+    /// # Errors
+    /// `Truncated` below 8 bytes; `BadLength` for a length field below 8.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
@@ -38,6 +42,9 @@ impl UdpRepr {
     }
 
     /// Writes the header, with the checksum field zero ("none"), at the start of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`HEADER_LEN`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         let out = out

@@ -1,7 +1,7 @@
-//! `virtio_net_hdr` (virtio 1.2, 5.1.6): what a packet between a host and its device asks of the
-//! receiver. Little endian, without `num_buffers`.
+//! `virtio_net_hdr` (virtio 1.2, 5.1.6): the offloads that a packet between a host and its device
+//! requests. Little endian, without `num_buffers`.
 
-/// Bytes of the header.
+/// Length of the header, in bytes.
 pub const VNET_HDR_LEN: usize = 10;
 
 const F_NEEDS_CSUM: u8 = 1;
@@ -12,48 +12,48 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// How the packet is to be cut.
+/// The segmentation type of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VnetGso {
-    /// Not at all.
+    /// No segmentation.
     #[default]
     None,
-    /// Into TCP/IPv4 segments.
+    /// TCP/IPv4 segments.
     TcpV4,
-    /// Into TCP/IPv6 segments.
+    /// TCP/IPv6 segments.
     TcpV6,
-    /// Into UDP datagrams.
+    /// UDP datagrams.
     UdpL4,
-    /// Into fragments of one UDP datagram (UFO, withdrawn).
+    /// Fragments of one UDP datagram (UFO, withdrawn).
     UdpFragments,
-    /// A type that we do not know.
+    /// A type that this crate does not implement.
     Unknown(u8),
 }
 
-/// The header's meaning.
+/// The fields of a `virtio_net_hdr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VnetHdr {
-    /// The transport checksum field holds the pseudo-header's sum: complete it over what follows
-    /// `csum_start`, into the field `csum_offset` bytes behind that.
+    /// The transport checksum field holds the sum of the pseudo-header: the receiver completes it
+    /// over the bytes from `csum_start`, in the field `csum_offset` bytes after that.
     pub needs_csum: bool,
     /// The checksum has been verified.
     pub data_valid: bool,
-    /// How to cut it.
+    /// How the packet is to be segmented.
     pub gso: VnetGso,
-    /// CWR is set, on the first segment only (RFC 3168 6.1.2).
+    /// CWR is set on the first segment only (RFC 3168 6.1.2).
     pub ecn: bool,
     /// Bytes of headers, a hint.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
-    /// From the start of the frame.
+    /// Offset of the summed bytes from the start of the frame.
     pub csum_start: u16,
-    /// From `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
 }
 
 impl VnetHdr {
-    /// Reads it; every pattern of bits has a meaning.
+    /// Reads the header; every bit pattern is valid.
     pub const fn parse(bytes: &[u8; VNET_HDR_LEN]) -> Self {
         let [flags, gso, h0, h1, g0, g1, s0, s1, o0, o1] = *bytes;
         Self {
@@ -75,7 +75,7 @@ impl VnetHdr {
         }
     }
 
-    /// Writes it.
+    /// Returns the bytes of the header.
     pub const fn emit(&self) -> [u8; VNET_HDR_LEN] {
         let flags = (if self.needs_csum { F_NEEDS_CSUM } else { 0 })
             | (if self.data_valid { F_DATA_VALID } else { 0 });

@@ -1,12 +1,12 @@
-//! The summing loops, for each width of vector the processor may have.
+//! The loops that sum bytes, one for each vector width.
 //!
-//! All keep, per 64-bit lane, `raw`, the wrapping sum of the words, and `high`, the sum of their
-//! upper halves. The sum of the lower halves is then `raw - (high << 32)`, so that a vector costs
-//! a load, a shift and two additions. It is exact for up to 2^31 words (16 GiB).
+//! Each loop keeps, per 64-bit lane, `raw`, the wrapping sum of the words, and `high`, the sum of
+//! their upper halves. The sum of the lower halves is then `raw - (high << 32)`, so that a vector
+//! costs a load, a shift and two additions. The result is exact for up to 2^31 words (16 GiB).
 
 use super::add;
 
-/// Below this, a word at a time beats going to the wide loop.
+/// Bytes from which the vector loop is faster than one word at a time.
 const WIDE_FROM: usize = 128;
 
 #[inline(always)]
@@ -18,7 +18,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     }
 }
 
-/// A word at a time; for headers.
+/// Sums one 64-bit word at a time; for headers.
 #[inline]
 pub(super) fn small(bytes: &[u8]) -> u64 {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -33,7 +33,7 @@ pub(super) fn small(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Up to seven bytes, as a word padded with zeros behind (RFC 1071 4.1).
+/// Returns up to seven bytes as a word, padded with zeros at the end (RFC 1071 4.1).
 #[inline]
 fn last(tail: &[u8]) -> u64 {
     let mut word = 0u64;
@@ -42,7 +42,7 @@ fn last(tail: &[u8]) -> u64 {
         word = u64::from(u32::from_ne_bytes([tail[0], tail[1], tail[2], tail[3]]));
         at = 4;
     }
-    // One's-complement sums do not care where in the 64 bits a 16-bit word stands.
+    // A one's-complement sum does not depend on which 16 of the 64 bits a word occupies.
     if tail.len() & 2 != 0 {
         word += u64::from(u16::from_ne_bytes([tail[at], tail[at + 1]]));
         at += 2;
@@ -53,7 +53,7 @@ fn last(tail: &[u8]) -> u64 {
     word
 }
 
-/// The whole sum from the lanes' sums; the difference holds for totals as for each lane.
+/// Returns the total from the sums of the lanes; the difference above holds for totals as well.
 #[inline(always)]
 fn total(raw: &[u64], high: &[u64]) -> u64 {
     let raw = raw.iter().copied().fold(0, u64::wrapping_add);
@@ -112,7 +112,7 @@ pub(super) mod x86 {
         }
     }
 
-    /// The loop over `$vector`s, four at a time, then one at a time.
+    /// Defines a loop over `$vector`s: four per round, then one per round.
     macro_rules! kernel {
         ($name:ident, $feature:literal, $vector:ty,
          $zero:ident, $load:ident, $add:ident, $shift:ident, $store:ident) => {
@@ -184,7 +184,7 @@ pub(super) mod x86 {
         _mm_storeu_si128
     );
 
-    /// Every path this processor has, for comparison.
+    /// Returns the result of every loop that this processor can run, for comparison.
     #[cfg(test)]
     pub(in super::super) fn every_path(bytes: &[u8]) -> impl Iterator<Item = u64> {
         let wide = has_avx2::get().then(|| {

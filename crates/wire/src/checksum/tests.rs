@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::{Running, Sum, kernel, sum, update, update32};
 
-/// RFC 1071 1, word for word.
+/// The algorithm of RFC 1071 1, one 16-bit word at a time.
 fn naive(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {
@@ -58,7 +58,7 @@ proptest! {
         let old = u32::from_be_bytes(data[4..8].try_into().unwrap());
         data[4..8].copy_from_slice(&new.to_be_bytes());
         let after = sum(&data).checksum();
-        // 0 and 0xffff are the same number; only all-zero data gives the former's complement.
+        // 0 and 0xffff are the same number; only all-zero data has the checksum 0xffff.
         prop_assert_eq!(update32(before, old, new) % 0xffff, after % 0xffff);
         data[6..8].copy_from_slice(&[7, 9]);
         prop_assert_eq!(update(after, new as u16, 0x0709) % 0xffff, sum(&data).checksum() % 0xffff);
@@ -73,7 +73,7 @@ fn rfc_1071_example() {
 
 #[test]
 fn all_ones_do_not_vanish() {
-    // A zero sum is only that of zeros; anything else that is 0 modulo 0xffff folds to 0xffff.
+    // Only zeros have a zero sum; any other data that is 0 modulo 0xffff folds to 0xffff.
     assert_eq!(sum(&[]).fold(), 0);
     assert_eq!(sum(&[0; 300]).fold(), 0);
     assert_eq!(sum(&[0xff; 300]).fold(), 0xffff);

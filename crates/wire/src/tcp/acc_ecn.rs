@@ -1,26 +1,26 @@
-//! The option of Accurate ECN (RFC 9768 3.2.3): how many bytes came with each ECN field.
+//! The option of Accurate ECN (RFC 9768 3.2.3): byte counters for each ECN field.
 
 use crate::EcnField;
 
-/// Bytes of kind and length.
+/// Length of kind and length, in bytes.
 const FIXED_LEN: usize = 2;
-/// Bytes of a counter.
+/// Length of a counter, in bytes.
 const FIELD_LEN: usize = 3;
-/// Counters in the longest option.
+/// Number of counters in the longest option.
 const MOST_FIELDS: usize = 3;
 
-/// Which counter an option begins with, told by its kind. The one of CE is always the second.
+/// The order of the counters in an Accurate ECN option, given by its kind; CE is always second.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum AccEcnOrder {
-    /// AccECN0.
+    /// AccECN0: ECT(0), CE, ECT(1).
     #[default]
     Ect0First,
-    /// AccECN1.
+    /// AccECN1: ECT(1), CE, ECT(0).
     Ect1First,
 }
 
 impl AccEcnOrder {
-    /// What the counters count.
+    /// Returns the ECN field of each counter.
     const fn fields(self) -> [EcnField; MOST_FIELDS] {
         match self {
             Self::Ect0First => [EcnField::Ect0, EcnField::Ce, EcnField::Ect1],
@@ -29,7 +29,7 @@ impl AccEcnOrder {
     }
 }
 
-/// Byte counters modulo 2^24: none, or the first one, two or three in the option's order.
+/// The byte counters of an Accurate ECN option, modulo 2^24: the first zero to three in its order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AccEcn {
     order: AccEcnOrder,
@@ -38,7 +38,7 @@ pub struct AccEcn {
 }
 
 impl AccEcn {
-    /// Up to three counters in the order of the option; more are left out.
+    /// Returns an option with the first three of `counters`, in the order of the option.
     pub fn new(order: AccEcnOrder, counters: &[u32]) -> Self {
         let mut bytes = [0; FIELD_LEN * MOST_FIELDS];
         for (field, counter) in bytes
@@ -56,7 +56,7 @@ impl AccEcn {
         }
     }
 
-    /// Reads an option's value. Of any other length than those defined, the whole counters count.
+    /// Reads an option's value; the bytes after the last whole counter are ignored.
     pub(super) fn parse(order: AccEcnOrder, value: &[u8]) -> Self {
         let fields = (value.len() / FIELD_LEN).min(MOST_FIELDS);
         let len = fields * FIELD_LEN;
@@ -69,7 +69,7 @@ impl AccEcn {
         }
     }
 
-    /// The same with so many counters at most.
+    /// Returns the option with at most `fields` counters.
     #[must_use]
     pub fn shortened(mut self, fields: usize) -> Self {
         self.fields = self.fields.min(fields.min(MOST_FIELDS) as u8);
@@ -77,12 +77,12 @@ impl AccEcn {
         self
     }
 
-    /// Counters in here.
+    /// Returns the number of counters.
     pub fn fields(&self) -> usize {
         self.fields.into()
     }
 
-    /// What is counted, and the counter.
+    /// Returns an iterator over the ECN fields and their counters, in bytes.
     pub fn counters(&self) -> impl Iterator<Item = (EcnField, u32)> {
         let values = self.value().as_chunks::<FIELD_LEN>().0;
         let counters = values
@@ -91,30 +91,33 @@ impl AccEcn {
         self.order.fields().into_iter().zip(counters)
     }
 
-    /// Which counter comes first.
+    /// Returns the order of the counters.
     pub(super) fn order(&self) -> AccEcnOrder {
         self.order
     }
 
-    /// What stands behind kind and length.
+    /// Returns the bytes after kind and length.
     pub(super) fn value(&self) -> &[u8] {
         &self.bytes[..self.fields() * FIELD_LEN]
     }
 
-    /// Bytes of the option by itself.
+    /// Returns the length of the option without padding, in bytes.
     pub(super) fn len(&self) -> usize {
         FIXED_LEN + self.fields() * FIELD_LEN
     }
 
-    /// With as many of its counters as `room` bytes hold, NOPs to a multiple of four included.
+    /// Returns the option with as many counters as fit in `room` bytes, NOPs to a multiple of four
+    /// included; `None` if not even an empty option fits.
     pub(super) fn fitting(self, room: usize) -> Option<Self> {
         let fits = |&fields: &usize| self.shortened(fields).len().next_multiple_of(4) <= room;
         let fields = (0..=self.fields()).rev().find(fits)?;
         Some(self.shortened(fields))
     }
 
-    /// Bytes it takes if SACK blocks are next (`before_sack`), which are kept on four bytes by
-    /// two NOPs: it may stand in their place.
+    /// Returns the length of the option with padding, in bytes.
+    ///
+    /// SACK blocks are aligned to four bytes by two NOPs. If they are next (`before_sack`), the
+    /// option's last bytes may replace these NOPs.
     pub(super) fn padded_len(&self, before_sack: bool) -> usize {
         match self.len() % 4 {
             over @ 0..=2 if before_sack => self.len() - over,

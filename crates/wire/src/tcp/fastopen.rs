@@ -2,10 +2,10 @@
 
 use super::options::kind;
 
-/// Fast Open among the experiments (RFC 7413 appendix).
+/// Experiment identifier of Fast Open (RFC 7413 appendix).
 pub(super) const EXPERIMENT: [u8; 2] = [0xf9, 0x89];
 
-/// A TCP Fast Open cookie (RFC 7413 2); an empty one asks for a cookie.
+/// A TCP Fast Open cookie (RFC 7413 2); an empty cookie requests one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastopenCookie {
     bytes: [u8; 16],
@@ -21,7 +21,8 @@ impl FastopenCookie {
         experimental: false,
     };
 
-    /// A cookie of 4 to 16 bytes, an even number of them; or none for the request.
+    /// Returns a cookie of 4 to 16 bytes, or the request if `cookie` is empty; `None` for any other
+    /// or an odd length.
     pub fn new(cookie: &[u8]) -> Option<Self> {
         if !(matches!(cookie.len(), 0 | 4..=16) && cookie.len().is_multiple_of(2)) {
             return None;
@@ -36,7 +37,8 @@ impl FastopenCookie {
         })
     }
 
-    /// The same in the option's older form or not: that of experiments (RFC 6994), kind 254.
+    /// Returns the cookie in the older form of experiments (RFC 6994, kind 254) if `experimental`,
+    /// else with the assigned kind 34.
     #[must_use]
     pub const fn in_form(self, experimental: bool) -> Self {
         Self {
@@ -45,32 +47,32 @@ impl FastopenCookie {
         }
     }
 
-    /// It came, or goes, in the older form.
+    /// Returns whether the option has the older, experimental form.
     pub const fn is_experimental(&self) -> bool {
         self.experimental
     }
 
-    /// The cookie.
+    /// Returns the bytes of the cookie.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// It asks for a cookie.
+    /// Returns whether this is a request for a cookie.
     pub const fn is_request(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes in front of the cookie: kind, length, and what tells experiments apart.
+    /// Returns the number of bytes before the cookie: kind, length and experiment identifier.
     const fn head_len(&self) -> usize {
         if self.experimental { 4 } else { 2 }
     }
 
-    /// Bytes of the option, NOPs behind it included.
+    /// Returns the length of the option in bytes, NOPs after it included.
     pub(super) const fn option_len(&self) -> usize {
         (self.head_len() + self.len as usize).next_multiple_of(4)
     }
 
-    /// Fills `out`, as long as [`option_len`](Self::option_len) says.
+    /// Fills `out`, which has [`option_len`](Self::option_len) bytes.
     pub(super) fn emit(&self, out: &mut [u8]) {
         let (head, len) = (self.head_len(), self.head_len() + usize::from(self.len));
         let [high, low] = EXPERIMENT;

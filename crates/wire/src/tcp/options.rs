@@ -7,7 +7,7 @@ use super::fastopen::{self, FastopenCookie};
 use super::{HEADER_LEN, MAX_HEADER_LEN};
 use crate::read::{be32, put16, put32};
 
-/// RFC 7323 3.2.
+/// The TCP timestamps option (RFC 7323 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timestamps {
     /// TSval.
@@ -19,13 +19,13 @@ pub struct Timestamps {
 /// One SACK block: the half-open range `[left, right)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SackBlock {
-    /// First byte held.
+    /// First byte received.
     pub left: SeqNum,
-    /// The byte after the last one held.
+    /// The byte after the last one received.
     pub right: SeqNum,
 }
 
-/// Up to four SACK blocks, most recent first.
+/// Up to four SACK blocks, the most recent first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SackBlocks {
     blocks: [SackBlock; 4],
@@ -33,7 +33,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block; false (and no change) when four are there.
+    /// Adds a block; returns `false`, without a change, if there are four already.
     pub fn push(&mut self, block: SackBlock) -> bool {
         let Some(slot) = self.blocks.get_mut(self.len as usize) else {
             return false;
@@ -43,7 +43,7 @@ impl SackBlocks {
         true
     }
 
-    /// Keeps the first `len`.
+    /// Keeps the first `len` blocks.
     pub fn truncate(&mut self, len: usize) {
         self.blocks
             .iter_mut()
@@ -52,14 +52,14 @@ impl SackBlocks {
         self.len = self.len.min(len.min(4) as u8);
     }
 
-    /// The blocks.
+    /// Returns the blocks.
     #[inline]
     pub fn as_slice(&self) -> &[SackBlock] {
         &self.blocks[..self.len as usize]
     }
 }
 
-/// The options that mean something to us.
+/// The TCP options that this stack implements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpOptions {
     /// MSS option as sent (RFC 9293 3.7.1), on SYN only.
@@ -68,11 +68,11 @@ pub struct TcpOptions {
     pub window_scale: Option<u8>,
     /// SACK permitted (RFC 2018 2), on SYN only.
     pub sack_permitted: bool,
-    /// Timestamps.
+    /// Timestamps (RFC 7323 3.2).
     pub timestamps: Option<Timestamps>,
-    /// SACK blocks.
+    /// SACK blocks (RFC 2018 3).
     pub sack: SackBlocks,
-    /// Fast Open (RFC 7413 4.1.1), on SYN only.
+    /// Fast Open cookie (RFC 7413 4.1.1), on SYN only.
     pub fastopen: Option<FastopenCookie>,
     /// Accurate ECN's byte counters (RFC 9768 3.2.3).
     pub acc_ecn: Option<AccEcn>,
@@ -93,14 +93,14 @@ pub(super) mod kind {
     pub(in crate::tcp) const EXPERIMENT: u8 = 254;
 }
 
-/// NOP, NOP, kind, length: how nearly every stack aligns timestamps (RFC 7323 appendix A).
+/// NOP, NOP, kind, length: the usual alignment of timestamps (RFC 7323 appendix A).
 const ALIGNED_TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 impl TcpOptions {
     /// Most bytes of options in a header.
     pub const MAX_LEN: usize = MAX_HEADER_LEN - HEADER_LEN;
 
-    /// Reads the options' bytes.
+    /// Reads the bytes of the options; `syn`: accepts those that only a SYN may carry.
     pub(super) fn parse(mut bytes: &[u8], syn: bool) -> Self {
         let mut options = Self::default();
         loop {
@@ -113,13 +113,13 @@ impl TcpOptions {
                     options.take(kind, &option[2..], syn);
                     rest
                 }
-                // The end, its option, or a length that cannot be.
+                // The list is complete, or a length is impossible.
                 _ => return options,
             };
         }
     }
 
-    /// Takes one option's value in.
+    /// Stores the value of one option.
     fn take(&mut self, kind: u8, value: &[u8], syn: bool) {
         match (kind, value) {
             (kind::MSS, &[high, low]) if syn => self.mss = Some(u16::from_be_bytes([high, low])),
@@ -157,7 +157,8 @@ impl TcpOptions {
         }
     }
 
-    /// Bytes they take in a header: a multiple of 4, at most [`MAX_LEN`](Self::MAX_LEN).
+    /// Returns the length of the options in a header, in bytes: a multiple of 4, at most
+    /// [`MAX_LEN`](Self::MAX_LEN).
     #[inline]
     pub fn len(&self) -> usize {
         if self.acc_ecn.is_some() {
@@ -167,13 +168,13 @@ impl TcpOptions {
         rest + sack_len(self.sack_fitting(rest))
     }
 
-    /// There are none.
+    /// Returns whether there are no options.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Nothing is left out.
+    /// Returns whether all options, SACK blocks and counters fit in a header.
     pub fn fits(&self) -> bool {
         let Some(option) = &self.acc_ecn else {
             let blocks = self.sack.as_slice();
@@ -190,19 +191,19 @@ impl TcpOptions {
         self.len_of_rest() + padded + sack_len(blocks)
     }
 
-    /// Without SACK blocks and Accurate ECN's counters.
+    /// Returns the length of the options without SACK blocks and Accurate ECN's counters, in bytes.
     #[inline]
     fn len_of_rest(&self) -> usize {
         let aligned = |there: bool, len: usize| if there { len } else { 0 };
         aligned(self.timestamps.is_some(), 12)
             + aligned(self.mss.is_some(), 4)
             + aligned(self.window_scale.is_some(), 4)
-            // SACK permitted stands where the two NOPs of the timestamps would.
+            // SACK permitted replaces the two NOPs of the timestamps.
             + aligned(self.sack_permitted && self.timestamps.is_none(), 4)
             + self.fastopen.as_ref().map_or(0, FastopenCookie::option_len)
     }
 
-    /// The SACK blocks that fit behind `before` bytes.
+    /// Returns the SACK blocks that fit after `before` bytes of other options.
     #[inline]
     fn sack_fitting(&self, before: usize) -> &[SackBlock] {
         let blocks = self.sack.as_slice();
@@ -213,13 +214,13 @@ impl TcpOptions {
         &blocks[..blocks.len().min(room)]
     }
 
-    /// SACK blocks would come right behind Accurate ECN's counters.
+    /// Returns whether SACK blocks would directly follow Accurate ECN's counters.
     fn sack_is_next(&self) -> bool {
         let sack_permitted = self.sack_permitted && self.timestamps.is_none();
         self.window_scale.is_none() && self.fastopen.is_none() && !sack_permitted
     }
 
-    /// The counters that fit, the bytes they take, and the SACK blocks that fit beside them.
+    /// Returns the counters that fit, their length in bytes, and the SACK blocks that fit beside them.
     fn acc_ecn_fitting(&self) -> (Option<AccEcn>, usize, &[SackBlock]) {
         let rest = self.len_of_rest();
         let option = self
@@ -234,7 +235,7 @@ impl TcpOptions {
         )
     }
 
-    /// Fills `out`, which is as long as [`len`](Self::len) says.
+    /// Fills `out`, which has [`len`](Self::len) bytes.
     pub(super) fn emit(&self, out: &mut [u8]) {
         let mut out = Rest(out);
         if let Some(mss) = self.mss {
@@ -280,8 +281,8 @@ impl TcpOptions {
         }
     }
 
-    /// Writes Accurate ECN's counters; the SACK blocks that fit beside them, and the NOPs that
-    /// these need.
+    /// Writes Accurate ECN's counters; returns the SACK blocks that fit beside them, and the number of
+    /// NOPs that these need.
     #[cold]
     fn emit_acc_ecn<'a>(&'a self, out: &mut Rest<'_>) -> (&'a [SackBlock], usize) {
         let (option, padded, blocks) = self.acc_ecn_fitting();
@@ -303,7 +304,7 @@ impl TcpOptions {
     }
 }
 
-/// Bytes that these blocks take, NOPs before them included.
+/// Returns the length of an option with these blocks in bytes, NOPs before it included.
 #[inline]
 fn sack_len(blocks: &[SackBlock]) -> usize {
     match blocks {
@@ -312,7 +313,7 @@ fn sack_len(blocks: &[SackBlock]) -> usize {
     }
 }
 
-/// The bytes of options not yet written.
+/// The part of the options' memory that is not yet written.
 struct Rest<'a>(&'a mut [u8]);
 
 impl<'a> Rest<'a> {
@@ -325,7 +326,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// The aligned option.
+/// Writes the timestamps option with its two NOPs.
 #[inline]
 pub(super) fn put_timestamps(option: &mut [u8; 12], timestamps: Timestamps) {
     option[..4].copy_from_slice(&ALIGNED_TIMESTAMPS);
@@ -333,7 +334,7 @@ pub(super) fn put_timestamps(option: &mut [u8; 12], timestamps: Timestamps) {
     put32(option, 8, timestamps.ecr);
 }
 
-/// The timestamps if they are all there is, in their usual place.
+/// Returns the timestamps if they are the only option, aligned as usual.
 #[inline]
 pub(super) fn aligned_timestamps(options: &[u8]) -> Option<Timestamps> {
     let options: &[u8; 12] = options.try_into().ok()?;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::WireError;
 
-/// Any header that fits; options that belong on a SYN only there.
+/// Any header that fits; options that belong on a SYN only with SYN.
 fn repr() -> impl Strategy<Value = TcpRepr> {
     let options = (
         any::<Option<u16>>(),
@@ -94,7 +94,7 @@ proptest! {
 
     #[test]
     fn etherparse_reads_what_we_write(mut repr in repr()) {
-        // It does not know Fast Open and Accurate ECN.
+        // etherparse does not implement Fast Open and Accurate ECN.
         repr.options.fastopen = None;
         repr.options.acc_ecn = None;
         let bytes = emitted(&repr);
@@ -153,10 +153,10 @@ fn with_options(flags: TcpFlags, options: &[u8]) -> TcpOptions {
 #[test]
 fn absurd_options() {
     let ts = |o: TcpOptions| o.timestamps.map(|t| (t.val, t.ecr));
-    // Unknown kind skipped, then timestamps.
+    // An unknown kind is skipped, and the timestamps after it are read.
     let found = with_options(TcpFlags::ACK, &[99, 4, 0, 0, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
     assert_eq!(ts(found), Some((1, 2)));
-    // Lengths 0, 1 and past the end stop the list; what came before stays.
+    // Lengths of 0, 1 and past the end stop the list; the options before them stay.
     for bad in [0, 1, 30] {
         let found = with_options(TcpFlags::SYN, &[3, 3, 7, 99, bad, 2, 4, 5, 0xb4]);
         assert_eq!((found.window_scale, found.mss), (Some(7), None), "{bad}");
@@ -178,14 +178,14 @@ fn absurd_options() {
             ..TcpOptions::default()
         }
     );
-    // What only a SYN may carry.
+    // Options that only a SYN may carry.
     let handshake = [2, 4, 0, 9, 4, 2, 3, 3, 1];
     assert_eq!(
         with_options(TcpFlags::ACK, &handshake),
         TcpOptions::default()
     );
     assert_eq!(with_options(TcpFlags::SYN, &handshake).mss, Some(9));
-    // End of list hides what follows.
+    // The end-of-list option hides the rest.
     assert_eq!(
         with_options(TcpFlags::SYN, &[0, 2, 4, 0, 9]),
         TcpOptions::default()
@@ -220,7 +220,7 @@ fn sack_blocks_that_do_not_fit_are_left_out() {
     );
 }
 
-/// RFC 7413 4.1.1: 4 to 16 bytes, an even number; what is not is no cookie.
+/// RFC 7413 4.1.1: a cookie has 4 to 16 bytes, an even number; any other length is ignored.
 #[test]
 fn cookies_have_their_lengths_and_end_on_four_bytes() {
     let syn = |cookie: &[u8]| TcpRepr {
@@ -251,7 +251,7 @@ fn cookies_have_their_lengths_and_end_on_four_bytes() {
     }
 }
 
-/// RFC 9768 3.2.3: what the options of an acknowledgement look like, side by side.
+/// RFC 9768 3.2.3: the layout of an ACK's options with counters and SACK blocks.
 #[test]
 fn counters_stand_beside_sack_blocks() {
     let mut options = TcpOptions {
@@ -287,7 +287,7 @@ fn counters_stand_beside_sack_blocks() {
     assert_eq!(none, [&[174, 2][..], &sack].concat());
 }
 
-/// Where a long cookie leaves no room, counters are left out.
+/// Counters are left out where a long cookie leaves no room for them.
 #[test]
 fn counters_that_do_not_fit_are_left_out() {
     let full = |cookie: usize| TcpOptions {
