@@ -1,9 +1,9 @@
-//! How much one core moves through a TUN device when nothing but the device costs anything: one
-//! TCP connection with the kernel, with no stack behind our end that deserves the name.
+//! Measures how much one core moves through a TUN device when nothing but the device costs anything:
+//! one TCP connection with the kernel, whose other end only counts bytes and sends ACKs.
 //!
 //! `sudo unshare -n cargo run --release -p fullsend-device --example tun_raw -- in|out|sink
-//! [OFFLOAD] [napi] [mtu=N]`. `in` is kernel to us, `out` us to kernel, `sink` us to an address
-//! that the kernel drops at once.
+//! [OFFLOAD] [napi] [mtu=N]`. `in` is kernel to this program, `out` this program to the kernel, and
+//! `sink` this program to an address that the kernel drops at once.
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
 use std::collections::VecDeque;
@@ -22,18 +22,18 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-/// Routed nowhere: the kernel's input drops it.
+/// An address without a route: the kernel's input drops packets to it.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const PORT: u16 = 5000;
 const RUN: Duration = Duration::from_secs(4);
 const SCALE: u8 = 10;
-/// The window we offer, in units of the scale: small enough that what waits in the device is still
+/// The advertised window, before scaling: small enough that the data queued in the device is still
 /// in the cache.
 const WINDOW: u16 = 600;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Our end of the connection.
+/// This program's end of the connection.
 struct End {
     tun: Tun,
     mss: usize,
@@ -97,7 +97,7 @@ impl End {
         Ok(self.tun.transmit(&mut self.out)?)
     }
 
-    /// Receives what there is; gives each TCP header with its payload's length to `each`.
+    /// Receives the frames available, and passes each TCP header with its payload length to `each`.
     fn receive(&mut self, mut each: impl FnMut(&TcpRepr, u32)) -> Outcome<usize> {
         let got = self.tun.receive(&mut self.frames, 64)?;
         for mut packet in self.frames.drain(..) {
@@ -110,7 +110,7 @@ impl End {
         Ok(got)
     }
 
-    /// Waits until there is something to receive.
+    /// Waits until the device is readable.
     fn wait(&self) {
         let Some(fd) = self.tun.fd() else { return };
         let mut poll = libc::pollfd {
@@ -140,7 +140,7 @@ impl End {
     }
 }
 
-/// Seconds of processor that a thread has used.
+/// Returns the seconds of CPU time that a thread has used.
 fn cpu_s(schedstat: &str) -> f64 {
     let text = std::fs::read_to_string(schedstat).unwrap_or_default();
     let ns: f64 = text

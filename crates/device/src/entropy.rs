@@ -5,10 +5,10 @@ use std::io::{self, Read};
 
 use fullsend_units::Seed;
 
-/// A seed that nobody can guess.
+/// Returns an unpredictable seed from `/dev/urandom`.
 ///
 /// # Errors
-/// `/dev/urandom` cannot be read.
+/// Returns the error of opening or reading `/dev/urandom`.
 pub fn os_seed() -> io::Result<Seed> {
     let mut bytes = [[0; 8]; 4];
     File::open("/dev/urandom")

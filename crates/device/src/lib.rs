@@ -1,8 +1,8 @@
 //! TUN, TAP and in-process links that carry super-segments.
 //!
 //! [`Tun`] is an interface of the kernel, [`pair()`] a link within the process, and [`Tapped`] a
-//! recorder around any of them. A driver takes what a host wants to send, hands it to
-//! [`Device::transmit`], and gives the host what [`Device::receive`] brings.
+//! packet capture around any device. A driver passes the packets that a host sends to
+//! [`Device::transmit`], and the packets from [`Device::receive`] to the host.
 #![deny(unsafe_code)]
 
 mod entropy;
@@ -30,38 +30,45 @@ pub use pair::{NicMode, PairConfig, PairEnd, pair};
 pub use pcap::{Capture, TapPoint, Tapped};
 pub use tun::{OpenError, Tun, TunBuilder, TunStats, other_address};
 
-/// Something that sends and receives packets in batches, without blocking.
+/// A network device that sends and receives packets in batches, without blocking.
 pub trait Device: Send {
-    /// What it can do.
+    /// Returns the offloads that the device supports.
     fn caps(&self) -> Caps;
 
-    /// Sends from the front of `batch` as long as the device takes packets; what it takes is
-    /// removed, the rest stays. `WouldBlock` is not an error but packets left over.
+    /// Sends packets from the front of `batch` and removes them, until the device accepts no more.
     ///
-    /// A packet that can never go (malformed, interface down) is taken too, and counted; an error
-    /// means that the device is of no more use.
+    /// The rest stays in `batch`: a full queue is not an error. A packet that can never be sent
+    /// (malformed, interface down) is removed as well, and counted.
+    ///
+    /// # Errors
+    /// An error means that the device is no longer usable.
     fn transmit(&mut self, batch: &mut VecDeque<Packet>) -> io::Result<()>;
 
-    /// Appends at most about `max` frames to `batch`, as they came (unparsed, checksum state set
-    /// from the device). Returns how many frames it took from the device: 0 when there is nothing
-    /// now. The number includes frames that were dropped, malformed ones and those that there was
-    /// no memory for, so that `batch` may have grown by less. A file ([`fd`](Self::fd)) that
-    /// returns fewer than `max` must have no more.
+    /// Appends at most about `max` frames to `batch`, unparsed, with the checksum state that the
+    /// device reports.
+    ///
+    /// Returns the number of frames read from the device: 0 if it has none now. The number includes
+    /// dropped frames (malformed, or no memory), so that `batch` may grow by less. A device with a
+    /// file ([`fd`](Self::fd)) that returns fewer than `max` must have no more.
+    ///
+    /// # Errors
+    /// An error means that the device is no longer usable.
     fn receive(&mut self, batch: &mut Vec<Packet>, max: usize) -> io::Result<usize>;
 
-    /// Packets that were taken and are still on their way out. The rest have been completed, first
-    /// come, first done.
+    /// Returns the number of packets that were accepted and are not yet completed.
+    ///
+    /// Packets complete in the order in which they were accepted.
     fn in_flight(&self) -> usize {
         0
     }
 
-    /// Asks to be told, as of room after a full queue, when what is in flight has been completed.
-    /// False if nothing is.
+    /// Requests a notification, like that of room after a full queue, when all packets in flight have
+    /// completed. Returns `false` if none is in flight.
     fn notify_completion(&mut self) -> bool {
         false
     }
 
-    /// What to wait on for readability, when it is a file.
+    /// Returns the file to poll for readability, if the device has one.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -1,16 +1,17 @@
-//! How much memory the process may use.
+//! The memory limit of the process.
 
 use std::fs;
 use std::path::{Component, Path};
 
-/// Returns the bytes of memory that this process may use: those of the machine, or the least limit of
-/// its control groups (`memory.max`, and `memory.limit_in_bytes` of version 1). `None` where the
-/// kernel shows neither.
+/// Returns the bytes of memory that this process may use: the machine's memory, or the lowest limit
+/// of its control groups (`memory.max`, and `memory.limit_in_bytes` of version 1).
+///
+/// `None` if the kernel reports neither.
 pub fn process_memory() -> Option<u64> {
     memory(|path| fs::read_to_string(path).ok())
 }
 
-/// Of a system whose files `read` reads.
+/// Returns the limit on a system whose files `read` returns.
 fn memory(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let machine = read("/proc/meminfo").and_then(|text| total(&text));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
@@ -18,16 +19,18 @@ fn memory(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
-/// `MemTotal` of `/proc/meminfo`, in bytes.
+/// Returns `MemTotal` of `/proc/meminfo`, in bytes.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// The least limit of a group and those that it is in. `line` is one of `/proc/self/cgroup`:
-/// hierarchy, controllers, path. Within a container the path may be one outside of what is mounted:
-/// then the mount's root, which is tried last, is the container's own.
+/// Returns the lowest limit of a control group and its ancestors, in bytes.
+///
+/// `line` is a line of `/proc/self/cgroup`: hierarchy, controllers, path. In a container the path
+/// may lie outside of the mounted tree: then the root of the mount, which is read last, is the
+/// container's own group.
 fn group_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -49,7 +52,7 @@ fn group_limit(line: &str, read: &impl Fn(&str) -> Option<String>) -> Option<u64
     inner.ancestors().filter_map(of).min()
 }
 
-/// A limit as the kernel writes it; `None` for `max`.
+/// Parses a limit in bytes; `None` for `max`.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

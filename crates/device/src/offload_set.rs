@@ -1,15 +1,16 @@
-//! Which offloads to ask a device for: one switch each, and their text form.
+//! The offloads to request of a device: one switch each, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The offloads of a TUN or TAP device, one switch each. All on by default.
+/// The offloads of a TUN or TAP device, one switch each; all on by default.
 ///
-/// Some need others: segmentation needs `csum`, and everything needs `vnet_hdr`, the header that
-/// carries the requests. [`normalized`](Self::normalized) drops what lacks its ground.
+/// Segmentation requires `csum`, and every offload requires `vnet_hdr`, the header that carries
+/// the requests. [`normalized`](Self::normalized) turns off the offloads whose requirement is off.
 ///
-/// As text it is a list of words separated by commas: `none`, `all`, `vnet_hdr`, `csum`, `tso4`,
-/// `tso6`, `tso` (both), `uso`. A word adds what it names and what that needs; `-word` takes away
+/// The text form is a list of words separated by commas: `none`, `all`, `vnet_hdr`, `csum`,
+/// `tso4`, `tso6`, `tso` (both), `uso`. A word turns on an offload and its requirements; `-word`
+/// turns off an offload and those that require it. A list that begins with `-` starts from `all`.
 /// what it names and what needs it. A list that begins with `-` starts from `all`.
 ///
 /// ```
@@ -22,9 +23,9 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OffloadSet {
-    /// `virtio_net_hdr` before each packet.
+    /// A `virtio_net_hdr` before each packet.
     pub vnet_hdr: bool,
-    /// Checksums left to the other side.
+    /// Checksums that the other side completes.
     pub csum: bool,
     /// TCP/IPv4 super-segments.
     pub tso4: bool,
@@ -37,7 +38,7 @@ pub struct OffloadSet {
 const WORDS: &str = "none, all, vnet_hdr, csum, tso4, tso6, tso, uso";
 
 impl OffloadSet {
-    /// Plain packets.
+    /// No offload.
     pub const NONE: Self = Self {
         vnet_hdr: false,
         csum: false,
@@ -46,7 +47,7 @@ impl OffloadSet {
         uso: false,
     };
 
-    /// Everything.
+    /// Every offload.
     pub const ALL: Self = Self {
         vnet_hdr: true,
         csum: true,
@@ -55,7 +56,7 @@ impl OffloadSet {
         uso: true,
     };
 
-    /// Without those whose ground is off.
+    /// Returns the set without the offloads whose requirement is off.
     #[must_use]
     pub const fn normalized(self) -> Self {
         let csum = self.csum && self.vnet_hdr;
@@ -68,7 +69,7 @@ impl OffloadSet {
         }
     }
 
-    /// With the ground of those that are on.
+    /// Returns the set with the requirements of its offloads.
     const fn grounded(mut self) -> Self {
         self.csum |= self.tso4 || self.tso6 || self.uso;
         self.vnet_hdr |= self.csum;
@@ -97,7 +98,7 @@ impl Default for OffloadSet {
     }
 }
 
-/// A word in an offload list that means nothing; its text lists those that do.
+/// The error of an unknown word in an offload list; its text lists the valid words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownOffload(String);
 

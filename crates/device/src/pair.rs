@@ -1,8 +1,8 @@
-//! An in-process link: two devices, packets cross without a copy.
+//! An in-process link: two devices between which packets pass without a copy.
 //!
-//! A queue belongs to each direction. Both sides exchange whole containers under its lock where
-//! they can (sender's batch for the empty queue, full queue for the receiver's empty batch), so
-//! that the lock's cost and the queue's are per batch, not per packet.
+//! Each direction has a queue. Both sides exchange whole containers under its lock where they can
+//! (the sender's batch for the empty queue, the full queue for the receiver's empty batch), so
+//! that the lock and the queue are paid once per batch, not per packet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,26 +19,26 @@ use crate::{Caps, Device};
 #[cfg(test)]
 mod tests;
 
-/// What the link does for its hosts, as a network card would.
+/// The offloads of the link, as of a network card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicMode {
-    /// Super-segments cross whole, checksums are neither computed nor verified.
+    /// Super-segments pass whole; checksums are neither computed nor verified.
     Tso,
-    /// Only packets of the MTU cross, with checksums that the sender computed and the receiver
+    /// Only packets of at most the MTU pass, with checksums that the sender computed and the receiver
     /// verifies.
     Mtu,
 }
 
-/// How to build a link.
+/// The configuration of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PairConfig {
-    /// What it does for its hosts.
+    /// The offloads.
     pub nic: NicMode,
-    /// What frames begin with.
+    /// The link layer of the frames.
     pub link: Link,
-    /// Largest IP packet, bytes.
+    /// The largest IP packet, in bytes.
     pub mtu: u32,
-    /// Packets (or super-segments) that one direction holds. More stay with the sender.
+    /// The most packets (or super-segments) queued in one direction; more stay with the sender.
     pub queue: usize,
 }
 
@@ -59,9 +59,9 @@ type Notify = Arc<dyn Fn() + Send + Sync>;
 #[derive(Default)]
 struct Lane {
     queue: Mutex<VecDeque<Packet>>,
-    /// How many that is: a packet is completed when the receiver takes it.
+    /// Length of `queue`: a packet is completed when the receiver takes it out.
     held: AtomicUsize,
-    /// The sender has packets left over, and wants to hear when there is room.
+    /// The sender has packets left over, and is notified when there is room.
     sender_waits: AtomicBool,
     on_ready: [Mutex<Option<Notify>>; 2],
 }
@@ -82,11 +82,11 @@ pub struct PairEnd {
     config: PairConfig,
     tx: Arc<Lane>,
     rx: Arc<Lane>,
-    /// Taken from the queue and not yet given out.
+    /// Packets taken from the queue and not yet returned to the caller.
     stash: VecDeque<Packet>,
 }
 
-/// Both ends of a new link.
+/// Returns both ends of a new link.
 pub fn pair(config: PairConfig) -> (PairEnd, PairEnd) {
     let lanes = [Arc::<Lane>::default(), Arc::<Lane>::default()];
     let end = |tx: usize| PairEnd {
@@ -99,16 +99,17 @@ pub fn pair(config: PairConfig) -> (PairEnd, PairEnd) {
 }
 
 impl PairEnd {
-    /// Has `notify` called, on the other end's thread, whenever there is something to receive
-    /// after there was nothing, and whenever there is room after `transmit` left packets over.
-    /// It must be short and must not call back into the link.
+    /// Sets the callback that reports readiness.
+    ///
+    /// It is called on the other end's thread when the receive queue is no longer empty, and when
+    /// there is room after `transmit` left packets over. It must be short and must not call the link.
     pub fn on_ready(&self, notify: impl Fn() + Send + Sync + 'static) {
         let notify: Notify = Arc::new(notify);
         *self.rx.on_ready[RECEIVER].lock() = Some(notify.clone());
         *self.tx.on_ready[SENDER].lock() = Some(notify);
     }
 
-    /// Refills the stash from the queue, and lets a waiting sender know.
+    /// Refills the stash from the queue, and notifies a waiting sender.
     fn take_queue(&mut self) {
         let mut queue = self.rx.queue.lock();
         mem::swap(&mut self.stash, &mut *queue);
@@ -119,7 +120,7 @@ impl PairEnd {
         }
     }
 
-    /// A checksum that the sender vouched for is still to be verified here.
+    /// In MTU mode, marks the checksums that the sender completed as not yet verified.
     fn as_received(&self, packets: &mut [Packet]) {
         if self.config.nic == NicMode::Mtu {
             for packet in packets {
@@ -150,7 +151,7 @@ impl Device for PairEnd {
             let room = self.config.queue.saturating_sub(queue.len());
             queue.extend(batch.drain(..room.min(batch.len())));
             if !batch.is_empty() {
-                // Under the lock, so that the receiver that makes room next sees it.
+                // Set under the lock, so that the receiver that next makes room sees it.
                 self.tx.sender_waits.store(true, Ordering::Release);
             }
         }
@@ -169,7 +170,7 @@ impl Device for PairEnd {
         }
         let before = batch.len();
         if before == 0 && self.stash.len() <= max {
-            // Both conversions keep the memory and move nothing.
+            // Both conversions reuse the memory and copy no element.
             let spent = VecDeque::from(mem::take(batch));
             *batch = Vec::from(mem::replace(&mut self.stash, spent));
         } else {
@@ -177,8 +178,8 @@ impl Device for PairEnd {
         }
         let taken = batch.len() - before;
         if left_over && taken < max {
-            // Fewer than `max` would say that the queue is empty, and only a packet for an empty
-            // queue notifies.
+            // A result below `max` would mean that the queue is empty; a packet only notifies if it
+            // arrives in an empty queue.
             self.take_queue();
             let room = max - taken;
             batch.extend(self.stash.drain(..room.min(self.stash.len())));

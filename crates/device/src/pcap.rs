@@ -1,7 +1,6 @@
-//! pcapng recording of what passes a device, for Wireshark.
+//! pcapng capture of the packets that pass a device, for Wireshark.
 //!
-//! Super-segments are recorded whole, as they pass; checksums that are still owed look wrong to a
-//! reader that verifies them.
+//! Super-segments are recorded whole; partial checksums look wrong to a reader that verifies them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -30,14 +29,14 @@ const EPB_FLAGS: u16 = 2;
 const ISB_IFRECV: u16 = 4;
 const ISB_IFDROP: u16 = 5;
 
-/// Which way a packet passed, as `epb_flags` has it.
+/// The direction of a packet, as in `epb_flags`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direction {
     Inbound = 1,
     Outbound = 2,
 }
 
-/// A recording that several tap points write into; clones are handles to the same one.
+/// A capture that several tap points write into; clones are handles to the same one.
 #[derive(Clone)]
 pub struct Capture {
     file: Arc<Mutex<CaptureFile>>,
@@ -46,13 +45,16 @@ pub struct Capture {
 struct CaptureFile {
     out: Box<dyn Write + Send>,
     interfaces: u32,
-    /// Most bytes of each packet.
+    /// Most bytes recorded of each packet.
     snaplen: u32,
     block: Vec<u8>,
 }
 
 impl Capture {
-    /// Begins a recording into `out`; give it a buffered one. It is flushed after each batch.
+    /// Starts a capture into `out`, which should be buffered; it is flushed after each batch.
+    ///
+    /// # Errors
+    /// Returns the error of writing to `out`.
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let mut file = CaptureFile {
             out: Box::new(out),
@@ -64,7 +66,7 @@ impl Capture {
             body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
             body.extend(1u16.to_le_bytes());
             body.extend(0u16.to_le_bytes());
-            // Length of the section: not known.
+            // Length of the section: unknown.
             body.extend(u64::MAX.to_le_bytes());
         })?;
         Ok(Self {
@@ -72,15 +74,19 @@ impl Capture {
         })
     }
 
-    /// Records at most so many bytes of each packet. For tap points added from then on.
+    /// Limits the recorded part of each packet to `bytes` (at least 1), at tap points added from now
+    /// on.
     #[must_use]
     pub fn snaplen(self, bytes: u32) -> Self {
         self.file.lock().snaplen = bytes.max(1);
         self
     }
 
-    /// Records how many packets of a tap point (by its number, from 0) were recorded and how many
-    /// were dropped, as a recording's last words.
+    /// Records the statistics of a tap point (a number from 0), at the end of a capture: how many
+    /// packets were recorded, and how many were dropped.
+    ///
+    /// # Errors
+    /// Returns the error of writing to the output.
     pub fn statistics(
         &self,
         time_ns: u64,
@@ -99,7 +105,10 @@ impl Capture {
         file.out.flush()
     }
 
-    /// Adds a tap point, an interface of its own in the recording.
+    /// Adds a tap point, which is an interface of its own in the capture.
+    ///
+    /// # Errors
+    /// Returns the error of writing to the output.
     pub fn tap_point(&self, name: &str, link: Link) -> io::Result<TapPoint> {
         let mut file = self.file.lock();
         let snaplen = file.snaplen;
@@ -110,11 +119,11 @@ impl Capture {
             };
             body.extend(link_type.to_le_bytes());
             body.extend(0u16.to_le_bytes());
-            // Zero is no limit on the length of packets.
+            // Zero means no limit.
             let limit = if snaplen == u32::MAX { 0 } else { snaplen };
             body.extend(limit.to_le_bytes());
             option(body, IF_NAME, name.as_bytes());
-            // Timestamps count in units of 10^-9 s.
+            // Timestamps have units of 10^-9 s.
             option(body, IF_TSRESOL, &[9]);
             option(body, 0, &[]);
         })?;
@@ -127,7 +136,7 @@ impl Capture {
     }
 }
 
-/// One interface of a recording.
+/// One interface of a capture.
 pub struct TapPoint {
     file: Arc<Mutex<CaptureFile>>,
     interface: u32,
@@ -135,12 +144,18 @@ pub struct TapPoint {
 }
 
 impl TapPoint {
-    /// Records packets that came in, at `time_ns` since the epoch.
+    /// Records received packets, at `time_ns` since the epoch.
+    ///
+    /// # Errors
+    /// Returns the error of writing to the output.
     pub fn inbound(&self, time_ns: u64, packets: &[Packet]) -> io::Result<()> {
         self.record(Direction::Inbound, time_ns, packets)
     }
 
-    /// Records packets that went out, at `time_ns` since the epoch.
+    /// Records sent packets, at `time_ns` since the epoch.
+    ///
+    /// # Errors
+    /// Returns the error of writing to the output.
     pub fn outbound(&self, time_ns: u64, packets: &[Packet]) -> io::Result<()> {
         self.record(Direction::Outbound, time_ns, packets)
     }
@@ -157,7 +172,7 @@ impl TapPoint {
                 body.extend((time_ns as u32).to_le_bytes());
                 let len = packet.len() as u32;
                 let mut left = len.min(self.snaplen) as usize;
-                // As recorded, and as it was.
+                // The captured length, then the original length.
                 body.extend((left as u32).to_le_bytes());
                 body.extend(len.to_le_bytes());
                 for piece in packet.slices() {
@@ -175,7 +190,7 @@ impl TapPoint {
 }
 
 impl CaptureFile {
-    /// A block: type, length, body, length again.
+    /// Writes a block: type, length, body, length again.
     fn write_block(&mut self, kind: u32, body: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let block = &mut self.block;
         block.clear();
@@ -196,14 +211,14 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(body);
 }
 
-/// Everything in a block begins at a multiple of four.
+/// Pads the body: every part of a block begins at a multiple of four.
 fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// A device with a recorder in front of it: records what the device took and what it gave.
+/// A device with a packet capture: records the packets that the device sent and received.
 ///
-/// When the recording cannot be written (disk full) it stops, with a warning; traffic goes on. It
+/// If the capture cannot be written (disk full) it stops with a warning, and traffic continues. It
 /// can be switched on and off while traffic passes, and costs nothing while off.
 pub struct Tapped<D> {
     device: D,
@@ -213,12 +228,12 @@ pub struct Tapped<D> {
 }
 
 impl<D: Device> Tapped<D> {
-    /// Records `device` at `tap`, with the wall clock.
+    /// Captures `device` at `tap`, with timestamps of the wall clock.
     pub fn new(device: D, tap: TapPoint) -> Self {
         Self::with_clock(device, tap, wall_clock_ns)
     }
 
-    /// The same with a clock of the caller's: ns since the epoch.
+    /// Captures `device` at `tap`, with timestamps of `clock`, in ns since the epoch.
     pub fn with_clock(
         device: D,
         tap: TapPoint,
@@ -232,7 +247,7 @@ impl<D: Device> Tapped<D> {
         }
     }
 
-    /// In front of `device`, recording nothing until [`set_tap`](Self::set_tap).
+    /// Wraps `device` without recording until [`set_tap`](Self::set_tap).
     pub fn off(device: D) -> Self {
         Self {
             device,
@@ -242,12 +257,12 @@ impl<D: Device> Tapped<D> {
         }
     }
 
-    /// Records at `tap` from now on, or no more.
+    /// Records at `tap` from now on; `None` stops recording.
     pub fn set_tap(&mut self, tap: Option<TapPoint>) {
         self.tap = tap;
     }
 
-    /// The device within.
+    /// Returns the wrapped device.
     pub fn inner(&self) -> &D {
         &self.device
     }
@@ -279,8 +294,8 @@ impl<D: Device> Device for Tapped<D> {
         if self.tap.is_none() {
             return self.device.transmit(batch);
         }
-        // How many it will take is known only afterwards, and then they are gone. The time is
-        // taken before, so that no answer seems older than its question.
+        // How many packets the device accepts is known only afterwards, when they are gone. The time is
+        // read before, so that no answer has an earlier timestamp than its request.
         let time_ns = (self.clock)();
         self.offered.extend(batch.iter().cloned());
         let result = self.device.transmit(batch);

@@ -1,18 +1,18 @@
-//! The system calls that std does not wrap: ioctls on a TUN file and on an interface, and one
-//! rtnetlink request. Every function here is safe to call; what makes each block sound stands
-//! beside it.
+//! System calls that std does not wrap: ioctls on a TUN file and on an interface, and one
+//! rtnetlink request. Every function here is safe to call; the reason why is at each `unsafe`
+//! block.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, c_ulong};
 
-/// An interface name as the kernel takes it: at most 15 bytes and a NUL.
+/// An interface name in the kernel's form: at most 15 bytes and a NUL.
 #[derive(Clone, Copy)]
 pub(crate) struct IfName([libc::c_char; libc::IFNAMSIZ]);
 
 impl IfName {
-    /// `None` when it is too long or holds a byte that no interface name may hold.
+    /// Returns `None` if the name is too long or has a byte that no interface name may have.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let fits = name.len() < libc::IFNAMSIZ;
         let bad = |b: u8| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace();
@@ -32,7 +32,7 @@ impl IfName {
     }
 
     fn request(self) -> libc::ifreq {
-        // SAFETY: plain data, for which zero bytes are a value.
+        // SAFETY: plain data, for which all-zero bytes are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_name = self.0;
         request
@@ -47,16 +47,16 @@ fn checked(ret: c_int) -> io::Result<c_int> {
     }
 }
 
-/// `ioctl` whose argument is a structure that the kernel reads and may write.
+/// Calls `ioctl` with a structure that the kernel reads and may write.
 ///
 /// # Safety
 /// `T` must be the structure that `request` is defined for.
 unsafe fn ioctl_with<T>(fd: BorrowedFd<'_>, request: libc::Ioctl, arg: &mut T) -> io::Result<()> {
-    // SAFETY: `arg` is valid for reads and writes of `T`, which is what the caller vouches for.
+    // SAFETY: `arg` is valid for reads and writes of `T`, which the caller guarantees to be right.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(arg)) }).map(drop)
 }
 
-/// `TUNSETIFF`: creates the interface or attaches to it; the name it got (`%d` filled in).
+/// `TUNSETIFF`: creates the interface or attaches to it, and returns its name (`%d` filled in).
 pub(crate) fn tun_set_iff(fd: BorrowedFd<'_>, name: IfName, flags: c_int) -> io::Result<String> {
     let mut req = name.request();
     req.ifr_ifru.ifru_flags = flags as libc::c_short;
@@ -65,13 +65,13 @@ pub(crate) fn tun_set_iff(fd: BorrowedFd<'_>, name: IfName, flags: c_int) -> io:
     Ok(IfName(req.ifr_name).as_string())
 }
 
-/// `TUNSETOFFLOAD`: what the kernel may leave to the reader of the file.
+/// `TUNSETOFFLOAD`: sets the offloads that the reader of the file accepts.
 pub(crate) fn tun_set_offload(fd: BorrowedFd<'_>, bits: c_uint) -> io::Result<()> {
     // SAFETY: this request takes its argument by value.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, bits as c_ulong) }).map(drop)
 }
 
-/// `TUNSETVNETHDRSZ` and `TUNSETVNETLE`: a header of `size` bytes, little endian.
+/// `TUNSETVNETHDRSZ` and `TUNSETVNETLE`: sets a header of `size` bytes, little endian.
 pub(crate) fn tun_set_vnet_hdr(fd: BorrowedFd<'_>, size: usize) -> io::Result<()> {
     let mut size = size as c_int;
     // SAFETY: the request reads one int.
@@ -81,15 +81,14 @@ pub(crate) fn tun_set_vnet_hdr(fd: BorrowedFd<'_>, size: usize) -> io::Result<()
     unsafe { ioctl_with(fd, libc::TUNSETVNETLE, &mut little) }
 }
 
-/// A socket to send interface ioctls through; it belongs to the calling thread's network
-/// namespace.
+/// Opens a socket for interface ioctls, in the calling thread's network namespace.
 fn control_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: plain values; a descriptor that is not negative is new and ours.
+    // SAFETY: plain values; a descriptor that is not negative is new and owned here.
     unsafe { checked(libc::socket(libc::AF_INET, kind, 0)).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// One interface of the calling thread's network namespace.
+/// An interface of the calling thread's network namespace.
 pub(crate) struct Iface {
     socket: OwnedFd,
     name: IfName,
@@ -120,11 +119,12 @@ impl Iface {
         self.call(libc::SIOCSIFMTU, &mut req)
     }
 
-    /// Packets that wait for the reader before more are dropped.
+    /// Returns the length of the transmit queue: the packets that wait for the reader of the file
+    /// before the driver drops more.
     pub(crate) fn queue_len(&self) -> io::Result<u32> {
         let mut req = self.name.request();
         self.call(libc::SIOCGIFTXQLEN, &mut req)?;
-        // SAFETY: the kernel has just written an int at the union's start, as this member is.
+        // SAFETY: the kernel has just written an int at the start of the union, where this member is.
         Ok(unsafe { req.ifr_ifru.ifru_mtu } as u32)
     }
 
@@ -141,7 +141,7 @@ impl Iface {
         Ok(unsafe { req.ifr_ifru.ifru_ifindex } as u32)
     }
 
-    /// Sets `IFF_UP` if it is not set.
+    /// Sets `IFF_UP` unless it is set.
     pub(crate) fn bring_up(&self) -> io::Result<()> {
         let mut req = self.name.request();
         self.call(libc::SIOCGIFFLAGS, &mut req)?;
@@ -156,10 +156,10 @@ impl Iface {
     }
 }
 
-/// Sends one rtnetlink message that asks for an acknowledgement, and gives the kernel's verdict.
+/// Sends an rtnetlink message that requests an acknowledgement, and returns the kernel's result.
 pub(crate) fn rtnetlink(message: &[u8]) -> io::Result<()> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: plain values; a descriptor that is not negative is new and ours.
+    // SAFETY: plain values; a descriptor that is not negative is new and owned here.
     let socket = unsafe {
         let fd = checked(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE))?;
         OwnedFd::from_raw_fd(fd)
@@ -186,7 +186,7 @@ pub(crate) fn rtnetlink(message: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What only tests call.
+/// Functions that only tests call.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::io;
@@ -194,8 +194,8 @@ pub(crate) mod testing {
 
     use super::checked;
 
-    /// Runs `test` in a network namespace of its own, which goes away with it; says so and does
-    /// nothing when the user may not.
+    /// Runs `test` in its own network namespace, which is removed afterwards; prints `skipped` and
+    /// returns if the user may not create one.
     pub(crate) fn in_own_network(test: impl FnOnce() + Send + 'static) {
         // SAFETY: changes kernel-side state of this thread only.
         let enter = || checked(unsafe { libc::unshare(libc::CLONE_NEWNET) });
@@ -206,7 +206,7 @@ pub(crate) mod testing {
         std::thread::spawn(run).join().expect("the test passes");
     }
 
-    /// Waits at most `timeout_ms` until the file has something to read.
+    /// Waits at most `timeout_ms` for the file to become readable; returns whether it is.
     pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout_ms: i32) -> bool {
         let mut poll = libc::pollfd {
             fd: fd.as_raw_fd(),

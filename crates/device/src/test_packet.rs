@@ -1,4 +1,4 @@
-//! Packets as a host's output would build them.
+//! Packets in the form in which a host sends them.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
     }
 }
 
-/// A packet whose checksum is still owed, cut into `gso_size` if that is not 0.
+/// Returns a packet with a partial checksum, to be segmented by `gso_size` unless that is 0.
 fn packet(
     (src, dst): (IpAddr, IpAddr),
     protocol: u8,
@@ -106,7 +106,7 @@ pub(crate) fn tcp(ends: (IpAddr, IpAddr), repr: &TcpRepr, payload: &[u8], gso_si
     )
 }
 
-/// An ICMP echo request, complete.
+/// Returns an ICMP echo request with its checksum.
 pub(crate) fn ping((src, dst): (IpAddr, IpAddr), data: &[u8]) -> Packet {
     let (protocol, kind) = match src {
         IpAddr::V4(_) => (protocol::ICMP, 8),

@@ -1,20 +1,20 @@
-//! TUN and TAP: a network interface of the kernel whose far end is this process.
+//! TUN and TAP: network interfaces of the kernel whose other end is this process.
 //!
 //! With `IFF_VNET_HDR` a super-segment of up to 64 KiB is one `read` or one `writev`, and neither
-//! side computes a checksum. Without it, every packet of the MTU is a call.
+//! side computes a checksum. Without it, each packet of the MTU is one call.
 //!
-//! What we measured (Linux 6.18, a busy virtual machine of two cores, `examples/tun_raw.rs`), in
-//! Gbit per second of the processor that runs our end, the kernel's TCP included where it runs
-//! inside our calls:
-//! - Reading 64 KiB pieces: 45-60, more than half of the time in the kernel's copy. Writing them:
-//!   62-66, and 104 to an address that drops them at once. At MTU 1500 without offloads: 6 and 3;
-//!   the call and the packet cost about 2 us, whatever is in it.
-//! - Reads in batches of 16 or more: with an ACK after every super-segment the kernel's sending
-//!   moves into our `writev` (20 for one per batch, 45 and more for 16).
+//! Measurements (Linux 6.18, a busy virtual machine of two cores, `examples/tun_raw.rs`), in
+//! Gbit per second of CPU time of the process, which includes the kernel's TCP where that runs
+//! inside its calls:
+//! - Reading pieces of 64 KiB: 45-60, more than half of the time in the kernel's copy. Writing
+//!   them: 62-66, and 104 to an address that drops them at once. At MTU 1500 without offloads: 6
+//!   and 3; a call with its packet costs about 2 us, whatever its length.
+//! - Reads in batches of 16 or more: with an ACK after every super-segment the kernel sends inside
+//!   the `writev` (20 for one ACK per batch, 45 and more for 16).
 //! - Half a mebibyte in flight was best; with several, the copy reads memory that has left the
 //!   caches.
-//! - `IFF_NAPI` changed nothing for super-segments; at MTU size it was 2.7 instead of 3.2, and 1.5
-//!   with a `gro_flush_timeout`. It stays off.
+//! - `IFF_NAPI` changed nothing for super-segments; at MTU size it gave 2.7 instead of 3.2, and 1.5
+//!   with a `gro_flush_timeout`. It is off by default.
 
 mod builder;
 mod error;
@@ -41,18 +41,18 @@ use crate::{Caps, Device, OffloadSet};
 use receive::Receiver;
 use transmit::LinkLog;
 
-/// What a TUN or TAP device did.
+/// The counters of a TUN or TAP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TunStats {
-    /// Packets and super-segments from the kernel.
+    /// Packets and super-segments received from the kernel.
     pub rx_packets: u64,
-    /// Those of them that were dropped: they made no sense, or there was no memory for them.
+    /// Received packets that were dropped: malformed, or no memory for them.
     pub rx_dropped: u64,
     /// `read` calls, those that found nothing included.
     pub rx_calls: u64,
-    /// Packets and super-segments to the kernel.
+    /// Packets and super-segments sent to the kernel.
     pub tx_packets: u64,
-    /// Those that it refused as malformed, or because the interface was down.
+    /// Packets that the kernel refused as malformed, or because the interface was down.
     pub tx_dropped: u64,
     /// `writev` calls, those that found no room included.
     pub tx_calls: u64,
@@ -71,7 +71,7 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Begins to open a TUN device. A name with `%d` gets the first free number.
+    /// Returns a builder for a TUN device. `%d` in the name becomes the first free number.
     ///
     /// ```no_run
     /// use fullsend_device::Tun;
@@ -83,7 +83,7 @@ impl Tun {
         TunBuilder::new(name, Link::Ip)
     }
 
-    /// Begins to open a TAP device. A name with `%d` gets the first free number.
+    /// Returns a builder for a TAP device. `%d` in the name becomes the first free number.
     pub fn tap(name: &str) -> TunBuilder {
         TunBuilder::new(name, Link::Ethernet)
     }
@@ -108,28 +108,28 @@ impl Tun {
         }
     }
 
-    /// A device like this one over another queue of the interface.
+    /// Returns a device for another queue of the interface.
     fn another_queue(&self, file: File, pool: Pool) -> Self {
         let (name, notes) = (self.name.clone(), Vec::new());
         Self::new(file, name, self.caps, self.offload, pool, notes)
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The offloads in force.
+    /// Returns the offloads in effect.
     pub fn offload(&self) -> OffloadSet {
         self.offload
     }
 
-    /// What was asked for and is not so, a line each, for the user.
+    /// Returns the settings that the kernel refused, one line each, for the user.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     pub fn stats(&self) -> TunStats {
         self.stats
     }

@@ -1,5 +1,5 @@
-//! GRO and GSO between two kernels: each in a network namespace of its own, and all that passes
-//! between them goes through our engine. Needs root.
+//! GRO and GSO between two kernels: each in a network namespace of its own, with all packets between
+//! them forwarded by the gateway example. Needs root.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,14 +18,14 @@ use fullsend_offload::{Link, Packet};
 mod forward;
 use forward::{Carried, Forward};
 
-/// Bytes one way, and back.
+/// Bytes from the client to the server, and back.
 const THERE: usize = 6 << 20;
 const BACK: usize = 1 << 20;
 const PORT: u16 = 7000;
-/// A socket that waits longer than this means that bytes were lost.
+/// Timeout of sockets: a longer wait means that bytes were lost.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What lies between the two kernels.
+/// The configuration of the path between the two kernels.
 #[derive(Clone, Copy)]
 struct Case {
     link: Link,
@@ -34,7 +34,7 @@ struct Case {
     second: &'static str,
     /// Extension headers on every packet with data: option and bytes (RFC 3542 6).
     sticky: &'static [(libc::c_int, &'static [u8])],
-    /// Words for `ip link add type vxlan`, and whether the outer packets are IPv6.
+    /// Arguments for `ip link add type vxlan`, and whether the outer packets are IPv6.
     vxlan: Option<(&'static str, bool)>,
 }
 
@@ -50,19 +50,19 @@ const PLAIN_V6: Case = Case { v6: true, ..PLAIN };
 
 /// Eight bytes of one padding option; the kernel fills in the next header.
 const PADDED: &[u8] = &[0, 0, 1, 4, 0, 0, 0, 0];
-/// The same, 16 bytes and two options.
+/// A header of 16 bytes with two padding options; the kernel fills in the next header.
 const PADDED_16: &[u8] = &[0, 1, 1, 4, 0, 0, 0, 0, 0x1e, 6, 1, 2, 3, 4, 5, 6];
 const HOP_BY_HOP: (libc::c_int, &[u8]) = (libc::IPV6_HOPOPTS, PADDED);
 const DESTINATION: (libc::c_int, &[u8]) = (libc::IPV6_DSTOPTS, PADDED_16);
-/// A segment routing header (RFC 8754) that has led where it leads: to the server. Of the other
-/// types, Linux refuses 0 (RFC 5095), and 2 unless it is built with Mobile IPv6.
+/// A segment routing header (RFC 8754) with no segments left, at its last segment: the server.
+/// Of the other types, Linux refuses 0 (RFC 5095), and 2 unless it is built with Mobile IPv6.
 const ROUTING: (libc::c_int, &[u8]) = (libc::IPV6_RTHDR, ROUTED);
 const ROUTED: &[u8] = &[
     0, 2, 4, 0, 0, 0, 0, 0, 0xfd, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
 ];
 
 impl Case {
-    /// Address of the underlay, or of the VXLAN inside.
+    /// Returns the host's address on the underlay, or inside the VXLAN.
     fn address(&self, host: u8, inner: bool) -> IpAddr {
         let net = if inner { 8 } else { 7 };
         let v6 = match self.vxlan {
@@ -77,12 +77,12 @@ impl Case {
         text.parse().unwrap()
     }
 
-    /// Where the host's programs are.
+    /// Returns the address of the host's program.
     fn socket(&self, host: u8) -> SocketAddr {
         (self.address(host, self.vxlan.is_some()), PORT).into()
     }
 
-    /// The device of a host, with the kernel's side set up.
+    /// Opens the device of a host and configures the kernel's side.
     fn open(&self, host: u8) -> Tun {
         let builder = match self.link {
             Link::Ip => Tun::tun("gro"),
@@ -123,7 +123,7 @@ fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {output:?}");
 }
 
-/// Bytes that differ at every place where a slip would show.
+/// Returns pseudorandom bytes, so that a displaced byte is detected anywhere.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(len + 8);
@@ -137,8 +137,8 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// A kernel: runs `program` on a thread in a new network namespace, after it has opened its device
-/// and handed it over.
+/// Starts a kernel: runs `program` on a thread in a new network namespace, after it has opened its
+/// device and passed it to `devices`.
 fn host(case: Case, number: u8, devices: &Sender<Tun>, program: fn(&Case)) -> JoinHandle<()> {
     let devices = devices.clone();
     thread::spawn(move || {
@@ -147,7 +147,7 @@ fn host(case: Case, number: u8, devices: &Sender<Tun>, program: fn(&Case)) -> Jo
         ip("link set lo up");
         let device = case.open(number);
         if case.sticky.contains(&ROUTING) {
-            // Who is not told to accept segment routing headers drops them.
+            // Linux drops segment routing headers unless it is configured to accept them.
             for name in ["all", "gro"] {
                 let path = format!("/proc/sys/net/ipv6/conf/{name}/seg6_enabled");
                 std::fs::write(path, "1").unwrap();
@@ -158,8 +158,8 @@ fn host(case: Case, number: u8, devices: &Sender<Tun>, program: fn(&Case)) -> Jo
     })
 }
 
-/// A device, and all frames that passed it: how many, and a sum that does not depend on their
-/// order, as different flows may pass each other.
+/// A device with a summary of all frames that passed it: their number, and a sum that does not
+/// depend on their order, as packets of different flows may be reordered.
 struct Watched {
     tun: Tun,
     received: Frames,
@@ -230,7 +230,7 @@ impl Device for Watched {
     }
 }
 
-/// Waits a while until one of them has something.
+/// Waits up to 20 ms until one of the devices is readable.
 fn wait(devices: [&Watched; 2]) {
     let mut poll = devices.map(|device| libc::pollfd {
         fd: device.fd().unwrap().as_raw_fd(),
@@ -241,16 +241,16 @@ fn wait(devices: [&Watched; 2]) {
     unsafe { libc::poll(poll.as_mut_ptr(), 2, 20) };
 }
 
-/// Runs `client` on the first kernel and `server` on the second until both are done; what passed
-/// from the first to the second. `None` without root.
+/// Runs `client` on the first kernel and `server` on the second until both are done; returns the
+/// counters of the direction from the first to the second. `None` without root.
 fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> {
-    // SAFETY: asks only.
+    // SAFETY: only reads the process's user id.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: needs root, for network namespaces and TUN devices");
         return None;
     }
     let (devices, opened) = channel();
-    // The server is there first. Where it does not listen yet, the client tries again.
+    // The server's kernel starts first. Until it listens, the client tries again.
     let mut hosts = vec![host(case, 2, &devices, server)];
     let second = opened.recv_timeout(LIMIT).expect("the second host is up");
     hosts.push(host(case, 1, &devices, client));
@@ -259,7 +259,7 @@ fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> 
     let (mut there, mut back) = (Forward::new(case.link), Forward::new(case.link));
     while hosts.iter().any(|host| !host.is_finished()) {
         wait([&first, &second]);
-        // As a network card's interrupt moderation does: what comes in a row is read in a row.
+        // Like a network card's interrupt moderation: packets that arrive in a burst are read together.
         thread::sleep(Duration::from_micros(300));
         there.poll(&mut first, &mut second).unwrap();
         back.poll(&mut second, &mut first).unwrap();
@@ -271,12 +271,12 @@ fn between(case: Case, client: fn(&Case), server: fn(&Case)) -> Option<Carried> 
         let stats = watched.tun.stats();
         assert_eq!((stats.rx_dropped, stats.tx_dropped), (0, 0));
     }
-    // Through GRO and then GSO every packet is what it was.
+    // GRO followed by GSO restores every packet.
     if case.second == "none" {
         assert_eq!(first.received, second.sent);
         assert_eq!(second.received, first.sent);
     }
-    // What the socket was told to send with its data is what we had to do with.
+    // The packets carried the extension headers that the socket was set to send with its data.
     let outside = !case.sticky.is_empty() && case.vxlan.is_none();
     let all_data = first.received.extended >= there.carried.segments.saturating_sub(100);
     assert!(all_data || !outside, "{:?}", first.received);
@@ -304,7 +304,7 @@ fn set_sticky(stream: &TcpStream, options: &[(libc::c_int, &[u8])]) {
     }
 }
 
-/// The kernel installs the routes of an address a moment after the address.
+/// Retries `attempt`: the kernel installs the routes of an address a moment after the address.
 fn retried<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
     for _ in 0..100 {
         match attempt() {
@@ -340,14 +340,14 @@ fn tcp_server(case: &Case) {
     stream.write_all(&pattern(BACK, 2)).unwrap();
 }
 
-/// A stream comes through unharmed, and most of its packets in large pieces.
+/// Checks that a stream arrives intact, and most of its packets in large super-segments.
 fn joins(case: Case) {
     let Some(carried) = between(case, tcp_client, tcp_server) else {
         return;
     };
     assert!(carried.bytes >= THERE as u64, "{carried:?}");
     assert!(carried.mean() > 5.0, "{carried:?}");
-    // As full as 64 KiB allow at an MTU of 1500, whose packets are shorter within a tunnel.
+    // As full as 64 KiB allow at an MTU of 1500; packets in a tunnel are shorter.
     assert!(
         carried.largest > 60_000 && carried.most >= 44,
         "{carried:?}"
@@ -357,7 +357,7 @@ fn joins(case: Case) {
     assert_eq!(carried.extended > 0, extended, "{carried:?}");
 }
 
-/// A stream comes through a VXLAN of each family, around packets of each family.
+/// Checks that a stream passes a VXLAN of one family, with inner packets of each family.
 fn through_vxlan(words: &'static str, outer_v6: bool) {
     for case in [PLAIN, PLAIN_V6] {
         joins(Case {
@@ -367,14 +367,14 @@ fn through_vxlan(words: &'static str, outer_v6: bool) {
     }
 }
 
-/// Datagrams that one call sends, and their size.
+/// Number of datagrams that one call sends, and their size in bytes.
 const DATAGRAMS: usize = 24;
 const DATAGRAM: usize = 1200;
 const CALLS: u64 = 100;
-/// What is said until it is answered: then all routes are there.
+/// Sent until it is answered: then all routes are installed.
 const HELLO: &[u8] = b"hello";
 
-/// Sends datagrams in a row, and waits for a word that they are there.
+/// Sends datagrams in bursts, and waits for an acknowledgement of each burst.
 fn udp_client(case: &Case) {
     let socket = retried(|| UdpSocket::bind((case.address(1, false), 0)));
     retried(|| socket.connect(case.socket(2)));

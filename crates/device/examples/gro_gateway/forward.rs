@@ -1,4 +1,4 @@
-//! One direction of a gateway: what one device brings, joined, leaves through another.
+//! One direction of a gateway: coalesces the packets of one device and sends them through another.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,10 +8,10 @@ use fullsend_offload::{Encap, Gro, GroConfig, GsoKind, Link, Packet, Tunnels, se
 use fullsend_units::Instant;
 use fullsend_wire::numbers::ethertype;
 
-/// Frames to take from the device in one poll.
+/// Most frames received from the device in one poll.
 const BATCH: usize = 256;
 
-/// GRO, and GSO behind it where the second device does not cut by itself.
+/// GRO, followed by GSO if the second device does not segment.
 pub(crate) struct Forward {
     gro: Gro,
     frames: Vec<Packet>,
@@ -21,25 +21,25 @@ pub(crate) struct Forward {
     pub(crate) carried: Carried,
 }
 
-/// What passed, of the packets that carry payload.
+/// Counters of the packets that carry payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Carried {
-    /// Packets as they came.
+    /// Packets received.
     pub(crate) segments: u64,
-    /// Packets and super-segments that were made of them.
+    /// Packets and super-segments after GRO.
     pub(crate) super_segments: u64,
-    /// The largest of them: bytes, and packets.
+    /// Length of the largest super-segment in bytes, and the most segments of one.
     pub(crate) largest: usize,
     pub(crate) most: u32,
-    /// Super-segments in a UDP tunnel; behind IPv6 extension headers.
+    /// Super-segments in a UDP tunnel, and super-segments with IPv6 extension headers.
     pub(crate) tunnelled: u64,
     pub(crate) extended: u64,
-    /// Bytes in all.
+    /// Bytes of payload.
     pub(crate) bytes: u64,
 }
 
 impl Forward {
-    /// For devices whose frames begin with `link`.
+    /// Returns a direction for devices with frames of `link`.
     pub(crate) fn new(link: Link) -> Self {
         Self {
             gro: Gro::new(GroConfig {
@@ -56,20 +56,20 @@ impl Forward {
         }
     }
 
-    /// Everything that `from` has now goes to `to`; how many frames came.
+    /// Forwards the frames available at `from` to `to`; returns the number of frames received.
     pub(crate) fn poll(
         &mut self,
         from: &mut impl Device,
         to: &mut impl Device,
     ) -> io::Result<usize> {
         let frames = from.receive(&mut self.frames, BATCH)?;
-        // Nothing is held from poll to poll, so no clock is needed.
+        // GRO holds no packet from poll to poll, so that no clock is needed.
         self.gro.receive_batch(Instant::ZERO, &mut self.frames);
         self.gro.flush(&mut self.joined);
         let caps = to.caps();
         for packet in self.joined.drain(..) {
             self.carried.count(&packet);
-            // A VPN would do its work here, once for a super-segment.
+            // A VPN would process the packet here, once per super-segment.
             if is_cut_by(&caps, &packet) {
                 self.out.push_back(packet);
             } else {
@@ -82,7 +82,8 @@ impl Forward {
     }
 }
 
-/// The device cuts the packet, and completes its checksum. None cuts through a tunnel.
+/// Returns whether the device segments the packet and completes its checksum. No device segments
+/// within a tunnel.
 fn is_cut_by(caps: &Caps, packet: &Packet) -> bool {
     let cuts = match packet.offload.kind {
         GsoKind::None => true,
@@ -113,7 +114,7 @@ impl Carried {
         self.bytes += packet.payload.len() as u64;
     }
 
-    /// Segments per super-segment.
+    /// Returns the mean number of segments per super-segment.
     pub(crate) fn mean(&self) -> f64 {
         self.segments as f64 / self.super_segments.max(1) as f64
     }

@@ -1,15 +1,16 @@
-//! A gateway between two TUN devices that handles super-segments where packets come one by one:
-//! what a VPN does between its socket and its TUN, with nothing in between.
+//! A gateway between two TUN devices that forwards super-segments although packets arrive one by
+//! one: the work of a VPN between its socket and its TUN, without the encryption.
 //!
 //! ```sh
 //! cargo build --release -p fullsend-device --example gro_gateway
 //! sudo target/release/examples/gro_gateway left none right all
 //! ```
 //!
-//! Each device has a name and its offloads. Packets of the MTU from `left` (none) go to `right`
-//! (all) as super-segments, one `write` for up to 64 KiB. What arrives at `right` in one piece is
-//! cut for `left` by GSO. Put each device into a namespace of its own (`ip link set left netns a`)
-//! and give it an address; once a second a line tells what was joined.
+//! Each device has a name and its offloads. Packets of the MTU from `left` (none) leave through
+//! `right` (all) as super-segments, one `write` for up to 64 KiB. Super-segments from `right` are
+//! segmented for `left` by GSO. Put each device into a namespace of its own
+//! (`ip link set left netns a`) and give it an address; once a second a line reports what was
+//! coalesced.
 #![allow(
     clippy::disallowed_methods,
     reason = "it tells what it did, in real time"
@@ -49,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Until one of them has something, or a second is over.
+/// Waits until one of the devices is readable, at most a second.
 fn wait(left: &Tun, right: &Tun) {
     let files = [left.fd(), right.fd()];
     let mut poll: Vec<libc::pollfd> = files

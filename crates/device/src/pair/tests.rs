@@ -36,7 +36,7 @@ fn both_directions_keep_order() {
 
     let mut got = Vec::new();
     assert_eq!(b.receive(&mut got, 2).unwrap(), 2);
-    // While some are still in hand, more come behind them.
+    // More packets arrive while the stash still has some.
     a.transmit(&mut packets(5..7)).unwrap();
     while b.receive(&mut got, 3).unwrap() > 0 {}
     assert_eq!(numbers(&got), [0, 1, 2, 3, 4, 5, 6]);
@@ -89,7 +89,7 @@ fn what_does_not_fit_stays_with_the_sender_who_is_told_of_room() {
     assert_eq!((batch.len(), told()), (0, (1, 2)));
     b.receive(&mut got, 100).unwrap();
     assert_eq!(numbers(&got), [0, 1, 2, 3, 4, 5]);
-    // Nobody waits for room now.
+    // No sender waits for room now.
     assert_eq!(told(), (1, 2));
 }
 

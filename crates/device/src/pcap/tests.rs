@@ -9,7 +9,7 @@ use super::{Capture, Tapped};
 use crate::test_packet;
 use crate::{Device, PairConfig, pair};
 
-/// A file that goes away with the test.
+/// A file that is deleted at the end of the test.
 struct TempFile(std::path::PathBuf);
 
 impl Drop for TempFile {
@@ -46,7 +46,7 @@ fn tshark_reads_it() {
         .map(|len| test_packet::udp(ends, (1000, 2000), &vec![1; len], 0))
         .into();
     let mut got = Vec::new();
-    // The link holds two, so the third goes, and is recorded, with the second call.
+    // The link holds two packets, so that the third is sent, and recorded, by the second call.
     a.transmit(&mut batch).unwrap();
     b.receive(&mut got, 10).unwrap();
     a.transmit(&mut batch).unwrap();

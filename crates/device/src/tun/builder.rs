@@ -1,4 +1,4 @@
-//! Opens an interface, agrees with the kernel on its offloads, and sets up the kernel's side.
+//! Opens an interface, negotiates its offloads with the kernel, and configures the kernel's side.
 
 use std::fs::{File, OpenOptions};
 use std::net::IpAddr;
@@ -16,13 +16,13 @@ use super::{OpenError, Tun};
 use crate::sys::{self, IfName};
 use crate::{Caps, OffloadSet};
 
-/// Free memory that a device's own pool keeps, bytes.
+/// Bytes of free memory that a device's own pool keeps.
 const POOL_BYTES: usize = 16 << 20;
 
-/// How to open a TUN or TAP device; begun by [`Tun::tun`] or [`Tun::tap`].
+/// The configuration of a TUN or TAP device to open; made by [`Tun::tun`] or [`Tun::tap`].
 ///
-/// An interface of the name is attached to if it exists, and made otherwise. One that was made
-/// goes away when its last device is dropped.
+/// Opening attaches to the interface with that name, or creates it. A created interface is removed
+/// when its last device is dropped.
 #[derive(Clone)]
 #[must_use]
 pub struct TunBuilder {
@@ -35,7 +35,7 @@ pub struct TunBuilder {
     kernel_side: KernelSide,
 }
 
-/// An interface's file, before the device is made of it.
+/// The file of an interface, before it becomes a device.
 struct Attached {
     file: File,
     name: String,
@@ -55,45 +55,53 @@ impl TunBuilder {
         }
     }
 
-    /// Offloads to ask for; default all. Those that the kernel refuses are done without, with a
-    /// [note](Tun::notes).
+    /// Sets the offloads to request; default all. Offloads that the kernel refuses are not used, and
+    /// reported as a [note](Tun::notes).
     pub fn offload(mut self, set: OffloadSet) -> Self {
         self.offload = set.normalized();
         self
     }
 
-    /// `IFF_NAPI`: what we send passes through the kernel's GRO; default off.
+    /// Sets `IFF_NAPI`: packets sent here pass through the kernel's GRO; default off.
     pub fn napi(mut self, on: bool) -> Self {
         self.napi = on;
         self
     }
 
-    /// Memory for packets that arrive; default a pool of the device's own.
+    /// Sets the pool for received packets; default a pool of the device's own.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// The interface's MTU, bytes; default what it has (1500 when new).
+    /// Sets the interface's MTU in bytes; by default it is left as it is (1500 when new).
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.kernel_side.mtu = Some(mtu);
         self
     }
 
-    /// Gives the kernel's side an address, with its on-link route; repeatable. Our stack's own
-    /// address on the link is another one: see [`other_address`](crate::other_address).
+    /// Gives the kernel's side an address with its on-link route; may be repeated.
+    ///
+    /// The address of this stack on the link is a different one: see
+    /// [`other_address`](crate::other_address).
     pub fn kernel_address(mut self, address: IpAddr, prefix: u8) -> Self {
         self.kernel_side.addresses.push((address, prefix));
         self
     }
 
-    /// Opens it with one queue, and brings it up.
+    /// Opens the device with one queue, and brings the interface up.
+    ///
+    /// # Errors
+    /// Returns an [`OpenError`] if the interface cannot be opened, or a setting is refused.
     pub fn open(self) -> Result<Tun, OpenError> {
         self.open_first()
     }
 
-    /// Opens it with `queues` queues (at least one), one device each, and brings it up. The kernel
-    /// spreads flows over them.
+    /// Opens `queues` queues (at least one) as one device each, and brings the interface up. The kernel
+    /// distributes flows over them.
+    ///
+    /// # Errors
+    /// Returns an [`OpenError`] if the interface cannot be opened, or a setting is refused.
     pub fn open_queues(mut self, queues: usize) -> Result<Vec<Tun>, OpenError> {
         self.multi_queue = true;
         let mut all = vec![self.open_first()?];
@@ -133,7 +141,7 @@ impl TunBuilder {
         Ok(Tun::new(file, name, caps, offload, self.own_pool(), notes))
     }
 
-    /// Attaches with as many offloads as the kernel takes.
+    /// Attaches to the interface with the offloads that the kernel accepts.
     fn attach_agreed(&self, notes: &mut Vec<String>) -> Result<Attached, OpenError> {
         if self.offload.vnet_hdr {
             let (file, name) = self.attach(&self.name, true)?;
@@ -149,7 +157,7 @@ impl TunBuilder {
             notes.push(format!("{name}: vnet_hdr refused; using no offload"));
         }
         let (file, name) = self.attach(&self.name, false)?;
-        // An interface that existed may have been left with offloads on by its last user.
+        // An existing interface may still have offloads that its last user turned on.
         if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
             notes.push(format!("{name}: offloads cannot be turned off: {e}"));
         }
@@ -160,7 +168,7 @@ impl TunBuilder {
         })
     }
 
-    /// A file of the interface `name`, and its name in full.
+    /// Opens a file of the interface `name`, and returns it with the interface's full name.
     fn attach(&self, name: &str, vnet_hdr: bool) -> Result<(File, String), OpenError> {
         let if_name = IfName::new(name).ok_or_else(|| OpenError::BadName {
             name: name.to_owned(),

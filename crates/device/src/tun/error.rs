@@ -1,50 +1,50 @@
-//! Why a device could not be opened, and what the user does about it.
+//! The error of opening a device, with what the user can do about it.
 
 use std::{fmt, io};
 
-/// Why a TUN or TAP device could not be opened. The text says what to do.
+/// The reason why a TUN or TAP device could not be opened; its text says what to do.
 ///
-/// `Debug` is the same text: it is what a `main` that returns `io::Result` prints.
+/// `Debug` prints the same text, as it is what a `main` that returns `io::Result` prints.
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no `/dev/net/tun`.
     NoDriver,
-    /// `/dev/net/tun` may not be opened, or the interface not made or attached to.
+    /// No permission to open `/dev/net/tun`, or to create or attach to the interface.
     NoPermission {
-        /// The interface.
+        /// The interface's name.
         name: String,
     },
-    /// No interface may be called so.
+    /// The name is not a valid interface name.
     BadName {
-        /// The interface.
+        /// The interface's name.
         name: String,
     },
     /// Another process has the interface open.
     Busy {
-        /// The interface.
+        /// The interface's name.
         name: String,
     },
     /// The interface exists and is of another kind: TAP instead of TUN or the reverse, multi-queue
-    /// or not, or not of this driver at all.
+    /// or not, or not a TUN or TAP device.
     OtherKind {
-        /// The interface.
+        /// The interface's name.
         name: String,
     },
-    /// The interface is open, and a setting was refused.
+    /// The interface is open, but a setting was refused.
     Setting {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The setting with its value.
         what: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     Io(io::Error),
 }
 
 impl OpenError {
-    /// The meaning of an error of opening `/dev/net/tun`.
+    /// Maps an error of opening `/dev/net/tun`.
     pub(super) fn from_driver(error: io::Error, name: &str) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Self::NoDriver,
@@ -52,7 +52,7 @@ impl OpenError {
         }
     }
 
-    /// The meaning of an error of `TUNSETIFF`.
+    /// Maps an error of `TUNSETIFF`.
     pub(super) fn from_attach(error: io::Error, name: &str) -> Self {
         let name = name.to_owned();
         match error.raw_os_error() {

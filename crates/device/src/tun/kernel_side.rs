@@ -1,4 +1,4 @@
-//! The kernel's side of the interface: its MTU, its addresses, and up.
+//! The kernel's side of the interface: its MTU, its queue, its addresses and its state.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,17 +10,19 @@ const RTM_NEWADDR: u16 = 20;
 const REQUEST_ACK_CREATE_EXCL: u16 = 0x1 | 0x4 | 0x400 | 0x200;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// No duplicate address detection: whoever asks has chosen both addresses of the link.
+/// Disables duplicate address detection: the caller has chosen both addresses of the link.
 const IFA_F_NODAD: u8 = 2;
 
-/// The driver's default for `txqueuelen`, and what it is raised to: a receive window of 6 MB in
-/// packets of 1500 bytes. Beyond it the driver drops, and nothing holds the kernel's TCP back before
-/// that: 200 bulk flows overflow 500 super-segments again and again (measured: every tenth segment
-/// sent twice, at half of the throughput). Whoever has set another value meant it.
+/// The driver's default for `txqueuelen`, and the value that it is raised to: a receive window of
+/// 6 MB in packets of 1500 bytes.
+///
+/// The driver drops packets beyond it, and nothing holds the kernel's TCP back before: 200 bulk
+/// flows overflow 500 super-segments repeatedly (measured: every tenth segment retransmitted, at
+/// half of the throughput). Any other value was set on purpose and is kept.
 const DRIVERS_QUEUE: u32 = 500;
 const LONG_QUEUE: u32 = 4096;
 
-/// What the kernel's side is to have.
+/// The settings of the kernel's side.
 #[derive(Clone, Default)]
 pub(super) struct KernelSide {
     pub(super) mtu: Option<u32>,
@@ -28,8 +30,10 @@ pub(super) struct KernelSide {
 }
 
 impl KernelSide {
-    /// Sets it up, and gives the MTU in force. What a user without `CAP_NET_ADMIN` may not change
-    /// on an interface that was made for him becomes a note.
+    /// Applies the settings, and returns the MTU in effect, in bytes.
+    ///
+    /// A setting that a user without `CAP_NET_ADMIN` may not change becomes a note: root may have
+    /// prepared the interface for that user.
     pub(super) fn apply(&self, name: &str, notes: &mut Vec<String>) -> Result<u32, OpenError> {
         let if_name = IfName::new(name).ok_or_else(|| OpenError::BadName {
             name: name.to_owned(),
@@ -66,7 +70,7 @@ impl KernelSide {
     }
 }
 
-/// Adds an address; that it is there already is no error.
+/// Adds an address; one that exists already is not an error.
 fn add_address(index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
     match sys::rtnetlink(&new_address(index, address, prefix)) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -74,7 +78,7 @@ fn add_address(index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
     }
 }
 
-/// An rtnetlink message: `nlmsghdr`, `ifaddrmsg` and two attributes, in host byte order.
+/// Returns an rtnetlink message: `nlmsghdr`, `ifaddrmsg` and two attributes, in host byte order.
 fn new_address(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     let (family, octets) = match address {
         IpAddr::V4(a) => (libc::AF_INET, a.octets().to_vec()),
@@ -95,8 +99,10 @@ fn new_address(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     message
 }
 
-/// The address that the kernel's side gets when our stack has `ours`/`prefix` and nobody said
-/// which: the first of the subnet that is not ours. `None` when the subnet has no other.
+/// Returns the default address of the kernel's side for a stack with `ours`/`prefix`: the first of
+/// the subnet that is not `ours`.
+///
+/// `None` if the subnet has no other address.
 ///
 /// ```
 /// use fullsend_device::other_address;
@@ -116,7 +122,7 @@ pub fn other_address(ours: IpAddr, prefix: u8) -> Option<IpAddr> {
         .checked_shl(host_bits)
         .map_or(u128::MAX, |size| size - 1);
     let network = bits & !host_mask;
-    // RFC 3021: a subnet of two has no network or broadcast address.
+    // RFC 3021: a subnet of two addresses has no network or broadcast address.
     let candidates = match host_bits {
         0 => return None,
         1 => [network, network + 1],

@@ -1,4 +1,4 @@
-//! Agreement with the kernel on offloads: ask for all that is wanted, and step down.
+//! Negotiation of offloads with the kernel: all that are wanted, then fewer.
 
 use std::io;
 
@@ -6,8 +6,10 @@ use libc::c_uint;
 
 use crate::OffloadSet;
 
-/// `TUNSETOFFLOAD`'s bits for a set. CWR on the first segment only (RFC 3168 6.1.2) is what our
-/// segmentation does, so `TUN_F_TSO_ECN` goes with TSO.
+/// Returns the bits of `TUNSETOFFLOAD` for a set.
+///
+/// `TUN_F_TSO_ECN` is set with TSO: software segmentation sets CWR on the first segment only
+/// (RFC 3168 6.1.2), as that bit requires.
 fn bits(set: OffloadSet) -> c_uint {
     let tso = set.tso4 || set.tso6;
     let table = [
@@ -20,7 +22,8 @@ fn bits(set: OffloadSet) -> c_uint {
     table.iter().filter(|t| t.0).map(|t| t.1).sum()
 }
 
-/// The most of `want` that `set_offload` accepts. What it refuses, newest first, becomes one note.
+/// Returns the largest part of `want` that `set_offload` accepts, dropping the newest offloads
+/// first. Refused offloads become one note.
 pub(super) fn negotiate(
     want: OffloadSet,
     mut set_offload: impl FnMut(c_uint) -> io::Result<()>,

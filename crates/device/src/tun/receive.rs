@@ -1,4 +1,4 @@
-//! From the kernel: reads into pool memory, and what the kernel says about each packet.
+//! Receive path: reads into pool memory, and the offload header of each packet.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,26 +9,26 @@ use fullsend_wire::vnet::{VNET_HDR_LEN, VnetGso, VnetHdr};
 
 use super::TunStats;
 
-/// The longest frame the kernel can hand us: a full IPv6 payload, IPv6, Ethernet and VLAN
-/// headers, and the offload header. A shorter read would cut it without a word.
+/// The longest frame that the kernel can return: a full IPv6 payload, IPv6, Ethernet and VLAN
+/// headers, and the offload header. A shorter read would truncate it silently.
 const FRAME_MAX: usize = 65_535 + 40 + 18 + VNET_HDR_LEN;
 
-/// Memory that several reads in a row fill: four super-segments of the usual 45 × 1448 bytes.
+/// Bytes of memory that consecutive reads fill: four super-segments of the usual 45 × 1448 bytes.
 const ROOM: usize = 256 << 10;
 
-/// A poll that brought no more than this is moved to memory of its size, so that a few small
-/// packets which a slow reader keeps do not pin a whole [`ROOM`]; the copy is small beside the
-/// system calls that brought them.
+/// Most bytes of one poll that are copied to memory of their size, so that a few small packets
+/// that a slow reader keeps do not pin a whole [`ROOM`]. The copy costs little beside the system
+/// calls.
 const COPY_BREAK: usize = 16 << 10;
 
-/// Bytes read of a frame that there is no memory for: enough for the kernel to drop it.
+/// Bytes read of a frame that there is no memory for: any read makes the kernel drop the frame.
 const DISCARD: usize = 64;
 
 /// The receiving half of a queue.
 pub(super) struct Receiver {
     pool: Pool,
     vnet_hdr: bool,
-    /// Empty memory left from the last poll.
+    /// Empty memory left over from the last poll.
     room: Option<Room>,
     /// Lengths of the frames in the room being filled.
     frames: Vec<u32>,
@@ -44,7 +44,7 @@ impl Receiver {
         }
     }
 
-    /// See [`Device::receive`](crate::Device::receive).
+    /// Implements [`Device::receive`](crate::Device::receive).
     pub(super) fn receive(
         &mut self,
         file: &File,
@@ -54,8 +54,8 @@ impl Receiver {
     ) -> io::Result<usize> {
         let mut read = 0;
         loop {
-            // Frames that are dropped count, too: otherwise a flood would keep the caller, which
-            // holds the stack's lock, as long as there is no memory.
+            // Dropped frames count as well: otherwise a flood would hold the caller, which has the
+            // stack's lock, for as long as there is no memory.
             let (frames, more) = self.fill_room(file, max - read, stats)?;
             read += frames;
             self.empty_room(batch, stats);
@@ -65,8 +65,8 @@ impl Receiver {
         }
     }
 
-    /// Reads until the room is full, `want` frames are there or there is nothing to read. Returns
-    /// the number of frames read, and whether there may be more.
+    /// Reads until the room is full, `want` frames are read or the file has no more. Returns the number
+    /// of frames read, and whether there may be more.
     fn fill_room(
         &mut self,
         file: &File,
@@ -94,7 +94,7 @@ impl Receiver {
                     return Ok((self.frames.len(), false));
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Frames read before it are delivered first; the next read says it again.
+                // Frames read before it are delivered first; the next read returns the error again.
                 Err(e) if self.frames.is_empty() => return Err(e),
                 Err(_) => return Ok((self.frames.len(), false)),
             }
@@ -102,7 +102,7 @@ impl Receiver {
         Ok((self.frames.len(), true))
     }
 
-    /// Cuts what was filled into packets.
+    /// Splits the filled memory into packets.
     fn empty_room(&mut self, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let Some(mut room) = self.room.take_if(|_| !self.frames.is_empty()) else {
             return;
@@ -132,8 +132,8 @@ impl Receiver {
         }
     }
 
-    /// Copies each frame into memory of its own: in a shortage the room must stay here, since another
-    /// one is not to be had. A frame for which the stock has no block is dropped.
+    /// Copies each frame into memory of its own: under memory pressure the room must stay here, since
+    /// no other can be allocated. A frame for which the reserve has no chunk is dropped.
     #[cold]
     fn copy_frames(&mut self, room: &Room, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let mut rest = room.filled();
@@ -182,7 +182,7 @@ fn discard(file: &File, want: usize, stats: &mut TunStats) -> io::Result<(usize,
     Ok((read, true))
 }
 
-/// A frame as a packet not parsed yet; `None` when its offload header makes no sense.
+/// Returns a frame as an unparsed packet; `None` if its offload header is invalid.
 fn packet(mut frame: Slice, vnet_hdr: bool) -> Option<Packet> {
     let mut offload = Offload::default();
     if vnet_hdr {
@@ -200,7 +200,7 @@ fn read_offload(hdr: &VnetHdr) -> Option<Offload> {
         VnetGso::TcpV4 => GsoKind::TcpV4,
         VnetGso::TcpV6 => GsoKind::TcpV6,
         VnetGso::UdpL4 => GsoKind::Udp,
-        // Nobody told the kernel that we take these.
+        // The kernel was not offered these.
         VnetGso::UdpFragments | VnetGso::Unknown(_) => return None,
     };
     let gso_size = match kind {
@@ -219,7 +219,7 @@ fn read_offload(hdr: &VnetHdr) -> Option<Offload> {
         gso_size,
         kind,
         checksum,
-        // Segments are counted by the parse, which knows where the payload begins.
+        // The parser, which finds the start of the payload, counts the segments.
         ..Offload::default()
     })
 }

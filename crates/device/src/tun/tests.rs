@@ -1,4 +1,4 @@
-//! Against this machine's kernel, each test in a network namespace of its own.
+//! Tests against this machine's kernel, each in its own network namespace.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,10 +22,10 @@ use super::{OpenError, Tun, TunStats};
 use crate::sys::testing::{in_own_network, set_udp_segment, wait_readable};
 use crate::{Device, OffloadSet, test_packet};
 
-/// Every switch on its own and all together, on and off.
+/// Each switch alone, all together, and none.
 const SETS: [&str; 7] = ["all", "none", "vnet_hdr", "csum", "tso4", "tso6", "uso"];
 
-/// Kernel's address and ours.
+/// The kernel's address and this stack's, for IPv4 and IPv6.
 fn both_families() -> [(IpAddr, IpAddr); 2] {
     [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")]
         .map(|(k, o)| (k.parse().unwrap(), o.parse().unwrap()))
@@ -40,7 +40,7 @@ fn open(offload: &str) -> Tun {
     }
     let mut tun = builder.open().unwrap();
     assert_eq!((tun.notes(), tun.offload()), (&[][..], set));
-    // The kernel installs the route of an IPv6 address of its own a moment later.
+    // The kernel installs the route of its own IPv6 address a moment later.
     let [_, (kernel, ours)] = both_families();
     assert!((0..100).any(|_| answers_ping(&mut tun, ours, kernel)));
     tun
@@ -59,7 +59,7 @@ fn answers_ping(tun: &mut Tun, ours: IpAddr, kernel: IpAddr) -> bool {
     false
 }
 
-/// The next packet that `wanted` picks, parsed; others (IPv6 chatter) are passed over.
+/// Returns the next packet that `wanted` accepts, parsed; skips others (IPv6 background traffic).
 fn expect(tun: &mut Tun, wanted: impl Fn(&Packet) -> bool) -> Packet {
     let link = tun.caps().link;
     let mut batch = Vec::new();
@@ -78,7 +78,7 @@ fn expect_protocol(tun: &mut Tun, number: u8) -> Packet {
     expect(tun, |p| p.layers.protocol == number)
 }
 
-/// Sends as a host would: cut and completed in software unless the device does that.
+/// Sends like a host: segments and completes checksums in software unless the device does it.
 fn send(tun: &mut Tun, packet: Packet) {
     let caps = tun.caps();
     let whole = match packet.offload.kind {
@@ -105,7 +105,7 @@ fn send(tun: &mut Tun, packet: Packet) {
     );
 }
 
-/// Its transport checksum, which nobody has verified, is right.
+/// Returns whether the packet's transport checksum is correct.
 fn checksum_is_right(packet: &Packet) -> bool {
     let bytes = packet.to_bytes();
     let transport = &bytes[packet.layers.transport as usize..];
@@ -239,7 +239,7 @@ fn the_kernel_takes_datagrams_one_by_one_and_as_a_super_segment() {
     });
 }
 
-/// A handshake by hand, then one super-segment.
+/// Performs a handshake with raw packets, then sends one super-segment.
 #[test]
 fn the_kernel_takes_a_tcp_super_segment() {
     in_own_network(|| {
@@ -314,7 +314,8 @@ fn settings_of_the_kernel_side() {
         assert_eq!((tun.name(), tun.caps().mtu), ("fs0", 9000));
         let refused = Tun::tun("fs%d").mtu(20).open().map(drop).unwrap_err();
         assert!(refused.to_string().contains("mtu 20"), "{refused}");
-        // Attaching to what is there keeps what it has, and adding twice is no error.
+        // Attaching to an existing interface keeps its settings, and adding an address twice is no
+        // error.
         let address = "10.7.0.1".parse().unwrap();
         for _ in 0..2 {
             let tun = Tun::tun("fs7")
@@ -335,7 +336,7 @@ fn the_queue_is_longer_than_the_drivers_default() {
             let mut tun = builder.kernel_address(kernel, 24).open().unwrap();
             let socket = UdpSocket::bind((kernel, 0)).unwrap();
             for _ in 0..5000 {
-                // What the device has no room for is an error (ENOBUFS) or nothing.
+                // If the device has no room, the result is an error (ENOBUFS) or success.
                 let _ = socket.send_to(b"x", (ours, 7));
             }
             let mut batch = Vec::new();
@@ -376,7 +377,7 @@ fn errors_say_what_to_do() {
         let said = error(Tun::tun(name));
         assert!(matches!(said, OpenError::BadName { .. }), "{said}");
         assert!(said.to_string().contains(name), "{said}");
-        // What a `main` that returns `io::Result` prints.
+        // The text that a `main` that returns `io::Result` prints.
         let shown = format!("{:?}", std::io::Error::from(said));
         assert!(
             shown.contains("cannot name an interface: use 1 to 15"),

@@ -1,4 +1,4 @@
-//! To the kernel: one `writev` per packet or super-segment.
+//! Transmit path: one `writev` per packet or super-segment.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 
 use super::TunStats;
 
-/// Pieces that one `writev` takes (`UIO_MAXIOV`).
+/// Most pieces of one `writev` (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
-/// Reports when the interface goes down and when it takes packets again, once each.
+/// Logs once when the interface goes down, and once when it accepts packets again.
 #[derive(Debug, Default)]
 pub(super) struct LinkLog {
     /// Packets dropped since the interface went down; 0 while it is up.
@@ -24,7 +24,7 @@ pub(super) struct LinkLog {
 }
 
 impl LinkLog {
-    /// A packet was taken; returns what to log.
+    /// Records an accepted packet; returns the text to log, if any.
     #[inline]
     fn on_sent(&mut self, name: &str) -> Option<String> {
         if self.dropped == 0 {
@@ -36,9 +36,9 @@ impl LinkLog {
         ))
     }
 
-    /// A packet was refused; returns what to log.
+    /// Records a refused packet; returns the text to log, if any.
     fn on_refused(&mut self, name: &str, error: &io::Error) -> Option<String> {
-        // The TUN driver's word for an interface that is down; others are about the packet.
+        // The TUN driver returns EIO while the interface is down; other errors concern the packet.
         if error.raw_os_error() != Some(libc::EIO) {
             return None;
         }
@@ -58,7 +58,7 @@ fn log(text: Option<String>) {
     }
 }
 
-/// See [`Device::transmit`](crate::Device::transmit).
+/// Implements [`Device::transmit`](crate::Device::transmit).
 pub(super) fn transmit(
     (file, name): (&File, &str),
     vnet_hdr: bool,
@@ -87,13 +87,13 @@ pub(super) fn transmit(
     Ok(())
 }
 
-/// What an error of `writev` means for the packet.
+/// The meaning of an error of `writev` for the packet.
 enum Refusal {
-    /// No memory or no room now: keep it.
+    /// No memory or no room now: keep the packet.
     Later,
-    /// A signal came.
+    /// A signal interrupted the call: retry.
     Again,
-    /// This packet will never go: malformed, or the interface is down, as with a cable unplugged.
+    /// This packet can never be sent: malformed, or the interface is down, as with an unplugged cable.
     Packet,
     /// The interface is gone.
     Device,
@@ -164,7 +164,7 @@ fn write_offload(packet: &Packet) -> VnetHdr {
     hdr
 }
 
-/// Where a protocol's checksum stands in its header.
+/// Returns the offset of the checksum in the protocol's header, in bytes.
 fn checksum_offset(protocol_number: u8) -> u16 {
     match protocol_number {
         protocol::TCP => 16,
