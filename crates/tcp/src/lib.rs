@@ -4,7 +4,6 @@
 //! the results with [`Connection::poll_transmit`], [`Connection::poll_deadline`] and
 //! [`Connection::take_wakes`]. The calls of the application ([`Connection::write`],
 //! [`Connection::read`], ...) come in between.
-//! the calls of the user between them.
 #![no_std]
 #![forbid(unsafe_code)]
 

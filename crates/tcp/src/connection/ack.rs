@@ -1,5 +1,5 @@
-//! The acknowledgement field (RFC 9293 3.10.7.4, fifth): what has arrived, the send window, and
-//! what both allow.
+//! The acknowledgement field (RFC 9293 3.10.7.4, fifth): delivered data, the send window, and what
+//! both allow to be sent.
 
 use fullsend_units::{Instant, Nanos, Window, WindowScale};
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
@@ -10,11 +10,12 @@ use crate::Cx;
 use crate::congestion::{AckSample, RateSample};
 use crate::recovery::{AckNews, AckOutcome, Phase, SackOutcome, Sighting};
 
-/// Of the timestamp clock.
+/// The resolution of the timestamp clock.
 const TICK: Nanos = Nanos::from_millis(1);
 
 impl Connection {
-    /// SYN-RECEIVED: the handshake's last step. False: the segment is done with.
+    /// Completes the handshake in SYN-RECEIVED. Returns `false` if the segment needs no more
+    /// processing.
     pub(crate) fn finish_handshake(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) -> bool {
         let in_range = repr.ack.after(self.snd.una) && repr.ack.before_eq(self.snd.nxt);
         if !in_range {
@@ -34,16 +35,16 @@ impl Connection {
         true
     }
 
-    /// False: the segment is to be dropped.
+    /// Processes the ACK field. Returns `false` if the segment is to be dropped.
     pub(crate) fn process_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, has_text: bool) -> bool {
         let ack = repr.ack;
         if ack.after(self.snd.nxt) {
-            // RFC 9293 3.10.7.4: acknowledges what was never sent.
+            // RFC 9293 3.10.7.4: it acknowledges data that was never sent.
             return self.challenge_ack_field(cx);
         }
         if ack.before(self.snd.una) {
-            // RFC 5961 5.2: older than the largest window, or than all that was ever acknowledged,
-            // explains.
+            // RFC 5961 5.2: the ACK is older than the largest window, or all data ever
+            // acknowledged, can explain.
             let most = u64::from(self.snd.max_wnd).min(self.acked_span()) as u32;
             if ack.before(self.snd.una - most) {
                 return self.challenge_ack_field(cx);
@@ -53,7 +54,7 @@ impl Connection {
             }
             return true;
         }
-        // The sender corks a MSG_MORE write until something happens.
+        // A MSG_MORE write is deferred only until the next event.
         self.snd.more = false;
         self.uncork_automatically();
         if cx.legacy.max_burst
@@ -64,7 +65,7 @@ impl Connection {
         self.timers.probes = 0;
         let window_changed = self.update_window(cx, repr);
         let advanced = ack.after(self.snd.una);
-        // With nothing in flight a DSACK may still tell of what was.
+        // With nothing in flight a DSACK may still report earlier data.
         let tells_more = !repr.options.sack.as_slice().is_empty();
         if advanced || tells_more || !self.snd.rtx.is_empty() {
             if advanced && !tells_more && self.is_untroubled() {
@@ -85,15 +86,16 @@ impl Connection {
         true
     }
 
-    /// Returns how many sequence numbers the peer has acknowledged. A server's SYN is not counted:
-    /// nothing that the peer sends in the connection acknowledges less.
+    /// Returns the number of sequence numbers that the peer has acknowledged. A server's SYN is not
+    /// counted: no segment of the peer in this connection acknowledges less.
     fn acked_span(&self) -> u64 {
         let syn = u64::from(self.user.connects);
         let fin = u64::from(self.snd.fin == Fin::Sent && self.snd.una == self.snd.nxt);
         self.stats.bytes_acked + syn + fin
     }
 
-    /// An ACK that was overtaken may still tell of text that arrived out of order (RFC 2018).
+    /// Processes the SACK blocks of a reordered ACK, which may report data received out of order
+    /// (RFC 2018).
     #[cold]
     fn hear_overtaken_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         self.update_scoreboard(cx, repr, false);
@@ -108,8 +110,9 @@ impl Connection {
         false
     }
 
-    /// RFC 9293: a window is news if the segment is not older than the last that told one. True
-    /// if it differs from what we knew, so that the ACK is no duplicate (RFC 5681 2).
+    /// Updates the send window if the segment is not older than the last window update (RFC 9293
+    /// 3.10.7.4). Returns whether the window differs from the known one, so that the ACK is no
+    /// duplicate (RFC 5681 2).
     fn update_window(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         if repr.flags.contains(TcpFlags::SYN) {
             return false;
@@ -128,8 +131,8 @@ impl Connection {
         changed
     }
 
-    /// Returns whether the window of a segment, in bytes, counts (RFC 9293 3.10.7.4, SND.WL1 and
-    /// SND.WL2).
+    /// Returns whether the window of a segment, in bytes, is an update (RFC 9293 3.10.7.4, SND.WL1
+    /// and SND.WL2).
     #[inline]
     pub(super) fn is_window_news(&self, repr: &TcpRepr, window: u32) -> bool {
         repr.ack.after(self.snd.una)
@@ -137,8 +140,8 @@ impl Connection {
             || (repr.seq == self.snd.wl1 && (window > self.snd.wnd || window == 0))
     }
 
-    /// Nothing is lost, marked or probed for, and nobody samples the rate: an ACK that moves
-    /// `snd_una` does no more than that.
+    /// Returns whether an ACK takes the fast path: nothing is lost, SACKed or probed for, and no
+    /// rate samples are taken, so that the ACK only advances `snd_una`.
     #[inline]
     fn is_untroubled(&self) -> bool {
         self.recovery.is_quiet()
@@ -147,7 +150,7 @@ impl Connection {
             && self.ecn.is_none()
     }
 
-    /// [`update_scoreboard`](Self::update_scoreboard) of an untroubled connection.
+    /// Performs [`update_scoreboard`](Self::update_scoreboard) on the ACK fast path.
     #[inline]
     fn move_on(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let prior = self.timers.progress_at;
@@ -170,8 +173,8 @@ impl Connection {
         self.snd.rtx.check();
     }
 
-    /// Tells the congestion control of `segs` segments that arrived. RFC 5681 4.1 and RFC 7661: a
-    /// window that was not used proves nothing.
+    /// Reports `segs` delivered segments to the congestion control, unless cwnd was not the limit
+    /// (RFC 5681 4.1, RFC 7661).
     #[inline]
     fn grow_cwnd(&mut self, cx: &Cx<'_>, segs: u32, rtt: Option<Nanos>, prior: Instant) {
         if !self.recovery.was_cwnd_limited(&self.cwnd) {
@@ -189,7 +192,7 @@ impl Connection {
         self.cc.on_ack(&mut self.cwnd, &sample);
     }
 
-    /// Moves `snd_una`, reads SACK blocks, and lets recovery and congestion control act.
+    /// Advances `snd_una`, processes SACK blocks, and runs loss recovery and congestion control.
     #[inline(never)]
     fn update_scoreboard(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, duplicate: bool) {
         let prior = self.timers.progress_at;
@@ -208,8 +211,8 @@ impl Connection {
         } else {
             SackOutcome::default()
         };
-        // What drew a DSACK was outside of the window, so that its timestamp is not what is echoed.
-        // A retransmission's may be older than the retransmission.
+        // A segment that elicited a DSACK lay outside the window, so the echoed timestamp is not
+        // its own. The timestamp of a retransmission may be older than the retransmission.
         let behind = outcome.retransmitted && self.last_stamp_lag() > Nanos::ZERO;
         let fresh = sack.dsack.is_none() && !ambiguous && !behind;
         let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| fresh));
@@ -218,7 +221,7 @@ impl Connection {
             let clear = outcome.rtt.is_some() || (sack.rtt.is_some() && !sack.overtook);
             self.take_rtt(cx, rtt, !clear);
         } else if advanced && self.agreed.timestamps && !ambiguous {
-            // Text gets through, though this does not tell how fast.
+            // Data is delivered, although this ACK gives no RTT sample.
             self.rtt.reset_backoff();
         }
         let news = AckNews {
@@ -247,13 +250,14 @@ impl Connection {
         self.snd.rtx.check();
     }
 
-    /// On a path that is known to reorder, text that arrives out of order is as good as in order.
+    /// Returns whether newly SACKed data counts as progress: on a path that is known to reorder, it
+    /// is as good as data in order.
     fn sacks_are_progress(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
         sack.delivered_segs > 0 && self.recovery.reordering_segs() > cx.sysctl.tcp_reordering
     }
 
-    /// The delivery rate of the flight that this ACK is for, to the algorithm that models the
-    /// path from it.
+    /// Passes the delivery rate of the acknowledged flight to a congestion control that models the
+    /// path.
     fn take_rate_sample(&mut self, cx: &mut Cx<'_>, arrived: u32, rtt: Option<Nanos>) {
         let send_quantum_segs = self.max_segs(cx);
         let in_flight_segs = self.snd.rtx.in_flight();
@@ -281,8 +285,9 @@ impl Connection {
         }
     }
 
-    /// Nothing is left to send though the path would take more (draft-ietf-ccwg-bbr 4.1.2.4): to
-    /// be looked at before anything of that changes.
+    /// Marks the flight as application-limited if nothing is left to send although the path would
+    /// take more (draft-ietf-ccwg-bbr 4.1.2.4). To be called before any of these conditions
+    /// changes.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         let snd = &mut self.snd;
@@ -296,9 +301,10 @@ impl Connection {
         }
     }
 
-    /// What the ACK's echo tells of which copy arrived (RFC 8985 6.2 step 2). True if it tells no
-    /// round trip: it is of an earlier copy of the head, but may have been drawn by the last one,
-    /// because the first answer was lost. A DSACK would tell; without SACK this is Karn's case.
+    /// Determines from the ACK's echoed timestamp which transmission of a segment arrived (RFC 8985
+    /// 6.2 step 2). Returns whether the echo gives no RTT sample: it is that of an earlier
+    /// transmission of the head, but the last one may have elicited it because the first answer was
+    /// lost. A DSACK would distinguish them; without SACK this is Karn's case.
     #[cold]
     fn look_for_copies(&mut self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
@@ -321,8 +327,9 @@ impl Connection {
         early && !self.agreed.sack
     }
 
-    /// What is SACKed was sent before the head was last: the timer counts from now. Were it later,
-    /// news of it would keep the timer from ever judging the head.
+    /// Returns whether newly SACKed data was sent before the last transmission of the head, so that
+    /// the timer restarts now. If data sent later restarted it, the timer might never fire for the
+    /// head.
     fn tells_of_head(&self, cx: &Cx<'_>, sack: &SackOutcome) -> bool {
         let head = self.snd.rtx.head_sent_at();
         let rtt = sack.rtt.filter(|_| !self.snd.rtx.is_empty());
@@ -354,8 +361,9 @@ impl Connection {
         outcome
     }
 
-    /// RFC 7323 4.1: the echo tells the round trip even where a retransmission makes the
-    /// scoreboard's ambiguous. `since`: when the oldest of what the ACK covers was first sent.
+    /// Returns the RTT from the echoed timestamp (RFC 7323 4.1), which is unambiguous even after a
+    /// retransmission. `since` is the time of the first transmission of the oldest data that the
+    /// ACK covers.
     pub(super) fn echoed_rtt(
         &self,
         cx: &Cx<'_>,
@@ -368,9 +376,9 @@ impl Connection {
         self.ts.since_echo(cx.now, ts.ecr, since)
     }
 
-    /// Takes in the round trip of a segment. Of one that `overtook` others it says nothing of the
-    /// path's least: one packet that another way brought early would shrink RACK's window and BBR's
-    /// bandwidth-delay product for minutes.
+    /// Processes the RTT of a segment. If it `overtook` others, it does not count for the minimum
+    /// RTT: a single packet that took a shorter path would reduce RACK's reordering window and
+    /// BBR's bandwidth-delay product for minutes.
     pub(crate) fn take_rtt(&mut self, cx: &Cx<'_>, rtt: Nanos, overtook: bool) {
         self.rtt.on_sample(cx.now, rtt, overtook);
         self.rcv.window.on_rtt(rtt);

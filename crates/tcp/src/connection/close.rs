@@ -1,4 +1,4 @@
-//! Closing (RFC 9293 3.6): FIN and its ways, RST, TIME-WAIT's beginning.
+//! Closing (RFC 9293 3.6): FIN, RST, and the start of TIME-WAIT.
 
 use alloc::boxed::Box;
 
@@ -10,7 +10,7 @@ use crate::time_wait::TwTimestamps;
 use crate::{Cx, Linger, TcpError, TimeWait};
 
 impl Connection {
-    /// `shutdown(SHUT_WR)`: FIN after what is queued.
+    /// Sends a FIN after the queued data (`shutdown(SHUT_WR)`).
     pub fn shutdown_write(&mut self, _cx: &mut Cx<'_>) {
         if self.user.write_shut {
             return;
@@ -19,7 +19,7 @@ impl Connection {
         match self.state {
             State::Established => self.transition(State::FinWait1),
             State::CloseWait => self.transition(State::LastAck),
-            // The handshake's end finds the FIN queued.
+            // The FIN is sent when the handshake ends.
             State::SynSent | State::SynReceived => {}
             _ => return,
         }
@@ -29,13 +29,13 @@ impl Connection {
         self.out.any = true;
     }
 
-    /// Text that arrives once both ways are shut resets the connection (RFC 1122 4.2.2.13); what
-    /// came before can be read.
+    /// Resets the connection when data arrives after both directions were shut down (RFC 1122
+    /// 4.2.2.13). Data received before can be read.
     pub fn expect_no_text(&mut self) {
         self.user.refuses_text = true;
     }
 
-    /// `shutdown(SHUT_RD)`: reads give end of stream.
+    /// Ends reading (`shutdown(SHUT_RD)`): reads return the end of the stream.
     pub fn shutdown_read(&mut self, cx: &mut Cx<'_>) {
         self.user.read_shut = true;
         self.expect_no_text();
@@ -45,8 +45,8 @@ impl Connection {
         self.wake_reader();
     }
 
-    /// The user let go (`close`): FIN, or RST when unread data is thrown away (RFC 2525 2.17) or
-    /// linger is zero. The connection lives on as an orphan until done ([`State::Closed`]).
+    /// Closes the socket (`close`): sends a FIN, or a RST if unread data is discarded (RFC 2525
+    /// 2.17) or linger is zero. The connection continues as an orphan until [`State::Closed`].
     pub fn close(&mut self, cx: &mut Cx<'_>) {
         self.user.orphan = true;
         let unread = self.rcv.queue.readable() > 0;
@@ -68,7 +68,7 @@ impl Connection {
             }
             _ => {
                 self.shutdown_write(cx);
-                // Keepalive ends here; an orphan's patience begins.
+                // Keepalive ends, and the orphan timeout begins.
                 self.timers.set_idle(Instant::FAR_FUTURE);
                 if self.state == State::FinWait2 {
                     self.arm_orphan(cx);
@@ -78,7 +78,7 @@ impl Connection {
         self.charge(cx);
     }
 
-    /// RST at once (RFC 9293 3.10.5).
+    /// Resets the connection immediately (RFC 9293 3.10.5).
     pub fn abort(&mut self, cx: &mut Cx<'_>) {
         if self.state == State::Closed {
             return;
@@ -91,8 +91,8 @@ impl Connection {
         self.charge(cx);
     }
 
-    /// Forgets the connection, with a RST unless both ends have sent all they have (RFC 9293 3.10.5:
-    /// none in CLOSING and LAST-ACK).
+    /// Drops the connection, with a RST unless both ends have sent everything (RFC 9293 3.10.5: no
+    /// RST in CLOSING and LAST-ACK).
     fn abort_unfinished(&mut self, cx: &mut Cx<'_>) {
         let ends = matches!(self.state, State::Closing | State::LastAck);
         if ends && !self.snd.has_unsent() {
@@ -103,16 +103,16 @@ impl Connection {
         }
     }
 
-    /// An orphan in FIN-WAIT-2 does not wait for ever.
+    /// Starts the timeout of an orphan in FIN-WAIT-2.
     fn arm_orphan(&mut self, cx: &mut Cx<'_>) {
         match self.settings.linger2(cx.sysctl) {
             Some(wait) => self.timers.set_idle(cx.now + wait),
-            // TCP_LINGER2 below zero: nobody waits for the peer's FIN.
+            // TCP_LINGER2 below zero: do not wait for the peer's FIN.
             None => self.abort(cx),
         }
     }
 
-    /// The peer has acknowledged our FIN.
+    /// Processes the acknowledgement of our FIN.
     pub(crate) fn fin_acked(&mut self, cx: &mut Cx<'_>) {
         match self.state {
             State::FinWait1 => {
@@ -131,7 +131,7 @@ impl Connection {
         self.wake_writer();
     }
 
-    /// The peer's FIN is next in order (RFC 9293 3.10.7.4, eighth).
+    /// Processes the peer's FIN once it is next in order (RFC 9293 3.10.7.4, eighth).
     pub(crate) fn take_fin(&mut self, cx: &mut Cx<'_>) {
         self.wake_reader();
         if self.state == State::Established {
@@ -172,7 +172,7 @@ impl Connection {
         self.finish();
     }
 
-    /// The connection is over, and this is why.
+    /// Ends the connection with `error`.
     pub(crate) fn fail(&mut self, error: TcpError) {
         self.user.error = Some(error);
         self.transition(State::Closed);
@@ -180,7 +180,7 @@ impl Connection {
         self.finish();
     }
 
-    /// Nothing more will be sent but what is pending; what arrived can still be read.
+    /// Ends all sending except pending segments; received data can still be read.
     pub(crate) fn finish(&mut self) {
         self.timers.all_off();
         self.watch_end();

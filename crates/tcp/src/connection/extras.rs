@@ -1,4 +1,4 @@
-//! What few connections need, in a box made at first use.
+//! State of features that few connections use, in a box allocated at first use.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use super::urgent::Urgent;
 use super::watch::{RxTimes, TxWatches};
 use crate::send::Records;
 
-/// The box.
+/// The state of all such features.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) tx: Option<Box<TxWatches>>,
@@ -22,13 +22,13 @@ pub(crate) struct Extras {
     pub(crate) mtu: Option<Box<MtuSearch>>,
     pub(crate) urgent: Urgent,
     pub(crate) rto: RtoStats,
-    /// Segments that came out of order (`tcpi_rcv_ooopack`).
+    /// Segments received out of order (`tcpi_rcv_ooopack`).
     pub(crate) rcv_ooopack: u32,
-    /// Where the window ended before it was taken back.
+    /// Right edge of the window before it shrank.
     pub(crate) furthest_edge: Option<SeqNum>,
 }
 
-// A connection that once lost something, or got something out of order, keeps this.
+// Every connection with a loss, or with data received out of order, keeps this box.
 const _: () = assert!(size_of::<Extras>() <= 104);
 
 impl Connection {

@@ -1,5 +1,5 @@
-//! TCP Fast Open (RFC 7413), the connection's part: text in the SYN, before the handshake ends.
-//! Cookies are the host's.
+//! TCP Fast Open (RFC 7413): data in the SYN, before the handshake ends. The host keeps the
+//! cookies.
 
 use alloc::boxed::Box;
 
@@ -11,45 +11,46 @@ use super::{Connection, State};
 use crate::recovery::TransmitUnit;
 use crate::{Cx, TcpError};
 
-/// Consecutive timeouts after which the path is suspected to swallow what Fast Open sends
-/// (RFC 7413 4.1.3.1).
+/// Consecutive timeouts after which the path is suspected to drop Fast Open segments (RFC 7413
+/// 4.1.3.1).
 const BLACKHOLE_TIMEOUTS: u8 = 2;
 
-/// What a client may do, by its host's settings and memory.
+/// The permissions of a Fast Open client, from its host's settings and cookie cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastopenClient {
-    /// Put on the SYN; the request for one if none is known; `None`: Fast Open is not used.
+    /// The cookie for the SYN, or the request for one if none is known; `None`: Fast Open is not
+    /// used.
     pub cookie: Option<FastopenCookie>,
-    /// Text may go without a cookie, and then without the option.
+    /// Data may be sent without a cookie, and then without the option.
     pub no_cookie: bool,
-    /// The peer's MSS as it last said, if that is known.
+    /// The MSS that the peer last advertised, if it is known.
     pub mss: Option<u16>,
-    /// The host did without for a while, and wants to hear if it works again.
+    /// The host had disabled Fast Open for a while, and expects a report if it works again.
     pub on_trial: bool,
 }
 
-/// What a host should know of a connection's Fast Open.
+/// A Fast Open event that a connection reports to its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastopenNews {
     /// The peer answered a client's SYN.
     Answer {
-        /// Its MSS.
+        /// The peer's MSS.
         mss: u16,
-        /// The cookie that it gave.
+        /// The cookie that the peer sent.
         cookie: Option<FastopenCookie>,
-        /// It was asked for one, in the option's older form or not, and gave none.
+        /// The peer sent no cookie although one was requested; `true` if the request had the
+        /// option's experimental form.
         refused: Option<bool>,
     },
-    /// The path seems to swallow what Fast Open sends.
+    /// The path seems to drop Fast Open segments.
     Blackhole,
-    /// A connection on trial received text: the path is good.
+    /// A connection on trial received data: the path carries Fast Open segments.
     Works,
-    /// A connection that a SYN with text opened is no longer in the handshake; true: as the peer
-    /// reset it.
+    /// The handshake of a connection opened by a SYN with data ended; `true` if the peer reset it.
     HandshakeOver(bool),
 }
 
-/// Why a client's text in the SYN did not arrive with it (`tcpi_fastopen_client_fail`).
+/// The reason why data was not delivered with a client's SYN (`tcpi_fastopen_client_fail`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum FastopenFail {
     #[default]
@@ -59,28 +60,28 @@ pub(crate) enum FastopenFail {
     SynRetransmitted = 3,
 }
 
-/// State of one connection, in its box.
+/// The Fast Open state of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Fastopen {
     client: Option<FastopenClient>,
     /// The SYN waits for the first write.
     deferred: bool,
-    /// The SYN went with the option, or with text.
+    /// The SYN carried the option or data.
     used: bool,
-    /// The option.
+    /// The option that the SYN carried.
     asked: Option<FastopenCookie>,
-    /// The user waits to write.
+    /// The application waits to write.
     writes_next: bool,
-    /// Text bytes in the SYN.
+    /// Payload bytes of the SYN.
     syn_text: u32,
-    /// The text in the SYN was taken, by the peer or by us.
+    /// The data in the SYN was accepted, by the peer or by us.
     pub(crate) syn_text_taken: bool,
     pub(crate) fail: FastopenFail,
-    /// A server's: opened by a SYN with a cookie; its handshake is not over.
+    /// On a server: opened by a SYN with a cookie, and still in the handshake.
     child: bool,
-    /// The same, whether it is over or not.
+    /// On a server: opened by a SYN with a cookie.
     pub(crate) opened_at_once: bool,
-    /// For the first SYN-ACK.
+    /// The cookie for the first SYN-ACK.
     syn_ack_cookie: Option<FastopenCookie>,
     news: [Option<FastopenNews>; 2],
 }
@@ -92,7 +93,7 @@ impl Fastopen {
         }
     }
 
-    /// Text may ride on the SYN. `no_cookie`: the socket's own option.
+    /// Returns whether the SYN may carry data. `no_cookie` is the socket's own option.
     fn carries_text(&self, no_cookie: bool) -> bool {
         self.client.is_some_and(|client| {
             let known = client.cookie.is_some_and(|cookie| !cookie.is_request());
@@ -100,7 +101,7 @@ impl Fastopen {
         })
     }
 
-    /// What stands in the first SYN's option.
+    /// Returns the option of the first SYN.
     fn syn_option(&self, no_cookie: bool) -> Option<FastopenCookie> {
         let client = self.client?;
         client.cookie.filter(|_| !(client.no_cookie || no_cookie))
@@ -116,7 +117,7 @@ impl Connection {
         self.extras.as_mut()?.fastopen.as_deref_mut()
     }
 
-    /// The SYN waits for the first write, which may ride on it, or for
+    /// Defers the SYN until the first write, whose data it may carry, or until
     /// [`send_syn`](Self::send_syn).
     pub fn defer_syn(&mut self, client: FastopenClient) {
         if self.state == State::SynSent && self.snd.rtx.is_empty() {
@@ -129,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// A deferred SYN goes, without text.
+    /// Sends a deferred SYN without data.
     pub fn send_syn(&mut self) {
         let no_cookie = self.settings.fastopen_no_cookie();
         if self.is_syn_deferred()
@@ -144,8 +145,8 @@ impl Connection {
         }
     }
 
-    /// The user of a connection that was deferred waits to write: the ACK of the SYN-ACK need not
-    /// go by itself.
+    /// Announces that the application of a deferred connection waits to write: the ACK of the
+    /// SYN-ACK need not be sent separately.
     pub fn expect_write(&mut self) {
         if let Some(fastopen) = self.fastopen_mut() {
             fastopen.writes_next = true;
@@ -156,19 +157,19 @@ impl Connection {
         self.fastopen().is_some_and(|f| f.writes_next)
     }
 
-    /// The SYN waits for a write.
+    /// Returns whether the SYN waits for a write.
     #[inline]
     pub(super) fn is_syn_deferred(&self) -> bool {
         self.state == State::SynSent && self.fastopen().is_some_and(|f| f.deferred)
     }
 
-    /// A write now would ride on the SYN.
+    /// Returns whether the SYN would carry the data of a write.
     pub fn fastopen_ready(&self) -> bool {
         let no_cookie = self.settings.fastopen_no_cookie();
         self.is_syn_deferred() && self.fastopen().is_some_and(|f| f.carries_text(no_cookie))
     }
 
-    /// The first write of a deferred connection: as much as the SYN carries.
+    /// Performs the first write of a deferred connection, up to the capacity of the SYN.
     #[cold]
     pub(super) fn write_syn_text(
         &mut self,
@@ -198,15 +199,15 @@ impl Connection {
         Ok(n)
     }
 
-    /// Text bytes that fit into a SYN beside 40 bytes of options.
+    /// Returns the payload bytes that fit into a SYN beside 40 bytes of options.
     fn syn_room(&self) -> u32 {
         let known = self.fastopen().and_then(|f| f.client?.mss);
-        // Linux: a peer that never told its MSS is taken to be like us.
+        // Matches Linux: an unknown peer is assumed to have our MSS.
         let mss = known.unwrap_or(self.adv_mss.get()).min(self.snd.mss_clamp);
         u32::from(mss).min(self.snd.mss.bytes()).saturating_sub(40)
     }
 
-    /// The first SYN leaves: its option, and the text that rides on it.
+    /// Returns the option and the payload of the first SYN, when it is sent.
     #[cold]
     pub(super) fn fastopen_syn(&mut self, cx: &Cx<'_>) -> (Option<FastopenCookie>, Chain) {
         let no_cookie = self.settings.fastopen_no_cookie();
@@ -226,7 +227,7 @@ impl Connection {
         (option, self.take_syn_text(cx))
     }
 
-    /// Moves what was written from the write queue into the retransmission queue, behind the SYN.
+    /// Moves written data from the write queue into the retransmission queue, after the SYN.
     fn take_syn_text(&mut self, cx: &Cx<'_>) -> Chain {
         let room = self.syn_room() as usize;
         let taken = self.snd.queue.take(room);
@@ -255,7 +256,7 @@ impl Connection {
         taken.payload
     }
 
-    /// The SYN was larger than the path takes: once more, without text.
+    /// Sends the SYN again, without data, after it was larger than the path MTU.
     pub(super) fn fastopen_too_big(&mut self) {
         if self.fastopen().is_some_and(|f| f.syn_text > 0) {
             self.out.syn = true;
@@ -263,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// The peer's SYN-ACK came: its cookie, and what became of our text.
+    /// Processes the peer's SYN-ACK: its cookie, and whether it acknowledges our data.
     #[cold]
     pub(super) fn fastopen_syn_ack(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         let retransmitted = self.stats.total_retrans > 0;
@@ -283,11 +284,11 @@ impl Connection {
             FastopenFail::DataNotAcked
         };
         cx.mib.fastopen_active_fail += 1;
-        // RFC 7413 4.1.3: sent again at once; nothing is known of congestion.
+        // RFC 7413 4.1.3: retransmit immediately; this is no sign of congestion.
         self.resend_too_big();
     }
 
-    /// What the host is to remember of the peer.
+    /// Reports the peer's MSS and cookie to the host.
     fn hear_cookie(&mut self, repr: &TcpRepr, retransmitted: bool) {
         let Some(fastopen) = self.fastopen_mut().filter(|f| f.used) else {
             return;
@@ -296,7 +297,7 @@ impl Connection {
         let refused = option.is_none() && fastopen.syn_text == 0 && !retransmitted;
         let news = FastopenNews::Answer {
             mss: repr.options.mss.unwrap_or(Mss::DEFAULT_V4.get()),
-            // One that was not asked for is not to be trusted.
+            // A cookie that was not requested is not to be trusted.
             cookie: option.filter(|cookie| asked.is_some() && !cookie.is_request()),
             refused: asked
                 .filter(|_| refused)
@@ -306,7 +307,7 @@ impl Connection {
         self.user.wakes.read = true;
     }
 
-    /// The handshake is over, whichever way it began.
+    /// Processes the end of the handshake of a client or server.
     #[cold]
     pub(super) fn fastopen_established(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr) {
         if self.state == State::SynSent {
@@ -324,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// The connection is over.
+    /// Processes the end of the connection.
     #[cold]
     pub(super) fn fastopen_finished(&mut self) {
         let reset = self.user.error == Some(TcpError::ConnectionReset);
@@ -343,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// A reset that lies in the window, but not where the peer would place it.
+    /// Processes a RST inside the window that has not the expected sequence number.
     #[cold]
     pub(super) fn fastopen_odd_reset(&mut self) {
         if self.state == State::Established && self.stats.data_segs_in == 0 {
@@ -351,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// RFC 7413 4.1.3.1: what a client sent with its SYN is lost to a box in the path.
+    /// Reports that a middlebox may drop the segments of a Fast Open client (RFC 7413 4.1.3.1).
     fn suspect_fastopen(&mut self) {
         if let Some(fastopen) = self.fastopen_mut()
             && fastopen.client.is_some()
@@ -362,7 +363,7 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer fired, `gave_up`: for the last time.
+    /// Processes a retransmission timeout; `gave_up` if it was the last one.
     #[cold]
     pub(super) fn fastopen_timeout(&mut self, gave_up: bool) {
         let timeouts = self.timers.retransmits;
@@ -372,14 +373,14 @@ impl Connection {
         }
     }
 
-    /// The host has found the cookie of the SYN that opened this connection good, or needs none:
-    /// the text that rode on it is there to be read before the handshake ends.
+    /// Opens the connection before the handshake ends, so that the data of the SYN can be read: the
+    /// host has accepted the cookie of the SYN, or needs none.
     pub fn open_at_once(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr, text: Chain) {
         let fastopen = self.extras_mut().fastopen.get_or_insert_default();
         fastopen.child = true;
         fastopen.opened_at_once = true;
         fastopen.syn_text_taken = !text.is_empty();
-        // The SYN's window begins behind our SYN, which is still in flight when data follows it.
+        // The SYN's window begins after our SYN, which is still in flight when data follows it.
         self.snd.wnd += 1;
         self.take_text_of_syn(cx, syn.seq + 1, text);
     }
@@ -392,7 +393,7 @@ impl Connection {
         self.stats.bytes_received += text.len() as u64;
         self.stats.data_segs_in += 1;
         self.rcv.queue.insert(cx.pool, seq, text, false);
-        // The SYN-ACK is for all of it, and its window begins behind it.
+        // The SYN-ACK acknowledges all of it, and its window begins there.
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         self.rcv.ack.on_sent(rcv_nxt);
         let scaled = self.agreed.window_scale;
@@ -401,26 +402,27 @@ impl Connection {
         self.charge(cx);
     }
 
-    /// The cookie to send with the first SYN-ACK.
+    /// Sets the cookie of the first SYN-ACK.
     pub fn offer_cookie(&mut self, cookie: FastopenCookie) {
         let fastopen = self.extras_mut().fastopen.get_or_insert_default();
         fastopen.syn_ack_cookie = Some(cookie);
     }
 
-    /// Opened by a SYN with a cookie and in the handshake: text may be sent already
-    /// (RFC 7413 4.2.2).
+    /// Returns whether a SYN with a cookie opened the connection and the handshake is unfinished:
+    /// data may be sent already (RFC 7413 4.2.2).
     #[inline]
     pub(crate) fn is_fastopen_child(&self) -> bool {
         self.extras.is_some() && self.fastopen().is_some_and(|f| f.child)
     }
 
-    /// [`take_fastopen_news`](Self::take_fastopen_news) has something. Readers are woken then.
+    /// Returns whether [`take_fastopen_news`](Self::take_fastopen_news) has an event, for which
+    /// readers are woken.
     #[inline]
     pub fn has_fastopen_news(&self) -> bool {
         self.extras.is_some() && self.fastopen().is_some_and(|f| f.news[0].is_some())
     }
 
-    /// The next thing that the host should know.
+    /// Returns the next Fast Open event for the host.
     pub fn take_fastopen_news(&mut self) -> Option<FastopenNews> {
         let [first, second] = &mut self.fastopen_mut()?.news;
         core::mem::replace(first, second.take())

@@ -1,10 +1,10 @@
-//! What the next call on a connection will want, read ahead of it: of many connections the
-//! processor then waits for the memory of several at a time. The sums mean nothing.
+//! Reads ahead of the fields that the next call on a connection uses, so that the cache misses of
+//! many connections overlap. The returned sums have no meaning.
 
 use super::Connection;
 
 impl Connection {
-    /// Reads a little of each part of the connection itself.
+    /// Reads a field of each part of the connection itself.
     #[inline]
     pub fn fetch(&self) -> u64 {
         let words = [
@@ -26,7 +26,7 @@ impl Connection {
         u64::from(sum) ^ self.timers.heard_at.as_nanos() ^ self.stats.bytes_received
     }
 
-    /// The same of what it points to; after [`fetch`](Self::fetch).
+    /// Reads the memory that the connection points to; called after [`fetch`](Self::fetch).
     #[inline]
     pub fn fetch_far(&self) -> u64 {
         let flow = self.snd.flow.as_ref().map_or(0, |flow| flow.fetch());

@@ -1,5 +1,5 @@
-//! A handshake that the host kept in a smaller form, or not at all (RFC 4987 3.6), goes on in a
-//! connection.
+//! The transfer of a half-open connection, which the host kept in a smaller form or not at all (RFC
+//! 4987 3.6), to a [`Connection`].
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, WindowScale};
@@ -8,39 +8,39 @@ use super::{Connection, State};
 use crate::Cx;
 use crate::recovery::TransmitUnit;
 
-/// The SYN-ACK that was sent for a connection before there was one.
+/// The SYN-ACK that the host sent before the connection existed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SynAckSent {
-    /// When it was sent first.
+    /// When it was first sent.
     pub first_at: Instant,
-    /// When it was sent last.
+    /// When it was last sent.
     pub at: Instant,
-    /// Its answer tells no round-trip time: it was sent more than once (Karn), or nobody knows
-    /// when.
+    /// Whether its answer gives no RTT sample: the SYN-ACK was sent more than once (Karn), or at an
+    /// unknown time.
     pub ambiguous: bool,
-    /// The window scale it offered.
+    /// The window scale that it offered.
     pub window_scale: u8,
-    /// How often it had been sent before.
+    /// Number of retransmissions.
     pub repeats: u8,
-    /// How often it had timed out.
+    /// Number of timeouts.
     pub timeouts: u8,
-    /// The SYN has come again without its ECN flags.
+    /// Whether the SYN was retransmitted without its ECN flags.
     pub ecn_withdrawn: bool,
 }
 
 impl Connection {
-    /// The window scale that our SYN or SYN-ACK offers.
+    /// Returns the window scale that our SYN or SYN-ACK offers.
     pub fn offered_scale(&self) -> u8 {
         self.rcv.window.scale().shift()
     }
 
-    /// The user has it, not its listener any more.
+    /// Enables receive-buffer autotuning once the application has accepted the connection.
     pub fn on_accepted(&mut self) {
         self.rcv.window.set_waiting(false);
     }
 
-    /// Takes a SYN-ACK of [`accept`](Self::accept)'s as sent already: the connection waits for its
-    /// answer.
+    /// Continues a connection created by [`accept`](Self::accept) as if it had sent its SYN-ACK
+    /// already: it waits for the answer.
     pub fn assume_syn_ack(&mut self, cx: &mut Cx<'_>, sent: SynAckSent) {
         debug_assert!(self.state == State::SynReceived && self.snd.rtx.is_empty());
         let iss = self.snd.una;
@@ -76,7 +76,7 @@ impl Connection {
         self.arm_rto(cx);
     }
 
-    /// The SYN-ACK goes once more.
+    /// Requests a retransmission of the SYN-ACK.
     pub fn repeat_syn_ack(&mut self) {
         if self.state == State::SynReceived {
             self.out.syn = true;

@@ -1,4 +1,4 @@
-//! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 3.5), and what is agreed there.
+//! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 3.5), and the negotiation of options.
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale};
@@ -17,12 +17,13 @@ use crate::rtt::RttEstimator;
 use crate::send::{Blocked, WriteQueue};
 use crate::{Cx, SegmentIn, SegmentOut, TcpError};
 
-/// Between a RST to a half-open peer and the SYN that follows it: the RST is to arrive first.
+/// Delay between a RST to a half-open peer and the SYN that follows it: the RST must arrive first.
 const SYN_AFTER_RESET: Nanos = Nanos::from_millis(2);
 
 impl Connection {
-    /// Active open: SYN-SENT; the SYN is the first thing `poll_transmit` gives.
-    /// `mss` is what we can receive in one segment (MTU less IP and TCP headers, no options).
+    /// Creates a connection by active open, in SYN-SENT; `poll_transmit` returns the SYN first.
+    ///
+    /// `mss` is the largest segment that we can receive (MTU less IP and TCP headers, no options).
     pub fn connect(
         cx: &mut Cx<'_>,
         local_port: u16,
@@ -39,9 +40,11 @@ impl Connection {
         this
     }
 
-    /// Passive open from a SYN that the host has judged acceptable: SYN-RECEIVED; the SYN-ACK is
-    /// the first thing `poll_transmit` gives. `syn_ecn` is the ECN field that the SYN came with. The
-    /// host counts the open (`TcpPassiveOpens`) when it keeps the connection for longer than that.
+    /// Creates a connection by passive open, in SYN-RECEIVED, from a SYN that the host has
+    /// accepted; `poll_transmit` returns the SYN-ACK first.
+    ///
+    /// `syn_ecn` is the ECN field of the SYN's IP header. The host counts the open
+    /// (`TcpPassiveOpens`) if it keeps the connection beyond this call.
     pub fn accept(
         cx: &mut Cx<'_>,
         syn: &TcpRepr,
@@ -109,13 +112,13 @@ impl Connection {
         this
     }
 
-    /// Returns the sequence numbers that our SYN takes up between `snd_una` and `snd_nxt`: 1 or 0.
+    /// Returns the sequence numbers that our SYN occupies between `snd_una` and `snd_nxt`: 1 or 0.
     pub(crate) fn syn_in_flight(&self) -> u32 {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
         u32::from(opening && self.snd.una != self.snd.nxt)
     }
 
-    /// SYN or SYN-ACK, first or again.
+    /// Returns a SYN or SYN-ACK if one is pending, for the first time or as a retransmission.
     pub(crate) fn syn_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
         if !core::mem::take(&mut self.out.syn) {
             return None;
@@ -123,7 +126,7 @@ impl Connection {
         let iss = self.snd.una;
         let first = self.snd.rtx.is_empty();
         if first && self.state == State::SynSent {
-            // Fast Open may have deferred it.
+            // Fast Open may have deferred the SYN.
             self.timers.progress_at = cx.now;
         }
         let (mut cookie, mut text) = (None, Chain::new());
@@ -208,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the peer's SYN offers; an option counts only if both sides sent it.
+    /// Applies the options of the peer's SYN; an option is in use only if both sides sent it.
     fn agree(&mut self, cx: &mut Cx<'_>, syn: &TcpRepr) {
         let options = &syn.options;
         self.agreed.sack &= options.sack_permitted;
@@ -242,15 +245,15 @@ impl Connection {
         self.sync_mss(cx);
     }
 
-    /// What the window of our SYN is a multiple of: our MSS, and the bytes of options that go from
-    /// it as far as the peer has agreed to them.
+    /// Returns the unit of the window in our SYN: our MSS, and the option bytes that reduce it as
+    /// far as the peer has agreed to them.
     pub(crate) fn told_segment(&self) -> (Mss, u32) {
         const TIMESTAMPS: u32 = 12;
         let agreed = self.state == State::SynReceived && self.agreed.timestamps;
         (self.adv_mss, if agreed { TIMESTAMPS } else { 0 })
     }
 
-    /// RFC 9293 3.10.7.3.
+    /// Processes a segment in SYN-SENT (RFC 9293 3.10.7.3).
     pub(crate) fn segment_in_syn_sent(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         let repr = &segment.repr;
         let flags = repr.flags;
@@ -286,21 +289,21 @@ impl Connection {
                 self.take_text_of_syn_ack(cx, segment);
             }
         } else {
-            // RFC 9293 3.5, figure 7: both open at once.
+            // RFC 9293 3.5, figure 7: simultaneous open.
             self.transition(State::SynReceived);
             self.out.syn = true;
             if self.snd.rtx.units() == 1 {
-                // The SYN-ACK takes the SYN's place. It does not repeat it, and its answer gives a
-                // round-trip time.
+                // The SYN-ACK replaces the SYN. It is not a retransmission of it, and its answer
+                // gives an RTT sample.
                 self.snd.rtx.clear();
             }
         }
         self.out.any = true;
     }
 
-    /// Answers an ACK that does not belong to our SYN with a RST. Where the peer has an older
-    /// connection of these ports, the RST ends it (RFC 9293 3.5.1, figure 9): as on Linux the first
-    /// SYN follows at once instead of after the retransmission timeout.
+    /// Answers an ACK that does not belong to our SYN with a RST. If the peer has an older
+    /// connection with these ports, the RST ends it (RFC 9293 3.5.1, figure 9). As on Linux the
+    /// first SYN is then repeated immediately instead of after the retransmission timeout.
     #[cold]
     fn reset_half_open_peer(&mut self, cx: &Cx<'_>, ack: SeqNum) {
         self.out.reset = Some(Reset::At(ack));
@@ -315,31 +318,31 @@ impl Connection {
         ack.after(self.snd.una) && ack.before_eq(self.snd.nxt)
     }
 
-    /// The ACK is for the SYN we sent, and so is the timestamp it echoes.
+    /// Returns whether a segment acknowledges our SYN and echoes its timestamp.
     fn acks_our_syn(&self, cx: &Cx<'_>, repr: &TcpRepr) -> bool {
         let in_range = self.acks_what_was_sent(repr.ack);
         let Some(ts) = repr.options.timestamps.filter(|_| self.agreed.timestamps) else {
             return in_range;
         };
-        // Nothing was heard yet: that is when the connection was made.
+        // No segment was received yet, so `heard_at` is the time of creation.
         let (made, now) = (self.ts.value(self.timers.heard_at), self.ts.value(cx.now));
         let is_ours = ts.ecr.wrapping_sub(made) <= now.wrapping_sub(made);
         in_range && (ts.ecr == 0 || is_ours)
     }
 
-    /// Returns the round trip that the echo of the handshake's last segment gives, of at most the
-    /// time since the first SYN or SYN-ACK left.
+    /// Returns the RTT from the timestamp echoed by the handshake's last segment, at most the time
+    /// since the first SYN or SYN-ACK was sent.
     fn handshake_rtt(&self, cx: &Cx<'_>, repr: &TcpRepr) -> Option<Nanos> {
-        // Nothing has been acknowledged since the first one left.
+        // Nothing was acknowledged since the first one was sent, so `progress_at` is its time.
         let first = self.timers.progress_at;
-        // A connection made from a cookie has no age. When the SYN-ACK left is not recorded, and
-        // the low bits of its timestamp carry options.
+        // The age of a connection created from a cookie is unknown: the time of the SYN-ACK is not
+        // recorded, and the low bits of its timestamp encode options.
         let measurable = (first < cx.now).then_some(first);
         self.echoed_rtt(cx, repr, measurable)
     }
 
-    /// Our SYN is acknowledged and we have the peer's: ESTABLISHED, and further if the user has
-    /// already closed.
+    /// Enters ESTABLISHED once our SYN is acknowledged and the peer's was received, and the next
+    /// state if the application has closed already.
     pub(crate) fn establish(&mut self, cx: &mut Cx<'_>, repr: &TcpRepr, window: Window) {
         let syn_timeouts = self.syn_timeouts(repr);
         let outcome = self.snd.rtx.ack(cx.now, repr.ack);
@@ -355,11 +358,11 @@ impl Connection {
         }
         self.begin_transfer(cx, syn_timeouts);
         self.stats.bytes_acked += u64::from(outcome.acked_bytes);
-        // The SYN, and what rode on it, count as one.
+        // The SYN and the data that it carried count as one segment.
         self.stats.delivered = self.stats.delivered.wrapping_add(1);
         self.timers.rtx_off();
         if self.snd.rtx.is_empty() {
-            // The SYN's unit goes, so that a connection that never sends holds no memory for it.
+            // Frees the SYN's entry, so that a connection that never sends holds no memory for it.
             self.snd.rtx.clear();
         } else {
             self.arm_rto(cx);

@@ -1,5 +1,5 @@
-//! ICMP errors about segments of ours, and the segment size that follows from them
-//! (RFC 5927, RFC 6691, RFC 1191, RFC 8201).
+//! ICMP errors about segments of ours, and the segment size that they lead to (RFC 5927, RFC 6691,
+//! RFC 1191, RFC 8201).
 
 use fullsend_units::{Mss, SeqNum};
 
@@ -8,16 +8,16 @@ use super::{Connection, State};
 use crate::recovery::Phase;
 use crate::{Cx, IcmpError, MtuDiscover, TcpError};
 
-/// TCP header without options.
+/// Bytes of the TCP header without options.
 const TCP_HEADER: u32 = 20;
-/// NOP, NOP, timestamps.
+/// Bytes of the timestamps option with two NOPs.
 const TS_OPTION: u32 = 12;
 
 impl Connection {
-    /// An ICMP error quoted a segment of ours that began at `seq`; true if that is under way, and
-    /// the error so to be believed.
+    /// Processes an ICMP error that quotes a segment of ours with the sequence number `seq`.
+    /// Returns whether the error is plausible because that segment is in flight.
     pub fn handle_icmp(&mut self, cx: &mut Cx<'_>, seq: SeqNum, error: IcmpError) -> bool {
-        // RFC 5927 4: only what is in flight can have provoked it.
+        // RFC 5927 4: only a segment in flight can have caused it.
         let in_flight = seq.after_eq(self.snd.una) && seq.before(self.snd.nxt);
         if self.state == State::Closed || !in_flight {
             cx.mib.out_of_window_icmps += 1;
@@ -32,7 +32,7 @@ impl Connection {
                 MtuDiscover::Dont | MtuDiscover::Probe => {}
                 MtuDiscover::Want | MtuDiscover::Do => self.shrink_mtu(cx, mtu),
             },
-            // RFC 1122 4.2.3.9: hard only while there is no connection yet.
+            // RFC 1122 4.2.3.9: a hard error only before the connection is established.
             IcmpError::Unreachable(error) if !self.state.is_synchronized() => {
                 cx.mib.attempt_fails += 1;
                 self.fail(error);
@@ -49,9 +49,9 @@ impl Connection {
         true
     }
 
-    /// RFC 5927 7.2: segments of this size get through, so whoever says that they do not is
-    /// wrong. Where the path has changed, what is in flight is lost, and the router says it again
-    /// when it is sent again.
+    /// Returns whether a too-big error contradicts the deliveries of the path (RFC 5927 7.2):
+    /// segments of the present size are being acknowledged. If the path has changed, the data in
+    /// flight is lost, and the router repeats the error for the retransmission.
     fn path_proves_itself(&self) -> bool {
         let full_size = self.stats.bytes_acked > u64::from(self.snd.mss.bytes());
         let repairs = matches!(self.recovery.phase(), Phase::Recovery | Phase::Loss);
@@ -76,7 +76,8 @@ impl Connection {
         let before = self.snd.mss;
         self.sync_mss(cx);
         if self.state == State::SynSent {
-            // Linux: a SYN that is sent again asks for segments that the path takes both ways.
+            // Linux: the retransmitted SYN advertises segments that fit the path in both
+            // directions.
             let most = Mss::clamped((mtu - headers).min(0xffff) as u16);
             self.adv_mss = self.adv_mss.min(most);
             self.fastopen_too_big();
@@ -86,18 +87,18 @@ impl Connection {
         }
     }
 
-    /// IP and TCP headers without options.
+    /// Returns the bytes of IP and TCP headers without options.
     pub(super) fn headers(&self) -> u32 {
         u32::from(self.snd.ip_header_len) + TCP_HEADER
     }
 
-    /// Options of every segment.
+    /// Returns the bytes of the options that every segment has.
     pub(super) fn option_bytes(&self) -> u32 {
         let timestamps = if self.agreed.timestamps { TS_OPTION } else { 0 };
         timestamps + self.ecn.as_ref().map_or(0, |ecn| ecn.option_bytes())
     }
 
-    /// Text bytes of a packet of this size.
+    /// Returns the payload bytes of a packet of `mtu` bytes.
     pub(super) fn text_of_mtu(&self, mtu: u32) -> u32 {
         let whole = mtu.saturating_sub(self.headers());
         whole
@@ -105,8 +106,8 @@ impl Connection {
             .saturating_sub(self.option_bytes())
     }
 
-    /// Derives the text bytes of a full segment from what the path, the peer and the user allow,
-    /// and all that depends on it.
+    /// Derives the payload bytes of a full segment from the limits of path, peer and application,
+    /// and updates everything that depends on it.
     pub(crate) fn sync_mss(&mut self, cx: &Cx<'_>) {
         let headers = self.headers();
         let searched = self
@@ -116,7 +117,7 @@ impl Connection {
         let known = searched.map_or(u32::MAX, MtuSearch::known_mtu);
         let path = self.snd.pmtu.min(cx.device.mtu.max(headers)).min(known);
         let path = path.saturating_sub(headers);
-        // RFC 6691: the option counts neither IP nor TCP options.
+        // RFC 6691: the MSS option includes neither IP nor TCP options.
         let whole = path
             .min(self.snd.mss_clamp.into())
             .max(cx.sysctl.tcp_min_snd_mss);
@@ -130,8 +131,8 @@ impl Connection {
         self.sync_size_goal(cx);
     }
 
-    /// A peer with a tiny buffer gets segments of half of it, so that two fit and it acknowledges
-    /// one while we send the other (RFC 9293 3.8.6.2.1).
+    /// Returns the segment size for a peer with a tiny buffer: half of its largest window, so that
+    /// two fit and it acknowledges one while we send the other (RFC 9293 3.8.6.2.1).
     fn half_of_largest_window(&self, mss: u32) -> u32 {
         match self.snd.max_wnd {
             0 => mss,

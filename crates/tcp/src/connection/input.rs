@@ -1,4 +1,4 @@
-//! A segment arrives (RFC 9293 3.10.7): the checks that precede everything, text, FIN.
+//! Processing of received segments (RFC 9293 3.10.7): acceptability checks, data, FIN.
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, SeqNum, Window};
@@ -11,30 +11,32 @@ use crate::{Cx, SegmentIn, TcpError};
 /// RFC 7323 5.5: after 24 days without traffic the timestamp clock may have wrapped.
 const TS_RECENT_VALID_S: u32 = 24 * 24 * 3600;
 
-/// A timestamp may be so much older than the last: as on Linux, as data that left just before a
-/// retransmission may arrive just after it.
+/// How much older than the last timestamp an acceptable one may be. Matches Linux: data sent just
+/// before a retransmission may arrive just after it.
 const PAWS_WINDOW_TICKS: i32 = 1;
 
-/// What a peer may send again lies this near at least, whatever our window.
+/// Least distance from `rcv_nxt`, in bytes, at which a segment can be the peer's own
+/// retransmission, whatever our window.
 const LEAST_NEAR: u32 = 65_536;
 
-/// Received text takes up to twice `SO_RCVBUF` and this, whatever its pieces: twice, as a piece
-/// may hold on to a block of four times its size, and the window is half the buffer.
+/// Bytes that received data may hold beyond twice `SO_RCVBUF`, whatever the size of its segments.
+/// Twice, because a segment may pin a block of four times its size, and the window is half the
+/// buffer.
 const BESIDE_RCVBUF: usize = 64 << 10;
 
-/// Why an answer to a bad segment is sent, each with its own counter when it is withheld.
+/// The reason for answering an unacceptable segment, each with its own counter of withheld answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Complaint {
-    /// Outside of the window.
+    /// The segment lies outside the window.
     Sequence,
-    /// An old timestamp.
+    /// The timestamp is old.
     Paws,
-    /// RFC 5961.
+    /// A challenge ACK is due (RFC 5961).
     Challenge,
 }
 
 impl Connection {
-    /// A segment for this connection arrived (RFC 9293 3.10.7). Its payload is taken out.
+    /// Processes a segment of this connection (RFC 9293 3.10.7). Takes its payload.
     pub fn handle_segment(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         let segs = u32::from(segment.gso_segs.max(1));
         cx.mib.in_segs += u64::from(segs);
@@ -48,8 +50,8 @@ impl Connection {
     }
 
     fn segment_in_window(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
-        // RFC 9293 3.10.7.4, fifth: without ACK it is dropped. Matches Linux in that such a segment
-        // is not answered either, wherever it lies.
+        // RFC 9293 3.10.7.4, fifth: a segment without ACK is dropped. Matches Linux in that it is
+        // not answered either, wherever it lies.
         let answered = TcpFlags::ACK.union(TcpFlags::SYN).union(TcpFlags::RST);
         if !segment.repr.flags.intersects(answered) || !self.is_acceptable(cx, segment) {
             return;
@@ -67,7 +69,7 @@ impl Connection {
         if !self.process_ack(cx, repr, has_text) {
             return;
         }
-        // Of a segment that is taken only: a forged one would make all others look old.
+        // Only for accepted segments: a forged timestamp would make all later ones look old.
         self.note_timestamp(cx.now, &segment.repr);
         if segment.repr.flags.contains(TcpFlags::URG) {
             self.take_urgent(&segment.repr);
@@ -80,8 +82,8 @@ impl Connection {
         self.out.any |= self.rcv.ack.is_due();
     }
 
-    /// The first four steps of RFC 9293 3.10.7.4, with RFC 7323's and RFC 5961's additions:
-    /// timestamp, sequence number, RST, SYN.
+    /// Performs the first four steps of RFC 9293 3.10.7.4, with the additions of RFC 7323 and RFC
+    /// 5961: timestamp, sequence number, RST, SYN.
     fn is_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
         if repr.flags.intersects(TcpFlags::SYN.union(TcpFlags::RST)) {
@@ -104,7 +106,7 @@ impl Connection {
     }
 
     /// Answers a segment with an old timestamp (RFC 7323 5.3 R1). Matches Linux in that a pure ACK
-    /// that was overtaken on its way, or repeats what is known, draws no answer.
+    /// that was reordered, or reports nothing new, is not answered.
     #[cold]
     fn on_stale(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         cx.mib.paws_estab += 1;
@@ -117,22 +119,21 @@ impl Connection {
         }
     }
 
-    /// Returns whether an ACK reports neither received data nor a window.
+    /// Returns whether an ACK acknowledges no new data and changes no window.
     fn is_known_ack(&self, repr: &TcpRepr) -> bool {
         let Window(window) = repr.window.scaled(self.snd.scale);
         repr.ack == self.snd.una && !self.is_window_news(repr, window)
     }
 
     /// Returns whether everything in a segment was received before, but some of it was not
-    /// acknowledged yet when the peer sent it, as far as it can know.
+    /// acknowledged yet when the peer sent it, as far as the peer can know.
     fn is_repetition(&self, segment: &SegmentIn) -> bool {
         let end = segment.repr.seq + segment_len(segment);
         end.after_eq(self.rcv.ack.last_acked())
     }
 
-    /// Processes the ACK field and the timestamp of data that the peer repeats. RFC 9293 3.10.7.4
-    /// drops them; Linux does not: the acknowledgement that the repetition carries may be the only
-    /// one.
+    /// Processes the ACK field and the timestamp of retransmitted data. RFC 9293 3.10.7.4 drops
+    /// such segments; Linux does not: their acknowledgement may be the only one.
     #[cold]
     fn on_repetition(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         let bare = segment.payload.is_empty() && !segment.repr.flags.contains(TcpFlags::FIN);
@@ -148,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Where the segment lies.
+    /// Returns the position of a segment relative to the receive window.
     #[inline]
     fn place(&self, segment: &SegmentIn) -> Place {
         let queue = &self.rcv.queue;
@@ -160,7 +161,7 @@ impl Connection {
         self.rcv.window.place(rcv_nxt, range, starved, furthest)
     }
 
-    /// The same for RST and SYN.
+    /// Performs the checks of [`is_acceptable`](Self::is_acceptable) for RST and SYN.
     #[cold]
     fn is_control_acceptable(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
@@ -182,7 +183,7 @@ impl Connection {
         }
         let acks_syn = repr.flags.contains(TcpFlags::ACK) && repr.ack == self.snd.nxt;
         if self.state == State::SynReceived && repr.seq + 1 == rcv_nxt && !acks_syn {
-            // The peer's SYN once more: our SYN-ACK was lost.
+            // The peer retransmitted its SYN: our SYN-ACK was lost.
             if let Some(ecn) = &mut self.ecn {
                 ecn.hear_syn_again(repr.flags, segment.ecn);
             }
@@ -190,8 +191,8 @@ impl Connection {
             self.out.any = true;
             return false;
         }
-        // RFC 5961 4.2: wherever it lies. A peer that has restarted answers with the RST that
-        // ends this connection.
+        // RFC 5961 4.2: whatever its sequence number. A peer that has restarted answers the
+        // challenge ACK with the RST that ends this connection.
         cx.mib.syn_challenge += 1;
         self.complain(cx, segment, Complaint::Challenge);
         if self.ecn.is_some() {
@@ -200,19 +201,19 @@ impl Connection {
         false
     }
 
-    /// RFC 5961 3.2: the RST lies exactly where the peer would place it.
+    /// Returns whether a RST has exactly the expected sequence number (RFC 5961 3.2).
     fn is_reset(&self, seq: SeqNum) -> bool {
         let queue = &self.rcv.queue;
-        // As Linux: a peer resets behind the last data that it sent, which SACK blocks have shown to
-        // have arrived; some reset with the number of the FIN that they have sent. Without SACK the
-        // peer learns of no data out of order, and only the exact number counts.
+        // Matches Linux: a peer resets after the last data that it sent, which SACK blocks have
+        // reported as received; some peers reset with the number of the FIN that they have sent.
+        // Without SACK the peer learns nothing about data out of order, and only `rcv_nxt` counts.
         let behind_fin = queue.fin_received() && seq + 1 == queue.rcv_nxt();
         let behind_gap = self.agreed.sack && queue.beyond_end() == Some(seq);
         seq == queue.rcv_nxt() || behind_fin || behind_gap
     }
 
-    /// Returns whether the segment is the bare SYN-ACK of a simultaneous open. As on Linux one with
-    /// data or a FIN draws an ACK, and its peer sends them again without the SYN.
+    /// Returns whether the segment is the bare SYN-ACK of a simultaneous open. As on Linux, one
+    /// with data or a FIN elicits an ACK, and the peer sends them again without the SYN.
     fn is_syn_ack_again(&self, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
         self.state == State::SynReceived
@@ -222,7 +223,7 @@ impl Connection {
             && repr.ack == self.snd.nxt
     }
 
-    /// RFC 7323 5.3 R1.
+    /// Returns whether the timestamp is old (RFC 7323 5.3 R1).
     fn is_stale(&self, now: Instant, repr: &TcpRepr) -> bool {
         let Some(ts) = repr.options.timestamps else {
             return false;
@@ -234,8 +235,9 @@ impl Connection {
         older && seconds(now).wrapping_sub(self.ts.recent_at_s) < TS_RECENT_VALID_S
     }
 
-    /// A duplicate ACK that was overtaken on its way: it opens no window and moves nothing, but its
-    /// SACK blocks may be news. As on Linux it is accepted if it is not older than 1.2 RTO.
+    /// Returns whether the segment is a duplicate ACK that was reordered: it opens no window and
+    /// acknowledges nothing new, but its SACK blocks may. As on Linux it is accepted if it is not
+    /// older than 1.2 RTO.
     #[cold]
     fn is_overtaken_ack(&self, segment: &SegmentIn) -> bool {
         let repr = &segment.repr;
@@ -249,13 +251,13 @@ impl Connection {
             && u64::from(age_ms) <= self.rtt.base_rto().nanos().as_millis() * 6 / 5
     }
 
-    /// It carries a later timestamp than those before.
+    /// Returns whether the segment has a later timestamp than all before.
     pub(crate) fn is_later(&self, repr: &TcpRepr) -> bool {
         let ts = repr.options.timestamps.filter(|_| self.agreed.timestamps);
         ts.is_some_and(|ts| (ts.val.wrapping_sub(self.ts.recent) as i32) > 0)
     }
 
-    /// RFC 7323 4.3 (2).
+    /// Records the timestamp of an accepted segment (RFC 7323 4.3 (2)).
     fn note_timestamp(&mut self, now: Instant, repr: &TcpRepr) {
         if let Some(ts) = repr.options.timestamps
             && self.agreed.timestamps
@@ -265,16 +267,16 @@ impl Connection {
         }
     }
 
-    /// RFC 5961 3.2: exactly the next byte resets; elsewhere in the window it is challenged.
+    /// Processes an accepted RST.
     fn take_reset(&mut self, cx: &mut Cx<'_>) {
         let error = match self.state {
-            // Somebody has it already.
+            // The application already has the connection.
             State::SynReceived if self.is_fastopen_child() => TcpError::ConnectionReset,
             State::SynReceived => {
                 cx.mib.attempt_fails += 1;
                 TcpError::ConnectionRefused
             }
-            // RFC 9293 3.10.7.4: the peer has its data and ours is all acknowledged.
+            // RFC 9293 3.10.7.4: the peer has closed, and only the exchange of FINs is unfinished.
             State::Closing | State::LastAck => {
                 self.transition(State::Closed);
                 self.finish();
@@ -294,8 +296,8 @@ impl Connection {
         self.fail(error);
     }
 
-    /// Answers a segment that cannot be taken with an ACK, so that an honest peer learns where we
-    /// are; segments without text only so often (RFC 5961 10).
+    /// Answers an unacceptable segment with an ACK, so that a legitimate peer can resynchronize.
+    /// Answers to segments without data are rate limited (RFC 5961 10).
     pub(crate) fn complain(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, why: Complaint) {
         let honest = why != Complaint::Challenge
             && !segment.payload.is_empty()
@@ -309,9 +311,9 @@ impl Connection {
         self.out.any = true;
     }
 
-    /// Text from here may come from the peer itself: sent again although it had arrived, or a
-    /// probe beyond a closed window. A guess of someone who does not see the connection hardly
-    /// ever lies here.
+    /// Returns whether data at `seq` may come from the peer itself: a retransmission of received
+    /// data, or a probe beyond a closed window. The guess of a blind attacker rarely lies in this
+    /// range.
     fn is_near(&self, seq: SeqNum) -> bool {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let furthest = self.extras.as_ref().and_then(|e| e.furthest_edge);
@@ -340,7 +342,7 @@ impl Connection {
         true
     }
 
-    /// Text we have already: RFC 2883 tells the sender which.
+    /// Records data received twice for a DSACK (RFC 2883).
     fn note_duplicate(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn) {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let left = segment.repr.seq;
@@ -360,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// RFC 7413 4.2.2: a Fast Open server's answer may begin with its SYN-ACK.
+    /// Processes the data of a Fast Open server's SYN-ACK (RFC 7413 4.2.2).
     #[cold]
     pub(super) fn take_text_of_syn_ack(&mut self, cx: &mut Cx<'_>, segment: &mut SegmentIn) {
         let text = core::mem::take(&mut segment.payload);
@@ -369,7 +371,7 @@ impl Connection {
         self.take_text(cx, segment, text, fin);
     }
 
-    /// RFC 9293 3.10.7.4, seventh and eighth: the segment's text and FIN.
+    /// Processes the payload and FIN of a segment (RFC 9293 3.10.7.4, seventh and eighth).
     #[inline(always)]
     fn take_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, text: Chain, fin: bool) {
         if self.rcv.queue.fin_received() {
@@ -377,7 +379,7 @@ impl Connection {
         }
         let seq = segment.repr.seq;
         let end = seq + text.len() as u32;
-        // RFC 2525 2.17: nobody will read it, and the peer should know.
+        // RFC 2525 2.17: the data will never be read, and a RST informs the peer.
         if (self.user.orphan || self.user.refuses_text)
             && end.after(self.rcv.queue.rcv_nxt())
             && self.refuses_all()
@@ -386,7 +388,7 @@ impl Connection {
         }
         let (len, segs) = (text.len(), u32::from(segment.gso_segs.max(1)));
         let rcv_nxt = self.rcv.queue.rcv_nxt();
-        // Some close although the window is closed, and would do so for ever.
+        // Some peers send a FIN into a closed window, and would retransmit it for ever.
         let bare_end = len == 0 && seq == rcv_nxt;
         if self.rcv.window.is_shut(rcv_nxt, seq) && !bare_end {
             return self.refuse_text(cx, segment, segs);
@@ -411,7 +413,7 @@ impl Connection {
             self.stats.data_segs_in = self.stats.data_segs_in.wrapping_add(segs);
         }
         let segment_len = match segment.gso_size {
-            // A run that nobody says anything of has no longer ones.
+            // A run without a segment size has no segments longer than this.
             0 => (len as u32).min(self.snd.mss_clamp.into()),
             size => size.into(),
         };
@@ -420,14 +422,14 @@ impl Connection {
             self.take_fin(cx);
         }
         if self.rcv.window.is_overdrawn() {
-            // The sender should know at once.
+            // The sender should learn the smaller window immediately.
             self.rcv.ack.now();
             self.out.any = true;
         }
     }
 
-    /// Nobody reads any more, nor writes: who has shut both ways has closed, as far as the peer is
-    /// concerned (RFC 1122 4.2.2.13).
+    /// Returns whether the connection accepts no more data: an application that has shut down both
+    /// directions has closed the connection as far as the peer is concerned (RFC 1122 4.2.2.13).
     #[cold]
     fn refuses_all(&self) -> bool {
         self.user.orphan || matches!(self.state, State::FinWait1 | State::FinWait2)
@@ -446,7 +448,8 @@ impl Connection {
         }
     }
 
-    /// Text behind the window, or while it is closed: a probe, or sent before we took it back.
+    /// Drops data beyond the window or while it is closed: a window probe, or data sent before the
+    /// window shrank.
     #[cold]
     fn refuse_text(&mut self, cx: &mut Cx<'_>, segment: &SegmentIn, segs: u32) {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
@@ -463,7 +466,8 @@ impl Connection {
         self.rcv.ack.quick();
     }
 
-    /// More waits for the reader than the buffer was ever to hold: it has become smaller.
+    /// Closes the window because more data waits for the reader than the buffer may hold: the
+    /// buffer was made smaller.
     #[cold]
     fn close_window(&mut self, cx: &mut Cx<'_>, segs: u32) {
         cx.mib.rcv_q_drop += u64::from(segs);
@@ -474,24 +478,24 @@ impl Connection {
         self.rcv.ack.now();
     }
 
-    /// The window was taken back from `edge`: what was sent before may still arrive.
+    /// Records that the window shrank from `edge`: data sent before may still arrive.
     #[cold]
     pub(crate) fn note_withdrawn(&mut self, edge: SeqNum) {
         let furthest = &mut self.extras_mut().furthest_edge;
         *furthest = Some(furthest.map_or(edge, |known| known.latest(edge)));
     }
 
-    /// Text has come further than where the window once ended, which in half a turn of the sequence
-    /// numbers would seem to lie ahead.
+    /// Forgets the former right edge of a window once received data has passed it. It would seem to
+    /// lie ahead again after half of the sequence space.
     fn forget_withdrawn(&mut self, rcv_nxt: SeqNum) {
         if let Some(extras) = &mut self.extras {
             extras.furthest_edge.take_if(|edge| edge.before(rcv_nxt));
         }
     }
 
-    /// Data came while the host's memory is exhausted. Keeps as much of it as the connection gets all
-    /// the same, so that every connection makes progress, in memory of that size: the rest is sent
-    /// again. What was received before is cut off. Returns whether all that is new stays.
+    /// Limits received data while the host's memory is exhausted. Keeps the connection's minimum,
+    /// in memory of that size, so that every connection makes progress; the peer retransmits the
+    /// rest. Removes bytes received before. Returns whether all new bytes were kept.
     #[cold]
     fn admit_text(
         &mut self,
@@ -511,7 +515,7 @@ impl Connection {
         *seq += old;
         text.advance(old as usize);
         if text.is_empty() {
-            // A FIN takes no memory.
+            // A FIN needs no memory.
             return true;
         }
         cx.mib.prune_called += 1;
@@ -530,7 +534,7 @@ impl Connection {
         } else {
             None
         };
-        // A reference would pin the whole block that the device read into.
+        // Copied, as a reference would pin the whole block that the device read into.
         let Some(mut room) = room else {
             cx.mib.rcv_pruned += 1;
             cx.mib.rcv_q_drop += u64::from(segs);
@@ -550,8 +554,8 @@ impl Connection {
         text.len() == new
     }
 
-    /// The window grows by what waits behind holes. Not where a peer without SACK counts duplicate
-    /// ACKs: one with another window is none (RFC 5681 2).
+    /// Grows the window by the data received above holes. Only with SACK: without it, the peer
+    /// counts duplicate ACKs, and an ACK with a different window is none (RFC 5681 2).
     fn make_room_beside_hole(&mut self, cx: &Cx<'_>) {
         let queue = &self.rcv.queue;
         if let Some(end) = queue.last_beyond()
@@ -565,8 +569,8 @@ impl Connection {
         }
     }
 
-    /// What waits behind holes, in ever so small pieces, takes no more memory than whole segments
-    /// would: the furthest is thrown away (RFC 2018 8 lets us), and sent again.
+    /// Bounds the memory of out-of-order data, however small its segments are. The furthest is
+    /// discarded (RFC 2018 8 permits this), and retransmitted by the peer.
     fn bound_out_of_order(&mut self, cx: &mut Cx<'_>) {
         let most = 2 * self.rcv.window.rcvbuf() as usize + BESIDE_RCVBUF;
         let held = self.rcv.queue.truesize();
@@ -584,7 +588,8 @@ impl Connection {
         pruned
     }
 
-    /// Text of `len` bytes came in segments of `segment_len`.
+    /// Updates window, ACK policy and wake-ups after `len` bytes arrived in segments of
+    /// `segment_len`.
     fn after_text(
         &mut self,
         cx: &mut Cx<'_>,
@@ -650,7 +655,7 @@ impl Connection {
 }
 
 impl TsState {
-    /// TSval of an acceptable segment, not older than the last.
+    /// Records the TSval of an acceptable segment unless it is older than the last.
     pub(crate) fn take(&mut self, now: Instant, val: u32) {
         if self.has_recent && (val.wrapping_sub(self.recent) as i32) < 0 {
             let age_s = seconds(now).wrapping_sub(self.recent_at_s);
@@ -664,7 +669,7 @@ impl TsState {
     }
 }
 
-/// Sequence numbers a segment takes up: text, SYN and FIN.
+/// Returns the length of a segment in sequence space: payload, SYN and FIN.
 fn segment_len(segment: &SegmentIn) -> u32 {
     let flags = segment.repr.flags;
     segment.payload.len() as u32

@@ -1,5 +1,5 @@
-//! Packetization layer path MTU discovery (RFC 4821, RFC 8899): segments of text tell what the
-//! path carries, where no ICMP message does (RFC 2923 2.1).
+//! Packetization layer path MTU discovery (RFC 4821, RFC 8899): data segments probe the path MTU
+//! where no ICMP message reports it (RFC 2923 2.1).
 
 use alloc::boxed::Box;
 
@@ -10,32 +10,32 @@ use super::timers::retries_time;
 use crate::Cx;
 use crate::recovery::Phase;
 
-/// `tcp_mtu_probing`: only where a black hole is suspected.
+/// `tcp_mtu_probing`: only after a suspected black hole.
 pub(crate) const ON_BLACK_HOLE: u32 = 1;
 /// `tcp_mtu_probing`: from the start.
 pub(crate) const ALWAYS: u32 = 2;
 
-/// No probe while cwnd is this small: its loss would leave too few duplicate ACKs.
+/// No probe is sent below this cwnd: its loss would leave too few duplicate ACKs.
 const LEAST_CWND: u32 = 11;
 
-/// Further timeouts in a row before a size that got through is given up.
+/// Further consecutive timeouts before a size that was delivered is given up.
 const PROVEN_RETRIES: u32 = 2;
 
-/// The least link of IPv6 (RFC 8201 4: there is no going below).
+/// The minimum link MTU of IPv6 (RFC 8201 4: the path MTU cannot be smaller).
 const LEAST_V6: u32 = 1280;
 
-/// The search for the path's MTU, in bytes of IP packets.
+/// The search for the path MTU; sizes are bytes of IP packets.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
-    /// Known to get through.
+    /// The largest size known to be delivered.
     low: u32,
-    /// Not known not to.
+    /// The largest size not known to be dropped.
     high: u32,
-    /// When the range was last begun with.
+    /// When the present search began.
     since: Instant,
-    /// What had been acknowledged when `low` was last lowered.
+    /// Bytes acknowledged when `low` was last reduced.
     acked: u64,
-    /// `low` was lowered because timeouts went on, and nothing has been acknowledged since.
+    /// `low` was reduced because timeouts continued, and nothing has been acknowledged since.
     suspected: bool,
     probe: Option<Probe>,
 }
@@ -48,22 +48,22 @@ struct Probe {
     end: SeqNum,
 }
 
-/// Whether a probe is to be sent.
+/// The decision whether a probe is sent now.
 pub(crate) enum ProbeNow {
     No,
-    /// It could be, once what is in flight is acknowledged.
+    /// Not before more data in flight is acknowledged.
     Wait,
-    /// With this many bytes of text.
+    /// Now, with this payload in bytes.
     Send(u32),
 }
 
 impl MtuSearch {
-    /// What segments may be as large as.
+    /// Returns the largest size of ordinary segments.
     pub(crate) fn known_mtu(&self) -> u32 {
         self.low
     }
 
-    /// The path was said to carry no more.
+    /// Limits the search to a path MTU that ICMP reported.
     pub(crate) fn bound(&mut self, mtu: u32) {
         self.high = self.high.min(mtu);
         self.low = self.low.min(mtu);
@@ -75,7 +75,7 @@ impl Connection {
         self.extras.as_mut()?.mtu.as_deref_mut()
     }
 
-    /// The largest packet that peer and device take.
+    /// Returns the largest packet that the peer, the path and the device accept.
     fn highest_mtu(&self, cx: &Cx<'_>) -> u32 {
         let peer = u32::from(self.snd.mss_clamp) + self.headers();
         peer.min(self.snd.pmtu).min(cx.device.mtu)
@@ -102,7 +102,7 @@ impl Connection {
         self.sync_mss(cx);
     }
 
-    /// ESTABLISHED: `tcp_mtu_probing` 2 begins with small segments.
+    /// Begins the search with small segments in ESTABLISHED if `tcp_mtu_probing` is 2.
     #[inline]
     pub(super) fn begin_mtu_probing(&mut self, cx: &Cx<'_>) {
         if cx.sysctl.tcp_mtu_probing == ALWAYS {
@@ -110,8 +110,8 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer fired: what is large may be swallowed without a word
-    /// (RFC 4821 7.7).
+    /// Reduces the segment size after repeated retransmission timeouts, as large segments may be
+    /// dropped silently (RFC 4821 7.7).
     pub(super) fn suspect_black_hole(&mut self, cx: &Cx<'_>) {
         self.forget_mtu_probe();
         let stalled = cx.now.since(self.timers.progress_at);
@@ -142,8 +142,8 @@ impl Connection {
         self.sync_mss(cx);
     }
 
-    /// Segments of the present size got through since it became that: a silence is congestion
-    /// rather than a black hole.
+    /// Returns whether segments of the present size were delivered since it was set: timeouts then
+    /// indicate congestion rather than a black hole.
     fn size_is_proven(&self) -> bool {
         let mtu = self
             .extras
@@ -153,8 +153,9 @@ impl Connection {
         since.is_some_and(|acked| self.stats.bytes_acked > acked)
     }
 
-    /// Whether the next text goes as a probe (RFC 4821 7.2, 7.4): one segment, larger than those
-    /// known to get through, and with enough behind it that its loss is seen.
+    /// Returns whether the next data is sent as a probe (RFC 4821 7.2, 7.4): one segment, larger
+    /// than the largest known to be delivered, and with enough data after it that its loss is
+    /// detected.
     #[cold]
     pub(crate) fn mtu_probe_now(&mut self, cx: &Cx<'_>) -> ProbeNow {
         let in_flight = self.snd.rtx.in_flight();
@@ -190,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// RFC 4821 7.8.1: paths change, so the search begins anew after a time.
+    /// Restarts the search after an interval, as paths change (RFC 4821 7.8.1).
     fn search_again(&mut self, cx: &Cx<'_>) {
         let high = self.highest_mtu(cx);
         let interval = Nanos::from_secs(cx.sysctl.tcp_probe_interval.into());
@@ -202,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// `len` bytes from `start` on left as a probe.
+    /// Records that `len` bytes from `start` on were sent as a probe.
     #[cold]
     pub(crate) fn on_mtu_probe_sent(&mut self, start: SeqNum, len: u32) {
         let mtu = len + self.headers() + self.option_bytes();
@@ -212,7 +213,8 @@ impl Connection {
         }
     }
 
-    /// Something is sent again: nothing follows any more from what is acknowledged.
+    /// Forgets the probe in flight when data is retransmitted: its acknowledgement would prove
+    /// nothing.
     #[cold]
     pub(crate) fn forget_mtu_probe(&mut self) {
         if let Some(search) = self.mtu_search() {
@@ -220,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// `snd_una` moved: a probe may have arrived.
+    /// Processes the acknowledgement of a probe after `snd_una` advanced.
     #[cold]
     pub(super) fn check_mtu_probe(&mut self, cx: &mut Cx<'_>) {
         let (una, mss) = (self.snd.una, self.snd.mss.bytes());
@@ -239,14 +241,14 @@ impl Connection {
         search.probe = None;
         search.low = probe.mtu;
         cx.mib.mtup_success += 1;
-        // As many bytes as before.
+        // Keeps cwnd the same in bytes.
         let cwnd = u64::from(self.cwnd.cwnd) * u64::from(now_mtu) / u64::from(probe.mtu.max(1));
         self.cwnd.cwnd = (cwnd as u32).max(1);
         self.sync_mss(cx);
     }
 
-    /// Something is lost: true if that is the probe (RFC 4821 7.3), which says nothing of
-    /// congestion. It is sent again in smaller pieces.
+    /// Returns whether the lost segment is the probe, whose loss is no sign of congestion (RFC 4821
+    /// 7.3). Its data is retransmitted in smaller segments.
     #[cold]
     pub(crate) fn mtu_probe_lost(&mut self, cx: &mut Cx<'_>) -> bool {
         let una = self.snd.una;

@@ -1,22 +1,22 @@
-//! What a user who waits on many sockets asks of each: how it stands, and to be told of changes.
+//! Readiness for applications that poll many sockets.
 
 use super::{Connection, State};
 use crate::{Cx, TcpError};
 
-/// How a connection stands towards its user.
+/// The readiness of a connection, as its application sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Readiness {
     /// The state.
     pub state: State,
-    /// Bytes that can be read.
+    /// Bytes ready to be read.
     pub readable: usize,
-    /// They are at least `SO_RCVLOWAT`.
+    /// Whether `readable` is at least `SO_RCVLOWAT`.
     pub enough: bool,
-    /// The peer's FIN is next in order, or was.
+    /// Whether everything up to the peer's FIN was received in order.
     pub fin_received: bool,
-    /// A write is worth a wakeup.
+    /// Whether there is enough room to wake a writer.
     pub writable: bool,
-    /// What `SO_ERROR` would give, other than a soft error; it stays.
+    /// The error of `SO_ERROR`, other than a soft error; it is not cleared.
     pub error: Option<TcpError>,
     /// Bytes sent and not acknowledged.
     pub unacked: usize,
@@ -25,7 +25,7 @@ pub struct Readiness {
 }
 
 impl Connection {
-    /// How the connection stands; changes nothing.
+    /// Returns the readiness without changing anything.
     pub fn readiness(&self, cx: &Cx<'_>) -> Readiness {
         let readable = self.rcv.queue.readable();
         Readiness {
@@ -40,9 +40,9 @@ impl Connection {
         }
     }
 
-    /// Registers interest in what comes next (a later `take_wakes` tells): more to read although
-    /// there may be some already, the end of the stream, an error, room to write if there is none
-    /// now, and the FIN's acknowledgement.
+    /// Registers interest in the next change, which [`take_wakes`](Self::take_wakes) reports: more
+    /// data even if some is readable already, the end of the stream, an error, room to write if
+    /// there is none now, and the acknowledgement of the FIN.
     pub fn watch(&mut self, cx: &Cx<'_>) {
         self.user.wants_read = true;
         let fin_sent = matches!(

@@ -1,22 +1,23 @@
-//! Retransmission timeouts, counted (`tcpi_total_rto*`).
+//! Counters of retransmission timeouts (`tcpi_total_rto*`).
 
 use fullsend_units::Instant;
 
 use super::Connection;
 
-/// The counts.
+/// The counters of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct RtoStats {
-    /// Timeouts, and in how many recoveries.
+    /// Number of timeouts, and of recoveries that began with one.
     pub(crate) total: u16,
     pub(crate) recoveries: u16,
-    /// Milliseconds that recoveries took.
+    /// Milliseconds spent in these recoveries.
     pub(crate) time_ms: u32,
     since: Option<Instant>,
 }
 
 impl Connection {
-    /// Timeouts, recoveries that began with one, and the milliseconds that they took.
+    /// Returns the number of timeouts, of recoveries that began with one, and the milliseconds
+    /// spent in them.
     pub(crate) fn rto_totals(&self, now: Instant) -> (u16, u16, u32) {
         let Some(RtoStats {
             total,
@@ -31,7 +32,7 @@ impl Connection {
         (*total, *recoveries, time_ms.saturating_add(now_ms))
     }
 
-    /// The timer fired.
+    /// Counts a timeout.
     #[cold]
     pub(super) fn count_rto(&mut self, now: Instant) {
         let first = self.timers.retransmits == 0;
@@ -43,7 +44,7 @@ impl Connection {
         }
     }
 
-    /// Something was acknowledged.
+    /// Ends the recovery when data is acknowledged.
     #[cold]
     pub(super) fn end_rto(&mut self, now: Instant) {
         if let Some(extras) = &mut self.extras

@@ -1,5 +1,4 @@
-//! Socket options: those in everyday use beside each other, the rest in a box that most
-//! connections never need.
+//! Socket options: the common ones inline, the others in a box that most connections never need.
 
 use alloc::boxed::Box;
 
@@ -13,7 +12,7 @@ use crate::ecn::Ecn;
 use crate::send::{Force, Pacing};
 use crate::{Cx, Linger, MtuDiscover, SocketOption, SocketOptions, Sysctl, TcpError};
 
-/// What the user set.
+/// The options that the application set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) nodelay: bool,
@@ -22,7 +21,7 @@ pub(crate) struct Settings {
     rare: Option<Box<Rare>>,
 }
 
-/// Rarely set options; `None` and zero mean that the sysctl decides.
+/// Rarely set options; `None` and zero mean that the sysctl applies.
 #[derive(Clone, Debug)]
 struct Rare {
     user_timeout: Nanos,
@@ -70,7 +69,7 @@ impl Default for Rare {
     }
 }
 
-/// Fields of the IP headers of a connection's or a socket's packets.
+/// The fields of the IP headers of a connection's or a socket's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IpSettings {
     /// Type of service or traffic class, without ECN.
@@ -106,7 +105,7 @@ impl Settings {
             .min(MAX_KEEPCNT.into())
     }
 
-    /// ICMP's errors are told at once.
+    /// Returns whether ICMP errors are reported immediately (`IP_RECVERR`).
     pub(crate) fn recverr(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.recverr)
     }
@@ -116,8 +115,8 @@ impl Settings {
         own.map_or(sysctl.tcp_syn_retries, u32::from)
     }
 
-    /// Retransmissions of the SYN-ACK: as many as `TCP_SYNCNT` of the listener says, or `more` than
-    /// `tcp_synack_retries`.
+    /// Returns the number of SYN-ACK retransmissions: the listener's `TCP_SYNCNT`, or
+    /// `tcp_synack_retries` and `more`.
     pub(crate) fn synack_retries(&self, sysctl: &Sysctl, more: u32) -> u32 {
         let own = self.rare.as_ref().and_then(|r| r.syncnt);
         own.map_or(sysctl.tcp_synack_retries + more, u32::from)
@@ -139,7 +138,7 @@ impl Settings {
         self.rare.as_ref().map_or(1, |r| r.rcvlowat)
     }
 
-    /// How long an orphan stays in FIN-WAIT-2; `None`: not at all.
+    /// Returns how long an orphan stays in FIN-WAIT-2; `None`: not at all.
     pub(crate) fn linger2(&self, sysctl: &Sysctl) -> Option<Nanos> {
         match self.rare.as_ref().map_or(Some(Nanos::ZERO), |r| r.linger2) {
             Some(Nanos::ZERO) => Some(Self::seconds(sysctl.tcp_fin_timeout)),
@@ -164,6 +163,10 @@ impl Settings {
 
 impl Connection {
     /// Sets an option.
+    ///
+    /// # Errors
+    ///
+    /// [`TcpError::InvalidValue`] if the value is out of range, or the option belongs to listeners.
     pub fn set_option(&mut self, cx: &mut Cx<'_>, option: SocketOption) -> Result<(), TcpError> {
         self.change_option(cx, option)?;
         if !self.state.is_synchronized() && self.snd.rtx.is_empty() {
@@ -171,7 +174,7 @@ impl Connection {
             self.rcv.window.choose_scale(most);
         }
         if self.state == State::SynReceived && self.snd.rtx.is_empty() {
-            // Our SYN-ACK will say something else than was agreed on so far.
+            // The option may change the window in the SYN-ACK, which is not sent yet.
             let rcv_nxt = self.rcv.queue.rcv_nxt();
             let (scaled, told) = (self.agreed.window_scale, self.told_segment());
             self.rcv.window.establish(cx.now, rcv_nxt, scaled, told);
@@ -185,7 +188,7 @@ impl Connection {
         match option {
             O::TcpNodelay(on) => {
                 settings.nodelay = on;
-                // What is queued goes at once, a cork notwithstanding.
+                // Queued data is sent immediately, even if corked.
                 if on {
                     self.push_held(Force::Push);
                 }
@@ -257,13 +260,13 @@ impl Connection {
             O::SoMark(mark) => rare.mark = mark,
             O::SoPriority(priority) => rare.priority = priority,
             O::SoTimestampRx(on) => self.set_rx_times(on),
-            // A listener's.
+            // An option of listeners.
             _ => return Err(TcpError::InvalidValue),
         }
         Ok(())
     }
 
-    /// What the IP headers are to say.
+    /// Returns the fields of the IP headers.
     pub fn ip_settings(&self) -> IpSettings {
         self.settings
             .rare
@@ -275,7 +278,7 @@ impl Connection {
             })
     }
 
-    /// `TCP_MAXSEG`: before the handshake it bounds what we announce, too.
+    /// Sets `TCP_MAXSEG`, which before the handshake also bounds the MSS that we advertise.
     fn set_maxseg(&mut self, cx: &Cx<'_>, mss: u16) -> Result<(), TcpError> {
         let mss = in_range(mss, 88..=32_767)?;
         self.snd.mss_clamp = self.snd.mss_clamp.min(mss);
@@ -308,7 +311,7 @@ impl Connection {
         }
     }
 
-    /// All options.
+    /// Returns all options.
     pub fn options(&self, cx: &Cx<'_>) -> SocketOptions {
         let (settings, sysctl) = (&self.settings, cx.sysctl);
         let lowat = settings.rare.as_ref().and_then(|r| r.notsent_lowat);
@@ -349,8 +352,11 @@ impl Connection {
         }
     }
 
-    /// Chooses the congestion control by name (`TCP_CONGESTION`), of those that
-    /// `tcp_allowed_congestion_control` has.
+    /// Selects the congestion control by name (`TCP_CONGESTION`).
+    ///
+    /// # Errors
+    ///
+    /// [`TcpError::InvalidValue`] if `tcp_allowed_congestion_control` does not contain `name`.
     pub fn set_congestion(&mut self, cx: &mut Cx<'_>, name: &str) -> Result<(), TcpError> {
         if !cx.sysctl.tcp_allowed_congestion_control.has(name) {
             return Err(TcpError::InvalidValue);
@@ -361,8 +367,13 @@ impl Connection {
         Ok(())
     }
 
-    /// The same of a connection that answers `syn`, which came with this ECN field: before its
-    /// SYN-ACK goes, as the congestion control has a say in ECN.
+    /// Selects the congestion control of a connection that answers `syn`, before its SYN-ACK is
+    /// sent: the congestion control affects the negotiation of ECN. `syn` includes the ECN field of
+    /// its IP header.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`set_congestion`](Self::set_congestion).
     pub fn begin_congestion(
         &mut self,
         cx: &mut Cx<'_>,
@@ -374,7 +385,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The congestion control is a new one: gives it what it needs.
+    /// Allocates the state that a newly selected congestion control needs.
     pub(crate) fn adopt_congestion(&mut self, now: Instant) {
         if self.cc.pacing_rate().is_some() && self.snd.pacing.is_none() {
             self.snd.pacing = Some(Box::new(Pacing::new(Rate::UNLIMITED)));
@@ -387,9 +398,9 @@ impl Connection {
     }
 }
 
-/// Least buffer, whatever is asked for: one full segment of any kind goes through.
+/// Least buffer size, whatever is requested: any full segment fits.
 const MIN_BUFFER: u32 = 4608;
-/// Most: sums of two stay within 32 bits.
+/// Largest buffer size: the sum of two fits in 32 bits.
 const MAX_BUFFER: u32 = 0x7fff_fffe;
 
 /// Linux's `MAX_TCP_KEEPCNT`.
@@ -408,7 +419,7 @@ fn in_range<T: PartialOrd>(value: T, range: core::ops::RangeInclusive<T>) -> Res
         .ok_or(TcpError::InvalidValue)
 }
 
-/// Linux takes whole seconds up to 32767.
+/// Linux accepts whole seconds up to 32767.
 fn keepalive_span(span: Nanos) -> Result<Nanos, TcpError> {
     in_range(span, Nanos::from_secs(1)..=Nanos::from_secs(32_767))
 }

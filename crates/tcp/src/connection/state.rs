@@ -1,8 +1,8 @@
-//! The states, and the one place where they change.
+//! The states of a connection, and the only function that changes them.
 
 use super::Connection;
 
-/// Where a connection stands (RFC 9293 3.3.2). LISTEN belongs to the host, TIME-WAIT to
+/// The state of a connection (RFC 9293 3.3.2). LISTEN belongs to the host, TIME-WAIT to
 /// [`TimeWait`](crate::TimeWait).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "RFC 9293's names")]
@@ -16,18 +16,18 @@ pub enum State {
     Closing,
     LastAck,
     /// Nothing more is exchanged, except for one last segment if `wants_transmit` says so. Once
-    /// that is sent and the user has let go, the host forgets the connection.
+    /// that is sent and the application has closed the socket, the host drops the connection.
     Closed,
 }
 
 impl State {
-    /// Our SYN is acknowledged and we have the peer's.
+    /// Returns whether our SYN is acknowledged and the peer's was received.
     #[inline]
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
     }
 
-    /// As `ss` prints it.
+    /// Returns the name that `ss` prints.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SynSent => "SYN-SENT",
@@ -42,7 +42,7 @@ impl State {
         }
     }
 
-    /// Linux's number for it (`tcpi_state`).
+    /// Returns Linux's number of the state (`tcpi_state`).
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Established => 1,
@@ -57,7 +57,8 @@ impl State {
         }
     }
 
-    /// RFC 9293 figure 5, without LISTEN and TIME-WAIT; anything may be aborted.
+    /// Returns whether a transition is one of RFC 9293 figure 5, without LISTEN and TIME-WAIT; any
+    /// connection may be aborted.
     const fn may_become(self, next: Self) -> bool {
         use State::{
             CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived,
@@ -76,7 +77,7 @@ impl State {
 }
 
 impl Connection {
-    /// Every change of state goes through here.
+    /// Changes the state. Every change goes through this function.
     pub(crate) fn transition(&mut self, next: State) {
         debug_assert!(self.state.may_become(next), "{:?} to {next:?}", self.state);
         self.state = next;

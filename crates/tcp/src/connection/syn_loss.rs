@@ -1,5 +1,5 @@
-//! What lost SYNs and SYN-ACKs say about the path: the initial window and the first timeout
-//! (RFC 5681 3.1, RFC 6298 5.7), as Linux applies them.
+//! The effect of lost SYNs and SYN-ACKs on the initial window and the first timeout (RFC 5681 3.1,
+//! RFC 6298 5.7); matches Linux.
 
 use fullsend_wire::tcp::TcpRepr;
 
@@ -7,8 +7,9 @@ use super::Connection;
 use crate::Cx;
 
 impl Connection {
-    /// Returns how often our SYN or SYN-ACK timed out; 0 if the first one was merely late. Reads
-    /// state that [`establish`](Self::establish) resets. `repr` is the segment that acknowledges it.
+    /// Returns how often our SYN or SYN-ACK timed out; 0 if the first one was merely delayed. Reads
+    /// state that [`establish`](Self::establish) resets. `repr` is the segment that acknowledges
+    /// it.
     pub(super) fn syn_timeouts(&self, repr: &TcpRepr) -> u8 {
         if self.echoes_first_syn(repr) {
             return 0;
@@ -18,11 +19,11 @@ impl Connection {
         self.timers.retransmits.saturating_sub(early)
     }
 
-    /// The timestamp that `repr` echoes is that of the first SYN or SYN-ACK, so the timeout was
-    /// spurious (RFC 3522 3.2).
+    /// Returns whether `repr` echoes the timestamp of the first SYN or SYN-ACK, so that the timeout
+    /// was spurious (RFC 3522 3.2).
     fn echoes_first_syn(&self, repr: &TcpRepr) -> bool {
         let echo = repr.options.timestamps.filter(|_| self.agreed.timestamps);
-        // Nothing has been acknowledged since the first one left.
+        // Nothing was acknowledged since the first one was sent, so `progress_at` is its time.
         echo.is_some_and(|ts| ts.ecr == self.ts.value(self.timers.progress_at))
     }
 
@@ -30,13 +31,14 @@ impl Connection {
     /// [`syn_timeouts`](Self::syn_timeouts).
     pub(super) fn begin_transfer(&mut self, cx: &mut Cx<'_>, timeouts: u8) {
         if self.is_fastopen_child() {
-            // Its transfer began with the SYN. A second timeout has lowered cwnd already.
+            // Its transfer began with the SYN. A second timeout has already reduced cwnd.
             self.end_syn_ack_loss(cx, timeouts > 0);
         } else if timeouts > 1 && self.stats.total_retrans > 1 {
             // RFC 5681 3.1: one segment. RFC 6928 2: only after a second retransmission, as the
-            // first comes after 1 s since RFC 6298 and no longer after 3 s. A retransmission that
-            // the peer's SYN draws does not count: one lost SYN-ACK brings that SYN and the
-            // timeout at the same time. Nor does a timeout that a deferred accept passes silently.
+            // first comes after 1 s since RFC 6298 and no longer after 3 s. A retransmission in
+            // answer to the peer's retransmitted SYN does not count: one lost SYN-ACK causes that
+            // SYN and the timeout at the same time. Nor does a timeout at which a deferred accept
+            // sends nothing.
             self.cwnd.cwnd = 1;
         }
         // RFC 6298 5.7.

@@ -1,5 +1,5 @@
-//! Timers: retransmission (RFC 6298), zero-window probes (RFC 9293 3.8.6.1), keepalive
-//! (RFC 9293 3.8.4), the end of an orphan.
+//! Timers: retransmission (RFC 6298), zero-window probes (RFC 9293 3.8.6.1), keepalive (RFC 9293
+//! 3.8.4), the timeout of an orphan.
 
 use fullsend_units::{Instant, Nanos};
 
@@ -9,37 +9,38 @@ use crate::rtt::Rto;
 use crate::send::Force;
 use crate::{Cx, TcpError};
 
-/// What the retransmission timer stands for.
+/// The purpose of the retransmission timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RtxKind {
-    /// Something is in flight.
+    /// Data is in flight.
     Rto,
-    /// The same, and its tail may have been lost (RFC 8985 7.2).
+    /// Data is in flight, and its tail may have been lost (RFC 8985 7.2).
     TailProbe,
-    /// Something was overtaken, and may still arrive (RFC 8985 6.2).
+    /// Segments were overtaken, and may still arrive (RFC 8985 6.2).
     Reordering,
-    /// Text waits though nothing is in flight: for window, for a cork.
+    /// Nothing is in flight, and data waits for window or for a cork.
     Probe,
 }
 
-/// Deadlines (`FAR_FUTURE`: none) and the times they derive from.
+/// The deadlines (`FAR_FUTURE`: none) and the times they derive from.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers {
     rtx: Instant,
-    /// Keepalive of a live connection; the end of an orphan in FIN-WAIT-2.
+    /// Keepalive of a live connection, or the timeout of an orphan in FIN-WAIT-2.
     idle: Instant,
     kind: RtxKind,
-    /// Probes, of either kind, since the peer was last heard; 255 stands for more.
+    /// Window or keepalive probes since the last segment of the peer; saturates at 255.
     pub(crate) probes: u8,
-    /// When an acceptable segment last arrived.
+    /// When the last acceptable segment arrived.
     pub(crate) heard_at: Instant,
-    /// Since when what is in flight (or waits for window) has made no progress.
+    /// Since when the data in flight (or waiting for window) has made no progress.
     pub(crate) progress_at: Instant,
     /// Retransmission timeouts since the last progress (`icsk_retransmits`).
     pub(crate) retransmits: u8,
-    /// The first repetition of the SYN follows a RST to a half-open peer: it is not a lost SYN.
+    /// The first repetition of the SYN follows a RST to a half-open peer and does not indicate a
+    /// loss.
     pub(crate) syn_after_reset: bool,
-    /// When a bad segment was last answered (RFC 5961 10), in milliseconds; 0: never.
+    /// When an unacceptable segment was last answered (RFC 5961 10), in milliseconds; 0: never.
     pub(crate) complained_at_ms: u32,
 }
 
@@ -63,7 +64,7 @@ impl Timers {
         self.rtx.min(self.idle)
     }
 
-    /// The keepalive timer, or that of an orphan's end, comes before the retransmission timer.
+    /// Returns whether the keepalive or orphan timer fires before the retransmission timer.
     pub(crate) fn is_idle_first(&self) -> bool {
         self.idle < self.rtx
     }
@@ -90,7 +91,7 @@ impl Timers {
 }
 
 impl Connection {
-    /// `poll_deadline` has passed.
+    /// Runs the timers that have expired. To be called when `poll_deadline` has passed.
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         if self.rcv.ack.on_timer(cx.now) {
             cx.mib.delayed_acks += 1;
@@ -123,14 +124,14 @@ impl Connection {
         self.charge(cx);
     }
 
-    /// RFC 6298 5.1: the timer runs while something is in flight.
+    /// Starts the retransmission timer, which runs while data is in flight (RFC 6298 5.1).
     pub(crate) fn arm_rto(&mut self, cx: &Cx<'_>) {
         self.timers.kind = RtxKind::Rto;
         self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
     }
 
-    /// RFC 6298 5.2, 5.3: an ACK moved `snd_una`, or text leaves where none was in flight. A tail
-    /// loss probe comes first where one may be sent.
+    /// Restarts the timer after an ACK advanced `snd_una`, or when data is sent while none was in
+    /// flight (RFC 6298 5.2, 5.3). A tail loss probe comes first if one may be sent.
     #[inline]
     pub(crate) fn set_xmit_timer(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.is_empty() {
@@ -143,8 +144,8 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer, where no probe is to come first. Behind a probe or reordering
-    /// timer it counts from when the head was sent: that time has passed.
+    /// Restarts the retransmission timer if no probe comes first. After a probe or reordering timer
+    /// it counts from the transmission of the head, as the time since then has already passed.
     pub(crate) fn rearm_rto(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.is_empty() {
             self.timers.rtx_off();
@@ -155,9 +156,10 @@ impl Connection {
         }
     }
 
-    /// RFC 7765: with too little in flight for fast retransmit, and nothing to send, the timer
-    /// counts from the head's departure and not from the last ACK. Probes do better where they
-    /// may be sent; this is for connections without SACK, and those with probes switched off.
+    /// Returns whether the timer counts from the transmission of the head rather than from the last
+    /// ACK (RFC 7765): too little is in flight for fast retransmit, and nothing is left to send.
+    /// Tail loss probes serve better where they are allowed; this is for connections without SACK,
+    /// or with probes disabled.
     fn restarts_early(&self) -> bool {
         const RRTHRESH: u32 = 4;
         let unsent = self.snd.mss.segments(self.snd.queue.len() as u32);
@@ -166,7 +168,7 @@ impl Connection {
             && unsent < RRTHRESH
     }
 
-    /// The retransmission timer, at a time.
+    /// Sets the retransmission timer to `at`.
     pub(crate) fn arm_rto_at(&mut self, cx: &Cx<'_>, at: Instant) {
         self.timers.kind = RtxKind::Rto;
         self.timers.rtx = self.within_user_timeout(cx, at.max(cx.now));
@@ -178,7 +180,7 @@ impl Connection {
         self.timers.rtx = at + self.pacing_delay(cx.now);
     }
 
-    /// Repeats the SYN at `at` instead of later. A timer that fires before then stays, so that no
+    /// Repeats the SYN at `at` if the timer would fire later. An earlier timer is kept, so that no
     /// sequence of calls delays the SYN.
     pub(crate) fn hasten_syn(&mut self, cx: &Cx<'_>, at: Instant) {
         if at < self.timers.rtx {
@@ -187,35 +189,36 @@ impl Connection {
         }
     }
 
-    /// What was overtaken is lost at this time if it has not arrived.
+    /// Sets the time at which overtaken segments count as lost.
     pub(crate) fn arm_reordering(&mut self, cx: &Cx<'_>, at: Instant) {
         self.timers.kind = RtxKind::Reordering;
         self.timers.rtx = at.max(cx.now);
     }
 
-    /// RFC 2018 8: the head was SACKed and is not acknowledged. If that stays so for half a round
-    /// trip, the receiver has thrown it away.
+    /// Sets a timer after the receiver SACKed the head without acknowledging it (RFC 2018 8). If
+    /// that persists for half a round trip, the receiver has discarded the data.
     #[cold]
     pub(crate) fn suspect_reneging(&mut self, cx: &Cx<'_>) {
         let patience = self.rtt.srtt().unwrap_or_default() / 2;
         self.arm_rto_at(cx, cx.now + patience.max(Nanos::from_millis(10)));
     }
 
-    /// The head is being repaired: it deserves a round trip of its own before the timer judges it.
+    /// Restarts the timer after a retransmission of the head, to allow it a round trip of its own.
     pub(crate) fn give_repair_time(&mut self, cx: &Cx<'_>) {
         if self.timers.kind != RtxKind::Reordering {
             self.arm_rto(cx);
         }
     }
 
-    /// Text was sent behind a single segment: its probe need not wait for a delayed ACK.
+    /// Moves the tail loss probe earlier after data was sent behind a single segment: the probe
+    /// need not allow for a delayed ACK any more.
     pub(crate) fn hasten_probe(&mut self, cx: &Cx<'_>) {
         if self.timers.kind == RtxKind::TailProbe {
             self.arm_probe_of_tail(cx, cx.now, self.head_rto_at(cx.now));
         }
     }
 
-    /// Text waits while nothing is in flight, so no ACK will come by itself.
+    /// Starts the probe timer while data waits and nothing is in flight, so that no ACK will come.
     pub(crate) fn arm_probe(&mut self, cx: &Cx<'_>) {
         if self.timers.is_probing() {
             return;
@@ -227,7 +230,7 @@ impl Connection {
         self.timers.rtx = self.bounded_by_user_timeout(cx, self.rtt.rto());
     }
 
-    /// RFC 5482: give up in time.
+    /// Returns the time after `rto`, bounded by the user timeout (RFC 5482).
     fn bounded_by_user_timeout(&self, cx: &Cx<'_>, rto: Rto) -> Instant {
         self.within_user_timeout(cx, cx.now + rto.nanos() + self.pacing_delay(cx.now))
     }
@@ -261,7 +264,7 @@ impl Connection {
             self.suspect_black_hole(cx);
             self.enter_loss(cx);
         } else {
-            // RFC 6298 5.7: what a Fast Open server sent behind its SYN-ACK is lost, too.
+            // RFC 6298 5.7: the data that a Fast Open server sent after its SYN-ACK is lost, too.
             if self.timers.retransmits == 1 && self.is_fastopen_child() {
                 self.enter_loss(cx);
             }
@@ -276,7 +279,7 @@ impl Connection {
         self.out.any = true;
     }
 
-    /// A timeout ends what was under way.
+    /// Counts a timeout by the recovery phase that it ended.
     fn count_failure(&self, cx: &mut Cx<'_>) {
         let mib = &mut *cx.mib;
         let failures = match (self.recovery.phase(), self.agreed.sack) {
@@ -290,7 +293,8 @@ impl Connection {
         *failures += 1;
     }
 
-    /// `tcp_thin_linear_timeouts`: so little is in flight that it never sees fast retransmit.
+    /// Returns whether `tcp_thin_linear_timeouts` applies: with so few segments in flight, fast
+    /// retransmit never starts.
     fn is_thin(&self, cx: &Cx<'_>) -> bool {
         const LINEAR_RETRIES: u8 = 6;
         cx.sysctl.tcp_thin_linear_timeouts
@@ -300,13 +304,13 @@ impl Connection {
             && self.timers.retransmits <= LINEAR_RETRIES
     }
 
-    /// `tcp_syn_linear_timeouts`: the first SYNs go at an even pace.
+    /// Returns whether `tcp_syn_linear_timeouts` applies: the first SYNs have equal intervals.
     fn is_syn_linear(&self, cx: &Cx<'_>) -> bool {
         let linear = cx.sysctl.tcp_syn_linear_timeouts;
         self.state == State::SynSent && u32::from(self.timers.retransmits) <= linear
     }
 
-    /// Retried for long enough.
+    /// Returns whether the connection fails because of too many or too long retries.
     fn gave_up(&self, cx: &Cx<'_>) -> bool {
         let fired = u32::from(self.rtt.backoff());
         let stalled = cx.now.since(self.timers.progress_at);
@@ -318,14 +322,15 @@ impl Connection {
             State::SynSent | State::SynReceived if self.user.connects => {
                 self.gave_up_opening(cx, stalled)
             }
-            // Linux: a Fast Open server tries once more, as its user may have the connection.
+            // Linux: a Fast Open server retries once more, as the application may have the
+            // connection.
             State::SynReceived => {
                 let child = u32::from(self.is_fastopen_child());
                 fired >= self.settings.synack_retries(cx.sysctl, child)
             }
             _ if user_timeout != Nanos::ZERO => false,
-            // RFC 9293 3.8.6.1: a peer that took its window back and answers keeps the connection
-            // open, as one does that never opened it.
+            // RFC 9293 3.8.6.1: a peer that shrank its window and answers keeps the connection
+            // open, as does one that never opened it.
             _ if self.snd.wnd == 0 && !self.user.orphan => {
                 let silent = cx.now.since(self.timers.heard_at);
                 silent.min(stalled) > self.rtt.rto_max() * 2
@@ -334,12 +339,12 @@ impl Connection {
         }
     }
 
-    /// An active open was retried for long enough: `tcp_syn_retries` or `TCP_SYNCNT` times, and if
-    /// there is no user timeout, for the time that so many take.
+    /// Returns whether an active open fails: after `tcp_syn_retries` or `TCP_SYNCNT` retries, and
+    /// without a user timeout also after the time that these take.
     fn gave_up_opening(&self, cx: &Cx<'_>, stalled: Nanos) -> bool {
         let retries = self.settings.syn_retries(cx.sysctl);
         let retransmits = u32::from(self.timers.retransmits);
-        // The linear timeouts come on top of the retries, but may not take longer.
+        // The linear timeouts come in addition to the retries, but not to their total time.
         let linear = match self.state {
             State::SynSent => cx.sysctl.tcp_syn_linear_timeouts,
             _ => 0,
@@ -365,7 +370,7 @@ impl Connection {
         self.fail(TcpError::TimedOut);
     }
 
-    /// RFC 9293 3.8.6.1.
+    /// Sends a zero-window probe, or ends the connection (RFC 9293 3.8.6.1).
     fn on_probe_timer(&mut self, cx: &mut Cx<'_>) {
         if !self.snd.rtx.is_empty() || !self.snd.has_unsent() {
             return;
@@ -373,8 +378,8 @@ impl Connection {
         let user_timeout = self.settings.user_timeout();
         let stalled = cx.now.since(self.timers.progress_at);
         let too_long = user_timeout != Nanos::ZERO && stalled >= user_timeout;
-        // A peer that answers may keep its window closed for ever, but not that of an orphan,
-        // whose memory nobody else would free.
+        // A peer that answers may keep its window closed for ever. Not that of an orphan, whose
+        // memory nothing else would free.
         let tries = if self.user.orphan {
             self.rtt.backoff()
         } else {
@@ -390,7 +395,7 @@ impl Connection {
         self.out.any = true;
     }
 
-    /// Begins to wait for silence, if the user asked for it.
+    /// Starts the keepalive timer if keepalive is enabled.
     pub(crate) fn arm_keepalive(&mut self, cx: &Cx<'_>) {
         let live = self.state.is_synchronized();
         self.timers.idle = if self.settings.keepalive && live {
@@ -407,7 +412,7 @@ impl Connection {
         let idle = cx.now.since(self.timers.heard_at);
         let busy = !self.snd.rtx.is_empty() || self.snd.has_unsent();
         if busy || idle < self.settings.keepidle(cx.sysctl) {
-            // Retransmissions or probes watch the peer meanwhile.
+            // Meanwhile retransmissions or probes detect a dead peer.
             let base = if busy { cx.now } else { self.timers.heard_at };
             self.timers.idle = base + self.settings.keepidle(cx.sysctl);
             return;
@@ -426,7 +431,7 @@ impl Connection {
             return;
         }
         cx.mib.keep_alive += 1;
-        // `TCP_USER_TIMEOUT` bounds them by time, not by number.
+        // `TCP_USER_TIMEOUT` bounds the probes by time, not by number.
         self.timers.probes = self.timers.probes.saturating_add(1);
         self.out.probe = true;
         self.out.any = true;
@@ -434,14 +439,14 @@ impl Connection {
     }
 }
 
-/// How long `retries` retransmissions take with the least timeout doubling from each to the next:
-/// counts become times, so that a long RTO does not multiply the user's patience.
+/// Returns the time that `retries` retransmissions take if the least timeout doubles each time. A
+/// limit by time, so that a long RTO does not multiply it.
 pub(super) fn retries_time(retries: u32, rto_max: Nanos) -> Nanos {
     backoff_time(Rto::MIN, retries, rto_max)
 }
 
-/// Returns how long a first transmission and `retries` retransmissions wait together, if the first
-/// waits `first` and each of the others twice as long as the one before, at most `rto_max`.
+/// Returns the total wait of a first transmission and `retries` retransmissions, if the first waits
+/// `first` and each of the others twice as long as the one before, at most `rto_max`.
 fn backoff_time(first: Nanos, retries: u32, rto_max: Nanos) -> Nanos {
     (0..=retries)
         .map(|n| (first * (1u64 << n.min(20))).min(rto_max))

@@ -1,19 +1,20 @@
-//! Urgent text (RFC 9293 3.8.5, RFC 6093): it stays in the stream; only a mark tells which byte is
-//! urgent. Reading stops in front of the mark, so that it can be found (`SIOCATMARK`).
+//! Urgent data (RFC 9293 3.8.5, RFC 6093): it stays in the stream, and a mark denotes the urgent
+//! byte. Reading stops before the mark, so that the application can find it (`SIOCATMARK`).
 //!
-//! The pointer is that of RFC 6093 3.2, as everybody sends it: behind the urgent byte.
+//! The pointer has the meaning of RFC 6093 3.2, which all implementations use: it points past the
+//! urgent byte.
 
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
 use super::Connection;
 
-/// The marks of both ways.
+/// The urgent marks of both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Urgent {
     /// The byte that the peer marked last, if it is not read yet.
     received: Option<SeqNum>,
-    /// Behind the byte that we marked last (`snd_up`), until that is acknowledged.
+    /// The sequence number after the byte that we marked last (`snd_up`), until it is acknowledged.
     sent: Option<SeqNum>,
 }
 
@@ -22,13 +23,13 @@ impl Connection {
         self.extras.as_ref()?.urgent.received
     }
 
-    /// The next byte that the user reads.
+    /// Returns the sequence number of the next byte to read.
     fn copied_seq(&self) -> SeqNum {
         let fin = u32::from(self.rcv.queue.fin_received());
         self.rcv.queue.rcv_nxt() - fin - self.rcv.queue.readable() as u32
     }
 
-    /// A segment with URG: the mark moves forward only, and never back over what was received
+    /// Processes a segment with URG: the mark moves only forward, and not to data already received
     /// (RFC 9293 3.10.7.4, sixth).
     #[cold]
     pub(super) fn take_urgent(&mut self, repr: &TcpRepr) {
@@ -39,19 +40,20 @@ impl Connection {
         }
     }
 
-    /// The next byte to read is the one that the peer marked as urgent (`SIOCATMARK`).
+    /// Returns whether the next byte to read is the one that the peer marked as urgent
+    /// (`SIOCATMARK`).
     pub fn at_mark(&self) -> bool {
         self.urgent_received() == Some(self.copied_seq())
     }
 
-    /// Urgent text has arrived and is not read yet (`POLLPRI`).
+    /// Returns whether urgent data has arrived and is not read yet (`POLLPRI`).
     pub fn has_urgent(&self) -> bool {
         let fin = u32::from(self.rcv.queue.fin_received());
         let end = self.rcv.queue.rcv_nxt() - fin;
         self.urgent_received().is_some_and(|mark| mark.before(end))
     }
 
-    /// Bytes that one read may take, of `most`.
+    /// Returns the number of bytes that one read of `most` bytes may return.
     #[cold]
     pub(super) fn readable_before_mark(&self, most: usize) -> usize {
         match self.urgent_received() {
@@ -63,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Text was read: a mark that was passed is forgotten.
+    /// Forgets a mark that was passed by a read.
     #[cold]
     pub(super) fn pass_mark(&mut self) {
         let copied = self.copied_seq();
@@ -73,14 +75,14 @@ impl Connection {
         }
     }
 
-    /// `MSG_OOB`: the last byte written is urgent.
+    /// Marks the last byte written as urgent (`MSG_OOB`).
     #[cold]
     pub(super) fn mark_written_urgent(&mut self) {
         self.extras_mut().urgent.sent = Some(self.snd.write_seq());
         self.out.any = true;
     }
 
-    /// `snd_una` moved.
+    /// Forgets our mark once it is acknowledged.
     #[cold]
     pub(super) fn urgent_acked(&mut self) {
         let una = self.snd.una;
@@ -89,16 +91,16 @@ impl Connection {
         }
     }
 
-    /// The peer has not acknowledged urgent text of ours: each segment tells, so none of them is
-    /// a super-segment.
+    /// Returns whether urgent data of ours is unacknowledged. Each segment then carries the
+    /// pointer, so none of them is a super-segment.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
         let extras = self.extras.as_ref();
         extras.is_some_and(|extras| extras.urgent.sent.is_some())
     }
 
-    /// Points from a segment that begins at `repr.seq` to our mark (RFC 9293 3.1), as far as 16
-    /// bits reach.
+    /// Sets the urgent pointer of a segment that begins at `repr.seq` to our mark (RFC 9293 3.1),
+    /// as far as 16 bits reach.
     #[cold]
     pub(crate) fn point_to_mark(&self, repr: &mut TcpRepr) {
         let sent = self.extras.as_ref().and_then(|extras| extras.urgent.sent);

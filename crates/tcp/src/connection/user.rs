@@ -1,4 +1,4 @@
-//! The user's calls: write, read, and who is told when to come back.
+//! The application's calls: write, read, and the registration of waiting tasks.
 
 use fullsend_buf::{Chain, Slice};
 
@@ -6,7 +6,15 @@ use super::{Connection, State};
 use crate::{Cx, TcpError, TcpInfo, WriteFlags};
 
 impl Connection {
-    /// Appends a copy of `data` to the stream; how much was taken. `more` is `MSG_MORE`.
+    /// Appends a copy of `data` to the stream and returns the number of bytes accepted. `more` is
+    /// `MSG_MORE`.
+    ///
+    /// # Errors
+    ///
+    /// [`TcpError::WouldBlock`] if there is no room or the handshake is unfinished,
+    /// [`TcpError::OutOfMemory`] if the allocator refuses memory and nothing in flight will free
+    /// any, [`TcpError::BrokenPipe`] after `shutdown_write` or at the end of the connection, or
+    /// else the error that ended it.
     #[inline]
     pub fn write(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         if self.is_syn_deferred() {
@@ -26,7 +34,11 @@ impl Connection {
         self.write_units(cx, data, more)
     }
 
-    /// [`write`](Self::write) that ends in a way of its own.
+    /// Performs [`write`](Self::write) with all flags of `sendmsg`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write).
     pub fn write_with(
         &mut self,
         cx: &mut Cx<'_>,
@@ -43,7 +55,7 @@ impl Connection {
         Ok(done)
     }
 
-    /// [`write`](Self::write) of what takes memory.
+    /// Performs the part of [`write`](Self::write) that needs new memory.
     #[inline(never)]
     fn write_units(&mut self, cx: &mut Cx<'_>, data: &[u8], more: bool) -> Result<usize, TcpError> {
         let mut goal = self.snd.size_goal as usize;
@@ -68,7 +80,7 @@ impl Connection {
                 if frugal {
                     break;
                 }
-                // The write goes on within what a connection gets at least.
+                // Continue the write within the connection's minimum.
                 cx.mem.set_refused(cx.now, cx.sysctl, cx.mib, true);
             }
         }
@@ -85,9 +97,9 @@ impl Connection {
         Ok(done)
     }
 
-    /// Bytes that the tail unit still takes, or a new one of `goal` bytes; 0 when there is no room
-    /// for a new one. Memory is looked at once for each transmit unit. `leaving` of the bytes queued
-    /// are as good as sent.
+    /// Returns the bytes that fit into the last super-segment of the queue, or into a new one of
+    /// `goal` bytes; 0 if there is no room for a new one. Memory is checked once for each
+    /// super-segment. `leaving` of the queued bytes will be sent when the call ends.
     #[inline(always)]
     fn unit_room(&mut self, cx: &mut Cx<'_>, goal: &mut usize, leaving: &mut u32) -> usize {
         let mut room = self.snd.queue.tail_room(*goal);
@@ -106,8 +118,11 @@ impl Connection {
         room
     }
 
-    /// Appends `data` without copying, as much as there is room for; what there is no room for
-    /// comes back with `WouldBlock`.
+    /// Appends `data` without copying it, as far as there is room.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write), together with the part of `data` that was not accepted.
     pub fn write_slice(
         &mut self,
         cx: &mut Cx<'_>,
@@ -164,7 +179,12 @@ impl Connection {
         }
     }
 
-    /// Copies received bytes out; 0 is the end of the stream.
+    /// Copies received bytes into `out` and returns their number; 0 means the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// [`TcpError::WouldBlock`] if there is nothing to read, or the error that ended the
+    /// connection.
     pub fn read(&mut self, cx: &mut Cx<'_>, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
         let most = self.most_readable(out.len());
@@ -173,7 +193,12 @@ impl Connection {
         Ok(n)
     }
 
-    /// Takes received bytes without copying, at most `max`; empty is the end of the stream.
+    /// Returns received bytes without copying them, at most `max`; empty means the end of the
+    /// stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
     pub fn read_chain(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Chain, TcpError> {
         self.check_readable()?;
         let chain = self.rcv.queue.read_chain(self.most_readable(max));
@@ -181,8 +206,12 @@ impl Connection {
         Ok(chain)
     }
 
-    /// Takes the first piece of received memory without copying, at most `max` bytes of it; empty
-    /// is the end of the stream.
+    /// Returns the first piece of received memory without copying it, at most `max` bytes; empty
+    /// means the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
     pub fn read_slice(&mut self, cx: &mut Cx<'_>, max: usize) -> Result<Slice, TcpError> {
         self.check_readable()?;
         let slice = self.rcv.queue.read_slice(self.most_readable(max));
@@ -190,14 +219,18 @@ impl Connection {
         Ok(slice)
     }
 
-    /// Copies received bytes, leaving them.
+    /// Copies received bytes into `out` without consuming them, and returns their number.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read).
     pub fn peek(&mut self, out: &mut [u8]) -> Result<usize, TcpError> {
         self.check_readable()?;
         let most = self.most_readable(out.len());
         Ok(self.rcv.queue.peek(&mut out[..most]))
     }
 
-    /// What one read may take, of `most` bytes.
+    /// Returns the number of bytes that one read of `most` bytes may return.
     #[inline]
     fn most_readable(&self, most: usize) -> usize {
         if self.extras.is_some() {
@@ -207,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// There is text, or the end of the stream; else an error, or not yet.
+    /// Checks that data or the end of the stream can be read; returns an error otherwise.
     fn check_readable(&mut self) -> Result<(), TcpError> {
         if self.rcv.queue.readable() > 0 || self.user.read_shut || self.rcv.queue.fin_received() {
             return Ok(());
@@ -222,7 +255,8 @@ impl Connection {
         Err(TcpError::WouldBlock)
     }
 
-    /// Text was taken: tunes the buffer, and tells the peer of much new room.
+    /// Tunes the receive buffer after a read of `n` bytes, and advertises large new room to the
+    /// peer.
     #[inline(always)]
     fn after_read(&mut self, cx: &mut Cx<'_>, n: usize) {
         self.charge(cx);
@@ -254,7 +288,7 @@ impl Connection {
         }
     }
 
-    /// Less than half of the window is open: the peer is told at once if it can be much more.
+    /// Advertises the window immediately if it can grow by much, less than half of it being open.
     #[inline(never)]
     fn tell_of_room(&mut self, cx: &Cx<'_>) {
         let syns = 1 + self.stats.total_retrans;
@@ -266,8 +300,8 @@ impl Connection {
         }
     }
 
-    /// Bytes that can be read now, and whether the end or an error has been reached. Registers
-    /// interest when not readable (a later `take_wakes` tells).
+    /// Returns whether data, the end of the stream or an error can be read. Registers interest if
+    /// not, which a later `take_wakes` reports.
     pub fn poll_readable(&mut self) -> bool {
         let ready = self.is_readable();
         self.user.wants_read = !ready;
@@ -301,33 +335,33 @@ impl Connection {
         }
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of bytes that can be read.
     pub fn readable(&self) -> usize {
         self.rcv.queue.readable()
     }
 
-    /// Bytes written and not acknowledged; of these, not sent.
+    /// Returns the bytes written and not acknowledged, and those of them that were not sent.
     pub fn unacked(&self) -> (usize, usize) {
         let unsent = self.snd.queue.len();
         (self.snd.text_in_flight() as usize + unsent, unsent)
     }
 
-    /// All that was written has been acknowledged (and the FIN, if sent).
+    /// Returns whether all data written (and the FIN, if sent) has been acknowledged.
     pub fn is_flushed(&self) -> bool {
         !self.snd.has_unsent() && self.snd.rtx.is_empty() && !self.user.lost_data
     }
 
-    /// The pending error (`SO_ERROR`), cleared by reading.
+    /// Returns the pending error (`SO_ERROR`) and clears it.
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.user.error.take().or(self.user.soft_error.take())
     }
 
-    /// The name of the congestion control (`TCP_CONGESTION`).
+    /// Returns the name of the congestion control (`TCP_CONGESTION`).
     pub fn congestion(&self) -> &'static str {
         self.cc.name()
     }
 
-    /// `TCP_INFO`.
+    /// Returns `TCP_INFO`.
     pub fn info(&self, cx: &Cx<'_>) -> TcpInfo {
         crate::info::collect(self, cx)
     }

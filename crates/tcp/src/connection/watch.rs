@@ -1,4 +1,4 @@
-//! What became of bytes that a user watches (`SO_TIMESTAMPING`), and when bytes arrived.
+//! Progress of bytes that the application watches (`SO_TIMESTAMPING`), and arrival times.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -8,20 +8,20 @@ use fullsend_units::{Instant, SeqNum};
 use super::{Connection, Extras};
 use crate::Cx;
 
-/// Most bytes watched, and most events not taken, of one connection; then the newest are not
-/// told.
+/// Most watched bytes, and most unread events, of one connection; beyond that the newest are not
+/// reported.
 const MAX_WATCHED: usize = 1024;
-/// Most times of arrival kept; beyond, the newest text shares a time.
+/// Most arrival times recorded; beyond that the newest data shares one.
 const MAX_RX_TIMES: usize = 1024;
 
-/// What happens to a byte that was written.
+/// A stage of a written byte.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum TxStage {
-    /// It left the connection for the host's queues (`SCM_TSTAMP_SCHED`).
+    /// The byte was passed to the host's queues (`SCM_TSTAMP_SCHED`).
     Scheduled = 0,
-    /// The device has it (`SCM_TSTAMP_SND`).
+    /// The device has sent the byte (`SCM_TSTAMP_SND`).
     Sent = 1,
-    /// The peer acknowledged it and all before it (`SCM_TSTAMP_ACK`).
+    /// The peer acknowledged the byte and all before it (`SCM_TSTAMP_ACK`).
     Acked = 2,
 }
 
@@ -30,16 +30,16 @@ pub enum TxStage {
 pub struct TxStages(u8);
 
 impl TxStages {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// With `stage`.
+    /// Returns the set with `stage` added.
     #[must_use]
     pub const fn with(self, stage: TxStage) -> Self {
         Self(self.0 | 1 << stage as u8)
     }
 
-    /// `stage` is one of them.
+    /// Returns whether the set contains `stage`.
     pub const fn has(self, stage: TxStage) -> bool {
         self.0 & 1 << stage as u8 != 0
     }
@@ -49,14 +49,14 @@ impl TxStages {
     }
 }
 
-/// A watched byte reached a stage.
+/// An event of a watched byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxEvent {
     /// The watched offset, as given to [`Connection::watch_tx`].
     pub end: u64,
-    /// What happened.
+    /// The stage that the byte reached.
     pub stage: TxStage,
-    /// When.
+    /// The time of the event.
     pub at: Instant,
 }
 
@@ -65,11 +65,11 @@ struct Watched {
     end: u64,
     /// Stages not reached yet.
     left: TxStages,
-    /// The number of the unit that it left in.
+    /// The number of the super-segment that carried the byte.
     number: Option<u16>,
 }
 
-/// Watched bytes, in the stream's order, and what is to be told of them.
+/// The watched bytes, in stream order, and their pending events.
 #[derive(Debug, Default)]
 pub(crate) struct TxWatches {
     watched: VecDeque<Watched>,
@@ -88,7 +88,7 @@ impl TxWatches {
         told
     }
 
-    /// The text up to offset `to` left in the unit `number`.
+    /// Records that the data up to offset `to` was sent in super-segment `number`.
     fn on_scheduled(&mut self, to: u64, number: u16, at: Instant) -> bool {
         let mut told = false;
         let start = self.watched.partition_point(|w| w.number.is_some());
@@ -117,7 +117,7 @@ impl TxWatches {
     fn on_acked(&mut self, to: u64, at: Instant) -> bool {
         let mut told = false;
         while self.watched.front().is_some_and(|w| w.end <= to) {
-            // What was acknowledged has been sent, whatever the device said.
+            // Acknowledged data has been sent, whatever the device reported.
             for stage in [TxStage::Sent, TxStage::Acked] {
                 told |= self.tell(0, stage, at);
             }
@@ -131,11 +131,11 @@ impl TxWatches {
     }
 }
 
-/// When text arrived: `(end, time)` of runs that came at the same time.
+/// Arrival times of received data: `(end, time)` of runs with the same time.
 #[derive(Debug, Default)]
 pub(crate) struct RxTimes {
     runs: VecDeque<(SeqNum, Instant)>,
-    /// Of the last byte read.
+    /// The arrival time of the last byte read.
     last: Option<Instant>,
 }
 
@@ -144,24 +144,24 @@ fn tx_of(extras: &mut Option<Box<Extras>>) -> Option<&mut TxWatches> {
 }
 
 impl Connection {
-    /// Bytes written since the connection began.
+    /// Returns the number of bytes written since the connection began.
     pub fn written(&self) -> u64 {
         self.sent_offset() + self.snd.queue.len() as u64
     }
 
-    /// Of these, sent.
+    /// Returns the number of bytes sent since the connection began.
     fn sent_offset(&self) -> u64 {
         let sent = self.snd.text_in_flight() - self.syn_in_flight();
         self.acked_offset() + u64::from(sent)
     }
 
-    /// Of these, acknowledged.
+    /// Returns the number of bytes acknowledged since the connection began.
     fn acked_offset(&self) -> u64 {
         self.stats.bytes_acked
     }
 
-    /// Asks to be told when the bytes up to `end` (counted as [`written`](Self::written) does, and
-    /// at once after their write) reach `stages`.
+    /// Requests an event when the bytes up to `end` reach each of `stages`. `end` counts as
+    /// [`written`](Self::written) does; the call must directly follow their write.
     pub fn watch_tx(&mut self, end: u64, stages: TxStages) {
         let tx = self.extras_mut().tx.get_or_insert_default();
         let room = tx.watched.len() < MAX_WATCHED;
@@ -174,18 +174,18 @@ impl Connection {
         }
     }
 
-    /// The next thing to tell of a watched byte.
+    /// Returns the next event of a watched byte.
     pub fn take_tx_event(&mut self) -> Option<TxEvent> {
         self.extras.as_mut()?.tx.as_mut()?.events.pop_front()
     }
 
-    /// [`take_tx_event`](Self::take_tx_event) would give something.
+    /// Returns whether [`take_tx_event`](Self::take_tx_event) would return an event.
     pub fn has_tx_event(&self) -> bool {
         let tx = self.extras.as_ref().and_then(|extras| extras.tx.as_ref());
         tx.is_some_and(|tx| !tx.events.is_empty())
     }
 
-    /// Text left in the unit `number`, for the first time.
+    /// Records the first transmission of data in super-segment `number`.
     #[cold]
     pub(crate) fn watch_scheduled(&mut self, cx: &Cx<'_>, number: u16) {
         let to = self.sent_offset();
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// The device completed a unit.
+    /// Records the device's completion of a super-segment.
     #[cold]
     pub(crate) fn watch_sent(&mut self, cx: &Cx<'_>) {
         if let (Some(tx), Some(flow)) = (tx_of(&mut self.extras), &self.snd.flow) {
@@ -203,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// `snd_una` moved.
+    /// Records that `snd_una` advanced.
     #[cold]
     pub(crate) fn watch_acked(&mut self, cx: &Cx<'_>) {
         let to = self.acked_offset();
@@ -212,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// Nothing more will be acknowledged.
+    /// Drops all watches, as nothing more will be acknowledged.
     pub(crate) fn watch_end(&mut self) {
         if let Some(tx) = tx_of(&mut self.extras) {
             tx.on_end();
@@ -231,13 +231,13 @@ impl Connection {
         }
     }
 
-    /// When the last byte that was read arrived, if that is kept
-    /// ([`SoTimestampRx`](crate::SocketOption::SoTimestampRx)) and was when it arrived.
+    /// Returns the arrival time of the last byte read, if
+    /// [`SoTimestampRx`](crate::SocketOption::SoTimestampRx) was set when it arrived and still is.
     pub fn rx_time(&self) -> Option<Instant> {
         self.extras.as_ref()?.rx.as_ref()?.last
     }
 
-    /// Text arrived in order.
+    /// Records the arrival time of data received in order.
     #[cold]
     pub(crate) fn note_rx_time(&mut self, now: Instant) {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
@@ -252,7 +252,7 @@ impl Connection {
         }
     }
 
-    /// The user took text.
+    /// Determines the arrival time of the data that was just read.
     #[cold]
     pub(crate) fn note_rx_read(&mut self) {
         let fin = u32::from(self.rcv.queue.fin_received());
@@ -260,7 +260,7 @@ impl Connection {
         let Some(rx) = self.extras.as_mut().and_then(|extras| extras.rx.as_mut()) else {
             return;
         };
-        // The run of the last byte read: the first that reaches up to it.
+        // The first run that reaches up to `read_to` contains the last byte read.
         while let Some(&(end, at)) = rx.runs.front() {
             rx.last = Some(at);
             if end.after_eq(read_to) {

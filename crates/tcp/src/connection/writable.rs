@@ -1,7 +1,7 @@
-//! When more may be written, and when a waiting writer is told so (`TCP_NOTSENT_LOWAT`).
+//! The limits of the send buffer, and the wake-up of waiting writers (`TCP_NOTSENT_LOWAT`).
 //!
-//! A write is accepted up to the limits; a writer that met one is woken only at half of them, so
-//! that it finds work to do and not room for one segment.
+//! A write is accepted up to the limits; a writer that reached one is woken only at half of it, so
+//! that it finds room for more than one segment.
 
 use fullsend_units::Instant;
 
@@ -9,16 +9,16 @@ use super::{Connection, State};
 use crate::Cx;
 use crate::send::Blocked;
 
-/// What a transmit unit costs beside its text, by `SO_SNDBUF`: a Linux 6 kernel's `sk_buff` with room
-/// for headers and its table of fragments. Ours costs less. But users have found by trial on Linux what
-/// to set, and the number decides how many bytes a write takes and which acknowledgement wakes its
-/// writer.
+/// The `SO_SNDBUF` charge of a super-segment in addition to its data: a Linux 6 kernel's `sk_buff`
+/// with room for headers and its table of fragments. Ours costs less, but applications have values
+/// tuned on Linux, and the charge decides how many bytes a write accepts and which acknowledgement
+/// wakes its writer.
 const UNIT_CHARGE_BYTES: usize = 832;
 
 impl Connection {
-    /// What `SO_SNDBUF` bounds (`sk_wmem_queued`): text written and not acknowledged, and a charge for
-    /// each transmit unit of it. As on Linux text counts by its length, not by the block that it lies
-    /// in; `tcp_mem` counts blocks.
+    /// Returns the bytes that `SO_SNDBUF` bounds (`sk_wmem_queued`): data written and not
+    /// acknowledged, and a charge for each super-segment. As on Linux, data counts by its length
+    /// rather than by the block that holds it; `tcp_mem` counts blocks.
     #[inline]
     pub(crate) fn wmem_queued(&self) -> usize {
         let snd = &self.snd;
@@ -33,8 +33,8 @@ impl Connection {
         text + units * UNIT_CHARGE_BYTES
     }
 
-    /// Writable as `poll(2)` has it: a write is worth a wakeup. Registers interest (NOSPACE) when
-    /// not.
+    /// Returns whether the connection is writable in the sense of `poll(2)`, with enough room to
+    /// wake a writer. Registers interest (NOSPACE) if not.
     pub fn poll_writable(&mut self, cx: &mut Cx<'_>) -> bool {
         let ready = self.is_writable(cx);
         self.user.wants_write = !ready;
@@ -46,12 +46,13 @@ impl Connection {
             State::SynSent => self.is_syn_deferred(),
             State::SynReceived => self.is_fastopen_child() && self.has_room(cx),
             State::Established | State::CloseWait => self.has_room(cx),
-            // The write will say why not.
+            // The write returns the error.
             _ => true,
         }
     }
 
-    /// `wake = 0`: a new transmit unit may be begun. `leaving` of the bytes queued are as good as sent.
+    /// Returns whether a write may begin a new super-segment (`wake = 0`). `leaving` of the queued
+    /// bytes will be sent when the call ends.
     #[inline]
     fn may_add_memory(&self, cx: &Cx<'_>, leaving: u32) -> bool {
         let queued = self.wmem_queued();
@@ -61,7 +62,8 @@ impl Connection {
             && Self::has_memory(cx, queued)
     }
 
-    /// `wake = 1`: a third of the buffer is free, and less than half of what may be unsent is.
+    /// Returns whether a writer may be woken (`wake = 1`): a third of the buffer is free, and less
+    /// than half of `TCP_NOTSENT_LOWAT` is unsent.
     fn has_room(&self, cx: &Cx<'_>) -> bool {
         let (queued, sndbuf) = (self.wmem_queued(), self.snd.sndbuf as usize);
         let notsent = self.snd.queue.len() as u64;
@@ -72,15 +74,16 @@ impl Connection {
             && Self::has_memory(cx, queued)
     }
 
-    /// When the host's memory is exhausted a connection still gets its least, so that each makes
-    /// progress, and a writer that waits is woken by its own acknowledgements at the latest.
+    /// Returns whether the host's memory admits a write. When it is exhausted, a connection still
+    /// gets its minimum, so that each makes progress, and a waiting writer is woken by its own
+    /// acknowledgements at the latest.
     #[inline]
     fn has_memory(cx: &Cx<'_>, queued: usize) -> bool {
         !cx.mem.is_exhausted(cx.sysctl) || queued < cx.sysctl.tcp_wmem[0] as usize
     }
 
-    /// Bytes that a write may add while the host's memory is exhausted: what is left of the least, or
-    /// of the memory that the connection has already.
+    /// Returns the bytes that a write may add while the host's memory is exhausted: the rest of the
+    /// minimum, or of the memory that the connection already holds.
     #[cold]
     pub(super) fn least_room(&self, cx: &Cx<'_>) -> usize {
         let least = cx.sysctl.tcp_wmem[0] as usize;
@@ -88,9 +91,10 @@ impl Connection {
         left.max(self.snd.queue.open_room_left())
     }
 
-    /// A unit that is full and the only one goes before the write goes on (Linux: `tcp_push_one`), so
-    /// that the write fills what is left of it, and only then looks at the limits. Here segments leave
-    /// when the call is over: how many bytes will, beside the `leaving`.
+    /// Accounts for a full and only super-segment that is sent before the write continues (Linux:
+    /// `tcp_push_one`), so that the write fills the remainder before it meets the limits. Here
+    /// segments are sent when the call is over; returns how many bytes will be, in addition to
+    /// `leaving`.
     #[cold]
     pub(super) fn first_unit_leaves(&mut self, cx: &Cx<'_>, leaving: u32) -> u32 {
         let unsent = self.snd.queue.len() as u32 - leaving;
@@ -114,7 +118,7 @@ impl Connection {
         part
     }
 
-    /// Bytes of the transmit unit that a write may begin now; 0 is none.
+    /// Returns the size of the super-segment that a write may begin now, in bytes; 0: none.
     #[inline]
     pub(super) fn new_unit(&self, cx: &Cx<'_>, leaving: u32) -> usize {
         let goal = self.snd.size_goal as usize;
@@ -127,7 +131,8 @@ impl Connection {
         }
     }
 
-    /// Not all of a write was taken. Without anything queued there will be no event to wait for.
+    /// Registers a writer whose data was not fully accepted. With nothing queued or in flight it is
+    /// woken immediately, as no later event would do so.
     pub(super) fn out_of_room(&mut self, now: Instant) {
         self.user.wants_write = true;
         if self.snd.queue.is_empty()
@@ -140,8 +145,8 @@ impl Connection {
         }
     }
 
-    /// The send buffer follows cwnd, up to `tcp_wmem[2]`, unless the user fixed it or memory is
-    /// not plenty.
+    /// Grows the send buffer with cwnd, up to `tcp_wmem[2]`, unless the application set its size or
+    /// memory is not plentiful.
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
         let full = self.snd.rtx.in_flight() >= self.cwnd.cwnd;
         let scarce = cx.mem.is_under_pressure() || !cx.mem.is_plenty(cx.sysctl);
@@ -153,14 +158,14 @@ impl Connection {
             .cwnd
             .max(10)
             .max(self.recovery.reordering_segs() + 1);
-        // One segment with headers in memory, as an allocator would round it.
+        // A segment with headers in memory, as an allocator would round its size.
         let per_mss = (self.snd.mss.bytes() + 640).next_power_of_two() + 256;
         let expand = self.cc.sndbuf_expand();
         let target = expand.saturating_mul(segs).saturating_mul(per_mss);
         self.snd.sndbuf = self.snd.sndbuf.max(target.min(cx.sysctl.tcp_wmem[2]));
     }
 
-    /// A waiting writer is told, once, if what has just happened made enough room.
+    /// Wakes a waiting writer, once, if there is enough room now.
     #[inline]
     pub(crate) fn wake_writer_if_room(&mut self, cx: &Cx<'_>) {
         if self.user.wants_write && self.is_writable(cx) {
@@ -171,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// A limit may have been raised (a sysctl).
+    /// Wakes a waiting writer after a limit was raised (a sysctl).
     pub fn limits_changed(&mut self, cx: &mut Cx<'_>) {
         self.wake_writer_if_room(cx);
     }
