@@ -1,5 +1,5 @@
-//! Two stacks in this process, an echo server on one and a client on the other. No root, no
-//! device: `cargo run --release -p fullsend --example echo`.
+//! Two stacks in this process: an echo server on one, a client on the other. Needs neither root nor
+//! a device: `cargo run --release -p fullsend --example echo`.
 
 use std::io;
 

@@ -1,6 +1,6 @@
-//! A transparent gateway: takes connections for any destination, connects onward first, and
-//! answers the client only then. Here the client asks for 203.0.113.9:80 and the gateway answers
-//! for it; destinations with an odd port are refused.
+//! A transparent gateway: it receives SYNs for any destination, connects to the destination first,
+//! and answers the client after that. Here the client connects to 203.0.113.9:80 and the gateway
+//! answers for it; destinations with an odd port are rejected.
 
 use std::io;
 

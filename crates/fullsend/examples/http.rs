@@ -1,4 +1,4 @@
-//! An axum server, unchanged, on our stack: serves a folder over a TUN device.
+//! An unmodified axum server on a userspace stack: serves a folder over a TUN device.
 //!
 //! ```text
 //! cargo build --release -p fullsend --example http
@@ -27,7 +27,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::io::{ReaderStream, StreamReader};
 
-/// How long requests, and what they wrote, may go on after the signal to end.
+/// Time that requests and their unacknowledged data have to finish after the signal to end.
 const GRACE: Duration = Duration::from_secs(5);
 /// Bytes per file read or write.
 const CHUNK: usize = 512 << 10;
@@ -35,21 +35,21 @@ const CHUNK: usize = 512 << 10;
 #[derive(Parser)]
 #[command(about = "Serves a folder over HTTP, on a TCP/IP stack of its own")]
 struct Args {
-    /// TUN interface, made if it does not exist.
+    /// TUN interface, created if it does not exist.
     #[arg(long, default_value = "fs0")]
     tun: String,
-    /// The server's address with prefix length; once for each.
+    /// Address of the server with its prefix length; may be repeated.
     #[arg(long, required = true)]
     address: Vec<String>,
-    /// Folder to serve; PUT writes into it.
+    /// Folder to serve; PUT writes to it.
     #[arg(long)]
     dir: PathBuf,
     #[arg(long, default_value_t = 80)]
     port: u16,
-    /// No offloads: each packet of the MTU is one read or write.
+    /// Use no offloads: each packet of the MTU is one read or write.
     #[arg(long)]
     plain: bool,
-    /// Offloads to use, such as all,-tso6.
+    /// Offloads to use, e.g. all,-tso6.
     #[arg(long, default_value_t = OffloadSet::ALL)]
     offload: OffloadSet,
 }
@@ -75,7 +75,7 @@ async fn main() -> io::Result<()> {
         signalled().await;
         drop(stop);
     });
-    // Requests under way may finish, for a while.
+    // Running requests have a limited time to finish.
     tokio::select! {
         done = server => done?,
         () = async {
@@ -83,8 +83,9 @@ async fn main() -> io::Result<()> {
             tokio::time::sleep(GRACE).await;
         } => eprintln!("requests did not finish within {GRACE:?}: they are reset"),
     }
-    // The device goes with the process, so what was written must have been acknowledged before. A
-    // peer that is gone is not waited for: its connection is reset when the runtime ends.
+    // The device is lost when the process exits, so all data must have been acknowledged before.
+    // The timeout ends the wait for a peer that does not answer: its connection is reset when the
+    // runtime ends.
     tokio::time::timeout(GRACE, stack.shutdown())
         .await
         .unwrap_or(Ok(()))
@@ -102,7 +103,7 @@ async fn signalled() {
     }
 }
 
-/// Our addresses on the stack's side, a neighbour of each on the kernel's.
+/// Builds the stack with its addresses; the kernel's side gets a neighboring one for each.
 fn build(args: &Args) -> io::Result<Stack> {
     let offload = if args.plain {
         OffloadSet::NONE
@@ -146,7 +147,7 @@ async fn write(
     body: Body,
 ) -> Reply {
     let path = inside(&dir, &path)?;
-    // Whoever reads meanwhile sees the old file or the new, never a part.
+    // A concurrent reader sees the old file or the new one, never a part.
     let mut part = path.clone().into_os_string();
     part.push(".part");
     let done = store(body, Path::new(&part)).await;
@@ -170,7 +171,7 @@ async fn store(body: Body, path: &Path) -> io::Result<()> {
     file.flush().await
 }
 
-/// The path below `dir`, unless it climbs out of it.
+/// Returns the path below `dir`, or an error if `path` leads out of it.
 fn inside(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
     let path = Path::new(path);
     if path.components().all(|c| matches!(c, Component::Normal(_))) {

@@ -1,5 +1,5 @@
-//! A complete program: a server on a stack of its own that relays each connection to a socket of
-//! the host, ends gracefully, and gets over the loss of its device.
+//! A complete program: a server on a userspace stack that relays each connection to a socket of the
+//! host, ends gracefully, and recovers from the loss of its device.
 //!
 //! ```text
 //! cargo build --release -p fullsend --example relay
@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long connections may go on after the signal to end.
+/// How long connections may take to finish after the signal to end.
 const GRACE: Duration = Duration::from_secs(10);
 /// Pause before a lost device is opened again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Parser)]
 #[command(about = "Relays connections from a stack of its own to a socket of the host")]
 struct Args {
-    /// TUN interface, made if it does not exist.
+    /// TUN interface, created if it does not exist.
     #[arg(long, default_value = "fs0")]
     tun: String,
     /// The stack's address with its prefix length.
@@ -35,12 +35,12 @@ struct Args {
     /// Port to listen on.
     #[arg(long, default_value_t = 80)]
     listen: u16,
-    /// Where the host's server is.
+    /// Address of the host's server.
     #[arg(long)]
     to: SocketAddr,
 }
 
-/// SIGINT or SIGTERM.
+/// The signals that end the program.
 struct Stop {
     interrupt: Signal,
     terminate: Signal,
@@ -62,7 +62,7 @@ async fn main() -> io::Result<()> {
         interrupt: signal(SignalKind::interrupt())?,
         terminate: signal(SignalKind::terminate())?,
     };
-    // A mistake in the arguments ends the program, the loss of a device that worked does not.
+    // An error in the arguments ends the program; the loss of a device that worked does not.
     let mut stack = open(&args)?;
     loop {
         let Err(error) = serve(&stack, &args, &mut stop).await else {
@@ -94,11 +94,11 @@ fn open(args: &Args) -> io::Result<Stack> {
     builder.build()
 }
 
-/// Relays until the signal to end. Then no connection is accepted any more, and those there are
-/// have [`GRACE`] to finish.
+/// Relays until the signal to end. It then accepts no more connections, and the current ones have
+/// [`GRACE`] to finish.
 ///
 /// # Errors
-/// The device is lost: every call on its stack fails from then on.
+/// If the device is lost: every call on its stack fails from then on.
 async fn serve(stack: &Stack, args: &Args, stop: &mut Stop) -> io::Result<()> {
     let listener = TcpListener::bind(stack, (Ipv6Addr::UNSPECIFIED, args.listen))?;
     println!("listening at {} port {}", args.address, args.listen);
@@ -109,7 +109,7 @@ async fn serve(stack: &Stack, args: &Args, stop: &mut Stop) -> io::Result<()> {
                 let (stream, from) = accepted?;
                 relays.spawn(relay(stream, from, args.to));
             }
-            // Ended relays are taken out of the set as they end.
+            // Removes relays from the set as they end.
             Some(_) = relays.join_next() => {}
             () = stop.received() => break,
         }
@@ -118,13 +118,13 @@ async fn serve(stack: &Stack, args: &Args, stop: &mut Stop) -> io::Result<()> {
     println!("{} connections have {GRACE:?} to finish", relays.len());
     let finished = async { while relays.join_next().await.is_some() {} };
     if timeout(GRACE, finished).await.is_err() {
-        // What is left is aborted here, and reset with the stack.
+        // The remaining relays are aborted here, and their connections are reset with the stack.
         println!("{} connections did not finish", relays.len());
     }
     Ok(())
 }
 
-/// Carries bytes both ways until both ends have closed; each end's FIN is passed on.
+/// Copies data in both directions until both ends have closed; each end's FIN is passed on.
 async fn relay(mut stream: TcpStream, from: SocketAddr, to: SocketAddr) {
     let result = async {
         let mut host = tokio::net::TcpStream::connect(to).await?;
@@ -136,12 +136,12 @@ async fn relay(mut stream: TcpStream, from: SocketAddr, to: SocketAddr) {
     }
 }
 
-/// Waits until the peers have acknowledged what was written, then stops the stack. Without this, the
-/// device would go with the process, and the last bytes and FINs with the device.
+/// Waits until the peers have acknowledged all written data, then stops the stack. Without this the
+/// device, and with it the last data and FINs, would be lost when the process exits.
 async fn end(stack: &Stack) -> io::Result<()> {
     match timeout(GRACE, stack.shutdown()).await {
         Ok(done) => done,
-        // A peer is gone. Its connection is reset when the runtime ends.
+        // A peer does not answer. Its connection is reset when the runtime ends.
         Err(_) => Ok(()),
     }
 }

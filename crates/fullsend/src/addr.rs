@@ -1,15 +1,15 @@
-//! Addresses as users write them. Names are not resolved: that needs a resolver on a stack.
+//! Conversion to socket addresses. Names are not resolved: that would need a resolver on the stack.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// What can stand for a socket address: `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"`,
-/// `(ip, port)`.
+/// Conversion to a socket address, for `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"` and `(ip,
+/// port)`.
 pub trait ToAddr {
-    /// The address.
+    /// Returns the address.
     ///
     /// # Errors
-    /// `InvalidInput` for a text that is none.
+    /// `InvalidInput` for a string that is not an IP address with a port.
     fn to_addr(&self) -> io::Result<SocketAddr>;
 }
 
@@ -57,7 +57,7 @@ impl<T: ToAddr + ?Sized> ToAddr for &T {
     }
 }
 
-/// Port 0 cannot be connected to.
+/// Returns an error for port 0, which cannot be a destination.
 pub(crate) fn check_port(remote: SocketAddr) -> io::Result<()> {
     if remote.port() == 0 {
         return Err(Error::new(

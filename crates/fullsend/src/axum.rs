@@ -1,4 +1,4 @@
-//! axum serves on our listener as on tokio's.
+//! Support for `axum::serve` on a [`TcpListener`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ impl axum::serve::Listener for TcpListener {
         match Self::accept(self).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // The stack has stopped for good, and the trait has no error. A server ends by
-                // `with_graceful_shutdown` on `Stack::closed`.
+                // The stack has stopped for good, and the trait cannot return an error. A server
+                // can end through `with_graceful_shutdown` on `Stack::closed`.
                 tracing::error!(%error, "no more connections");
                 std::future::pending().await
             }

@@ -1,4 +1,4 @@
-//! How a stack is put together.
+//! The builder of a stack.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::engine::{Engine, Handle, Kick};
 use crate::error::io_error;
 use crate::stack::Stack;
 
-/// Free payload memory that a stack keeps for reuse unless told otherwise.
+/// Default limit of the free payload memory that a stack keeps for reuse, in bytes.
 const POOL_BYTES: usize = 64 << 20;
 
 enum Choice {
@@ -26,7 +26,7 @@ enum Choice {
     Device(Box<dyn Device>),
 }
 
-/// Builds a [`Stack`]. Mistakes in the arguments are reported by [`build`](Self::build).
+/// Builder of a [`Stack`]. Errors in the arguments are returned by [`build`](Self::build).
 ///
 /// ```no_run
 /// # #[tokio::main] async fn main() -> std::io::Result<()> {
@@ -51,7 +51,7 @@ pub struct Builder {
     control: Option<PathBuf>,
     pool_bytes: usize,
     busy_poll: Option<Nanos>,
-    /// The first mistake.
+    /// The first error in an argument.
     error: Option<Error>,
 }
 
@@ -72,7 +72,7 @@ impl Builder {
         }
     }
 
-    /// Runs over the TUN device of that name (IP packets), which is made if it does not exist.
+    /// Uses the TUN device `name` (IP packets). Creates it if it does not exist.
     #[must_use]
     pub fn tun(mut self, name: &str) -> Self {
         self.choice = Choice::Tun(Tun::tun(name));
@@ -80,7 +80,7 @@ impl Builder {
         self
     }
 
-    /// Runs over the TAP device of that name (Ethernet), which is made if it does not exist.
+    /// Uses the TAP device `name` (Ethernet frames). Creates it if it does not exist.
     #[must_use]
     pub fn tap(mut self, name: &str) -> Self {
         self.choice = Choice::Tun(Tun::tap(name));
@@ -88,22 +88,23 @@ impl Builder {
         self
     }
 
-    /// Runs over any other device. It must be a file to wait on (`Device::fd`).
+    /// Uses another device, which must have a file descriptor to poll (`Device::fd`).
     #[must_use]
     pub fn device(mut self, device: Box<dyn Device>) -> Self {
         self.choice = Choice::Device(device);
         self
     }
 
-    /// Which offloads to ask a TUN or TAP for; all unless told otherwise. What the kernel refuses
-    /// is done in software, with one line in the log.
+    /// Sets the offloads to request from a TUN or TAP; by default all. An offload that the kernel
+    /// refuses is done in software and logged once.
     #[must_use]
     pub fn offload(mut self, offload: OffloadSet) -> Self {
         self.offload = offload;
         self
     }
 
-    /// An address with its prefix length, as in `"10.9.0.2/24"` or `"fd09::2/64"`. Once for each.
+    /// Adds an address with its prefix length, e.g. `"10.9.0.2/24"` or `"fd09::2/64"`. Call it once
+    /// for each address.
     #[must_use]
     pub fn address(mut self, cidr: &str) -> Self {
         match cidr.parse() {
@@ -113,8 +114,9 @@ impl Builder {
         self
     }
 
-    /// Gives the kernel's side of a TUN or TAP this address with its on-link route. Once for each;
-    /// [`other_address`](crate::other_address) helps to choose. Without any, set it up with `ip`.
+    /// Assigns an address with its on-link route to the kernel's side of a TUN or TAP. Call it once
+    /// for each address; [`other_address`](crate::other_address) suggests one. Without a call,
+    /// configure the kernel's side with `ip`.
     #[must_use]
     pub fn kernel_address(mut self, cidr: &str) -> Self {
         match cidr.parse() {
@@ -124,7 +126,8 @@ impl Builder {
         self
     }
 
-    /// Sends what is for `destination` to `gateway`, or straight to the link without one.
+    /// Adds a route: packets to `destination` (an address with a prefix length) are sent to
+    /// `gateway`, or directly on the link if it is `None`.
     #[must_use]
     pub fn route(mut self, destination: &str, gateway: Option<IpAddr>) -> Self {
         match destination.parse() {
@@ -134,7 +137,7 @@ impl Builder {
         self
     }
 
-    /// The default route of the gateway's family.
+    /// Adds a default route via `gateway`, for its address family.
     #[must_use]
     pub fn gateway(mut self, gateway: impl Into<IpAddr>) -> Self {
         let gateway = gateway.into();
@@ -143,21 +146,22 @@ impl Builder {
         self
     }
 
-    /// Largest IP packet, bytes; the device's own unless told otherwise.
+    /// Sets the MTU: the size of the largest IP packet, in bytes. By default that of the device.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.net.mtu = Some(mtu);
         self
     }
 
-    /// Our hardware address on a TAP; made from the seed unless told otherwise.
+    /// Sets the stack's Ethernet address on a TAP. By default it is derived from the seed.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.net.mac = Some(Mac(mac));
         self
     }
 
-    /// Sets a tunable by its Linux name (`net.ipv4.` may be left out) and text form.
+    /// Sets a tunable by its Linux name (`net.ipv4.` may be omitted), with the value as Linux
+    /// writes it.
     #[must_use]
     pub fn sysctl(mut self, key: &str, value: &str) -> Self {
         if let Err(error) = self.sysctl.set(key, value) {
@@ -166,49 +170,50 @@ impl Builder {
         self
     }
 
-    /// What initial sequence numbers, ports and keys derive from; the operating system's random
-    /// numbers unless told otherwise.
+    /// Sets the seed from which initial sequence numbers, ports and hash keys are derived. By
+    /// default it comes from the operating system's random number generator.
     #[must_use]
     pub fn seed(mut self, seed: Seed) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The memory of the host, in bytes: what connections may hold follows from it (`tcp_mem`, most
-    /// orphans and connections in TIME-WAIT, largest buffers). The machine's, or the least limit of
-    /// the process's control groups, unless told otherwise. Tunables set before are forgotten.
+    /// Sets the memory of the host, in bytes, from which limits are derived: `tcp_mem`, the maximum
+    /// numbers of orphans and of connections in TIME-WAIT, and the maximum buffer sizes. The
+    /// default is the memory of the machine or the lowest limit of the process's control groups.
+    /// Discards tunables that were set before.
     ///
-    /// Queued data takes 3/32 of it, and beyond that only the least of each connection: 4 KiB each
-    /// way (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that.
+    /// Queued data uses up to 3/32 of it. Above that each connection keeps only its minimum of 4
+    /// KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that size.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.sysctl = Sysctl::for_memory(bytes);
         self
     }
 
-    /// Most bytes of free payload memory kept for reuse; 64 MiB unless told otherwise.
+    /// Sets the limit of free payload memory kept for reuse, in bytes. The default is 64 MiB.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = bytes;
         self
     }
 
-    /// Builds super-segments (on) or single packets (off) in TCP.
+    /// Sets whether TCP builds super-segments (the default) or single packets.
     #[must_use]
     pub fn gso(mut self, on: bool) -> Self {
         self.net.gso = on;
         self
     }
 
-    /// Coalesces received packets (on) or not (off).
+    /// Sets whether received packets are coalesced (GRO; the default).
     #[must_use]
     pub fn gro(mut self, on: bool) -> Self {
         self.net.gro = on;
         self
     }
 
-    /// The queueing discipline in front of the device, in `tc`'s words: `"fq"`,
-    /// `"tbf rate 100mbit burst 64kb"`, `"pfifo limit 1000"`; `"noqueue"` unless told otherwise.
+    /// Sets the queueing discipline in front of the device, in the syntax of `tc`: `"fq"`, `"tbf
+    /// rate 100mbit burst 64kb"`, `"pfifo limit 1000"`. The default is `"noqueue"`.
     #[must_use]
     pub fn qdisc(mut self, config: &str) -> Self {
         match config.parse() {
@@ -218,10 +223,10 @@ impl Builder {
         self
     }
 
-    /// Keeps asking a TUN, TAP or other device for this long after it gave something, instead of
-    /// sleeping until it has more (Linux: `net.core.busy_poll`). Answers come sooner by the time
-    /// that waking up takes, and an otherwise idle processor is kept busy meanwhile. Other tasks
-    /// of the runtime run in between. Zero, the default, is off.
+    /// Sets for how long the driver polls the device after it received something, before it sleeps
+    /// (Linux: `net.core.busy_poll`). This saves the latency of a wake-up and keeps an otherwise
+    /// idle processor busy for that time. Other tasks of the runtime run between polls. Zero, the
+    /// default, turns it off.
     #[must_use]
     pub fn busy_poll(mut self, span: Duration) -> Self {
         let span = Nanos::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
@@ -229,9 +234,10 @@ impl Builder {
         self
     }
 
-    /// Opens a Unix socket of that name, mode 0600, through which `fullsend stat` looks into the
-    /// stack (see [`control`](crate::control)). It goes away with the stack. A socket there that
-    /// nobody listens on is replaced; anything else is an error of [`build`](Self::build).
+    /// Opens a Unix socket at `path`, with mode 0600, through which `fullsend stat` inspects the
+    /// stack (see [`control`](crate::control)). It is removed when the stack ends. A socket at
+    /// `path` on which no process listens is replaced; any other file makes [`build`](Self::build)
+    /// fail.
     #[must_use]
     pub fn control_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.control = Some(path.into());
@@ -242,12 +248,14 @@ impl Builder {
         self.error.get_or_insert(error);
     }
 
-    /// Opens the device and starts the stack's task on the current tokio runtime (whose I/O and
-    /// time must be enabled).
+    /// Opens the device and spawns the stack's driver task on the current tokio runtime, whose I/O
+    /// and time drivers must be enabled.
     ///
     /// # Errors
-    /// `InvalidInput` for a wrong argument, what the system says about the device, and `Other`
-    /// outside a tokio runtime; the text names the value and the mend.
+    /// - `InvalidInput` for an invalid argument; the message names the value and what to write
+    ///   instead.
+    /// - The error of the operating system if the device or the control socket cannot be opened.
+    /// - `Other` outside of a tokio runtime.
     pub fn build(mut self) -> io::Result<Stack> {
         let choice = std::mem::replace(&mut self.choice, Choice::None);
         self.start(Clock::new(), Arc::default(), |builder, host| match choice {
@@ -274,7 +282,7 @@ impl Builder {
         Ok(Box::new(tun.open()?))
     }
 
-    /// The stack over the device that `open` gives, with its driver spawned.
+    /// Builds the stack over the device that `open` returns, and spawns its driver.
     pub(crate) fn start(
         mut self,
         clock: Clock,

@@ -1,12 +1,12 @@
-//! The one place that reads the time.
+//! The stack's clock. No other module reads the time.
 
 use std::time::SystemTime;
 
 use fullsend_units::{Instant, Nanos};
 use tokio::time;
 
-/// Time since the stack's start. Tokio's clock, so that a paused runtime pauses the stack too. The
-/// two ends of a link in process share one.
+/// Time since the stack's start. It uses tokio's clock, so that pausing the runtime's time pauses
+/// the stack too. The two ends of an in-process link share one clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: time::Instant,
@@ -22,13 +22,13 @@ impl Clock {
     #[inline]
     pub(crate) fn now(self) -> Instant {
         let span = time::Instant::now() - self.start;
-        // 64 bits of nanoseconds are 584 years.
+        // 64 bits of nanoseconds last 584 years.
         Instant::from_nanos(span.as_secs() * 1_000_000_000 + u64::from(span.subsec_nanos()))
     }
 
-    /// When the runtime's timer should fire for `at`.
+    /// Returns the time at which the runtime's timer should fire for `at`.
     pub(crate) fn timer(self, at: Instant) -> time::Instant {
-        // Tokio's wheel ends at about two years.
+        // Tokio's timer wheel ends at about two years.
         let span = at.as_nanos().min(u64::from(u32::MAX) * 10_000_000);
         self.start + Nanos::from_nanos(span).into()
     }
@@ -41,7 +41,7 @@ impl fullsend_driver::Clock for Clock {
     }
 }
 
-/// The time of day, ns since the epoch.
+/// Returns the time of day, in ns since the Unix epoch.
 #[allow(
     clippy::disallowed_methods,
     reason = "tools and recordings tell real times"

@@ -1,8 +1,8 @@
-//! A socket through which tools look into a running stack, and set things: `fullsend stat`.
+//! The control socket, through which tools inspect and configure a running stack (`fullsend stat`).
 //!
-//! [`Builder::control_socket`](crate::Builder::control_socket) opens it. It is a Unix stream
-//! socket of mode 0600; whoever may connect may see and set everything. A request is one line of
-//! JSON ([`Request`]), and so is each reply ([`Reply`]):
+//! [`Builder::control_socket`](crate::Builder::control_socket) opens it. It is a Unix stream socket
+//! of mode 0600; any process that may connect to it can read and set everything. A request is one
+//! line of JSON ([`Request`]), and so is each reply ([`Reply`]):
 //!
 //! ```text
 //! > {"v":1,"cmd":"sysctl","key":"tcp_sack"}
@@ -11,9 +11,9 @@
 //! < {"v":1,"error":"there is no tunable \"tcp_sak\"; the nearest is net.ipv4.tcp_sack"}
 //! ```
 //!
-//! `sockets` replies with an `item` for each, then `end`; `capture` with `data` (its length, and
-//! after the line as many bytes of pcapng), then `end`. The stack's lock is held for a short time
-//! for each piece, and never while a client is waited for.
+//! `sockets` replies with an `item` for each socket, then `end`; `capture` with `data` (a length,
+//! with that number of bytes of pcapng after the line), then `end`. The stack is locked for a short
+//! time for each reply, and never while waiting for a client.
 
 mod capture;
 mod client;

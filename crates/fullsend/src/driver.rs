@@ -1,4 +1,4 @@
-//! The task behind each stack: receive, timers, and what users could not send themselves.
+//! The driver task of a stack: reception, timers, and the transmissions that no socket call made.
 
 use std::future::Future;
 use std::io;
@@ -19,29 +19,29 @@ use crate::fine_timer::FineTimer;
 #[cfg(test)]
 mod tests;
 
-/// Batches done before other tasks get a turn.
+/// Batches processed in one poll of the task, before other tasks run.
 const BUDGET: usize = 16;
 
 pub(crate) struct Driver {
     engine: Arc<Engine>,
     fd: Option<Arc<AsyncFd<OwnedFd>>>,
-    /// Ready when the device is lost.
+    /// Future that completes when the device is lost.
     loss: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     lost: bool,
     timer: Pin<Box<Sleep>>,
-    /// What the timer is set to.
+    /// The time that `timer` is set to.
     timer_at: Instant,
-    /// Made when something first has to leave at its time.
+    /// Created for the first packet with a departure time.
     fine: Option<FineTimer>,
-    /// How long to ask the device again and again after it gave something.
+    /// For how long the device is polled after it received something.
     busy_poll: Option<Nanos>,
-    /// When that ends.
+    /// When busy polling ends.
     poll_until: Option<Instant>,
 }
 
 impl Driver {
-    /// Must be called within a tokio runtime whose I/O and time are enabled.
-    /// `busy_poll`: see [`Builder::busy_poll`](crate::Builder::busy_poll).
+    /// Returns the driver of `engine`. Must be called within a tokio runtime whose I/O and time
+    /// drivers are enabled. For `busy_poll` see [`Builder::busy_poll`](crate::Builder::busy_poll).
     pub(crate) fn new(engine: Arc<Engine>, busy_poll: Option<Nanos>) -> io::Result<Self> {
         let fd = engine.device_fd()?.map(register).transpose()?.map(Arc::new);
         let loss = fd.as_ref().map(|fd| Box::pin(loss(fd.clone())) as _);
@@ -60,21 +60,22 @@ impl Driver {
         })
     }
 
-    /// Works until there is nothing left to do now (false), or the budget is used up or tasks that
-    /// a full batch made ready come first (true).
+    /// Receives, runs timers and transmits. Returns false when nothing is left to do now, and true
+    /// to be polled again: when the budget is used up, or when tasks that a full batch woke should
+    /// run first.
     ///
-    /// Those tasks answer, and their answers carry the acknowledgements. If all that the device
-    /// has were received first, the peer would wait for both, and its timers would fire.
+    /// The answers of those tasks carry the acknowledgements. If the driver received everything in
+    /// the device before they run, the peer would wait for both, and its timers would fire.
     fn work(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         for _ in 0..BUDGET {
-            // Had before the device is asked, so that what comes in behind that makes it ready
-            // again.
+            // Obtained before the device is read, so that frames which arrive after the read set
+            // the readiness again.
             let ready = self.poll_readable(cx)?;
             let asked = self.fd.is_none() || self.lost;
             let receive = asked || ready.is_some() || self.is_busy_polling();
             let done = self.engine.turn(receive)?;
             let turn = done.pumped;
-            // A full batch says that the device may have more, anything less that it has not.
+            // A full batch means that the device may have more frames; with fewer, it is empty.
             let full = turn.received >= RX_BATCH;
             let more = match ready {
                 Some(mut guard) if !full => {
@@ -100,13 +101,14 @@ impl Driver {
         Ok(true)
     }
 
-    /// Frames came in so recently that asking for more is better than going to sleep.
+    /// Returns whether frames arrived so recently that the device should be polled instead of
+    /// sleeping.
     fn is_busy_polling(&self) -> bool {
         self.poll_until
             .is_some_and(|until| self.engine.clock.now() < until)
     }
 
-    /// True if the device is lost; else the task is woken when it is.
+    /// Returns whether the device is lost. If not, the task is woken when it is.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(loss) = &mut self.loss else {
             return false;
@@ -118,7 +120,8 @@ impl Driver {
         self.lost
     }
 
-    /// The proof that the device may have frames; without it, the task is woken when it has.
+    /// Returns the guard of a readable device. If the device is not readable, the task is woken
+    /// when it is.
     fn poll_readable(
         &self,
         cx: &mut Context<'_>,
@@ -129,10 +132,11 @@ impl Driver {
         }
     }
 
-    /// True if a blocked device may have become writable; else the task is woken when it does.
+    /// Returns whether a blocked device may have become writable. If not, the task is woken when it
+    /// has.
     fn poll_writable(&self, cx: &mut Context<'_>) -> io::Result<bool> {
         let Some(fd) = &self.fd else {
-            // A link in process kicks when it has room.
+            // An in-process link wakes the driver when it has room.
             return Ok(false);
         };
         match fd.poll_write_ready(cx) {
@@ -144,10 +148,11 @@ impl Driver {
         }
     }
 
-    /// True when the timer will wake the task in time; false if it is due at once.
+    /// Sets the timer. Returns whether it will wake the task in time, or false if it is already
+    /// due.
     ///
-    /// A timer that fires too early costs a look; setting it anew for each packet would cost
-    /// more. So it is moved only when the deadline comes nearer.
+    /// The timer is moved only when the deadline becomes earlier: a timer that fires too early
+    /// costs one poll, and setting it for each packet would cost more.
     fn set_timer(&mut self, cx: &mut Context<'_>, turn: &Turn) -> bool {
         let fired = self.timer.as_mut().poll(cx).is_ready();
         let wanted = turn.deadline.unwrap_or(Instant::FAR_FUTURE);
@@ -167,8 +172,8 @@ impl Driver {
         self.engine.arm(armed)
     }
 
-    /// Sets the finer timer, for what tokio's, which rounds up to milliseconds, would be late for;
-    /// true if it is set.
+    /// Sets the fine timer to `at`, as tokio's timer rounds up to milliseconds. Returns whether it
+    /// is set.
     fn set_fine_timer(&mut self, cx: &mut Context<'_>, at: Instant) -> bool {
         let now = self.engine.clock.now();
         let set = match &mut self.fine {
@@ -182,10 +187,10 @@ impl Driver {
     }
 }
 
-/// Waits for the loss of a device, as when `ip link delete` removes a TUN: its file reports an error
-/// then, and neither readability nor writability.
+/// Completes when the device is lost, e.g. when `ip link delete` removes a TUN: its file then
+/// reports an error, but neither readability nor writability.
 async fn loss(fd: Arc<AsyncFd<OwnedFd>>) {
-    // What the error is, receiving will say.
+    // The next receive returns the error itself.
     let _ = fd.ready(Interest::ERROR).await;
 }
 
@@ -194,8 +199,8 @@ async fn loss(fd: Arc<AsyncFd<OwnedFd>>) {
     reason = "tokio has no safe way to register a file with its reactor"
 )]
 pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the `AsyncFd` owns the descriptor, nobody else can close it, and `OwnedFd` always
-    // gives the same one.
+    // SAFETY: the `AsyncFd` owns the descriptor, so no other code can close it, and `OwnedFd`
+    // always returns the same one.
     unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
 }
 
@@ -213,7 +218,7 @@ impl Future for Driver {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            // The engine has told everybody why.
+            // The engine has stopped the stack and recorded the reason.
             Err(_) => Poll::Ready(()),
         }
     }

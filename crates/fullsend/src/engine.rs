@@ -1,4 +1,4 @@
-//! One shard: a host, its device, and the lock that users and the driver share.
+//! A shard: a host, its device, and the lock that sockets and the driver share.
 
 mod inspect;
 #[cfg(test)]
@@ -24,50 +24,52 @@ use crate::clock::{Clock, wall_clock_ns};
 use crate::control::Control;
 pub(crate) use crate::kick::Kick;
 
-/// What a turn of the driver found.
+/// The result of one driver poll.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn {
     pub(crate) pumped: fullsend_driver::Turn,
-    /// Other tasks were made ready.
+    /// Whether other tasks were woken.
     pub(crate) woke: bool,
 }
 
 pub(crate) struct Shard {
     pub(crate) host: Host,
     pump: Pump<Tapped<Box<dyn Device>>>,
-    /// Number of the recording that runs.
+    /// The number of the capture that is running.
     tap: Option<u64>,
-    /// Recordings begun.
+    /// The number of captures started.
     taps: u64,
-    /// Tasks that wait for everything to be acknowledged.
+    /// Tasks that wait until all written data is acknowledged.
     flushing: WaitList,
-    /// Everything was acknowledged when it was shut down.
+    /// Whether all written data had been acknowledged when the stack was shut down.
     was_flushed: bool,
-    /// Tasks that wait for the stack's end.
+    /// Tasks that wait for the end of the stack.
     closing: WaitList,
-    /// Why nothing works any more.
+    /// Why the stack has stopped.
     dead: Option<(io::ErrorKind, String)>,
 }
 
 pub(crate) struct Engine {
-    /// Read only under the lock: the host must never see time run backwards.
+    /// Read only while `shard` is locked, as time must never run backwards for the host.
     pub(crate) clock: Clock,
     pub(crate) kick: Arc<Kick>,
     shard: Mutex<Shard>,
-    /// Users' handles; when the last goes, the driver ends what can be ended.
+    /// The number of handles. When the last one is dropped, the driver ends if no connection is
+    /// left.
     handles: AtomicUsize,
     /// The other end of an in-process link.
     peer: OnceLock<(Arc<Kick>, Weak<Engine>)>,
-    /// When it was made, ns since the epoch.
+    /// When the engine was created, in ns since the Unix epoch.
     started: u64,
-    /// What tools call the device.
+    /// The name of the device in the output of tools.
     link_name: OnceLock<String>,
-    /// Control sockets, while it is driven.
+    /// The control sockets; emptied when the stack stops.
     controls: Mutex<Vec<Control>>,
 }
 
 thread_local! {
-    /// Memory for wakers between unlocking and waking.
+    /// Spare vector for the wakers that are called after unlocking, to avoid an allocation per
+    /// call.
     static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
@@ -101,15 +103,16 @@ impl Engine {
         }
     }
 
-    /// Joins two engines whose devices are the ends of one link.
+    /// Connects two engines whose devices are the two ends of one link.
     pub(crate) fn join(a: &Arc<Self>, b: &Arc<Self>) {
         let _ = a.peer.set((b.kick.clone(), Arc::downgrade(b)));
         let _ = b.peer.set((a.kick.clone(), Arc::downgrade(a)));
     }
 
-    /// The lock, and the time at which it was had. A time read before waiting for the lock may be
-    /// earlier than that of a packet which was sent meanwhile: timestamps would run backwards along
-    /// the sequence space, and the peer's PAWS (RFC 7323 5) would drop the later packet.
+    /// Locks the shard and returns it with the time read under the lock. A time read before the
+    /// lock is acquired may be earlier than that of a packet sent in between: timestamps would then
+    /// run backwards along the sequence space, and the peer's PAWS (RFC 7323 5) would drop the
+    /// later packet.
     #[inline]
     fn lock(&self) -> (MutexGuard<'_, Shard>, Instant) {
         let shard = self.shard.lock();
@@ -117,7 +120,8 @@ impl Engine {
         (shard, now)
     }
 
-    /// A user's call on the host: what it lets go is sent before this returns.
+    /// Runs a socket call on the host, and transmits the packets that it makes ready before it
+    /// returns.
     #[inline]
     pub(crate) fn op<R>(
         &self,
@@ -126,8 +130,9 @@ impl Engine {
         self.run(false, call)
     }
 
-    /// The same; if `prompt`, the peer should see at once what it sends: over an in-process link
-    /// this very call delivers it, if nobody holds the peer's lock.
+    /// Runs a socket call on the host as [`op`](Self::op) does. With `prompt`, the peer should
+    /// receive its packets at once: over an in-process link they are delivered within this call,
+    /// unless the peer's shard is locked.
     #[inline]
     pub(crate) fn run<R>(
         &self,
@@ -142,9 +147,9 @@ impl Engine {
         result
     }
 
-    /// The same for a read or write. Both take no time into account beyond what the next packet
-    /// brings, so the clock is read only when something can be sent: most small ones send
-    /// nothing, and a look at the clock costs as much as the rest of them.
+    /// Runs a read or write on the host as [`run`](Self::run) does, at the time of the last packet.
+    /// Neither needs the exact time unless it transmits, so the clock is read only then: most small
+    /// reads and writes transmit nothing, and reading the clock costs as much as the rest of them.
     #[inline]
     pub(crate) fn run_timeless<R>(
         &self,
@@ -159,19 +164,20 @@ impl Engine {
         let kick = if pump.has_to_send(host) {
             pump.transmit(host, self.clock.now(), &self.clock).wake
         } else {
-            // Nothing left, so no timer was set either.
+            // Nothing was sent, so no timer was armed either.
             pump.awaits_completion(host)
         };
         self.finish(shard, kick, prompt);
         result
     }
 
-    /// A look at the host that changes nothing.
+    /// Calls `call` with the host, which it cannot change.
     pub(crate) fn look<R>(&self, call: impl FnOnce(&Host) -> R) -> R {
         call(&self.shard.lock().host)
     }
 
-    /// Unlocks, then wakes the tasks that became ready under the lock; true if there were any.
+    /// Unlocks, then wakes the tasks that became ready under the lock. Returns whether there were
+    /// any.
     #[inline]
     fn finish(&self, shard: MutexGuard<'_, Shard>, kick: bool, prompt: bool) -> bool {
         let quiet = !shard.host.has_wakers() && shard.flushing.is_empty() && !kick;
@@ -185,7 +191,7 @@ impl Engine {
     fn finish_and_wake(&self, mut shard: MutexGuard<'_, Shard>, kick: bool, prompt: bool) -> bool {
         let (mut wakers, mut spent) = (Vec::new(), Vec::new());
         if shard.host.has_wakers() {
-            // Not taken in vain: the peer's engine, which may run below, wants it too.
+            // Taken only when needed: the peer's engine, which may run below, uses it too.
             wakers = WAKERS.take();
             shard.host.take_spent(&mut spent);
             shard.host.take_wakers(&mut wakers);
@@ -218,8 +224,9 @@ impl Engine {
         woke
     }
 
-    /// Does the driver's work for one batch in the caller's place, if the lock is free. `now` is
-    /// what the peer's clock, which is ours, was when it sent.
+    /// Receives one batch and transmits the answers in place of the driver, if the shard is not
+    /// locked. Returns whether it did. `now` is the time at which the peer sent; both engines have
+    /// one clock.
     fn try_deliver(&self, now: Instant) -> bool {
         let Some(mut shard) = self.shard.try_lock() else {
             return false;
@@ -233,13 +240,13 @@ impl Engine {
         true
     }
 
-    /// The same, and which interface of the host is ours.
+    /// Calls `call` with the host, which it cannot change, and the number of its interface.
     pub(crate) fn look_at_iface<R>(&self, call: impl FnOnce(&Host, IfaceId) -> R) -> R {
         let shard = self.shard.lock();
         call(&shard.host, shard.pump.iface())
     }
 
-    /// One [turn](Pump::turn) of the driver.
+    /// Polls the device and the timers once: see [`Pump::turn`].
     pub(crate) fn turn(&self, receive: bool) -> io::Result<Turn> {
         let mut shard = self.shard.lock();
         shard.alive()?;
@@ -264,15 +271,15 @@ impl Engine {
         Ok(Turn { pumped, woke })
     }
 
-    /// The driver's timer is about to be set for `at`. False if an earlier deadline has come up
-    /// since its last turn.
+    /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
+    /// deadline has been set since the driver's last poll.
     pub(crate) fn arm(&self, at: Instant) -> bool {
         let Shard { host, pump, .. } = &mut *self.shard.lock();
         pump.arm(host, at)
     }
 
-    /// Ready when all that was written has been acknowledged. A future that waits is ready, too, when
-    /// another one has found it so and has stopped the stack.
+    /// Is ready when all written data has been acknowledged. A future that was waiting is also
+    /// ready when another `shutdown` found this first and stopped the stack.
     fn poll_flushed(
         &self,
         cx: &mut Context<'_>,
@@ -308,7 +315,7 @@ impl Engine {
         poll_fn(poll).await
     }
 
-    /// Waits until all that was written has been acknowledged, then stops the stack.
+    /// Waits until all written data has been acknowledged, then stops the stack.
     pub(crate) async fn flush_and_stop(&self) -> io::Result<()> {
         let mut waiting = WaitingFor::new(self, |shard| &mut shard.flushing);
         poll_fn(|cx| self.poll_flushed(cx, &mut waiting)).await?;
@@ -320,19 +327,21 @@ impl Engine {
         Ok(())
     }
 
-    /// A future no longer waits.
+    /// Removes the waker of a future that no longer waits.
     pub(crate) fn stop_waiting(&self, on: WaitOn, key: &mut WaitKey) {
         let waker = self.shard.lock().host.stop_waiting(on, Some(key));
-        // Without the lock: it may be the last reference to a task that has sockets.
+        // Dropped without the lock: it may be the last reference to a task, whose sockets lock it
+        // when they are dropped.
         drop(waker);
     }
 
-    /// No user can reach it any more, and nothing is left to finish.
+    /// Returns whether no handle is left and every connection has ended.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.handles.load(Ordering::Acquire) == 0 && self.look(|host| host.tcp_connections() == 0)
     }
 
-    /// Ends it: every later call fails with this text.
+    /// Stops the stack: resets its connections and makes every later call fail with `kind` and
+    /// `why`.
     pub(crate) fn kill(&self, kind: io::ErrorKind, why: &str) {
         self.controls.lock().clear();
         let (mut shard, now) = self.lock();
@@ -344,7 +353,7 @@ impl Engine {
         self.finish(shard, true, false);
     }
 
-    /// What to wait on for the device, when it is a file.
+    /// Returns a duplicate of the device's file descriptor, to wait on, or `None` if it has none.
     pub(crate) fn device_fd(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         let shard = self.shard.lock();
         shard
@@ -356,7 +365,8 @@ impl Engine {
     }
 }
 
-/// A future in one of the stack's own lists of waiting tasks, which it leaves when it is dropped.
+/// A future's entry in one of the shard's own lists of waiting tasks. Dropping it removes the
+/// entry.
 struct WaitingFor<'a> {
     engine: &'a Engine,
     list: fn(&mut Shard) -> &mut WaitList,
@@ -372,9 +382,9 @@ impl<'a> WaitingFor<'a> {
         }
     }
 
-    /// Enters the task of `cx` into the list, then unlocks.
+    /// Adds the task of `cx` to the list, then unlocks.
     fn register(&mut self, cx: &Context<'_>, mut shard: MutexGuard<'_, Shard>) {
-        // Dropped without the lock.
+        // Declared first, so that it is dropped without the lock.
         let mut spent = Vec::new();
         let waiter = Waiter::future(cx.waker(), &mut self.key);
         (self.list)(&mut shard).register(waiter, &mut spent);
@@ -391,7 +401,7 @@ impl Drop for WaitingFor<'_> {
     }
 }
 
-/// A user's hold on an engine.
+/// A reference to an engine that keeps its driver running.
 pub(crate) struct Handle(Arc<Engine>);
 
 impl Handle {

@@ -1,11 +1,11 @@
-//! What the stack says, as `std::io::Error`.
+//! Conversion of the stack's errors to `std::io::Error`.
 
 use std::io::{Error, ErrorKind};
 
 use fullsend_stack::StackError;
 use fullsend_tcp::{SysctlError, TcpError};
 
-/// The `io::Error` a tokio user expects, with a text that says what to do.
+/// Converts to the `io::Error` that a tokio user expects, with a message that says what to do.
 pub(crate) fn io_error(error: StackError) -> Error {
     match error {
         StackError::Tcp(error) => tcp_error(error),
@@ -46,7 +46,7 @@ pub(crate) fn io_error(error: StackError) -> Error {
     }
 }
 
-/// The same for what a connection itself reports.
+/// Converts a connection's error to an `io::Error`.
 pub(crate) fn tcp_error(error: TcpError) -> Error {
     let kind = match error {
         TcpError::WouldBlock => ErrorKind::WouldBlock,
@@ -64,12 +64,12 @@ pub(crate) fn tcp_error(error: TcpError) -> Error {
     Error::new(kind, error)
 }
 
-/// Nothing to do now; never reaches a user of the async calls.
+/// Returns `WouldBlock`, which the async calls never return.
 pub(crate) fn would_block() -> Error {
     ErrorKind::WouldBlock.into()
 }
 
-/// The same for tunables.
+/// Converts a tunable's error to an `io::Error`.
 pub(crate) fn sysctl_error(error: &SysctlError) -> Error {
     Error::new(ErrorKind::InvalidInput, error.to_string())
 }

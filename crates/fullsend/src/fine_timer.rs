@@ -1,5 +1,5 @@
-//! A timer for what tokio's, which counts in milliseconds, is too coarse for: departures of paced
-//! flows.
+//! A timer for the departures of paced packets: tokio's, with its resolution of 1 ms, is too
+//! coarse.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,17 +14,17 @@ use tokio::io::unix::AsyncFd;
 
 use crate::driver::register;
 
-/// A kernel timer, exact to some microseconds.
+/// A kernel timer (timerfd), precise to some microseconds.
 pub(crate) struct FineTimer {
     fd: AsyncFd<OwnedFd>,
-    /// What it is set to, if it has not fired since.
+    /// The time that it is set to, or `None` once it has fired.
     at: Option<Instant>,
-    /// When it was set last.
+    /// When it was last set.
     set_at: Option<Instant>,
 }
 
 impl FineTimer {
-    /// Must be called within a tokio runtime.
+    /// Creates a timer. Must be called within a tokio runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -35,16 +35,17 @@ impl FineTimer {
         })
     }
 
-    /// Wakes the task at `at` or before: one that is set to an earlier time stays so, as setting
-    /// it anew for each packet would cost more than a look in vain. False if the clock, tokio's,
-    /// stands still: it is paused, and goes on only when nothing but tokio's timer wakes anybody.
+    /// Wakes the task at `at` or earlier: a timer that is set to an earlier time is not moved, as
+    /// setting it for each packet would cost more than a poll without work. Returns false if
+    /// tokio's clock stands still: a paused clock only advances when no task is woken by anything
+    /// but tokio's timer.
     pub(crate) fn set(
         &mut self,
         cx: &mut Context<'_>,
         now: Instant,
         at: Instant,
     ) -> io::Result<bool> {
-        // The task is registered before the timer is set, or it could fire unseen.
+        // The task is registered before the timer is set, as it could fire unnoticed otherwise.
         let mut fired = false;
         while self.poll_fired(cx)?.is_ready() {
             fired = true;
@@ -53,7 +54,7 @@ impl FineTimer {
             return Ok(false);
         }
         if self.at.is_none_or(|set| at < set) {
-            // Zero would stop it.
+            // Zero would disarm the timer.
             let span = at.since(now).as_nanos().max(1);
             let value = Itimerspec {
                 it_interval: Timespec::default(),
@@ -69,9 +70,9 @@ impl FineTimer {
         Ok(true)
     }
 
-    /// Each time it fires counts once; the task is registered when it has not.
+    /// Is ready once for each time the timer fires. If it has not fired, the task is registered.
     fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Read or not, it is heard of again when it is set again and fires.
+        // The count need not be read: setting the timer again clears it.
         ready!(self.fd.poll_read_ready(cx))?.clear_ready();
         self.at = None;
         Poll::Ready(Ok(()))

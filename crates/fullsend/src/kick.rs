@@ -1,15 +1,15 @@
-//! How a user's call wakes the driver. `crates/models` tries every interleaving of this file.
+//! Waking of the driver by socket calls. `crates/models` tests every interleaving of this file.
 
 use std::task::Waker;
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Wakes a driver, once however often it is asked before it runs.
+/// Wakes a driver, at most once for each of its polls.
 #[derive(Default)]
 pub(crate) struct Kick {
-    /// From the kick until the driver begins its turn.
+    /// Set from a wake-up until the driver's next poll begins.
     scheduled: AtomicBool,
-    /// The link said that the driver has work, while its neighbour held a lock.
+    /// Set when the link has work for this driver, while the peer's engine was locked.
     noted: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -23,7 +23,7 @@ impl Kick {
         }
     }
 
-    /// Remembers a kick for whoever holds the neighbour's lock, to give after letting go.
+    /// Records a wake-up that the peer's engine must make after unlocking.
     pub(crate) fn note(&self) {
         self.noted.store(true, Ordering::Release);
     }
@@ -37,15 +37,16 @@ impl Kick {
         self.has_note() && self.noted.swap(false, Ordering::AcqRel)
     }
 
-    /// The driver begins its turn: what is kicked from here on needs another one.
+    /// Records that the driver's poll begins: a wake-up after this call causes another poll.
     pub(crate) fn begin_turn(&self, waker: &Waker) {
         let mut slot = self.waker.lock();
         if !slot.as_ref().is_some_and(|w| w.will_wake(waker)) {
             *slot = Some(waker.clone());
         }
         drop(slot);
-        // Work is queued under a lock before the kick and looked for under that lock after this:
-        // a kick that still finds `scheduled` set has its work seen by this turn.
+        // Work is queued under a lock before the wake-up, and the poll inspects it under that lock
+        // after this swap: a wake-up that still finds `scheduled` set has its work processed by
+        // this poll.
         self.scheduled.swap(false, Ordering::AcqRel);
     }
 }

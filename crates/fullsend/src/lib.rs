@@ -1,8 +1,8 @@
-//! Userspace TCP/IP with tokio-shaped sockets over TUN, TAP or an in-process link.
+//! Userspace TCP/IP stack with tokio-style sockets over TUN, TAP or an in-process link.
 //!
-//! A [`Stack`] is a host of its own, with its own addresses, in your process. Its sockets
-//! ([`TcpStream`], [`TcpListener`], [`UdpSocket`]) look and behave as `tokio::net`'s; each is
-//! made on a stack:
+//! A [`Stack`] is an IP host with its own addresses inside your process. Its sockets
+//! ([`TcpStream`], [`TcpListener`], [`UdpSocket`]) have the methods and the behaviour of those in
+//! `tokio::net`; each one is created on a stack:
 //!
 //! ```no_run
 //! # #[tokio::main] async fn main() -> std::io::Result<()> {
@@ -14,11 +14,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Two stacks with a link between them, for tests and for looking around, need neither root nor a
-//! device: [`Stack::pair`].
+//! [`Stack::pair`] builds two stacks joined by a link, for tests and experiments. It needs neither
+//! root nor a device.
 //!
-//! What a userspace stack cannot do is outlive its process: see [`TcpStream::flushed`] and
-//! [`Stack::shutdown`].
+//! Unlike the kernel, a userspace stack ends with its process and cannot deliver data after that:
+//! see [`TcpStream::flushed`] and [`Stack::shutdown`].
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The stack as its user holds it.
+//! The public handle of a stack.
 
 use std::io;
 use std::path::Path;
@@ -16,28 +16,32 @@ use crate::error::sysctl_error;
 
 /// A TCP/IP stack in this process. Clones are handles to the same stack.
 ///
-/// Its task runs on the tokio runtime it was built on until the last handle and the last socket
-/// are gone and what they left behind has been delivered.
+/// Its driver task runs on the tokio runtime in which it was built. The task ends when the last
+/// handle and the last socket are dropped and every connection has been closed, with its data
+/// delivered or timed out.
+///
+/// When a stack stops (see [`closed`](Self::closed)), every call on its sockets fails with the same
+/// error.
 #[derive(Clone)]
 pub struct Stack {
     pub(crate) engine: Handle,
 }
 
-/// How to build two stacks with a link between them.
+/// Settings of two stacks joined by an in-process link, for [`Stack::pair`].
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// What the link's network cards do: carry super-segments whole, or only packets of the MTU
-    /// with checksums computed and verified.
+    /// The link's network cards: they carry whole super-segments, or only packets of the MTU with
+    /// computed and verified checksums.
     pub nic: NicMode,
-    /// Largest IP packet, bytes.
+    /// Size of the largest IP packet, in bytes.
     pub mtu: u32,
-    /// Tunables of both, by Linux name.
+    /// Tunables of both stacks, each a Linux name and a value.
     pub sysctl: Vec<(String, String)>,
-    /// What waits in front of each network card; see [`Builder::qdisc`].
+    /// The queueing discipline in front of each network card; see [`Builder::qdisc`].
     pub qdisc: String,
-    /// Whether both coalesce what they receive; see [`Builder::gro`].
+    /// Whether both stacks coalesce received packets; see [`Builder::gro`].
     pub gro: bool,
-    /// What both derive their random numbers from; the operating system's when `None`.
+    /// The seed of the stacks' random numbers; with `None`, they come from the operating system.
     pub seed: Option<u64>,
 }
 
@@ -55,14 +59,14 @@ impl Default for Pair {
 }
 
 impl Stack {
-    /// Starts building one.
+    /// Returns a builder of a stack.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// Two stacks in this process, joined by a link: the first is 10.0.0.1 and fd00::1, the
-    /// second 10.0.0.2 and fd00::2; all other addresses are routed to the other side. No root, no
-    /// device.
+    /// Builds two stacks in this process, joined by a link. The first has 10.0.0.1 and fd00::1, the
+    /// second 10.0.0.2 and fd00::2; each routes all other addresses to the other. This needs
+    /// neither root nor a device.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -79,6 +83,9 @@ impl Stack {
     /// assert_eq!(&buf, b"hello");
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` for an invalid setting, and `Other` outside of a tokio runtime.
     pub fn pair(config: &Pair) -> io::Result<(Self, Self)> {
         let (a, b) = pair(PairConfig {
             nic: config.nic,
@@ -117,44 +124,54 @@ impl Stack {
         Self { engine }
     }
 
-    /// A tunable's value by its Linux name, in Linux's text form.
+    /// Returns the value of a tunable by its Linux name (`net.ipv4.` may be omitted), as Linux
+    /// writes it.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no tunable of that name.
     pub fn sysctl(&self, key: &str) -> io::Result<String> {
         self.engine
             .op(|host, _| host.sysctl().get(key).map_err(|e| sysctl_error(&e)))
     }
 
-    /// Sets a tunable. It holds for what happens from now on, as on Linux.
+    /// Sets a tunable by its Linux name (`net.ipv4.` may be omitted). As on Linux, connections take
+    /// most values over when they are created.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an unknown name or an invalid value; the message names it and what to
+    /// write instead. The stack's error if it has stopped.
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
         self.engine.set_sysctl(key, value)
     }
 
-    /// Opens a socket through which `fullsend stat` looks into this stack, as
-    /// [`Builder::control_socket`] does. Must be called within the tokio runtime that drives it.
+    /// Opens a socket through which `fullsend stat` inspects this stack, as
+    /// [`Builder::control_socket`] does. Must be called within the tokio runtime on which the stack
+    /// runs.
     ///
     /// # Errors
-    /// If the path is taken or cannot be written; the text names it and the mend.
+    /// If `path` is in use or cannot be created; the message names it and what to do.
     pub fn control_socket(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.engine.open_control(path.as_ref())
     }
 
-    /// Every tunable: full Linux name and value.
+    /// Returns every tunable: its full Linux name and its value.
     pub fn sysctls(&self) -> Vec<(&'static str, String)> {
         self.engine.look(|host| host.sysctl().list().collect())
     }
 
     /// Returns the stack's addresses with their states. On Ethernet an IPv6 address is `Tentative`
-    /// for a second (RFC 4862 5.4), and `Duplicate` if another host on the link has it; sockets
-    /// can be bound to it while it is `Preferred`.
+    /// for a second (RFC 4862 5.4), and `Duplicate` if another host on the link has it; sockets can
+    /// be bound to it while it is `Preferred`.
     pub fn addresses(&self) -> Vec<OwnAddress> {
         self.engine.look(fullsend_stack::Host::addresses)
     }
 
-    /// Every counter by its `nstat` name, since the stack's start.
+    /// Returns every counter since the start of the stack, by its `nstat` name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.engine.look(fullsend_stack::Host::counters)
     }
 
-    /// What the queue in front of the device has done and holds; as text, `tc -s qdisc`'s lines.
+    /// Returns the statistics of the queueing discipline. They are displayed as `tc -s qdisc` does.
     pub fn qdisc_stats(&self) -> QdiscStats {
         self.engine.look_at_iface(|host, iface| {
             let stats = host.qdisc_stats(iface);
@@ -162,31 +179,32 @@ impl Stack {
         })
     }
 
-    /// How many TCP sockets there are and what memory they hold; as text, the line of
-    /// `/proc/net/sockstat`.
+    /// Returns the number of TCP sockets and the memory that they use. They are displayed as a line
+    /// of `/proc/net/sockstat`.
     pub fn sockstat(&self) -> SockStat {
         self.engine.look(fullsend_stack::Host::sockstat)
     }
 
-    /// Waits until every byte written on any connection, and every FIN, has been acknowledged,
-    /// then resets what is still open and stops the stack. After it returns, ending the process
-    /// loses nothing that was written.
+    /// Waits until all data and FINs of every connection have been acknowledged, then resets the
+    /// connections that are still open and stops the stack. Once it has returned, the process can
+    /// exit without losing written data.
     ///
-    /// It ends by itself even if a peer is gone, when that connection times out (about 15 minutes
-    /// by default, see `tcp_retries2`); put a `tokio::time::timeout` around it for less, and drop
-    /// all sockets to stop without waiting.
+    /// If a peer is gone, it waits until that connection times out (about 15 minutes by default,
+    /// see `tcp_retries2`). Wrap it in `tokio::time::timeout` to bound the wait; to stop without
+    /// waiting, drop all sockets.
     ///
     /// # Errors
-    /// If the stack has stopped before, other than by a `shutdown` that this one waited beside.
+    /// If the stack has already stopped for another reason than a concurrent `shutdown`.
     pub async fn shutdown(&self) -> io::Result<()> {
         self.engine.flush_and_stop().await
     }
 
-    /// Waits until the stack has stopped, and returns why: `NetworkDown` if its device failed or was
-    /// deleted, `ConnectionAborted` after a [`shutdown`](Self::shutdown) or when the runtime that
-    /// drove it ended. Every socket of a stopped stack fails with the same error.
+    /// Waits until the stack has stopped, and returns the reason: `NetworkDown` if its device
+    /// failed or was deleted; `ConnectionAborted` after a [`shutdown`](Self::shutdown), or when the
+    /// runtime on which it ran has ended. Every socket of a stopped stack fails with the same
+    /// error.
     ///
-    /// A server that has no error of its own, as `axum::serve`, ends with it:
+    /// Servers that report no error, such as `axum::serve`, can use it to end:
     ///
     /// ```no_run
     /// # use fullsend::{Stack, TcpListener};
@@ -201,7 +219,8 @@ impl Stack {
         self.engine.closed().await
     }
 
-    /// Returns why the stack has stopped, as [`closed`](Self::closed) does, or `None` while it runs.
+    /// Returns why the stack has stopped, as [`closed`](Self::closed) does, or `None` while it
+    /// runs.
     pub fn close_reason(&self) -> Option<io::Error> {
         self.engine.close_reason()
     }

@@ -1,4 +1,4 @@
-//! The primitives that `kick.rs` is made of; in `crates/models`, loom's stand in their place.
+//! The primitives that `kick.rs` uses. `crates/models` replaces them by loom's.
 
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
 

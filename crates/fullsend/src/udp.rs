@@ -1,4 +1,4 @@
-//! UDP.
+//! UDP sockets.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,8 +18,8 @@ use crate::error::{io_error, tcp_error, would_block};
 use crate::stack::Stack;
 use crate::waiting::{Waiting, waiter};
 
-/// A UDP socket, as `tokio::net::UdpSocket`. Every async call may be dropped without losing a
-/// datagram.
+/// A UDP socket, with the methods of `tokio::net::UdpSocket`. Cancel safe: dropping the future of
+/// any of its calls loses no datagram.
 pub struct UdpSocket {
     engine: Handle,
     id: UdpId,
@@ -27,8 +27,13 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds to `local`, which may be unspecified (any of the stack's addresses). Port 0 chooses
-    /// one.
+    /// Binds a socket to `local`. The unspecified address stands for any of the stack's addresses;
+    /// port 0 chooses a free port.
+    ///
+    /// # Errors
+    /// `AddrInUse`; `AddrNotAvailable` for an address that the stack does not have, or has not in
+    /// the state `Preferred` yet (see [`Stack::addresses`]); `InvalidInput` if `local` is not an
+    /// address with a port.
     pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
         let local = local.to_addr()?;
         let id = stack
@@ -41,13 +46,19 @@ impl UdpSocket {
         })
     }
 
-    /// Our address.
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.engine
             .op(|host, _| host.udp_addr(self.id).map_err(io_error))
     }
 
-    /// Sets the peer: `send` goes there, and only its datagrams are received.
+    /// Sets the peer: `send` sends to it, and only its datagrams are received.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `remote` is not an address with a port, or has port 0.
     pub fn connect(&self, remote: impl ToAddr) -> io::Result<()> {
         let remote = remote.to_addr()?;
         addr::check_port(remote)?;
@@ -55,27 +66,47 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// The peer that [`connect`](Self::connect) set.
+    /// Returns the peer that [`connect`](Self::connect) set.
+    ///
+    /// # Errors
+    /// `NotConnected` if no peer is set.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         (*self.remote.lock()).ok_or_else(not_connected)
     }
 
     // --- sending ---
 
-    /// Sends a datagram to the peer.
+    /// Sends a datagram to the peer that [`connect`](Self::connect) set, and returns its length in
+    /// bytes.
+    ///
+    /// # Errors
+    /// `NotConnected` if no peer is set, and those of [`send_to`](Self::send_to).
     pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
         let to = self.peer_addr()?;
         self.send_slice(data, to, None).await
     }
 
-    /// Sends a datagram to `to`.
+    /// Sends a datagram to `to`, and returns its length in bytes. It does not wait: the stack drops
+    /// a datagram that finds no room in a queue, as a network may.
+    ///
+    /// # Errors
+    /// - `InvalidInput` if `to` is not an address with a port, has port 0, or if the datagram is
+    ///   too long.
+    /// - `NetworkUnreachable` without a route to `to`.
+    /// - `AddrNotAvailable` if the socket is bound to an address of the other family.
+    /// - `OutOfMemory` if the datagram cannot be copied.
+    /// - The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn send_to(&self, data: &[u8], to: impl ToAddr) -> io::Result<usize> {
         let to = to.to_addr()?;
         self.send_slice(data, to, None).await
     }
 
-    /// Sends a datagram to `to` that comes from `from`, be it the stack's address or not: a
-    /// gateway answers with the address that was asked.
+    /// Sends a datagram to `to` with the source address `from`, which need not be the stack's: a
+    /// gateway answers with the address that a datagram was sent to. Returns its length in bytes.
+    ///
+    /// # Errors
+    /// Those of [`send_to`](Self::send_to); `AddrNotAvailable` also if `from` and `to` differ in
+    /// family.
     pub async fn send_from(
         &self,
         data: &[u8],
@@ -85,10 +116,10 @@ impl UdpSocket {
         self.send_slice(data, to, Some(from)).await
     }
 
-    /// Sends to `to` now.
+    /// Sends a datagram to `to` outside of an async context, and returns its length in bytes.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room.
+    /// Those of [`send_to`](Self::send_to).
     pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.engine
             .run(true, |host, now| {
@@ -137,20 +168,31 @@ impl UdpSocket {
 
     // --- receiving ---
 
-    /// The next datagram from the peer that [`connect`](Self::connect) set; what does not fit
-    /// into `buf` is lost.
+    /// Receives the next datagram from the peer that [`connect`](Self::connect) set. Returns the
+    /// number of bytes copied into `buf`; the rest of a longer datagram is lost.
+    ///
+    /// # Errors
+    /// `NotConnected` if no peer is set, and those of [`recv_from`](Self::recv_from).
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.peer_addr()?;
         Ok(self.recv_from(buf).await?.0)
     }
 
-    /// The next datagram and where it comes from; what does not fit into `buf` is lost.
+    /// Receives the next datagram. Returns the number of bytes copied into `buf` and the sender;
+    /// the rest of a longer datagram is lost.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (len, from, _) = self.recv_from_to(buf).await?;
         Ok((len, from))
     }
 
-    /// The next datagram, where it comes from, and the address it was sent to.
+    /// Receives the next datagram. Returns the number of bytes copied into `buf`, the sender, and
+    /// the address that it was sent to; the rest of a longer datagram is lost.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn recv_from_to(
         &self,
         buf: &mut [u8],
@@ -160,7 +202,11 @@ impl UdpSocket {
         Ok((chain.copy_to(buf), from, to))
     }
 
-    /// [`recv_from`](Self::recv_from) as a poll. Only the task that polled last is woken.
+    /// Polls for the next datagram, appends it to `buf`, and returns the sender; the rest of a
+    /// datagram that does not fit is lost. Only the task that polled last is woken.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn poll_recv_from(
         &self,
         cx: &mut Context<'_>,
@@ -174,10 +220,11 @@ impl UdpSocket {
         Poll::Ready(Ok(from))
     }
 
-    /// The next datagram without waiting.
+    /// Receives the next datagram without waiting. Returns the number of bytes copied into `buf`
+    /// and the sender; the rest of a longer datagram is lost.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none.
+    /// `WouldBlock` if no datagram has arrived, and the stack's error if it has stopped.
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let remote = *self.remote.lock();
         self.engine.op(|host, _| {
@@ -228,13 +275,19 @@ impl UdpSocket {
 
     // --- readiness ---
 
-    /// Waits until there is a datagram.
+    /// Waits until a datagram can be received.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn readable(&self) -> io::Result<()> {
         let mut waiting = self.waiting();
         poll_fn(|cx| self.poll_ready(cx, Interest::Read, waiting.key())).await
     }
 
-    /// Waits until one can be sent.
+    /// Waits until a datagram can be sent. It returns at once, as sending does not wait.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn writable(&self) -> io::Result<()> {
         poll_fn(|cx| self.poll_ready(cx, Interest::Write, None)).await
     }
@@ -283,7 +336,7 @@ fn not_connected() -> io::Error {
     )
 }
 
-/// Copies a datagram for the stack to hold.
+/// Copies a datagram into memory that the stack can keep.
 fn copy(data: &[u8]) -> io::Result<Slice> {
     Slice::try_copied_from([data]).ok_or_else(|| tcp_error(TcpError::OutOfMemory))
 }

@@ -1,4 +1,4 @@
-//! Futures that wait for a socket, and take their wakers back when they are dropped.
+//! Waker registrations of futures that wait for a socket; dropping the future removes them.
 
 use std::task::Context;
 
@@ -6,7 +6,7 @@ use fullsend_stack::{WaitKey, WaitOn, Waiter};
 
 use crate::engine::Engine;
 
-/// A future's wait for one thing. Part of the future, so that dropping the future ends it.
+/// A future's registration for one event. Dropping it, with the future, removes the waker.
 pub(crate) struct Waiting<'a> {
     engine: &'a Engine,
     on: WaitOn,
@@ -22,7 +22,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Where the future stands.
+    /// Returns the key of the future's registration.
     #[allow(
         clippy::unnecessary_wraps,
         reason = "what polls take, which callers without a future give none of"
@@ -40,7 +40,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The task of `cx`, which waits as the future under `key`, or without one as a caller that polls.
+/// Returns the waiter for the task of `cx`: the future under `key`, or a poll function without one.
 #[inline]
 pub(crate) fn waiter<'a>(cx: &'a Context<'_>, key: &'a mut Option<&mut WaitKey>) -> Waiter<'a> {
     match key.as_deref_mut() {

@@ -1,4 +1,4 @@
-//! The control socket: what a client sees, and what a bad one cannot do.
+//! Tests of the control socket: its replies, and the limits on faulty clients.
 
 mod common;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// A directory that goes away with the test.
+/// A directory that is removed when the test ends.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -46,7 +46,7 @@ impl Client {
         self.0.write_all(bytes).await.unwrap();
     }
 
-    /// `None` at the end of the connection.
+    /// Returns the next reply, or `None` at the end of the connection.
     async fn reply(&mut self) -> Option<Reply> {
         let mut line = Vec::new();
         let n = self.0.read_until(b'\n', &mut line).await.unwrap_or(0);
@@ -247,7 +247,7 @@ fn malformed_requests_are_answered_and_long_ones_end_the_connection() {
         }
         control.write(&[0xff, 0xfe, b'\n']).await;
         assert!(matches!(control.reply().await, Some(Reply::Error(_))));
-        // Two at once, and one in pieces.
+        // Two requests at once, then one in pieces.
         let two = Request::Counters.to_line().repeat(2);
         control.write(two.as_bytes()).await;
         for byte in Request::Sockstat.to_line().bytes() {
@@ -279,7 +279,7 @@ fn one_client_too_many_is_told_so() {
         let mut late = Client::to(&dir.path("a")).await;
         assert!(matches!(late.reply().await, Some(Reply::Error(text)) if text.contains("64")));
         drop(clients.pop());
-        // The server hears of it in its own time.
+        // The server notices the disconnection later.
         loop {
             let mut next = Client::to(&dir.path("a")).await;
             let _ = next
@@ -298,7 +298,7 @@ fn a_client_that_stops_reading_stops_nobody_else() {
     threads(async {
         let dir = Dir::new("stuck");
         let (_a, _b, mut client, mut server, mut control) = scene(&dir).await;
-        // Its replies fill its socket, and then it is waited for.
+        // Its replies fill the socket, and the server waits for it.
         let mut stuck = Client::to(&dir.path("a")).await;
         let flood = Request::Counters.to_line().repeat(2000);
         let _ = tokio::time::timeout(
@@ -325,7 +325,7 @@ fn the_socket_is_private_and_goes_with_its_stack() {
         a.control_socket(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // A live one is not replaced, nor is a file of another kind.
+        // A socket in use is not replaced, nor is a file of another kind.
         let error = b.control_socket(&path).unwrap_err().to_string();
         assert!(error.contains("another stack answers"), "{error}");
         std::fs::write(dir.path("file"), "mine").unwrap();
@@ -339,7 +339,7 @@ fn the_socket_is_private_and_goes_with_its_stack() {
             error.contains("no/where") && error.contains("directory"),
             "{error}"
         );
-        // A dead one is; two stacks of a process have one each.
+        // A stale socket is replaced; each of the two stacks of this process has its own.
         drop(std::os::unix::net::UnixListener::bind(&other).unwrap());
         assert!(other.exists());
         b.control_socket(&other).unwrap();
@@ -391,7 +391,7 @@ fn a_capture_begins_ends_and_counts() {
             }
         };
         assert_eq!(end, json!({"packets": 4, "dropped": 0}));
-        // Blocks: header, interface, four packets of 60 bytes, statistics.
+        // Blocks: section header, interface, four packets of up to 60 bytes, statistics.
         let mut kinds = Vec::new();
         let mut at = 0;
         while at < bytes.len() {
@@ -404,7 +404,7 @@ fn a_capture_begins_ends_and_counts() {
         }
         assert_eq!(kinds, [0x0a0d_0d0a, 1, 6, 6, 6, 6, 5]);
 
-        // Off again; the next may begin, and ends with its client.
+        // After a capture has ended the next one may start, and it ends with its client.
         control
             .write(
                 Request::Capture(CaptureRequest::default())

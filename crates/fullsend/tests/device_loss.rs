@@ -1,4 +1,4 @@
-//! The TUN is deleted while calls wait: each gets an error, and the stack reports that it stopped.
+//! Deletes the TUN while calls wait: each call fails, and the stack reports that it has stopped.
 //! Needs root.
 
 mod common;
@@ -97,7 +97,7 @@ fn axum_returns_when_the_device_is_deleted() {
             stack.closed().await;
         });
         let server = tokio::spawn(server.into_future());
-        // A client that keeps its connection.
+        // A client that keeps its connection open.
         let mut client = tokio::net::TcpStream::connect("10.68.0.2:80")
             .await
             .unwrap();
@@ -120,7 +120,7 @@ async fn a_stack_that_is_shut_down_says_so() {
         let stack = stack.clone();
         async move { stack.closed().await }
     });
-    // A future that is dropped leaves nothing behind.
+    // Dropping a future that waits has no effect on the others.
     let early = tokio::time::timeout(Duration::from_secs(1), stack.closed()).await;
     assert!(early.is_err());
     stack.shutdown().await.unwrap();

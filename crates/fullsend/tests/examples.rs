@@ -1,4 +1,5 @@
-//! The example programs as users run them: how they end, and what they do without their device.
+//! Runs the example programs as users do: how they end, and how they handle the loss of their
+//! device.
 
 mod common;
 
@@ -13,10 +14,10 @@ use common::in_namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Longest wait for what must come: only a fault takes that long.
+/// Time limit of calls that must return: only a fault takes that long.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// An example that cargo has built beside this test.
+/// Returns the path of an example that cargo has built beside this test.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -36,7 +37,7 @@ struct Program {
 
 impl Program {
     fn start(name: &str, line: &str) -> Self {
-        // It passes signals on, and ends a program that hangs.
+        // `timeout` passes signals on, and ends a program that hangs.
         let mut command = Command::new("timeout");
         command.arg(LIMIT.as_secs().to_string()).arg(example(name));
         command.args(line.split(' ')).stdout(Stdio::piped());
@@ -45,7 +46,7 @@ impl Program {
         Self { child, lines }
     }
 
-    /// Waits for a line that begins so.
+    /// Waits for a line that begins with `start`.
     fn expect(&mut self, start: &str) {
         let found = self
             .lines
@@ -76,7 +77,7 @@ fn connect(to: &str) -> TcpStream {
     stream
 }
 
-/// A server on the host that answers each byte with its successor, to the end.
+/// Starts a server on the host that answers each byte with its successor.
 fn successor_server() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -117,7 +118,7 @@ fn the_relay_ends_gracefully_and_gets_over_the_loss_of_its_device() {
 
         relay.signal(Signal::SIGTERM);
         relay.expect("1 connections have");
-        // This connection may finish, with its end passed on both ways.
+        // This connection may finish, with its FIN passed on in both directions.
         talk(&mut stream);
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -137,7 +138,7 @@ fn the_http_server_lets_its_clients_know_that_it_ends() {
         idle.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"HTTP/1.1 200 OK");
         http.signal(Signal::SIGINT);
-        // Without a FIN, the read would last as long as its time-out.
+        // Without a FIN, the read would last until its timeout.
         let mut rest = Vec::new();
         idle.read_to_end(&mut rest).unwrap();
         assert!(rest.ends_with(b"\n"));

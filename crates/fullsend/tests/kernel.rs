@@ -1,5 +1,4 @@
-//! Against the Linux kernel over TUN, in network namespaces that last as long as a test's threads.
-//! Needs root.
+//! Tests with the Linux kernel as peer over TUN, in network namespaces of their own. Needs root.
 
 mod common;
 
@@ -14,11 +13,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 const OURS: [&str; 2] = ["10.9.0.2/24", "fd09::2/64"];
-/// What a socket of the kernel takes that nobody has accepted yet.
+/// Bytes that a kernel socket receives before it is accepted.
 const SENT: usize = 50_000;
 const KERNELS: [&str; 2] = ["10.9.0.1/24", "fd09::1/64"];
 
-/// The same with a stack over a TUN, once with each set of offloads.
+/// Runs `test` with a stack over a TUN, once with each set of offloads.
 fn with_stack(test: fn(Runtime, Stack)) {
     for offload in ["all", "none", "all,-tso6", "csum", "vnet_hdr"] {
         in_namespace(move || {
@@ -48,7 +47,7 @@ fn addr(cidr: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse::<IpAddr>().unwrap(), port)
 }
 
-/// A kernel socket that gives up instead of hanging.
+/// Connects a kernel socket with timeouts, so that no call hangs.
 fn kernel_connect(to: SocketAddr) -> Kernel {
     let stream = Kernel::connect_timeout(&to, Duration::from_secs(20)).unwrap();
     with_limits(stream)
@@ -61,7 +60,7 @@ fn with_limits(stream: Kernel) -> Kernel {
     stream
 }
 
-/// Sends `data` and a FIN, and returns all that comes meanwhile.
+/// Sends `data` and a FIN on a kernel socket, and returns all that it receives.
 fn exchange(mut stream: Kernel, data: &[u8]) -> Vec<u8> {
     let mut read = stream.try_clone().unwrap();
     let reader = thread::spawn(move || {
@@ -74,7 +73,7 @@ fn exchange(mut stream: Kernel, data: &[u8]) -> Vec<u8> {
     reader.join().unwrap()
 }
 
-/// The same with one of ours.
+/// Sends `data` and a FIN on a stream of the stack, and returns all that it receives.
 async fn exchange_ours(mut stream: TcpStream, data: Vec<u8>) -> Vec<u8> {
     let (mut read, mut write) = stream.split();
     let send = async {
@@ -188,7 +187,7 @@ fn refusals_and_resets_both_ways() {
 
         let kernel = kernel_connect(addr(OURS[0], 80));
         let (mut ours, _) = runtime.block_on(listener.accept()).unwrap();
-        // Closing with unread data resets.
+        // Closing with unread data resets the connection.
         runtime.block_on(async {
             ours.write_all(b"unread").await.unwrap();
             ours.flushed().await.unwrap();
@@ -215,7 +214,7 @@ fn datagrams_both_ways() {
                 let (n, from) = runtime.block_on(ours.recv_from(&mut buf)).unwrap();
                 assert!(buf[..n] == data);
                 assert_eq!(from, kernel.local_addr().unwrap());
-                // The kernel takes a while to put a new IPv6 address into force.
+                // The kernel needs some time before it uses a new IPv6 address.
                 let answered = (0..20).find_map(|_| {
                     runtime.block_on(ours.send_to(&data, from)).unwrap();
                     kernel.recv_from(&mut buf).ok()

@@ -1,4 +1,4 @@
-//! TCP Fast Open with the Linux kernel at the other end, over TUN. Needs root.
+//! TCP Fast Open with the Linux kernel as peer, over TUN. Needs root.
 
 mod common;
 
@@ -20,10 +20,11 @@ const OURS: [&str; 2] = ["10.9.0.2/24", "fd09::2/64"];
 const KERNELS: [&str; 2] = ["10.9.0.1/24", "fd09::1/64"];
 const ANSWER: &[u8] = b"answer";
 
-/// A stack over a TUN in a namespace whose kernel is a Fast Open client and server.
+/// Runs `test` with a stack over a TUN, in a namespace whose kernel is a Fast Open client and
+/// server.
 fn with_stack(test: fn(&Runtime, &Stack)) {
     in_namespace(move || {
-        // Every listener takes part.
+        // Enabled for every listener.
         if fs::write("/proc/sys/net/ipv4/tcp_fastopen", "0x403").is_err() {
             println!("skipped: the kernel's tcp_fastopen cannot be set");
             return;
@@ -50,7 +51,7 @@ fn addr(cidr: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse::<IpAddr>().unwrap(), port)
 }
 
-/// A counter of the namespace's kernel.
+/// Returns a counter of the namespace's kernel.
 fn kernels(counter: &str) -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -66,7 +67,7 @@ fn ours(stack: &Stack, counter: &str) -> u64 {
     found.unwrap().1
 }
 
-/// The kernel connects, and what it writes first may ride on its SYN.
+/// Connects a kernel socket whose first write may be sent on its SYN.
 fn kernel_connect(to: SocketAddr) -> Kernel {
     let family = if to.is_ipv4() {
         AddressFamily::Inet
@@ -95,7 +96,7 @@ fn the_kernels_text_is_read_before_its_handshake_is_over() {
             let listener = TcpListener::bind(stack, to).unwrap();
             listener.set_option(SocketOption::TcpFastopen(8)).unwrap();
             let server = runtime.spawn(async move {
-                // The first asks for a cookie, the others have it.
+                // The first connection requests a cookie, the others have it.
                 for _ in 0..3 {
                     let (mut stream, _) = listener.accept().await.unwrap();
                     let mut got = [0; 7];

@@ -1,5 +1,5 @@
-//! What our sender puts on a TUN with the kernel as its peer, packet by packet as `tcpdump` would
-//! show it, in a network namespace that lasts as long as a test. Needs root.
+//! Tests of the packets that our sender puts on a TUN, with the kernel as peer, packet by packet as
+//! `tcpdump` shows them. Each test has a network namespace. Needs root.
 
 mod common;
 
@@ -16,19 +16,20 @@ use fullsend_wire::tcp::TcpFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// Kernel's address and ours.
+/// The kernel's address and ours.
 const V4: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 const V6: [&str; 2] = ["fd09::1", "fd09::2"];
 
-/// Runs `test` over a TUN in a network of its own, where the stack is what `set_up` makes it.
+/// Runs `test` in a network namespace, with a stack over a TUN that `set_up` configures.
 ///
-/// One thread runs our side: between two of its writes without a wait nothing is received.
+/// Our side has one thread: nothing is received between two writes without an `await`.
 fn over_tun<F: Future<Output = ()>>(
     set_up: impl FnOnce(Builder) -> Builder + Send + 'static,
     test: impl FnOnce(Stack) -> F + Send + 'static,
 ) {
     in_namespace(move || {
-        // A path that seems slow gets small units: on a busy machine too, three segments are one.
+        // A path that seems slow gets small super-segments. This makes three segments the minimum,
+        // also on a busy machine.
         for (key, value) in [
             ("tcp_congestion_control", "reno"),
             ("tcp_min_tso_segs", "3"),
@@ -65,7 +66,7 @@ fn with_limits(stream: Kernel) -> Kernel {
     stream
 }
 
-/// A connection of ours to the kernel, and the kernel's end.
+/// Returns our connection to the kernel, and the kernel's end.
 async fn connected(stack: &Stack, kernel: &str) -> (TcpStream, Kernel) {
     let listener = KernelListener::bind((ip(kernel), 0)).unwrap();
     let to = listener.local_addr().unwrap();
@@ -74,7 +75,7 @@ async fn connected(stack: &Stack, kernel: &str) -> (TcpStream, Kernel) {
     (ours, with_limits(kernel))
 }
 
-/// Writes all at once, without a wait.
+/// Writes all of `data` at once.
 fn write(stream: &TcpStream, data: &[u8]) {
     assert_eq!(stream.try_write(data).unwrap(), data.len());
 }
@@ -84,7 +85,7 @@ fn counter(stack: &Stack, name: &str) -> u64 {
     all.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// All that the kernel's end gets up to the end of the stream, in `step`s.
+/// Returns all data that the kernel's end receives up to the end of the stream, read in `step`s.
 fn sink(mut kernel: Kernel, step: usize) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let (mut got, mut buf) = (Vec::new(), vec![0; step]);
@@ -123,7 +124,8 @@ fn four_kib_are_one_packet() {
                 stream.read_exact(&mut got).await.unwrap();
                 assert!(got == data);
                 assert_eq!(capture.take_lengths(ip(kernel)), [4096]);
-                // Not cut in two on its way to us; the ACK of what we sent may come by itself.
+                // The packet to us is not segmented. The ACK of our data may be a packet of its
+                // own.
                 assert!(counter(&stack, "IpInReceives") - before <= 2);
             }
         },
@@ -151,13 +153,13 @@ fn without_offloads_four_kib_are_cut_at_the_mss() {
     );
 }
 
-/// Without timestamps the MSS is 1460, as in the reference's example.
+/// Disables timestamps, so that the MSS is 1460.
 fn mss_1460(builder: Builder) -> Builder {
     builder.sysctl("tcp_timestamps", "0")
 }
 
-/// What leaves for `writes` that follow each other at once, and whether an ACK of the kernel came
-/// before the last of it.
+/// Makes `writes` without a pause. Returns the lengths of the packets that are sent, and whether an
+/// ACK of the kernel arrived before the last of them.
 async fn leaves(stack: &Stack, writes: &[usize], nodelay: bool) -> (Vec<usize>, bool) {
     let (stream, mut peer) = connected(stack, V4[0]).await;
     stream.set_nodelay(nodelay).unwrap();
@@ -177,7 +179,7 @@ async fn leaves(stack: &Stack, writes: &[usize], nodelay: bool) -> (Vec<usize>, 
     let last = seen.iter().rposition(|p| p.len > 0).unwrap();
     let lens = seen.iter().map(|p| p.len).filter(|&len| len > 0).collect();
     let acked = seen[..last].iter().any(|p| {
-        // One that covers at least the first write.
+        // An ACK of at least the first write.
         p.from == ip(V4[0]) && p.ack.after_eq(seen[0].end())
     });
     (lens, acked)
@@ -190,13 +192,14 @@ fn nagle_holds_a_tail_of_540_until_the_kernel_acknowledges() {
         assert_eq!(seen, (vec![100, 1460, 540], true));
         let seen = leaves(&stack, &[100, 2000], true).await;
         assert_eq!(seen.0, [100, 2000]);
-        // Behind full segments only, nothing is held; behind the 540 at their end, the next is.
+        // After full segments only, a write is not held; the write after the 540 bytes at their end
+        // is.
         let seen = leaves(&stack, &[1460, 2000, 2000], false).await;
         assert_eq!(seen, (vec![1460, 2000, 1460, 540], true));
     });
 }
 
-/// Every short segment left when the one before was acknowledged, by what the wire had seen.
+/// Asserts that each short segment was sent after the acknowledgement of the one before (Minshall).
 fn check_minshall(seen: &[Seen], ours: IpAddr, mss: usize) {
     let mut acked: Option<SeqNum> = None;
     let mut small: Option<SeqNum> = None;
@@ -295,7 +298,7 @@ fn a_cork_lets_full_segments_go_and_the_rest_after_200_ms() {
             assert_eq!(capture.take_lengths(ip(V4[1])), [2 * 1448]);
             write(&stream, &data[3000..]);
             assert!(capture.take_lengths(ip(V4[1])).is_empty());
-            // Nobody pulls the cork.
+            // The cork is not cleared.
             stream.flushed().await.unwrap();
             // A busy machine is late, never early.
             assert!(start.elapsed() >= Duration::from_millis(200));
@@ -340,7 +343,7 @@ fn a_slow_reader_wakes_the_writer_once_for_half_of_the_threshold() {
         |b| b,
         |stack| async move {
             let (mut stream, peer) = connected(&stack, V4[0]).await;
-            // What is unsent is the only limit.
+            // `TCP_NOTSENT_LOWAT` is the only limit.
             stream.set_sndbuf(8 << 20).unwrap();
             stream.set_notsent_lowat(LOWAT as u32).unwrap();
             let kernel = sink(peer, 1 << 10);
@@ -364,9 +367,9 @@ fn a_slow_reader_wakes_the_writer_once_for_half_of_the_threshold() {
             stream.flushed().await.unwrap();
             assert!(kernel.join().unwrap() == data);
             println!("{wakes} wake-ups, {most} bytes unsent at most");
-            // Each wake-up brings half of the threshold at least.
+            // Each wake-up brings at least half of the threshold.
             assert!(wakes <= data.len() / (LOWAT / 2) + 1, "{wakes}");
-            // One unit more than the threshold at most.
+            // At most one super-segment above the threshold.
             assert!((LOWAT..LOWAT + (64 << 10)).contains(&most), "{most}");
         },
     );
@@ -397,8 +400,8 @@ fn bbr_behind_fq_keeps_below_the_maximal_pacing_rate() {
             assert!(span.as_secs_f64() >= least, "{span:?}");
             let stats = stack.qdisc_stats();
             assert!(stats.fq.unwrap().throttled > 0, "{stats}");
-            // Nothing is lost, so none of a window is sent again: a probe at most, when this
-            // machine is too busy to take ACKs in time.
+            // Nothing is lost, so no window is retransmitted, except for a probe when this machine
+            // is too busy to process ACKs in time.
             let again = counter(&stack, "TcpRetransSegs");
             assert!(again < 64, "{again}");
         },
@@ -434,7 +437,7 @@ fn a_transaction_of_four_kib_each_way_is_two_packets() {
             }
             client.join().unwrap();
             for side in V4 {
-                // Lone packets of 4096, both ways.
+                // Single packets of 4096 bytes, in both directions.
                 let lens = capture.take_lengths(ip(side));
                 assert!(lens.iter().all(|&len| len == 4096), "{side}: {lens:?}");
             }
@@ -445,8 +448,9 @@ fn a_transaction_of_four_kib_each_way_is_two_packets() {
     );
 }
 
-/// A program that pauses finds acknowledgements in the device, and its timers run out. All of what
-/// waits is received first, more than one read of the device takes, so nothing is sent again.
+/// When a paused program continues, ACKs wait in the device and its timers have expired. Everything
+/// that waits is received first, more than one read of the device returns, so that nothing is
+/// retransmitted.
 #[test]
 fn acknowledgements_that_wait_in_the_device_come_before_timers() {
     const FLOWS: usize = 200;
@@ -457,14 +461,15 @@ fn acknowledgements_that_wait_in_the_device_come_before_timers() {
             for _ in 0..FLOWS {
                 flows.push(connected(&stack, V4[0]).await);
             }
-            // A kernel that is starved may acknowledge late; without the rule every round fails.
+            // A starved kernel may acknowledge late in one round; without the rule every round
+            // fails.
             let mut sent_again = Vec::new();
             for _ in 0..5 {
                 let before = counter(&stack, "TcpRetransSegs");
                 for (stream, _) in &flows {
                     write(stream, &[7]);
                 }
-                // The kernel acknowledges within 40 ms, whether its program runs or not. Ours
+                // The kernel acknowledges within 40 ms, whether its program runs or not. Our side
                 // receives nothing before its probes and timeouts are due, after 200 ms.
                 thread::sleep(Duration::from_millis(500));
                 for (stream, _) in &mut flows {

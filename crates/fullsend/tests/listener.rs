@@ -126,7 +126,7 @@ fn several_tasks_accept_on_one_listener() {
             let listener = listener.clone();
             acceptors.spawn(async move { listener.accept().await.unwrap().1 });
         }
-        // All of them wait before the first connection comes.
+        // All of them wait before the first connection arrives.
         tokio::time::sleep(Duration::from_millis(1)).await;
         for _ in 0..5 {
             let _client = TcpStream::connect(&a, "10.0.0.2:9").await.unwrap();
@@ -164,7 +164,7 @@ fn a_pending_connection_is_accepted_with_the_address_it_asked_for() {
             });
             let pending = listener.accept().await.unwrap();
             assert_eq!(pending.local_addr(), to);
-            // Held: the client must not be connected yet.
+            // The SYN is not answered yet, so the client must not be connected.
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert!(!client.is_finished());
             let mut server = pending.accept().await.unwrap();
@@ -210,7 +210,7 @@ fn a_pending_connection_outlives_the_peers_patience() {
         );
         let (client, pending) = tokio::join!(connect, listener.accept());
         assert!(client.is_err());
-        // The peer has gone; the handshake cannot end, and says so.
+        // The peer has given up, so the handshake fails.
         assert!(pending.unwrap().accept().await.is_err());
     });
 }
@@ -236,7 +236,8 @@ fn axum_serves_on_it_unchanged() {
     });
 }
 
-/// TCP Fast Open: the first connection brings the cookie, the second's request rides on its SYN.
+/// TCP Fast Open: the first connection requests the cookie, the second sends its request on the
+/// SYN.
 #[test]
 fn a_request_rides_on_the_syn() {
     paused(async {

@@ -1,4 +1,4 @@
-//! A process that has used up its address space (`ulimit -v`). Needs root.
+//! A process whose address space is exhausted (`ulimit -v`). Needs root.
 
 mod common;
 
@@ -13,19 +13,19 @@ use fullsend::{Stack, TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Builder;
 
-/// Address space of the process, KiB.
+/// Address space of the process, in KiB.
 const LIMIT_KIB: u32 = 400_000;
-/// Bytes that a socket may queue either way.
+/// Bytes that a socket may queue in each direction.
 const BUFFER: usize = 8 << 20;
-/// Ends a test that hangs.
+/// Time limit of calls that would hang.
 const LIMIT: Duration = Duration::from_mins(2);
-/// The request in the first byte of a connection.
+/// Kinds of connection, sent as its first byte.
 const ECHO: u8 = b'e';
 const GREEDY: u8 = b'g';
-/// Set in the process that has the limit.
+/// Environment variable of the child process, which has the limit.
 const CHILD: &str = "FULLSEND_MEMORY_LIMIT_CHILD";
 
-/// Runs itself again with the limit, since a limit cannot be taken back.
+/// Runs itself in a child process with the limit, as a process cannot raise its limit again.
 #[test]
 fn a_process_without_memory_survives_and_serves_on() {
     if env::var_os(CHILD).is_some() {
@@ -59,7 +59,7 @@ fn with_the_limit() {
         .tun("fs0")
         .address("10.9.0.2/24")
         .kernel_address("10.9.0.1/24")
-        // Nothing but the limit of the process bounds what sockets hold.
+        // Only the limit of the process bounds the memory of sockets.
         .sysctl("tcp_mem", "4000000 4000000 4000000")
         .sysctl("tcp_rmem", &buffer)
         .sysctl("tcp_wmem", &buffer)
@@ -82,7 +82,7 @@ fn with_the_limit() {
         let found = all.iter().find(|(known, _)| *known == name);
         found.unwrap_or_else(|| panic!("no counter {name}")).1
     };
-    // Each holds up to 16 MiB of ours.
+    // Each connection uses up to 16 MiB of the stack's memory.
     let mut greedy = Vec::new();
     while counter("TcpExtTCPMemoryPressures") == 0 {
         assert!(greedy.len() < 200, "the memory does not end");
@@ -100,7 +100,7 @@ fn with_the_limit() {
     let names = ["TcpExtPruneCalled", "TcpExtTCPRcvQDrop"];
     println!("{:?}", names.map(|name| (name, counter(name))));
     assert!(counter("TcpExtPruneCalled") > 0);
-    // A new connection is refused. When others are gone, it is not.
+    // A new connection is refused now, and accepted once others have ended.
     let drops = counter("TcpExtListenDrops");
     while counter("TcpExtListenDrops") == drops {
         let to = SocketAddr::from(([10, 9, 0, 2], 80));
@@ -114,7 +114,7 @@ fn with_the_limit() {
     {}
 }
 
-/// Sends back what comes, or sends without an end and never reads.
+/// Echoes, or sends without end and never reads.
 async fn serve(mut stream: TcpStream) {
     let mut piece = vec![0; 64 << 10];
     let Ok(GREEDY) = stream.read_u8().await else {
@@ -126,7 +126,7 @@ async fn serve(mut stream: TcpStream) {
     loop {
         match stream.write_all(&piece).await {
             Ok(()) => {}
-            // A refusal of memory is no reason to give up here.
+            // The test continues when memory is refused.
             Err(error) if error.kind() == ErrorKind::OutOfMemory => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -1,4 +1,4 @@
-//! A stack's connections to itself take no timer: virtual time stands still while data flows.
+//! Connections of a stack to itself need no timer: virtual time does not advance while data flows.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn udp_echoes_over_own_addresses_need_no_timer() {
     }
 }
 
-/// More than the send and receive buffers hold, so that both sides wait for each other.
+/// Sends more than the send and receive buffers hold, so that both sides wait for each other.
 #[tokio::test(start_paused = true)]
 async fn a_stream_to_itself_waits_for_one_delayed_ack_at_most() {
     const LEN: usize = 32 << 20;
@@ -84,7 +84,7 @@ async fn a_stream_to_itself_waits_for_one_delayed_ack_at_most() {
     server.read_to_end(&mut got).await.unwrap();
     assert_eq!(got.len(), LEN);
     send.await.unwrap();
-    // The delayed ACK of a tail, and the timer's rounding to milliseconds.
+    // Allows for the delayed ACK of a tail, and the timer's rounding to milliseconds.
     let elapsed = begin.elapsed();
     assert!(elapsed <= Duration::from_millis(42), "{elapsed:?}");
 }

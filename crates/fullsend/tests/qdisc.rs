@@ -1,4 +1,5 @@
-//! Queues in front of a TUN, against the kernel, in a network namespace. Needs root.
+//! Queueing disciplines in front of a TUN, with the kernel as peer, in a network namespace. Needs
+//! root.
 
 mod common;
 
@@ -14,7 +15,7 @@ use tokio::runtime::Builder;
 
 const KERNEL: &str = "10.9.0.1:80";
 
-/// Runs `test` with a stack behind `qdisc` in a network of its own.
+/// Runs `test` in a network namespace with a stack behind `qdisc`.
 fn over_tun<F: Future<Output = ()> + 'static>(qdisc: &'static str, test: fn(Stack) -> F) {
     in_namespace(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -31,7 +32,7 @@ fn over_tun<F: Future<Output = ()> + 'static>(qdisc: &'static str, test: fn(Stac
     });
 }
 
-/// A sink of the kernel's, and what it got.
+/// Starts a kernel socket that reads to the end, and returns the number of bytes.
 fn sink(listener: KernelListener) -> JoinHandle<u64> {
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -48,8 +49,8 @@ fn sink(listener: KernelListener) -> JoinHandle<u64> {
     })
 }
 
-/// Writes `size` bytes at a time, `total` in all, and waits until all is acknowledged. Returns the
-/// number of bytes that the sink received.
+/// Writes `total` bytes, `size` at a time, and waits until all are acknowledged. Returns the number
+/// of bytes that the kernel received.
 async fn send(stack: &Stack, (size, total): (usize, usize), option: Option<SocketOption>) -> u64 {
     let listener = KernelListener::bind(KERNEL).unwrap();
     let kernel = sink(listener);
@@ -72,7 +73,7 @@ fn counter(stack: &Stack, name: &str) -> u64 {
     all.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-// The rates themselves are pinned in virtual time, by `sim/tests/qdisc.rs`.
+// The rates themselves are tested in virtual time, in `sim/tests/qdisc.rs`.
 
 #[test]
 fn a_token_bucket_over_a_tun_shapes_and_completes_late_enough_to_autocork() {
@@ -83,9 +84,9 @@ fn a_token_bucket_over_a_tun_shapes_and_completes_late_enough_to_autocork() {
         println!("TCPAutoCorking {corked}\n{stats}");
         assert_eq!(received, 4 << 20);
         assert!(corked > 0);
-        // Packets waited for tokens.
+        // Packets have waited for tokens.
         assert!(stats.overlimits > 0, "{stats}");
-        // Small writes merged: far fewer packets than writes.
+        // Small writes are coalesced: there are far fewer packets than writes.
         assert!(stats.sent_packets < 5000, "{stats}");
         assert_eq!(stats.dropped, 0, "{stats}");
         assert_eq!(stats.backlog_packets, 0, "{stats}");
@@ -95,7 +96,7 @@ fn a_token_bucket_over_a_tun_shapes_and_completes_late_enough_to_autocork() {
 #[test]
 fn fq_over_a_tun_holds_packets_until_they_may_leave() {
     over_tun("fq", |stack| async move {
-        // A unit of two segments each 230 us.
+        // A super-segment of two segments each 230 us.
         let rate = SocketOption::SoMaxPacingRate(12_500_000);
         let received = send(&stack, (64 << 10, 24 << 20), Some(rate)).await;
         let stats = stack.qdisc_stats();

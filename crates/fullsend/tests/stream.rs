@@ -1,4 +1,4 @@
-//! Every call of a connection, over the in-process link.
+//! Tests of every call of a connection, over the in-process link.
 
 mod common;
 
@@ -285,7 +285,7 @@ fn lent_bytes_go_and_chunks_come_without_a_copy() {
             while let Some(chunk) = server.read_chunk(100_000).await.unwrap() {
                 assert!(!chunk.is_empty() && chunk.len() <= 100_000);
                 assert!(chunk == data[at..at + chunk.len()]);
-                // The very memory that was lent, but for small pieces, which are gathered.
+                // The lent memory itself, except for small pieces, which are gathered.
                 if chunk.len() > 16 << 10 {
                     assert_eq!(chunk.as_ptr(), data[at..].as_ptr());
                     by_reference += chunk.len();
@@ -340,7 +340,7 @@ fn halves() {
         let other_write;
         (read, other_write) = (wrong.0, wrong.1);
         let mut server = other_read.reunite(other_write).unwrap();
-        // Dropping the writing half sends a FIN, and reading goes on.
+        // Dropping the write half sends a FIN; reading continues.
         drop(write);
         assert_eq!(server.read(&mut buf).await.unwrap(), 0);
         server.write_all(b"late").await.unwrap();
@@ -355,7 +355,7 @@ fn flushed_waits_for_the_acknowledgement() {
         let (a, b) = pair();
         let (mut client, mut server) = connected(&a, &b).await;
         client.flushed().await.unwrap();
-        // More than the receiver takes without reading.
+        // More than the receive buffer holds.
         let data = pattern(1 << 20, 4);
         let got = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -420,7 +420,7 @@ fn stack_shutdown_ends_whoever_waits() {
         a.shutdown().await.unwrap();
         assert!(reader.await.unwrap().is_err());
         assert!(acceptor.await.unwrap().is_err());
-        // And the peer hears of it.
+        // The peer receives a RST.
         assert_eq!(
             server.read(&mut [0; 8]).await.unwrap_err().kind(),
             ErrorKind::ConnectionReset
@@ -464,7 +464,7 @@ fn every_option_is_taken() {
         assert_eq!((options.tcp_syncnt, options.tcp_keepcnt), (3, 3));
         assert_eq!(options.tcp_keepidle, Nanos::from_secs(60));
         assert_eq!(client.notsent_lowat().unwrap(), 100_000);
-        // Twice what was asked for, as Linux tells it.
+        // Twice the value that was set, as on Linux.
         assert_eq!(client.sndbuf().unwrap(), 600_000);
         assert_eq!(client.rcvbuf().unwrap(), 600_000);
         assert_eq!(options.so_max_pacing_rate, 1_000_000_000);
@@ -528,7 +528,7 @@ fn a_read_that_is_dropped_loses_nothing() {
             let mut buf = [0; 1000];
             tokio::select! {
                 biased;
-                // Polled once in each round, and dropped.
+                // Polled once in each round, then dropped.
                 n = server.read(&mut buf) => {
                     let n = n.unwrap();
                     if n == 0 {
@@ -565,7 +565,7 @@ fn notsent_lowat_bounds_what_a_slow_reader_leaves_unsent() {
         let (mut sent, mut got) = (0, 0);
         let mut buf = vec![0; 64 << 10];
         while got < total {
-            // The writer takes all the room there is, and goes on when it is told of more.
+            // The writer fills the available room, and continues when it is woken.
             while sent < total {
                 match client.try_write(&[7; 4096]) {
                     Ok(n) => sent += n,

@@ -1,5 +1,5 @@
-//! Against the Linux kernel over TAP, in a network namespace that lasts as long as the test's
-//! thread: ARP, Neighbour Discovery with duplicate detection, ICMP, fragments. Needs root.
+//! Tests against the Linux kernel over TAP, in a network namespace for each test: ARP, Neighbor
+//! Discovery with duplicate address detection, ICMP, fragments. Needs root.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn run(program: &str, args: &[&str]) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// Runs `test` beside a stack with an address of each family on a TAP.
+/// Runs `test` with a stack on a TAP that has an address of each family.
 fn with_stack(test: fn(&Stack)) {
     in_namespace(move || {
         let runtime = Builder::new_multi_thread()
@@ -56,7 +56,7 @@ fn pings_small_and_large_are_answered() {
     }
     with_stack(|stack| {
         for to in OURS {
-            // Both sides detect duplicates of their IPv6 addresses first.
+            // Both sides first run duplicate address detection for their IPv6 addresses.
             assert!(run("ping", &["-c", "1", "-i", "0.1", "-w", "9", to]).0);
             for size in ["56", "1472", "5000", "60000"] {
                 let args = ["-c", "5", "-i", "0.02", "-W", "5", "-s", size, to];
@@ -81,7 +81,7 @@ fn pings_small_and_large_are_answered() {
         ] {
             assert_eq!(counter(stack, name), 0, "{name}");
         }
-        // Learnt, not configured.
+        // The neighbor entry is learned, not configured.
         for to in OURS {
             let (_, text) = run("ip", &["neigh", "show", to]);
             assert!(text.contains("lladdr"), "{text}");
@@ -98,7 +98,7 @@ fn a_port_without_a_socket_is_refused() {
                 .set_read_timeout(Some(Duration::from_millis(100)))
                 .unwrap();
             socket.connect((ours, 9)).unwrap();
-            // Until duplicate detection is over nobody answers.
+            // Addresses are not answered for until duplicate address detection has ended.
             let refused = (0..50).any(|_| {
                 let sent = socket.send(b"anybody?").map(drop);
                 let answer = sent.and_then(|()| socket.recv(&mut [0; 9]).map(drop));
@@ -124,7 +124,7 @@ fn datagrams_larger_than_the_mtu_cross_both_ways() {
             socket
                 .set_read_timeout(Some(Duration::from_millis(200)))
                 .unwrap();
-            // The most that a datagram can have over each family.
+            // The largest datagram of each family.
             let most = if ours.contains(':') { 65_527 } else { 65_507 };
             for len in [1, 1400, 1500, 9000, 65_000, most] {
                 let data: Vec<u8> = (0..len).map(|i: u32| (i % 251) as u8).collect();
@@ -139,7 +139,7 @@ fn datagrams_larger_than_the_mtu_cross_both_ways() {
     });
 }
 
-/// The output of `ip -6 address` once it has `text`, which a kernel's timer may bring about.
+/// Waits until the output of `ip -6 address` contains `text`, and returns it.
 fn kernel_addresses_with(text: &str) -> String {
     loop {
         let (_, shown) = run("ip", &["-6", "address", "show", "dev", "fst0"]);
@@ -150,7 +150,8 @@ fn kernel_addresses_with(text: &str) -> String {
     }
 }
 
-/// The state of the stack's only IPv6 address, once duplicate detection has ended.
+/// Waits for the end of duplicate address detection and returns the state of the stack's only IPv6
+/// address.
 fn detected(stack: &Stack) -> AddressState {
     loop {
         let addresses = stack.addresses();
@@ -164,8 +165,9 @@ fn detected(stack: &Stack) -> AddressState {
     }
 }
 
-/// RFC 4862 5.4, both ways: the kernel has the address already, and its answer to all nodes is all
-/// that a stack without another address gets; then the kernel asks for an address of the stack.
+/// RFC 4862 5.4 in both directions. First the kernel has the address, and the stack, without
+/// another address, receives only its answer to all nodes. Then the kernel probes an address of the
+/// stack.
 #[test]
 fn duplicates_are_detected_by_the_stack_and_by_the_kernel() {
     in_namespace(|| {
@@ -187,7 +189,7 @@ fn duplicates_are_detected_by_the_stack_and_by_the_kernel() {
             for args in set_up {
                 assert!(run("ip", args).0, "{args:?}");
             }
-            // The kernel answers once its link-local address says that the link is ready.
+            // The kernel answers once it has a link-local address: the link is ready then.
             kernel_addresses_with("fe80");
             let stack = Stack::builder().device(Box::new(tap)).address(ours);
             let stack = stack.build().unwrap();

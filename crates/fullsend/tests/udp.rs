@@ -22,7 +22,7 @@ fn datagrams_go_and_come() {
                 let (a, b) = pair_with(nic, 1500);
                 let client = UdpSocket::bind(&a, here).unwrap();
                 let server = UdpSocket::bind(&b, there).unwrap();
-                // The last one is sent in fragments.
+                // The last one is fragmented.
                 for len in [0, 1, 1400, 9000] {
                     let data = pattern(len, 3);
                     assert_eq!(client.send_to(&data, there).await.unwrap(), len);

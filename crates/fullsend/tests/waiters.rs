@@ -1,5 +1,5 @@
-//! Futures that are dropped leave no waker behind, and all tasks that wait for one event are woken.
-//! The tests poll the futures themselves, so that each step is chosen.
+//! Dropped futures leave no waker behind, and all tasks that wait for an event are woken. The tests
+//! poll the futures themselves to control each step.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn a_future_that_is_dropped_takes_its_waker_along() {
             leaves_nothing!(client.flushed());
             leaves_nothing!(here.shutdown());
         }
-        // A task of its own each, side by side: those that go leave the others alone.
+        // One task for each future: dropping some futures must not affect the others.
         let tasks: Vec<Arc<Task>> = (0..100).map(|_| Arc::default()).collect();
         let mut accepts: Vec<_> = tasks
             .iter()
@@ -128,7 +128,7 @@ fn everyone_who_waits_for_a_shutdown_sees_its_end() {
             let mut cx = Context::from_waker(waker);
             assert!(matches!(future.as_mut().poll(&mut cx), Poll::Ready(Ok(()))));
         }
-        // It has stopped: there is nothing to shut down.
+        // The stack has stopped, so there is nothing to shut down.
         assert!(here.shutdown().await.is_err());
     });
 }

@@ -1,5 +1,5 @@
-//! Many tasks on several threads, reading and writing in steps of all sizes: a wake-up that gets
-//! lost leaves one of them hanging.
+//! Many tasks on several threads read and write pieces of all sizes: a lost wake-up would leave one
+//! of them hanging.
 
 mod common;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 const EACH: usize = 400_000;
 
-/// Writes the pattern in steps of random sizes, then a FIN.
+/// Writes the pattern in pieces of random sizes, then sends a FIN.
 async fn write(mut to: impl AsyncWriteExt + Unpin, seed: u64) {
     let data = pattern(EACH, seed);
     let mut rng = Rng::new(Seed::from_u64(seed));
@@ -28,7 +28,7 @@ async fn write(mut to: impl AsyncWriteExt + Unpin, seed: u64) {
     to.shutdown().await.unwrap();
 }
 
-/// Reads it in steps of random sizes.
+/// Reads and checks the pattern in pieces of random sizes.
 async fn read(mut from: impl AsyncReadExt + Unpin, seed: u64) {
     let mut rng = Rng::new(Seed::from_u64(seed + 1));
     let mut got = Vec::new();
@@ -50,7 +50,7 @@ async fn read(mut from: impl AsyncReadExt + Unpin, seed: u64) {
     assert!(got == pattern(EACH, seed));
 }
 
-/// Both directions of a connection, each half in a task of its own.
+/// Transfers data in both directions of a connection, each half in a task of its own.
 async fn both(stream: TcpStream, sends: u64, expects: u64) {
     let (from, to) = stream.into_split();
     let writer = tokio::spawn(write(to, sends));

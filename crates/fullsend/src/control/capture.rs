@@ -1,5 +1,5 @@
-//! A recording of what passes the stack's device, bounded in memory: what a slow client leaves no
-//! room for is dropped and counted.
+//! A capture of the packets that pass the stack's device. Its memory is bounded: packets that a
+//! slow client leaves no room for are dropped and counted.
 
 use std::io;
 use std::mem;
@@ -14,34 +14,34 @@ use super::{CaptureRequest, CaptureSummary};
 use crate::clock::wall_clock_ns;
 use crate::engine::Engine;
 
-/// Most bytes that wait for a client unless it asks for others, and the most it may ask for.
+/// Default and maximum size, in bytes, of the buffer for one client.
 const LIMIT: u64 = 8 << 20;
 const LIMIT_MAX: u64 = 1 << 30;
-/// Types of pcapng blocks: one that describes an interface, and one that holds a packet.
+/// Types of pcapng blocks: interface description and enhanced packet.
 const INTERFACE: [u8; 4] = 1u32.to_le_bytes();
 const ENHANCED_PACKET: [u8; 4] = 6u32.to_le_bytes();
-/// Bytes of a packet's block in front of the packet; the packet's length in them.
+/// Offsets in an enhanced packet block, in bytes: of the packet and of its captured length.
 const PACKET_AT: usize = 28;
 const PACKET_LEN_AT: usize = 20;
-/// pcapng's number of Ethernet, and where an interface's block has it.
+/// pcapng's link type of Ethernet, and its offset in an interface description block.
 const ETHERNET: [u8; 2] = 1u16.to_le_bytes();
 const LINK_TYPE_AT: usize = 8;
 
-/// What waits for the client.
+/// The data that waits for the client.
 struct Buffer {
     bytes: Vec<u8>,
     summary: CaptureSummary,
-    /// Packets still to record.
+    /// Number of packets still to capture.
     left: u64,
-    /// Most bytes that wait.
+    /// Size limit of `bytes`.
     limit: usize,
     filter: Option<Filter>,
-    /// Packets begin with an Ethernet header.
+    /// Whether packets begin with an Ethernet header.
     ethernet: bool,
 }
 
 impl Buffer {
-    /// Returns whether the packet in a block is to be recorded.
+    /// Returns whether the packet in `block` passes the filter.
     fn wants(&self, block: &[u8]) -> bool {
         let Some(filter) = &self.filter else {
             return true;
@@ -60,7 +60,7 @@ struct Ring {
 }
 
 impl io::Write for Ring {
-    /// Takes one block of pcapng: the recorder writes each at once.
+    /// Accepts one pcapng block: the writer passes each block in one call.
     fn write(&mut self, block: &[u8]) -> io::Result<usize> {
         let mut buffer = self.buffer.lock();
         if block.starts_with(&INTERFACE) {
@@ -90,10 +90,10 @@ impl io::Write for Ring {
     }
 }
 
-/// A recording that goes on until this is dropped.
+/// A running capture. Dropping it ends it.
 pub(super) struct LiveCapture {
     engine: Weak<Engine>,
-    /// By which the engine knows it.
+    /// The engine's number of this capture.
     number: u64,
     capture: Capture,
     ring: Ring,
@@ -108,7 +108,7 @@ impl Drop for LiveCapture {
 }
 
 impl LiveCapture {
-    /// Begins; only one runs at a time.
+    /// Starts a capture. Fails if another one is running or the filter is invalid.
     pub(super) fn start(engine: &Arc<Engine>, wish: &CaptureRequest) -> Result<Self, String> {
         let filter = wish.filter.as_deref().map(Filter::parse).transpose()?;
         let limit = wish.buffer.unwrap_or(LIMIT).clamp(1 << 16, LIMIT_MAX);
@@ -140,8 +140,8 @@ impl LiveCapture {
         })
     }
 
-    /// What was recorded since the last call, when there is some; `None` once all packets that
-    /// were asked for have been given. May be dropped half-way.
+    /// Waits for packets and returns those captured since the last call, or `None` after the
+    /// requested number of packets. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             {
@@ -157,13 +157,13 @@ impl LiveCapture {
         }
     }
 
-    /// Ends the recording: what is left of it, and how it went.
+    /// Ends the capture. Returns the remaining data and the summary.
     pub(super) fn finish(&mut self) -> (Vec<u8>, CaptureSummary) {
         if let Some(engine) = self.engine.upgrade() {
             engine.end_tap(self.number);
         }
         let summary = self.ring.buffer.lock().summary;
-        // Into memory: cannot fail.
+        // Writing to memory cannot fail.
         let _ = self
             .capture
             .statistics(wall_clock_ns(), 0, (summary.packets, summary.dropped));

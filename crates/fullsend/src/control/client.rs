@@ -1,4 +1,5 @@
-//! One client: its requests in turn. Nothing of the stack is held while the client is waited for.
+//! One client of the control socket: its requests, in order. The stack is not locked while the task
+//! waits for the client.
 
 use std::io;
 use std::sync::Weak;
@@ -22,7 +23,7 @@ pub(super) async fn serve(stream: UnixStream, engine: Weak<Engine>) {
         write,
         engine,
     };
-    // An error is a client that left.
+    // An error means that the client has disconnected.
     while let Ok(true) = client.turn().await {}
 }
 
@@ -32,13 +33,13 @@ struct Client {
     engine: Weak<Engine>,
 }
 
-/// Lines of bounded length.
+/// Reader of lines of bounded length.
 struct Lines {
     read: BufReader<OwnedReadHalf>,
     line: Vec<u8>,
 }
 
-/// What a client sent.
+/// Result of reading a line.
 enum Input {
     Line,
     TooLong,
@@ -46,7 +47,7 @@ enum Input {
 }
 
 impl Lines {
-    /// Reads on to the end of a line; when dropped half-way, the next call goes on.
+    /// Reads up to the end of a line. Cancel safe: the next call continues.
     async fn next(&mut self) -> io::Result<Input> {
         loop {
             let available = self.read.fill_buf().await?;
@@ -74,7 +75,7 @@ impl Lines {
 }
 
 impl Client {
-    /// One request; false at the end.
+    /// Processes one request. Returns false at the end of the input.
     async fn turn(&mut self) -> io::Result<bool> {
         match self.lines.next().await? {
             Input::End => return Ok(false),

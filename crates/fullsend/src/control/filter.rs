@@ -1,24 +1,24 @@
-//! Filters of captures, in a part of tcpdump's language.
+//! Capture filters, in a subset of tcpdump's language.
 //!
-//! `tcp`, `udp`, `icmp`, `icmp6`, `ip`, `ip6`, `arp`; `host ADDR`, `net CIDR` and `port N`, each with
-//! `src` or `dst` in front or without; joined by `and`, `or`, `not` and parentheses. `tcp port 80`
-//! is `tcp and port 80`.
+//! The primitives are `tcp`, `udp`, `icmp`, `icmp6`, `ip`, `ip6`, `arp`, and `host ADDR`, `net
+//! CIDR` and `port N`, these three optionally preceded by `src` or `dst`. They are joined by `and`,
+//! `or`, `not` and parentheses. `tcp port 80` stands for `tcp and port 80`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fullsend_stack::Cidr;
 use fullsend_wire::numbers::{ethertype, protocol};
 
-/// Deepest nesting of `not` and parentheses.
+/// Maximum nesting of `not` and parentheses.
 const MAX_DEPTH: usize = 64;
-/// Extension headers of IPv6 that are skipped on the way to the transport header.
+/// IPv6 extension headers that are skipped to find the transport header.
 const EXTENSIONS: [u8; 3] = [
     protocol::HOP_BY_HOP,
     protocol::ROUTING,
     protocol::DESTINATION,
 ];
 
-/// Which packets a capture records.
+/// A filter: the condition on a packet to be captured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Filter {
     Ethertype(u16),
@@ -31,7 +31,7 @@ pub(super) enum Filter {
     Or(Box<[Filter; 2]>),
 }
 
-/// Which end of a packet is meant.
+/// The end of a packet that a condition applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Source,
@@ -50,10 +50,10 @@ impl Side {
 }
 
 impl Filter {
-    /// Reads a filter.
+    /// Parses a filter.
     ///
     /// # Errors
-    /// What is wrong with it, and what to write.
+    /// A message with what is wrong and what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let text = text.replace('(', " ( ").replace(')', " ) ");
         let mut words = Words {
@@ -70,7 +70,8 @@ impl Filter {
         }
     }
 
-    /// Returns whether a frame passes. `ethernet`: it begins with an Ethernet header, else with IP.
+    /// Returns whether a frame passes. With `ethernet` it begins with an Ethernet header, otherwise
+    /// with an IP header.
     pub(super) fn passes(&self, frame: &[u8], ethernet: bool) -> bool {
         self.holds(&Fields::of(frame, ethernet))
     }
@@ -95,14 +96,14 @@ impl Filter {
     }
 }
 
-/// What is left to read, the next word last.
+/// The words still to parse, in reverse order.
 struct Words<'a> {
     left: Vec<&'a str>,
     depth: usize,
 }
 
 impl Words<'_> {
-    /// `TERM or TERM or ...`.
+    /// Parses `TERM or TERM or ...`.
     fn any(&mut self) -> Result<Filter, String> {
         let mut filter = self.all()?;
         while self.skip("or") {
@@ -111,7 +112,7 @@ impl Words<'_> {
         Ok(filter)
     }
 
-    /// `FACTOR and FACTOR ...`, where `and` may be left out.
+    /// Parses `FACTOR and FACTOR ...`, where `and` may be omitted.
     fn all(&mut self) -> Result<Filter, String> {
         let mut filter = self.factor()?;
         loop {
@@ -191,7 +192,8 @@ impl Words<'_> {
     }
 }
 
-/// What filters look at; `None` where a packet does not have it, or is cut short.
+/// The fields of a packet that filters inspect; `None` where a packet does not have one or is
+/// truncated.
 #[derive(Default)]
 struct Fields {
     ethertype: Option<u16>,
@@ -223,7 +225,7 @@ impl Fields {
             };
             frame
         };
-        // What is cut short has the fields up to there.
+        // A truncated packet has the fields before its end.
         let _ = match fields.ethertype {
             Some(ethertype::IPV4) => fields.read_v4(packet),
             Some(ethertype::IPV6) => fields.read_v6(packet),
@@ -236,7 +238,7 @@ impl Fields {
         let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
         self.hosts = Some((address(12)?.into(), address(16)?.into()));
         self.protocol = packet.get(9).copied();
-        // Only a first fragment has ports.
+        // Only the first fragment has ports.
         let offset = be16(packet, 6)? & 0x1fff;
         if offset == 0 {
             self.read_ports(packet, usize::from(packet[0] & 15) * 4);
@@ -277,7 +279,7 @@ impl Fields {
 mod tests {
     use super::Filter;
 
-    /// TCP from 10.0.0.1:1000 to 10.0.0.2:80.
+    /// Returns an IPv4 TCP packet from 10.0.0.1:1000 to 10.0.0.2:80.
     fn v4() -> Vec<u8> {
         let mut packet = vec![
             0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
@@ -287,7 +289,8 @@ mod tests {
         packet
     }
 
-    /// UDP from fd00::1:53 to fd00::2:1000, behind a hop-by-hop header, on Ethernet with a VLAN tag.
+    /// Returns an Ethernet frame with a VLAN tag, and in it a UDP packet from fd00::1:53 to
+    /// fd00::2:1000 with a hop-by-hop header.
     fn v6() -> Vec<u8> {
         let mut frame = vec![2; 12];
         frame.extend([0x81, 0, 0, 7, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 0, 64]);

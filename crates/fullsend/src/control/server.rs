@@ -1,4 +1,4 @@
-//! The task that accepts clients.
+//! The task that accepts clients of the control socket.
 
 use std::io;
 use std::path::Path;
@@ -11,14 +11,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::{Reply, client};
 use crate::engine::Engine;
 
-/// An open control socket. Dropping it closes it and removes its name.
+/// An open control socket. Dropping it closes the socket and removes its file.
 pub(crate) struct Control {
     task: JoinHandle<()>,
     _bound: Bound,
 }
 
 impl Control {
-    /// Opens one for `engine`. Must be called within a tokio runtime.
+    /// Opens a control socket for `engine`. Must be called within a tokio runtime.
     pub(crate) fn open(engine: &Arc<Engine>, path: &Path) -> io::Result<Self> {
         let (listener, bound) = bind(path)?;
         listener.set_nonblocking(true)?;
@@ -33,7 +33,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Its clients' tasks end with it.
+        // Aborting it also aborts the tasks of its clients.
         self.task.abort();
     }
 }
@@ -47,7 +47,7 @@ async fn accept(listener: UnixListener, engine: Weak<Engine>) {
                     clients.spawn(client::serve(stream, engine.clone()));
                 }
                 Ok((stream, _)) => refuse(&stream),
-                // Out of descriptors: they come back when a client leaves.
+                // No descriptors are left: one becomes free when a client disconnects.
                 Err(error) => {
                     tracing::warn!(%error, "control socket");
                     if clients.join_next().await.is_none() {
@@ -61,6 +61,6 @@ async fn accept(listener: UnixListener, engine: Weak<Engine>) {
 }
 
 fn refuse(stream: &UnixStream) {
-    // A new socket's buffer has room for a line.
+    // The buffer of a new socket has room for a line.
     let _ = stream.try_write(Reply::too_many_clients().to_line().as_bytes());
 }

@@ -1,4 +1,4 @@
-//! How often the device is asked.
+//! Tests of how often the driver reads the device.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 
 use crate::Stack;
 
-/// Counts how often it is asked, and has nothing a host would answer.
+/// A device that counts reads; what it receives needs no answer of the host.
 struct Counting(UnixDatagram, Arc<AtomicUsize>);
 
 impl Device for Counting {
@@ -46,7 +46,7 @@ impl Device for Counting {
     }
 }
 
-/// A stack over such a device, the device's other end and its count.
+/// Returns a stack over such a device, the device's other end, and its counter.
 fn stack(busy_poll: Duration) -> (Stack, UnixDatagram, Arc<AtomicUsize>) {
     let (here, there) = UnixDatagram::pair().unwrap();
     here.set_nonblocking(true).unwrap();
@@ -60,7 +60,7 @@ fn stack(busy_poll: Duration) -> (Stack, UnixDatagram, Arc<AtomicUsize>) {
     (stack, there, asked)
 }
 
-/// Runs everybody else for a while; how often the device was asked meanwhile.
+/// Runs other tasks for a while and returns the number of device reads meanwhile.
 async fn asked_meanwhile(asked: &AtomicUsize) -> usize {
     let before = asked.load(Ordering::Relaxed);
     for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! What the control socket sees of an engine, and does to it.
+//! The control socket's access to an engine.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::control::Control;
 use crate::error::sysctl_error;
 
 impl Engine {
-    /// Names its link, once.
+    /// Sets the name of the link. Later calls have no effect.
     pub(crate) fn name_link(&self, name: &str) {
         let _ = self.link_name.set(name.to_owned());
     }
@@ -32,15 +32,15 @@ impl Engine {
         })
     }
 
-    /// Opens a control socket that lasts as long as the engine is driven.
+    /// Opens a control socket that is closed when the stack stops.
     pub(crate) fn open_control(self: &Arc<Self>, path: &Path) -> io::Result<()> {
         let control = Control::open(self, path)?;
         self.controls.lock().push(control);
         Ok(())
     }
 
-    /// Begins to record what passes the device, at the tap point that `point` makes for its kind
-    /// of link: the recording's number, or `None` if another one runs.
+    /// Starts a capture of the device's packets, which go to the tap point that `point` creates for
+    /// the type of link. Returns the capture's number, or `None` if another capture is running.
     pub(crate) fn begin_tap(
         &self,
         point: impl FnOnce(Link) -> io::Result<TapPoint>,
@@ -56,7 +56,7 @@ impl Engine {
         Ok(shard.tap)
     }
 
-    /// Ends a recording, if it is still the one that runs.
+    /// Ends capture `number` if it is still running.
     pub(crate) fn end_tap(&self, number: u64) {
         let mut shard = self.shard.lock();
         if shard.tap == Some(number) {

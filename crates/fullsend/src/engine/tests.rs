@@ -1,4 +1,4 @@
-//! What a peer that falls silent looks like, with the other end of the link cut off.
+//! Tests of peers that stop answering (the link is cut) and of devices with slow calls.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{Pair, Stack, TcpListener, TcpStream};
 
-/// Takes everything and gives nothing.
+/// A device that drops all packets and receives none.
 struct Cut(Caps);
 
 impl Device for Cut {
@@ -42,17 +42,17 @@ fn cut(stack: &Stack) {
     *device = Tapped::off(Box::new(Cut(device.caps())));
 }
 
-/// A device whose calls take time for each packet, as those of a TUN do.
+/// A device whose calls take time for each packet, as a TUN's system calls do.
 struct Costly {
     inner: Box<dyn Device>,
     write: Duration,
     read: Duration,
 }
 
-/// Lets virtual time pass within a call.
+/// Advances virtual time within a call.
 fn spend(time: Duration) {
     let mut advance = pin!(tokio::time::advance(time));
-    // The clock is moved by the first poll; what is left of it yields.
+    // The first poll advances the clock; the rest of the future only yields.
     let _ = advance
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()));
@@ -95,7 +95,7 @@ impl Device for Costly {
     }
 }
 
-/// Has each packet take as long as this on its way out of the stack, and into it.
+/// Makes each packet that the stack sends take `write`, and each that it receives take `read`.
 fn charge(stack: &Stack, write: Duration, read: Duration) {
     let mut shard = stack.engine.shard.lock();
     let device = shard.pump.device_mut();
@@ -108,7 +108,7 @@ fn charge(stack: &Stack, write: Duration, read: Duration) {
     }));
 }
 
-/// Connections from `a` to `b`, whose end answers each request of so many bytes with as many.
+/// Returns `flows` connections from `a` to `b`, whose server echoes each request of `len` bytes.
 async fn answered(a: &Stack, b: &Stack, flows: usize, len: usize) -> Vec<TcpStream> {
     let listener = TcpListener::bind(b, "10.0.0.2:9").unwrap();
     let mut clients = Vec::new();
@@ -126,7 +126,7 @@ async fn answered(a: &Stack, b: &Stack, flows: usize, len: usize) -> Vec<TcpStre
     clients
 }
 
-/// Writes so many bytes on each connection, under one hold of the lock.
+/// Writes `len` bytes on each connection under one lock of the stack.
 fn request(stack: &Stack, ids: impl Iterator<Item = TcpId>, len: usize) {
     let request = vec![7; len];
     let write = stack.engine.op(|host, now| {
@@ -138,7 +138,7 @@ fn request(stack: &Stack, ids: impl Iterator<Item = TcpId>, len: usize) {
     write.unwrap();
 }
 
-/// Has a request answered on each connection.
+/// Sends a request on each connection and reads the answers.
 async fn exchange(stack: &Stack, clients: &mut [TcpStream], len: usize) {
     request(stack, clients.iter().map(|client| client.id), len);
     let mut answer = vec![0; len];
@@ -152,8 +152,8 @@ fn counter(stack: &Stack, name: &str) -> u64 {
     all.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// A write to a TUN runs the kernel's TCP. If all packets of a long batch were stamped with the
-/// time of its first, the last one's timers would run out before they should.
+/// Writing to a TUN runs the kernel's TCP. If all packets of a long batch had the timestamp of the
+/// first, the timers of the last would expire early.
 #[tokio::test(start_paused = true)]
 async fn packets_of_a_long_batch_are_stamped_when_they_leave() {
     let (a, b) = Stack::pair(&Pair::default()).unwrap();
@@ -163,13 +163,13 @@ async fn packets_of_a_long_batch_are_stamped_when_they_leave() {
     exchange(&a, &mut clients, 1).await;
     let srtt_us = clients.iter().map(|c| c.tcp_info().unwrap().tcpi_rtt);
     let srtt_us: Vec<_> = srtt_us.collect();
-    // The peer answers when all have left: after 64 ms the first, after 8 the last, of which an
-    // eighth is in srtt.
+    // The peer answers once all have been sent: 64 ms after the time of the first packet and 8 ms
+    // after that of the last, which is in a batch of 8. srtt takes 1/8 of a sample.
     assert!((7500..=8500).contains(&srtt_us[0]), "{srtt_us:?}");
     assert!((750..=1250).contains(&srtt_us[63]), "{srtt_us:?}");
 }
 
-/// Frames that arrive while a batch is read are stamped after the time at which the read began.
+/// Frames that arrive while a batch is read have the time after the read.
 #[tokio::test(start_paused = true)]
 async fn received_packets_are_stamped_after_the_read() {
     let (a, b) = Stack::pair(&Pair::default()).unwrap();
@@ -183,14 +183,14 @@ async fn received_packets_are_stamped_after_the_read() {
     request(&a, ends.iter().map(|(client, _)| client.id), 1);
     for (client, _) in &mut ends {
         client.flushed().await.unwrap();
-        // One sample of 32 ms behind that of the handshake, 0.
+        // srtt is 1/8 of a sample of 32 ms, after the 0 ms of the handshake.
         let srtt_us = client.tcp_info().unwrap().tcpi_rtt;
         assert!((3900..=4100).contains(&srtt_us), "{srtt_us}");
     }
 }
 
-/// Requests fill the device. Were all of them received before the first is answered, the delayed
-/// acknowledgements would time out, and the peer's tail probes with them.
+/// Requests fill the device. If all were received before the first is answered, the delayed-ACK
+/// timers would expire, and with them the peer's tail loss probes.
 #[tokio::test(start_paused = true)]
 async fn requests_are_answered_before_the_next_batch_is_received() {
     const FLOWS: usize = 200;
@@ -206,7 +206,7 @@ async fn requests_are_answered_before_the_next_batch_is_received() {
     }
 }
 
-/// Two ends of a connection, and the stack of the first.
+/// Returns the first stack and the two ends of a connection.
 async fn connected() -> (Stack, TcpStream, TcpStream) {
     let (a, b) = Stack::pair(&Pair::default()).unwrap();
     let listener = TcpListener::bind(&b, "10.0.0.2:9").unwrap();
@@ -224,7 +224,7 @@ async fn a_peer_that_vanishes_ends_in_a_timeout() {
     let begin = tokio::time::Instant::now();
     let error = client.read(&mut [0; 8]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    // tcp_retries2 = 15: a quarter of an hour, more or less.
+    // With tcp_retries2 = 15, about a quarter of an hour.
     let minutes = begin.elapsed().as_secs() / 60;
     assert!((10..30).contains(&minutes), "{minutes}");
     let error = client.write_all(b"x").await.unwrap_err();

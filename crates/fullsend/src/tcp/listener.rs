@@ -1,4 +1,4 @@
-//! A TCP listener.
+//! TCP listeners.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,10 +16,10 @@ use crate::stack::Stack;
 use crate::tcp::TcpStream;
 use crate::waiting::{Waiting, waiter};
 
-/// Connections waiting to be accepted, unless told otherwise (as tokio's).
+/// Default backlog: connections waiting to be accepted. Same as tokio's.
 const BACKLOG: usize = 1024;
 
-/// The part that all listeners share: a handle in the host, closed on drop.
+/// State common to all kinds of listener: a listener of the host, closed on drop.
 pub(crate) struct Listening {
     pub(crate) engine: Handle,
     id: ListenerId,
@@ -46,7 +46,7 @@ impl Listening {
             .op(|host, _| host.listener_addr(self.id).map_err(io_error))
     }
 
-    /// The next connection. Any number of futures may wait for it.
+    /// Waits for the next connection. Any number of futures may wait at once.
     pub(crate) async fn next(&self) -> io::Result<Incoming> {
         let mut waiting = Waiting::new(&self.engine, WaitOn::Listener(self.id));
         poll_fn(|cx| self.poll_next(cx, waiting.key())).await
@@ -89,23 +89,31 @@ impl Drop for Listening {
     }
 }
 
-/// Accepts TCP connections, as `tokio::net::TcpListener`. Connections that wait when it is
-/// dropped are reset.
+/// Listener for TCP connections, with the methods of `tokio::net::TcpListener`. Dropping it resets
+/// the connections that have not been accepted.
 pub struct TcpListener {
     listening: Listening,
 }
 
 impl TcpListener {
-    /// Listens on `local`, which may be unspecified (any of the stack's addresses), with room for
-    /// 1024 connections that wait to be accepted. Port 0 chooses one.
+    /// Listens on `local` with a backlog of 1024 connections. The unspecified address stands for
+    /// any of the stack's addresses; port 0 chooses a free port.
     ///
     /// # Errors
-    /// `AddrInUse`, or `AddrNotAvailable` for an address that is not the stack's.
+    /// - `AddrInUse` if another listener has the address and port.
+    /// - `AddrNotAvailable` for an address that the stack does not have, or has not in the state
+    ///   `Preferred` yet (see [`Stack::addresses`]).
+    /// - `InvalidInput` if `local` is not an address with a port.
+    /// - The stack's error if it has stopped ([`Stack::closed`]).
     pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
         Self::bind_with(stack, local, BACKLOG)
     }
 
-    /// The same with another backlog: at most that many connections wait to be accepted.
+    /// Listens on `local` with a backlog of `backlog` connections: the most that may wait to be
+    /// accepted, at most the tunable `somaxconn`.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind).
     pub fn bind_with(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
         let config = ListenConfig {
             backlog,
@@ -116,8 +124,8 @@ impl TcpListener {
         Ok(Self { listening })
     }
 
-    /// Listens beside others that do so in the same way (`SO_REUSEPORT`): each new connection goes
-    /// to one of them, by its addresses.
+    /// Listens on `local` with `SO_REUSEPORT`: several such listeners may have the same address and
+    /// port, and a hash of its addresses assigns each new connection to one of them.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
@@ -132,8 +140,12 @@ impl TcpListener {
         Ok(Self { listening })
     }
 
-    /// Sets an option: the listener's own (`TcpFastopen`, `TcpFastopenKey`, `TcpDeferAccept`), or
-    /// one that its connections begin with.
+    /// Sets an option of the listener (`TcpFastopen`, `TcpFastopenKey`, `TcpFastopenNoCookie`,
+    /// `TcpDeferAccept`, `TcpSaveSyn`), or one that its later connections inherit. The value of an
+    /// inherited option is not checked here: connections ignore one that is out of range.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
         self.listening.engine.op(|host, _| {
             host.listener_set_option(self.listening.id, option)
@@ -141,11 +153,11 @@ impl TcpListener {
         })
     }
 
-    /// `TCP_CONGESTION`: the congestion control that its connections begin with, by name. DCTCP is
-    /// agreed on in the handshake, so a server chooses it here.
+    /// Sets `TCP_CONGESTION`: the name of the congestion control that the listener's later
+    /// connections use. DCTCP is negotiated in the handshake, so a server must choose it here.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that the stack does not have.
+    /// `InvalidInput` for a name that is unknown or not in `tcp_allowed_congestion_control`.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         self.listening.engine.op(|host, _| {
             host.listener_set_congestion(self.listening.id, name)
@@ -153,13 +165,19 @@ impl TcpListener {
         })
     }
 
-    /// The next connection and where it comes from. Several tasks may wait. Dropping the future
-    /// loses no connection.
+    /// Accepts the next connection, and returns it with the peer's address. Several tasks may wait
+    /// at once. Cancel safe: dropping the future loses no connection.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         Ok(self.accepted(self.listening.next().await?))
     }
 
-    /// [`accept`](Self::accept) as a poll. Only the task that polled last is woken.
+    /// Polls for the next connection. Only the task that polled last is woken.
+    ///
+    /// # Errors
+    /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let incoming = ready!(self.listening.poll_next(cx, None))?;
         Poll::Ready(Ok(self.accepted(incoming)))
@@ -171,7 +189,10 @@ impl TcpListener {
         (TcpStream::new(engine, id, local, remote), remote)
     }
 
-    /// Where it listens.
+    /// Returns the address that the listener is bound to.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listening.local_addr()
     }

@@ -1,4 +1,4 @@
-//! Options under their Linux names.
+//! Socket options of a connection, under their Linux names.
 
 use std::io;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use crate::error::io_error;
 use crate::tcp::TcpStream;
 
 impl TcpStream {
-    /// Sets any option.
+    /// Sets a socket option.
     ///
     /// # Errors
-    /// `InvalidInput` for a value out of range.
+    /// `InvalidInput` for a value that is out of range, or an option that only listeners have; the
+    /// stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
         self.engine.op(|host, now| {
             host.tcp_set_option(now, self.id, option)
@@ -20,115 +21,185 @@ impl TcpStream {
         })
     }
 
-    /// `TCP_NODELAY`: small segments are sent without waiting for acknowledgements.
+    /// Sets `TCP_NODELAY`: whether small segments are sent without waiting for acknowledgements.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::TcpNodelay(on))
     }
 
-    /// `TCP_CORK`: only full segments are sent until it is taken off.
+    /// Sets `TCP_CORK`: whether partial segments are held back, for 200 ms at most. Clearing it
+    /// releases them.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_cork(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::TcpCork(on))
     }
 
-    /// `TCP_QUICKACK`: acknowledge at once for a while.
+    /// Sets `TCP_QUICKACK`: whether data is acknowledged at once, until the connection becomes
+    /// interactive.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_quickack(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::TcpQuickack(on))
     }
 
-    /// `TCP_MAXSEG`: largest segment sent, bytes.
+    /// Sets `TCP_MAXSEG`: the size of the largest segment to send, in bytes (88 to 32767).
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_maxseg(&self, bytes: u16) -> io::Result<()> {
         self.set_option(SocketOption::TcpMaxseg(bytes))
     }
 
-    /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; zero is the system's rule.
+    /// Sets `TCP_USER_TIMEOUT`: how long data may stay unacknowledged before the connection times
+    /// out. With zero, `tcp_retries2` decides.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_user_timeout(&self, span: Duration) -> io::Result<()> {
         self.set_option(SocketOption::TcpUserTimeout(span.into()))
     }
 
-    /// `TCP_SYNCNT`: SYN retransmissions.
+    /// Sets `TCP_SYNCNT`: the number of SYN retransmissions (1 to 127).
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_syncnt(&self, count: u8) -> io::Result<()> {
         self.set_option(SocketOption::TcpSyncnt(count))
     }
 
-    /// `SO_KEEPALIVE`.
+    /// Sets `SO_KEEPALIVE`: whether an idle connection sends keepalive probes.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
         self.set_option(SocketOption::SoKeepalive(on))
     }
 
-    /// `TCP_KEEPIDLE`: silence before the first probe.
+    /// Sets `TCP_KEEPIDLE`: the idle time before the first keepalive probe (1 s to 32767 s).
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_keepidle(&self, span: Duration) -> io::Result<()> {
         self.set_option(SocketOption::TcpKeepidle(span.into()))
     }
 
-    /// `TCP_KEEPINTVL`: time between probes.
+    /// Sets `TCP_KEEPINTVL`: the time between keepalive probes (1 s to 32767 s).
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_keepintvl(&self, span: Duration) -> io::Result<()> {
         self.set_option(SocketOption::TcpKeepintvl(span.into()))
     }
 
-    /// `TCP_KEEPCNT`: probes without an answer before the connection is given up.
+    /// Sets `TCP_KEEPCNT`: the number of unanswered keepalive probes after which the connection
+    /// times out (1 to 127).
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_keepcnt(&self, count: u8) -> io::Result<()> {
         self.set_option(SocketOption::TcpKeepcnt(count))
     }
 
-    /// `TCP_NOTSENT_LOWAT`: most bytes queued and not yet sent; 0 leaves it to the sysctl. A
-    /// writer that met the limit is woken below half of it.
+    /// Sets `TCP_NOTSENT_LOWAT`: the limit of data queued and not yet sent, in bytes; with 0, the
+    /// tunable decides. A writer that reached the limit is woken when less than half of it is
+    /// unsent.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::TcpNotsentLowat(bytes))
     }
 
-    /// `SO_LINGER`: `Some(ZERO)` makes the drop reset the connection; otherwise what was written
-    /// is delivered in the background (a drop cannot wait; await
-    /// [`flushed`](Self::flushed) for that).
+    /// Sets `SO_LINGER`. With `Some(Duration::ZERO)`, dropping the stream resets the connection.
+    /// With any other value, written data is delivered in the background: a drop cannot wait, so
+    /// await [`flushed`](Self::flushed) where that is needed.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         let linger = linger.map_or(Linger::Background, |span| Linger::For(span.into()));
         self.set_option(SocketOption::SoLinger(linger))
     }
 
-    /// `SO_SNDBUF`, bytes; doubled for bookkeeping as on Linux, and autotuning ends.
+    /// Sets `SO_SNDBUF`: the size of the send buffer in bytes, at most `wmem_max`. As on Linux, the
+    /// value is doubled for bookkeeping, and autotuning ends.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_sndbuf(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::SoSndbuf(bytes))
     }
 
-    /// `SO_RCVBUF`, bytes; doubled for bookkeeping as on Linux, and autotuning ends.
+    /// Sets `SO_RCVBUF`: the size of the receive buffer in bytes, at most `rmem_max`. As on Linux,
+    /// the value is doubled for bookkeeping, and autotuning ends.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_rcvbuf(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::SoRcvbuf(bytes))
     }
 
-    /// `SO_RCVLOWAT`: bytes to be there before the socket is readable.
+    /// Sets `SO_RCVLOWAT`: the number of received bytes from which the stream is readable.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_rcvlowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::SoRcvlowat(bytes))
     }
 
-    /// `SO_MAX_PACING_RATE`, bytes per second; `u64::MAX` for none.
+    /// Sets `SO_MAX_PACING_RATE` in bytes per second; `u64::MAX` means no limit.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_max_pacing_rate(&self, rate: u64) -> io::Result<()> {
         self.set_option(SocketOption::SoMaxPacingRate(rate))
     }
 
-    /// `TCP_WINDOW_CLAMP`: the largest window to offer, bytes; 0 for none.
+    /// Sets `TCP_WINDOW_CLAMP`: the largest receive window to advertise, in bytes; 0 means no
+    /// limit.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_window_clamp(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::TcpWindowClamp(bytes))
     }
 
-    /// `TCP_LINGER2`: how long the connection stays in FIN-WAIT-2 once dropped; `None`: not at
+    /// Sets `TCP_LINGER2`: how long the connection stays in FIN-WAIT-2 after the stream is dropped,
+    /// at most 120 s. With zero, `tcp_fin_timeout` decides; with `None`, it does not stay there at
     /// all.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_linger2(&self, span: Option<Duration>) -> io::Result<()> {
         self.set_option(SocketOption::TcpLinger2(span.map(Into::into)))
     }
 
-    /// `IP_TOS`, `IPV6_TCLASS`; the two ECN bits are the stack's.
+    /// Sets `IP_TOS` (IPv4) or `IPV6_TCLASS`. The stack controls the two ECN bits and ignores them
+    /// here.
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         self.set_option(SocketOption::IpTos(tos))
     }
 
-    /// `IP_TTL`, `IPV6_UNICAST_HOPS`.
+    /// Sets `IP_TTL` (IPv4) or `IPV6_UNICAST_HOPS` (1 to 255).
+    ///
+    /// # Errors
+    /// Those of [`set_option`](Self::set_option).
     pub fn set_ttl(&self, ttl: u8) -> io::Result<()> {
         self.set_option(SocketOption::IpTtl(Some(ttl)))
     }
 
-    /// `TCP_CONGESTION`: the congestion control, by name.
+    /// Sets `TCP_CONGESTION`: the congestion control, by name.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that the stack does not have.
+    /// `InvalidInput` for a name that is unknown or not in `tcp_allowed_congestion_control`.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         self.engine.op(|host, now| {
             host.tcp_set_congestion(now, self.id, name)
@@ -142,28 +213,43 @@ impl TcpStream {
         })
     }
 
-    /// All options, as `getsockopt` gives them.
+    /// Returns all socket options, with the values that `getsockopt` returns on Linux.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`](crate::Stack::closed)).
     pub fn options(&self) -> io::Result<SocketOptions> {
         self.engine
             .op(|host, _| host.tcp_options(self.id).map_err(io_error))
     }
 
-    /// `TCP_NODELAY`.
+    /// Returns `TCP_NODELAY`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn nodelay(&self) -> io::Result<bool> {
         self.options().map(|o| o.tcp_nodelay)
     }
 
-    /// `TCP_CORK`.
+    /// Returns `TCP_CORK`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn cork(&self) -> io::Result<bool> {
         self.options().map(|o| o.tcp_cork)
     }
 
-    /// `TCP_NOTSENT_LOWAT`; 0: the sysctl decides.
+    /// Returns `TCP_NOTSENT_LOWAT` in bytes; with 0, the tunable decides.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn notsent_lowat(&self) -> io::Result<u32> {
         self.options().map(|o| o.tcp_notsent_lowat)
     }
 
-    /// `SO_LINGER`.
+    /// Returns `SO_LINGER`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         self.options().map(|o| match o.so_linger {
             Linger::Background => None,
@@ -171,46 +257,67 @@ impl TcpStream {
         })
     }
 
-    /// `SO_KEEPALIVE`.
+    /// Returns `SO_KEEPALIVE`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn keepalive(&self) -> io::Result<bool> {
         self.options().map(|o| o.so_keepalive)
     }
 
-    /// `SO_SNDBUF`: bytes of memory, twice what was asked for, or what tuning has made of it.
+    /// Returns `SO_SNDBUF` in bytes: twice the size that was set, or the result of autotuning.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn sndbuf(&self) -> io::Result<u32> {
         self.options().map(|o| o.so_sndbuf)
     }
 
-    /// `SO_RCVBUF`: bytes of memory, twice what was asked for, or what tuning has made of it.
+    /// Returns `SO_RCVBUF` in bytes: twice the size that was set, or the result of autotuning.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn rcvbuf(&self) -> io::Result<u32> {
         self.options().map(|o| o.so_rcvbuf)
     }
 
-    /// `TCP_CONGESTION`.
+    /// Returns `TCP_CONGESTION`: the name of the congestion control.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn congestion(&self) -> io::Result<&'static str> {
         self.options().map(|o| o.tcp_congestion)
     }
 
-    /// `TCP_INFO`.
+    /// Returns `TCP_INFO`.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn tcp_info(&self) -> io::Result<TcpInfo> {
         self.engine
             .op(|host, now| host.tcp_info(now, self.id).map_err(io_error))
     }
 
-    /// What this connection sent, and what held it back: why it is slow.
+    /// Returns what the connection has sent and which limits held it back: why it is slow.
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn flow_report(&self) -> io::Result<FlowReport> {
         self.engine
             .op(|host, now| host.tcp_flow_report(now, self.id).map_err(io_error))
     }
 
-    /// The state (RFC 9293 3.3.2).
+    /// Returns the state of the connection (RFC 9293 3.3.2).
+    ///
+    /// # Errors
+    /// Those of [`options`](Self::options).
     pub fn state(&self) -> io::Result<State> {
         self.engine
             .op(|host, _| host.tcp_state(self.id).map_err(io_error))
     }
 }
 
-/// The error with the option that caused it.
+/// Returns `error` with the option that caused it in the message.
 fn with_option(error: &io::Error, option: SocketOption) -> io::Error {
     io::Error::new(error.kind(), format!("{option:?}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Accepting for any destination: transparent gateways and proxies.
+//! Listener for any destination, for transparent gateways and proxies.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -13,15 +13,20 @@ use crate::stack::Stack;
 use crate::tcp::TcpStream;
 use crate::tcp::listener::Listening;
 
-/// Yields connections at their first SYN, before it is answered, so that a gateway can connect
-/// onward first and answer for the far side.
+/// Listener that returns connections at their first SYN, before it is answered. A gateway can then
+/// connect to the destination first, and accept or reject according to the result.
 pub struct TransparentListener {
     listening: Listening,
 }
 
 impl TransparentListener {
-    /// Takes SYNs for every address and port, the stack's own or not, IPv4 and IPv6, that no other
-    /// listener has. At most `backlog` are pending; more SYNs are dropped, and come again.
+    /// Listens on every address and port, the stack's own or not, IPv4 and IPv6, on which no other
+    /// listener is bound. At most `backlog` connections are pending; further SYNs are dropped, and
+    /// the peers retransmit them.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another such listener exists, and the stack's error if it has stopped
+    /// ([`Stack::closed`]).
     pub fn any(stack: &Stack, backlog: usize) -> io::Result<Self> {
         Self::listen(
             stack,
@@ -31,7 +36,10 @@ impl TransparentListener {
         )
     }
 
-    /// Only for one local address and port.
+    /// Listens on one local address and port. At most `backlog` connections are pending.
+    ///
+    /// # Errors
+    /// Those of [`TcpListener::bind`](crate::TcpListener::bind).
     pub fn bind(stack: &Stack, local: impl ToAddr, backlog: usize) -> io::Result<Self> {
         Self::listen(stack, local.to_addr()?, backlog, false)
     }
@@ -51,12 +59,18 @@ impl TransparentListener {
         Ok(Self { listening })
     }
 
-    /// The next pending connection. Dropping the future loses none.
+    /// Waits for the next pending connection. Cancel safe: dropping the future loses no connection.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(&self) -> io::Result<PendingConnection> {
         Ok(self.pending(self.listening.next().await?))
     }
 
-    /// [`accept`](Self::accept) as a poll. Only the task that polled last is woken.
+    /// Polls for the next pending connection. Only the task that polled last is woken.
+    ///
+    /// # Errors
+    /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<PendingConnection>> {
         let incoming = ready!(self.listening.poll_next(cx, None))?;
         Poll::Ready(Ok(self.pending(incoming)))
@@ -70,28 +84,33 @@ impl TransparentListener {
     }
 }
 
-/// A peer that waits for an answer to its SYN. Hold it as long as the peer's patience lasts;
-/// dropping it sends a RST.
+/// A connection whose SYN has not been answered yet. It can be kept until the peer stops
+/// retransmitting the SYN; dropping it sends a RST.
 #[must_use = "dropping it resets the connection"]
 pub struct PendingConnection {
-    /// `None` once it is decided.
+    /// `None` after accepting.
     engine: Option<Handle>,
     incoming: Incoming,
 }
 
 impl PendingConnection {
-    /// The destination that the peer asked for.
+    /// Returns the destination address of the SYN.
     pub fn local_addr(&self) -> SocketAddr {
         self.incoming.local
     }
 
-    /// The peer.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.incoming.remote
     }
 
     /// Answers the SYN and waits for the end of the handshake. Dropping the future resets the
     /// connection.
+    ///
+    /// # Errors
+    /// - `NotConnected` if the peer has given up in the meantime.
+    /// - `TimedOut`, `ConnectionReset` or another error of the connection if the handshake fails.
+    /// - The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn accept(mut self) -> io::Result<TcpStream> {
         let Incoming { id, local, remote } = self.incoming;
         if let Some(engine) = &self.engine {
@@ -105,7 +124,7 @@ impl PendingConnection {
         Ok(stream)
     }
 
-    /// Refuses with a RST: the peer sees `ConnectionRefused`.
+    /// Rejects the connection with a RST: the peer's connect fails with `ConnectionRefused`.
     pub fn reject(self) {}
 }
 

@@ -1,5 +1,4 @@
-//! Halves of a connection, by reference and owned, as tokio's; and tokio's I/O traits for them
-//! and for the whole.
+//! The halves of a stream, borrowed and owned, with tokio's I/O traits for them and for the stream.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -12,26 +11,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::tcp::TcpStream;
 
-/// The reading half, borrowed.
+/// Borrowed read half of a [`TcpStream`].
 #[derive(Debug)]
 pub struct ReadHalf<'a>(&'a TcpStream);
 
-/// The writing half, borrowed.
+/// Borrowed write half of a [`TcpStream`].
 #[derive(Debug)]
 pub struct WriteHalf<'a>(&'a TcpStream);
 
-/// The reading half, owned.
+/// Owned read half of a [`TcpStream`].
 #[derive(Debug)]
 pub struct OwnedReadHalf(Arc<TcpStream>);
 
-/// The writing half, owned. Dropping it sends a FIN, as tokio's does.
+/// Owned write half of a [`TcpStream`]. Dropping it sends a FIN, as with tokio's.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     stream: Arc<TcpStream>,
     shutdown_on_drop: bool,
 }
 
-/// The two halves were not of one stream; they come back.
+/// Error of `reunite`: the two halves belong to different streams. It returns them.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
@@ -44,12 +43,12 @@ impl fmt::Display for ReuniteError {
 impl std::error::Error for ReuniteError {}
 
 impl TcpStream {
-    /// Halves that borrow the stream.
+    /// Splits the stream into halves that borrow it.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (ReadHalf(self), WriteHalf(self))
     }
 
-    /// Halves that two tasks can own.
+    /// Splits the stream into halves that two tasks can own.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         let stream = Arc::new(self);
         let write = OwnedWriteHalf {
@@ -61,10 +60,10 @@ impl TcpStream {
 }
 
 impl OwnedReadHalf {
-    /// Both halves as one stream again.
+    /// Joins both halves into one stream again.
     ///
     /// # Errors
-    /// If they are not of one stream.
+    /// If the halves belong to different streams.
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.0, &write.stream) {
             return Err(ReuniteError(self, write));
@@ -82,15 +81,15 @@ impl OwnedReadHalf {
 }
 
 impl OwnedWriteHalf {
-    /// Both halves as one stream again.
+    /// Joins both halves into one stream again.
     ///
     /// # Errors
-    /// If they are not of one stream.
+    /// If the halves belong to different streams.
     pub fn reunite(self, read: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
         read.reunite(self)
     }
 
-    /// Lets go of this half without sending a FIN.
+    /// Drops this half without sending a FIN.
     pub fn forget(mut self) {
         self.shutdown_on_drop = false;
     }
@@ -99,7 +98,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // Fails only when the connection is over anyway.
+            // Fails only if the connection has ended.
             let _ = self.stream.shutdown_write();
         }
     }

@@ -1,4 +1,4 @@
-//! A TCP connection.
+//! TCP connections.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -21,31 +21,32 @@ use crate::stack::Stack;
 use crate::tcp::turn::Turn;
 use crate::waiting::{Waiting, waiter};
 
-/// Most bytes of lent memory queued in one step; more waits for room in the send buffer.
+/// Most bytes of caller-owned memory queued at once; more waits for room in the send buffer.
 const LEND_MAX: usize = 256 << 10;
 
-/// A TCP connection, as `tokio::net::TcpStream`.
+/// A TCP connection, with the methods of `tokio::net::TcpStream`.
 ///
-/// Dropping it closes it: what was written is still delivered in the background (while the stack
-/// lives), unless received data was left unread, which resets the connection (RFC 2525 2.17).
+/// Dropping it closes the connection. Written data is still delivered in the background, while the
+/// stack lives; but if received data was left unread, the connection is reset (RFC 2525 2.17).
 ///
-/// # What is guaranteed when
-/// - A write's end says that the stack has the bytes.
-/// - `shutdown()` (`poll_shutdown`) queues a FIN behind them and returns, as in the kernel; it
-///   does not wait. `flush()` does nothing.
-/// - [`flushed`](Self::flushed) waits until the peer's stack has acknowledged all of it, the FIN
-///   included. Unlike the kernel's, this stack ends with the process: await it, or
-///   [`Stack::shutdown`], before exiting.
+/// # Delivery
+/// - A completed write means that the bytes are in the send buffer, not that the peer has them.
+/// - `shutdown()` (`poll_shutdown`) queues a FIN behind them and returns without waiting, as in the
+///   kernel. `flush()` does nothing.
+/// - [`flushed`](Self::flushed) waits until the peer's stack has acknowledged all written data,
+///   including the FIN. Unlike the kernel, this stack ends with the process: await `flushed` or
+///   [`Stack::shutdown`] before exiting.
 ///
 /// # Cancel safety
-/// Reads, `peek`, `readable`, `writable`, `ready` and `flushed` lose nothing when dropped.
+/// Reads, `peek`, `readable`, `writable`, `ready` and `flushed` are cancel safe: dropping their
+/// futures loses no data.
 pub struct TcpStream {
     pub(crate) engine: Handle,
     pub(crate) id: TcpId,
     local: SocketAddr,
     remote: SocketAddr,
-    /// The next write answers something that was read (or opens): whoever waits for it waits
-    /// now. Writes that follow each other gain from going in batches instead.
+    /// Whether the next write is the first, or the first after a read: the peer then probably waits
+    /// for it. Of several writes in a row, the later ones gain from being sent in batches.
     prompt: AtomicBool,
     turn: Turn,
 }
@@ -62,20 +63,24 @@ impl TcpStream {
         }
     }
 
-    /// Connects to `remote`.
+    /// Connects to `remote` and waits for the end of the handshake.
     ///
     /// # Errors
-    /// `ConnectionRefused` by a RST, `TimedOut` when nobody answers, `NetworkUnreachable` without
-    /// a route.
+    /// - `ConnectionRefused` if the peer answers with a RST, `TimedOut` if it does not answer.
+    /// - `NetworkUnreachable` without a route, `HostUnreachable` if neighbor discovery fails or
+    ///   a router reports it.
+    /// - `AddrNotAvailable` if all ephemeral ports to `remote` are in use.
+    /// - `InvalidInput` if `remote` is not an address with a port, or has port 0.
+    /// - The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn connect(stack: &Stack, remote: impl ToAddr) -> io::Result<Self> {
         Self::connect_inner(stack, None, remote.to_addr()?).await
     }
 
-    /// Connects from the address and port of `local`; 0 and the unspecified address mean
-    /// "choose".
+    /// Connects to `remote` from `local`. The unspecified address and port 0 leave the choice to
+    /// the stack.
     ///
     /// # Errors
-    /// Also `AddrInUse` and `AddrNotAvailable`, for `local`.
+    /// `AddrInUse` and `AddrNotAvailable` for `local`, and those of [`connect`](Self::connect).
     pub async fn connect_from(
         stack: &Stack,
         local: impl ToAddr,
@@ -84,12 +89,13 @@ impl TcpStream {
         Self::connect_inner(stack, Some(local.to_addr()?), remote.to_addr()?).await
     }
 
-    /// Connects to `remote` with the first of `data` on the SYN (TCP Fast Open, RFC 7413), if
-    /// `remote` gave a cookie before or none is needed (`tcp_fastopen`); how many bytes were
-    /// taken, the rest being for [`write`](tokio::io::AsyncWriteExt::write). With some taken it
-    /// does not wait for the handshake; what it meets is told by the next read or write.
+    /// Connects to `remote` with the first bytes of `data` on the SYN (TCP Fast Open, RFC 7413), if
+    /// `remote` has sent a cookie before or none is required (`tcp_fastopen`). Returns the stream
+    /// and the number of bytes accepted; pass the rest to
+    /// [`write`](tokio::io::AsyncWriteExt::write). If any bytes were accepted, it does not wait for
+    /// the handshake, and the next read or write returns the error of a failed handshake.
     ///
-    /// What rides on a SYN may reach the peer's application twice: send only what may be repeated.
+    /// The peer's application may receive data on a SYN twice: send only data that may be repeated.
     ///
     /// # Errors
     /// Those of [`connect`](Self::connect).
@@ -131,7 +137,7 @@ impl TcpStream {
             let (local, remote) = host.tcp_addrs(id).map_err(io_error)?;
             Ok((id, local, remote))
         })?;
-        // From here on a drop of this future closes what it has begun.
+        // From here on, dropping this future closes the connection.
         let stream = Self::new(stack.engine.clone(), id, local, remote);
         stream.established().await?;
         Ok(stream)
@@ -143,19 +149,28 @@ impl TcpStream {
         self.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// Our address.
+    /// Returns the local address.
+    ///
+    /// # Errors
+    /// None: the `Result` is for compatibility with tokio.
     #[allow(clippy::unnecessary_wraps, reason = "as tokio's")]
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
+    ///
+    /// # Errors
+    /// None: the `Result` is for compatibility with tokio.
     #[allow(clippy::unnecessary_wraps, reason = "as tokio's")]
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.remote)
     }
 
-    /// The pending error (`SO_ERROR`), cleared by asking.
+    /// Returns the connection's pending error (`SO_ERROR`) and clears it.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.engine.op(|host, _| {
             let error = host.tcp_take_error(self.id).map_err(io_error)?;
@@ -163,7 +178,7 @@ impl TcpStream {
         })
     }
 
-    /// A future's wait for reading or writing.
+    /// Returns the guard of a future's wait for reading or writing.
     fn waiting(&self, interest: HostInterest) -> Waiting<'_> {
         Waiting::new(&self.engine, WaitOn::Tcp(self.id, interest))
     }
@@ -173,7 +188,7 @@ impl TcpStream {
         poll_fn(|cx| self.poll_host(cx, interest, waiting.key())).await
     }
 
-    /// Ready when the host says so; else the waker is registered there.
+    /// Polls the stream's readiness; if it is not ready, the waker is registered at the host.
     fn poll_host(
         &self,
         cx: &mut Context<'_>,
@@ -192,7 +207,7 @@ impl TcpStream {
         Poll::Pending
     }
 
-    /// One step of a call on the host that may have to wait, as a poll.
+    /// Polls `step` until it does not return `WouldBlock`. Only the task that polled last is woken.
     #[inline]
     fn poll_op<R>(
         &self,
@@ -204,7 +219,7 @@ impl TcpStream {
         self.poll_op_as(cx, None, interest, prompt, step)
     }
 
-    /// The future of a call on the host that may have to wait.
+    /// Waits until `step` does not return `WouldBlock`.
     async fn op<R>(
         &self,
         interest: HostInterest,
@@ -214,7 +229,7 @@ impl TcpStream {
         poll_fn(|cx| self.poll_op_as(cx, waiting.key(), interest, false, &mut step)).await
     }
 
-    /// [`poll_op`](Self::poll_op) of a future, or without a key of a caller that polls.
+    /// Polls `step` for a future with `key`, or without one for a caller that polls.
     fn poll_op_as<R>(
         &self,
         cx: &mut Context<'_>,
@@ -264,8 +279,8 @@ impl TcpStream {
         self.turn.begin();
         self.prompt.store(true, Ordering::Relaxed);
         let id = self.id;
-        // Memory that nobody has written to yet is filled from the received slices: to zero it
-        // first, for the copying read, would touch all of it.
+        // Received slices are appended to uninitialized memory directly: the copying read would
+        // need it zeroed first, which writes all of it.
         if buf.initialized().len() < buf.capacity() {
             return self.poll_op(cx, HostInterest::Read, false, |host, now| {
                 let chain = host.tcp_read_chain(now, id, buf.remaining())?;
@@ -280,26 +295,36 @@ impl TcpStream {
         })
     }
 
-    /// Reads what is there now into `buf`; 0 is the end of the stream.
+    /// Reads received data into `buf` without waiting. Returns the number of bytes, and 0 at the
+    /// end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when there is nothing now.
+    /// `WouldBlock` if no data has been received, or the connection's error.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.prompt.store(true, Ordering::Relaxed);
         self.engine
             .op(|host, now| host.tcp_read(now, self.id, buf).map_err(io_error))
     }
 
-    /// Reads without copying: the next piece of what was received, at most `max` bytes; `None` at
-    /// the end of the stream.
+    /// Reads without copying. Returns the next contiguous received bytes, at most `max`, or `None`
+    /// at the end of the stream.
     ///
-    /// The memory behind it is the stack's and counts as used until the `Bytes` is dropped.
+    /// The returned `Bytes` refers to the stack's memory, which counts as in use until it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// `ConnectionReset`, `TimedOut` or another error of the connection; the stack's error if it
+    /// has stopped.
     pub async fn read_chunk(&self, max: usize) -> io::Result<Option<Bytes>> {
         let mut waiting = self.waiting(HostInterest::Read);
         poll_fn(|cx| self.poll_read_chunk_as(cx, waiting.key(), max)).await
     }
 
-    /// [`read_chunk`](Self::read_chunk) as a poll. Only the task that polled last is woken.
+    /// Polls [`read_chunk`](Self::read_chunk): reads without copying. Only the task that polled
+    /// last is woken.
+    ///
+    /// # Errors
+    /// Those of [`read_chunk`](Self::read_chunk).
     pub fn poll_read_chunk(
         &self,
         cx: &mut Context<'_>,
@@ -320,7 +345,11 @@ impl TcpStream {
         Poll::Ready(Ok((!slice.is_empty()).then(|| slice.into_bytes())))
     }
 
-    /// Waits for data and copies it, leaving it to be read.
+    /// Waits for data and copies it into `buf` without removing it from the stream. Returns the
+    /// number of bytes.
+    ///
+    /// # Errors
+    /// Those of [`read_chunk`](Self::read_chunk).
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.op(HostInterest::Read, |host, _| host.tcp_peek(self.id, buf))
             .await
@@ -330,7 +359,7 @@ impl TcpStream {
 
     #[inline]
     fn take_prompt(&self) -> bool {
-        // Only a hint: a race of two writers costs nothing but a batch.
+        // Only a hint: if two writers race, one of them may not be sent at once.
         let prompt = self.prompt.load(Ordering::Relaxed);
         if prompt {
             self.prompt.store(false, Ordering::Relaxed);
@@ -338,7 +367,7 @@ impl TcpStream {
         prompt
     }
 
-    /// A write that copies, within its task's turn.
+    /// Polls a copying write, within the quantum of its task.
     #[inline]
     fn poll_copy(
         &self,
@@ -367,36 +396,46 @@ impl TcpStream {
         self.poll_copy(cx, |host, now| write_vectored(host, now, self.id, bufs))
     }
 
-    /// Writes as much of `data` as there is room for now.
+    /// Writes as much of `data` as the send buffer has room for. Returns the number of bytes.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room.
+    /// `WouldBlock` if the send buffer is full; `BrokenPipe` after a shutdown or the end of the
+    /// connection; the connection's or the stack's error.
     pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| host.tcp_write(now, self.id, data, false).map_err(io_error);
         self.engine.run_timeless(self.take_prompt(), write)
     }
 
-    /// The same from several buffers.
+    /// Writes as many bytes of `bufs`, in order, as the send buffer has room for. Returns their
+    /// number.
+    ///
+    /// # Errors
+    /// Those of [`try_write`](Self::try_write).
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let write =
             |host: &mut Host, now| write_vectored(host, now, self.id, bufs).map_err(io_error);
         self.engine.run_timeless(self.take_prompt(), write)
     }
 
-    /// Writes as much of `data` as there is room for, and says that more follows at once
-    /// (`MSG_MORE`): what does not fill a segment waits for the next write, 200 ms at most.
+    /// Writes as much of `data` as the send buffer has room for, with `MSG_MORE`: a partial segment
+    /// waits for the next write, for 200 ms at most. Waits while the send buffer is full, and
+    /// returns the number of bytes.
     ///
     /// # Errors
-    /// As those of a write.
+    /// `BrokenPipe` after a shutdown or the end of the connection; the connection's or the stack's
+    /// error.
     pub async fn write_more(&self, data: &[u8]) -> io::Result<usize> {
         let write = |host: &mut Host, now| host.tcp_write(now, self.id, data, true);
         self.op(HostInterest::Write, write).await
     }
 
-    /// Writes all of `data` without copying it: the stack holds on to it until it is acknowledged.
+    /// Writes all of `data` without copying it: the stack holds it until it is acknowledged.
     ///
-    /// When dropped before its end, a part may have been written.
+    /// Not cancel safe: if the future is dropped, a part of `data` may have been written.
+    ///
+    /// # Errors
+    /// Those of [`write_more`](Self::write_more).
     pub async fn write_bytes(&self, mut data: Bytes) -> io::Result<()> {
         while data.has_remaining() {
             let piece = data.split_to(data.len().min(LEND_MAX));
@@ -407,7 +446,8 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Queues as much of the slice as there is room for, and leaves the rest where it is.
+    /// Queues as many bytes of the slice as the send buffer has room for, and leaves the rest in
+    /// `slice`.
     fn poll_write_slice(
         &self,
         cx: &mut Context<'_>,
@@ -432,16 +472,19 @@ impl TcpStream {
             .op(|host, now| host.tcp_shutdown_write(now, self.id).map_err(io_error))
     }
 
-    /// Says that nothing more will be read (`SHUT_RD`): reads give the end of the stream.
+    /// Shuts the read direction down (`SHUT_RD`): later reads return the end of the stream.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn shutdown_read(&self) -> io::Result<()> {
         self.engine
             .op(|host, now| host.tcp_shutdown_read(now, self.id).map_err(io_error))
     }
 
-    /// Waits until all that was written (and the FIN, after `shutdown`) is acknowledged.
+    /// Waits until all written data (and the FIN, after `shutdown`) has been acknowledged.
     ///
     /// # Errors
-    /// The connection's error, if it ended before.
+    /// The connection's error if it ended before.
     pub async fn flushed(&self) -> io::Result<()> {
         let mut waiting = Waiting::new(&self.engine, WaitOn::Flush(self.id));
         poll_fn(|cx| {
@@ -459,8 +502,8 @@ impl TcpStream {
         .await
     }
 
-    /// Resets the connection (RFC 9293 3.10.5): what is not delivered is lost, and the peer sees
-    /// `ConnectionReset`.
+    /// Resets the connection (RFC 9293 3.10.5). Undelivered data is lost, and the peer's reads fail
+    /// with `ConnectionReset`.
     pub fn abort(self) {
         let _ = self.engine.op(|host, now| {
             host.tcp_abort(now, self.id);
@@ -470,18 +513,27 @@ impl TcpStream {
 
     // --- readiness ---
 
-    /// Waits until a read gives something: data, the end, or an error.
+    /// Waits until a read would not block: it returns data, the end of the stream, or an error.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn readable(&self) -> io::Result<()> {
         self.wait_for(HostInterest::Read).await
     }
 
-    /// Waits until there is room to write, in `poll(2)`'s sense: a third of the send buffer free
-    /// and less than half of `TCP_NOTSENT_LOWAT` unsent.
+    /// Waits until the stream is writable as `poll(2)` defines it: a third of the send buffer is
+    /// free, and less than half of `TCP_NOTSENT_LOWAT` is unsent.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn writable(&self) -> io::Result<()> {
         self.wait_for(HostInterest::Write).await
     }
 
-    /// Waits for any of `interest`.
+    /// Waits until the stream is ready for any of `interest`, and returns for which.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         let [mut reading, mut writing] =
             [HostInterest::Read, HostInterest::Write].map(|what| self.waiting(what));
@@ -505,18 +557,24 @@ impl TcpStream {
         .await
     }
 
-    /// [`readable`](Self::readable) as a poll. Only the task that polled last is woken.
+    /// Polls [`readable`](Self::readable). Only the task that polled last is woken.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_host(cx, HostInterest::Read, None)
     }
 
-    /// [`writable`](Self::writable) as a poll. Only the task that polled last is woken.
+    /// Polls [`writable`](Self::writable). Only the task that polled last is woken.
+    ///
+    /// # Errors
+    /// The stack's error if it has stopped ([`Stack::closed`]).
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_host(cx, HostInterest::Write, None)
     }
 }
 
-/// Writes the buffers as if they were one.
+/// Writes the buffers in order as one write: all but the last with `MSG_MORE`.
 fn write_vectored(
     host: &mut Host,
     now: Instant,
@@ -544,7 +602,7 @@ fn write_vectored(
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        // Fails only when the whole stack has gone.
+        // Fails only if the stack has stopped.
         let _ = self.engine.op(|host, now| {
             host.tcp_close(now, self.id);
             Ok(())

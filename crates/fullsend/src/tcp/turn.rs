@@ -1,25 +1,25 @@
-//! How much a task may write before other tasks run.
+//! A limit, in bytes, of what a task writes before other tasks run.
 //!
-//! tokio counts operations: 128 of them, and a task must wait for its next turn. A writer of large
-//! messages so copies megabytes at once, and when its data is sent, or read in the same process, it
-//! has left the processor's cache. This counts bytes.
+//! tokio limits operations: after 128 of them, a task must yield. A writer of large messages can
+//! copy megabytes in that time, which leave the processor's cache before they are sent or read in
+//! the same process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// Bytes that a task writes in one turn, or a message more: what a common L2 cache holds beside
-/// other things.
+/// Bytes written before the task yields; one more write may exceed it. About what a common L2 cache
+/// can hold beside other data.
 const QUANTUM: usize = 768 << 10;
 
-/// Bytes written by the task that has its turn. Only a hint: of a stream's writers as a rule just
-/// one is at work.
+/// Bytes that the current task has written. Relaxed atomics are enough, as it is only a hint: as a
+/// rule one task at a time writes to a stream.
 #[derive(Default)]
 pub(crate) struct Turn {
     written: AtomicUsize,
 }
 
 impl Turn {
-    /// Pending, with the task woken again, when its turn is over.
+    /// Is pending when the quantum is used up; the task is woken again at once.
     #[inline]
     pub(crate) fn poll_go_on(&self, cx: &Context<'_>) -> Poll<()> {
         if self.written.load(Ordering::Relaxed) < QUANTUM {
@@ -30,13 +30,15 @@ impl Turn {
         Poll::Pending
     }
 
-    /// A read: its writer answers, and answers are as large as the reader lets them be.
+    /// Starts a new quantum, after a read: the task then answers, and the reader controls how long
+    /// the answers are.
     #[inline]
     pub(crate) fn begin(&self) {
         self.written.store(0, Ordering::Relaxed);
     }
 
-    /// What a write came to.
+    /// Counts the bytes of a completed write. A write that must wait lets other tasks run, so it
+    /// starts a new quantum.
     #[inline]
     pub(crate) fn count<E>(&self, write: &Poll<Result<usize, E>>) {
         match write {
@@ -65,7 +67,7 @@ mod tests {
         wrote(1);
         assert!(turn.poll_go_on(&cx).is_pending());
         assert!(turn.poll_go_on(&cx).is_ready(), "the next turn");
-        // Waiting for room lets others run, too.
+        // A pending write starts a new quantum, too.
         wrote(QUANTUM);
         turn.count::<()>(&Poll::Pending);
         assert!(turn.poll_go_on(&cx).is_ready());

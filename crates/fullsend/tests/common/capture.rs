@@ -1,4 +1,4 @@
-//! What passes between the kernel and a TUN, as `tcpdump` sees it: an `AF_PACKET` socket.
+//! Captures the packets between the kernel and a TUN with an `AF_PACKET` socket, as `tcpdump` does.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,10 +13,10 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 
-/// All packets of a network namespace from when it was opened, in their order.
+/// All packets of a network namespace since the capture was opened, in order.
 pub(crate) struct Capture(OwnedFd);
 
-/// A TCP packet.
+/// A captured TCP packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) from: IpAddr,
@@ -46,7 +46,7 @@ impl Capture {
         Self(fd)
     }
 
-    /// What has come since the last call.
+    /// Returns the packets captured since the last call.
     pub(crate) fn take(&self) -> Vec<Seen> {
         let mut buf = vec![0; 1 << 17];
         let mut seen = Vec::new();
@@ -59,8 +59,8 @@ impl Capture {
         }
     }
 
-    /// What has come since the last call from `from` with payload that had not been there before:
-    /// a busy machine makes either side send something again, which is no fault.
+    /// Returns the packets from `from` with new data captured since the last call. Retransmissions
+    /// are left out, as a busy machine may cause them on either side.
     pub(crate) fn take_data(&self, from: IpAddr) -> Vec<Seen> {
         let mut seen = self.take();
         seen.retain(|p| p.from == from);
@@ -69,13 +69,13 @@ impl Capture {
         seen
     }
 
-    /// The same, bytes of payload only.
+    /// Returns the payload lengths of the packets from `from` with new data since the last call.
     pub(crate) fn take_lengths(&self, from: IpAddr) -> Vec<usize> {
         self.take_data(from).iter().map(|p| p.len).collect()
     }
 }
 
-/// Leaves out what `from` sent again.
+/// Removes the retransmissions of `from`.
 pub(crate) fn without_repeats(seen: &mut Vec<Seen>, from: IpAddr) {
     let mut next: Option<SeqNum> = None;
     seen.retain(|p| {

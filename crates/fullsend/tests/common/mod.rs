@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 pub(crate) mod capture;
@@ -13,8 +13,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Runs `test` on one thread with tokio's clock paused: whatever waits for a timer gets it as
-/// soon as nothing else can run, so no test waits, and a lost wake-up ends in `LIMIT`.
+/// Runs `test` on one thread with tokio's clock paused: a timer fires as soon as no task can run,
+/// so that no test waits, and a lost wake-up ends after `LIMIT`.
 pub(crate) fn paused<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -40,7 +40,7 @@ async fn limited<F: Future>(limit: Duration, test: F) -> F::Output {
         .expect("the test hangs")
 }
 
-/// Runs `test` in a thread with a network of its own; threads that it starts are in there too.
+/// Runs `test` in a thread with a network namespace of its own, which the threads it starts share.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if !geteuid().is_root() {
         println!("skipped: needs root, for a network namespace and a TUN or TAP device");
@@ -71,7 +71,7 @@ pub(crate) fn pair_with(nic: NicMode, mtu: u32) -> (Stack, Stack) {
     .unwrap()
 }
 
-/// A connection: the client's end on `a`, the server's on `b`.
+/// Returns a connection: the client's end on `a`, the server's end on `b`.
 pub(crate) async fn connected(a: &Stack, b: &Stack) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(b, "10.0.0.2:0").unwrap();
     let client = TcpStream::connect(a, listener.local_addr().unwrap());
@@ -79,7 +79,7 @@ pub(crate) async fn connected(a: &Stack, b: &Stack) -> (TcpStream, TcpStream) {
     (client.unwrap(), server.unwrap().0)
 }
 
-/// Bytes that differ at every place where a slip would show.
+/// Returns bytes without repetition, so that any misplaced data shows.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(len + 8);
@@ -93,7 +93,7 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// Sends `data` and a FIN one way, and returns what comes out at the other end.
+/// Sends `data` and a FIN in one direction, and returns what is received at the other end.
 pub(crate) async fn carry(
     mut from: impl AsyncWrite + Unpin,
     mut to: impl AsyncRead + Unpin,
