@@ -1,4 +1,4 @@
-//! Our addresses, and which of them a packet should come from.
+//! The host's addresses, and the selection of source addresses.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -12,13 +12,13 @@ use crate::demux::Addr;
 /// An address with its prefix length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cidr {
-    /// Address.
+    /// The address, which may have host bits.
     pub addr: IpAddr,
-    /// Leading bits that are the network.
+    /// Length of the network prefix, bits.
     pub prefix: u8,
 }
 
-/// Not an address with a prefix length; the text names the value and the mend.
+/// The error for a text that is not an address with a prefix length.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseCidrError(String);
 
@@ -54,7 +54,8 @@ impl fmt::Display for Cidr {
 }
 
 impl Cidr {
-    /// All addresses of that one's family: the destination of a default route.
+    /// Returns the network of all addresses of the family of `addr`: the destination of a default
+    /// route.
     pub const fn all_like(addr: IpAddr) -> Self {
         let addr = match addr {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -63,18 +64,18 @@ impl Cidr {
         Self { addr, prefix: 0 }
     }
 
-    /// `ip` lies in this network.
+    /// Returns whether `ip` is in this network.
     pub fn contains(&self, ip: IpAddr) -> bool {
         common_prefix(self.addr, ip).is_some_and(|bits| bits >= self.prefix)
     }
 
-    /// The prefix length is possible for the address's family.
+    /// Returns whether the prefix length is valid for the address family.
     pub(crate) const fn is_valid(&self) -> bool {
         self.prefix <= if self.addr.is_ipv4() { 32 } else { 128 }
     }
 }
 
-/// Leading bits that two addresses of one family share.
+/// Returns the number of leading bits that two addresses share, or `None` if their families differ.
 fn common_prefix(a: IpAddr, b: IpAddr) -> Option<u8> {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros() as u8),
@@ -98,8 +99,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns whether `ip` is the first or the last address of the IPv4 network, of which neither
-    /// is a host's (but for networks of two addresses, RFC 3021).
+    /// Returns whether `ip` is the first or the last address of the IPv4 network. Neither is a
+    /// host's address, except in networks of two addresses (RFC 3021).
     fn is_edge_of_network(&self, ip: Ipv4Addr) -> bool {
         match self.cidr.addr {
             IpAddr::V4(own) if self.cidr.prefix < 31 => {
@@ -119,7 +120,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Adds an address; false if we have it already.
+    /// Adds an address. Returns `false` if the host already has it.
     pub(crate) fn add(&mut self, iface: u16, cidr: Cidr) -> bool {
         let key = Addr::from(cidr.addr);
         if self.entries.iter().any(|e| e.key == key) {
@@ -129,23 +130,24 @@ impl Addresses {
         true
     }
 
-    /// The addresses with their interfaces.
+    /// Iterates over the addresses and their interfaces.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, Cidr)> {
         self.entries.iter().map(|e| (e.iface, e.cidr))
     }
 
-    /// The address is ours; all of 127/8 and ::1 are.
+    /// Returns whether the address is local. All of 127/8 and ::1 are.
     pub(crate) fn is_local(&self, addr: Addr) -> bool {
         self.entries.iter().any(|e| e.key == addr) || addr.to_ip().is_loopback()
     }
 
-    /// The interface has an IPv6 address.
+    /// Returns whether the interface has an IPv6 address.
     pub(crate) fn has_v6(&self, iface: u16) -> bool {
         let mut own = self.entries.iter().filter(|e| e.iface == iface);
         own.any(|e| e.cidr.addr.is_ipv6())
     }
 
-    /// The directed broadcast address of one of our IPv4 networks, or the limited one.
+    /// Returns whether `ip` is the limited broadcast address, or the directed broadcast address of
+    /// a local IPv4 network.
     pub(crate) fn is_broadcast(&self, ip: IpAddr) -> bool {
         let IpAddr::V4(ip) = ip else { return false };
         ip.is_broadcast()
@@ -158,8 +160,9 @@ impl Addresses {
             })
     }
 
-    /// Returns whether one host can have `src`: not a group or all hosts, nor the first or the last
-    /// address of a network of ours (RFC 1122 3.2.1.3, RFC 4291 2.7).
+    /// Returns whether `src` can be the address of a single host: not a group or the limited
+    /// broadcast address, nor the first or the last address of a local network (RFC 1122 3.2.1.3,
+    /// RFC 4291 2.7).
     pub(crate) fn is_host(&self, src: IpAddr) -> bool {
         let IpAddr::V4(ip) = src else {
             return !src.is_multicast();
@@ -169,8 +172,8 @@ impl Addresses {
             && !self.entries.iter().any(|e| e.is_edge_of_network(ip))
     }
 
-    /// The address to send from towards `to` by `iface`: of the same scope, of the longest common
-    /// prefix, of that interface if there is one (RFC 6724 5 rules 2, 5 and 8).
+    /// Returns the source address towards `to` on `iface`: preferably of the same scope, then of
+    /// that interface, then with the longest common prefix (RFC 6724 5 rules 2, 5 and 8).
     pub(crate) fn source_for(&self, to: IpAddr, iface: u16) -> Option<IpAddr> {
         if to.is_loopback() {
             return Some(to);

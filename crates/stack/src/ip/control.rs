@@ -1,4 +1,4 @@
-//! ICMP messages and the rest of the host: echo replies, errors received and errors sent.
+//! The host's processing of ICMP messages: echo replies, received errors and sent errors.
 
 use core::net::IpAddr;
 
@@ -14,7 +14,7 @@ use super::{IpMeta, Problem};
 use crate::demux::{Addr, FlowKey};
 use crate::{Host, UdpError};
 
-/// Source and destination of a parsed IP packet.
+/// Returns the source and the destination of a parsed IP packet.
 fn ends(packet: &Packet) -> Option<(Addr, Addr)> {
     let header = packet.network_header();
     if packet.layers.ethertype == ethertype::IPV4 {
@@ -29,11 +29,11 @@ fn ends(packet: &Packet) -> Option<(Addr, Addr)> {
 }
 
 impl Host {
-    /// Processes an ICMP message to an address of this host or to a group.
+    /// Processes an ICMP message to a local address or to a group.
     pub(super) fn icmp_input(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) {
         let (src, dst) = (meta.src.to_ip(), meta.dst.to_ip());
-        // A host whose addresses are all tentative has none, but its duplicate address detection
-        // reads the messages (RFC 4862 5.4).
+        // A host whose addresses are all tentative has none to answer from, but its duplicate
+        // address detection still processes the messages (RFC 4862 5.4).
         let own = if self.ip.addresses.is_local(meta.dst) {
             Some(dst)
         } else {
@@ -54,11 +54,11 @@ impl Host {
     fn send_datagram(&mut self, now: Instant, datagram: Datagram) {
         let ends = (datagram.src.into(), datagram.dst.into());
         let upper = (datagram.protocol, IpSettings::default());
-        // Without a route the answer is dropped, and counted.
+        // Without a route the answer is dropped and counted.
         let _ = self.ip_output(now, ends, upper, datagram.packet);
     }
 
-    /// Processes an ICMP error about a packet that this host has sent, if the quote is of one.
+    /// Processes an ICMP error about a packet of this host, if the quoted packet is really one.
     fn transport_error(&mut self, now: Instant, told: TransportError) {
         let (local, remote) = (told.local, told.remote);
         let key = FlowKey::new(local.into(), remote.into());
@@ -86,8 +86,8 @@ impl Host {
             };
             self.udp.icmp(local.into(), &about, &mut self.wakers)
         };
-        // RFC 5927 4: believed only if it is about something of ours under way, and only by the
-        // protocol that was quoted.
+        // RFC 5927 4: accepted only if it is about data of this host in flight, and only for the
+        // protocol whose packet is quoted.
         if let IcmpError::TooBig { mtu } = error
             && about_us
         {
@@ -98,7 +98,8 @@ impl Host {
         }
     }
 
-    /// Returns the MTU of the interface that packets to `to` leave by, 0 if there is no route.
+    /// Returns the MTU of the interface that packets to `to` are sent on, or 0 if there is no
+    /// route.
     fn interface_mtu(&self, to: IpAddr) -> u32 {
         let hop = self.ip.routes.lookup(to);
         hop.map_or(0, |hop| self.ifaces[usize::from(hop.iface)].config.caps.mtu)
@@ -123,7 +124,7 @@ impl Host {
         }
     }
 
-    /// Reports a problem with a packet to the packet's sender, if one host can have its address (RFC
+    /// Sends an ICMP error about a received packet to its source, if that can be a single host (RFC
     /// 1122 3.2.2).
     pub(crate) fn tell(&mut self, now: Instant, problem: Problem, about: &Packet) {
         let Some((src, dst)) = ends(about) else {

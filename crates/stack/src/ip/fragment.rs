@@ -1,5 +1,5 @@
-//! Fragmentation of our own packets that are longer than the path takes (RFC 791 3.2, RFC 8200
-//! 4.5). TCP never needs it.
+//! Fragmentation of the host's own packets that exceed the path MTU (RFC 791 3.2, RFC 8200 4.5).
+//! TCP never needs it.
 
 use alloc::vec::Vec;
 
@@ -10,11 +10,11 @@ use fullsend_wire::extension::{FRAGMENT_LEN, FragmentRepr};
 use fullsend_wire::ipv4;
 use fullsend_wire::numbers::{ethertype, protocol};
 
-/// Cuts `packet`, with all its headers and without IPv6 extension headers, into fragments of at
-/// most `mtu` bytes of IP packet, appended to `out`. `ident` must differ from those of other
-/// packets under way between the same addresses.
+/// Splits `packet`, which has all its headers but no IPv6 extension headers, into fragments of at
+/// most `mtu` bytes of IP packet, and appends them to `out`. `ident` must differ from those of
+/// other packets in flight between the same addresses.
 pub(crate) fn fragment(mut packet: Packet, mtu: usize, ident: u32, out: &mut Vec<Packet>) {
-    // The transport checksum covers the whole.
+    // The transport checksum covers the whole packet.
     packet.complete_checksum();
     let transport = usize::from(packet.layers.transport);
     let network_len = transport - usize::from(packet.layers.network[0]);

@@ -25,11 +25,12 @@ mod tests;
 pub(crate) use error::Problem;
 pub(crate) use mib::{Icmp6Mib, IcmpMib};
 
-/// Bytes of a message that are inspected: errors quote 1280 at most. Echoes are returned whole.
+/// Maximum number of bytes of a message that are inspected: errors quote at most 1280. Echo replies
+/// return all data.
 const LOOK: usize = 1500;
 const HEADER_LEN: usize = 8;
 
-/// A packet for IP to send: transport header and payload, checksum complete.
+/// A packet for IP to send: transport header and payload, with a complete checksum.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     pub(crate) src: IpAddr,
@@ -41,48 +42,49 @@ pub(crate) struct Datagram {
 /// An error that a router or the destination reports about a packet of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TransportError {
-    /// TCP or UDP.
+    /// The protocol of the quoted packet: TCP or UDP.
     pub(crate) protocol: u8,
     /// Source of the quoted packet.
     pub(crate) local: (IpAddr, u16),
     /// Destination of the quoted packet.
     pub(crate) remote: (IpAddr, u16),
-    /// TCP's sequence number, to be checked against what is in flight (RFC 5927 4.1).
+    /// The sequence number of a quoted TCP segment, to be checked against the data in flight (RFC
+    /// 5927 4.1).
     pub(crate) seq: SeqNum,
-    /// The error that the transport protocol reports to its user.
+    /// The error that the transport protocol reports to the application.
     pub(crate) error: IcmpError,
-    /// Type and code of the message, and who sent it.
+    /// Type and code of the message.
     pub(crate) kind: (u8, u8),
     pub(crate) offender: IpAddr,
-    /// The part of a datagram's payload that is quoted.
+    /// The part of a UDP datagram's payload that is quoted.
     pub(crate) text: Vec<u8>,
 }
 
-/// The addresses of a message that arrived.
+/// The addresses of a received message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) src: IpAddr,
     /// Destination in the header: an address of this host, a group or a broadcast address.
     pub(crate) dst: IpAddr,
-    /// The address to answer from, if there is one: `dst` if it is an address of this host.
+    /// The local address to answer from, if there is one: `dst` if that is a local address.
     pub(crate) own: Option<IpAddr>,
 }
 
-/// The effect of a message.
+/// The effect of a received message.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
 pub(crate) enum Received {
-    /// Nothing.
+    /// The message needs no further processing.
     Nothing,
     /// A reply is to be sent.
     Reply(Datagram),
-    /// TCP or UDP processes an error.
+    /// An error that TCP or UDP is to process.
     Error(TransportError),
-    /// Neighbour Discovery processes the message, whose checksum is right.
+    /// A message that Neighbour Discovery is to process; its checksum is correct.
     Ndp(Vec<u8>),
 }
 
-/// ICMP of both families.
+/// The ICMP state of both families.
 #[derive(Debug, Default)]
 pub(crate) struct Icmp {
     errors: TokenBucket,
@@ -99,7 +101,7 @@ impl Icmp {
         }
     }
 
-    /// Processes a message, which follows the IP headers.
+    /// Processes a message, without its IP headers.
     pub(crate) fn input(&mut self, arrival: &Arrival, message: &Chain) -> Received {
         let v6 = arrival.src.is_ipv6();
         *self.in_msgs(v6) += 1;
@@ -139,7 +141,7 @@ impl Icmp {
         let (error, quote) = match Icmpv4Repr::parse(head).map_err(|_| Malformed)? {
             Icmpv4Repr::EchoRequest { .. } => {
                 mib.in_echos += 1;
-                // RFC 1122 3.2.2.6: pings to groups may go unanswered, and then cannot amplify.
+                // RFC 1122 3.2.2.6: pings to groups may be ignored. That prevents amplification.
                 if arrival.own != Some(arrival.dst) {
                     return Ok(Received::Nothing);
                 }
@@ -218,10 +220,11 @@ impl Icmp {
             .ok_or(Malformed)
     }
 
-    /// Tells the sender of `about`, a parsed packet that arrived, of a problem with it; `own` is
-    /// our address to tell it from. `None` where the rules say silence (RFC 1122 3.2.2, RFC 4443
-    /// 2.4): about errors, groups, later fragments, or too often. `limits` are for others' packets;
-    /// as on Linux, what we tell ourselves has none.
+    /// Builds the error that reports `problem` with `about`, a parsed packet that was received, to
+    /// its sender; `own` is the local address to send it from. Returns `None` where no error may be
+    /// sent (RFC 1122 3.2.2, RFC 4443 2.4): about errors, packets to groups and later fragments, or
+    /// when the rate limit is exceeded. `limits` is `None` for the host's own packets, whose errors
+    /// are not limited, as on Linux.
     pub(crate) fn error(
         &mut self,
         now: Instant,
@@ -240,7 +243,8 @@ impl Icmp {
         Some(datagram)
     }
 
-    /// Not too much was told lately; counts one more, or that it was too much.
+    /// Takes a token for an error to `to` and returns whether there was one. Counts the error if it
+    /// is rate limited.
     fn may_tell(&mut self, now: Instant, to: IpAddr, (sysctl, rng): (&Sysctl, &mut Rng)) -> bool {
         let v6 = to.is_ipv6();
         let rate = Rate {
@@ -261,7 +265,7 @@ impl Icmp {
     }
 }
 
-/// Not a message that means anything.
+/// The error for a message that cannot be parsed or does not apply.
 struct Malformed;
 
 fn checksum_ok(arrival: &Arrival, message: &Chain) -> bool {
@@ -277,7 +281,7 @@ fn checksum_ok(arrival: &Arrival, message: &Chain) -> bool {
     sum.sum().is_valid()
 }
 
-/// The request sent back from `own`: its data is not copied.
+/// Builds the reply to an echo request, sent from `own`. It shares the request's data.
 fn echo_reply(arrival: &Arrival, own: IpAddr, request: &Chain) -> Datagram {
     let mut head = [0; HEADER_LEN];
     request.copy_to(&mut head);
@@ -307,7 +311,8 @@ fn echo_reply(arrival: &Arrival, own: IpAddr, request: &Chain) -> Datagram {
     }
 }
 
-/// The checksum when the answer comes from `own` rather than the group it was sent to (RFC 1624).
+/// Returns the checksum of a message whose address changes as given (RFC 1624): a request to a
+/// group is answered from a unicast address.
 fn readdressed(checksum: u16, from_to: (IpAddr, IpAddr)) -> u16 {
     let (IpAddr::V6(old), IpAddr::V6(new)) = from_to else {
         return checksum;

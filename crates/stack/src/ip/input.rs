@@ -1,4 +1,4 @@
-//! IP input: from GRO's packets to the transport protocols.
+//! IP input: validates GRO's packets and delivers them to the transport protocols.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -15,19 +15,19 @@ use crate::demux::Addr;
 use crate::interface::LOOPBACK;
 use crate::{Host, IfaceId};
 
-/// What transport protocols need to know of a packet's IP header.
+/// The fields of a packet's IP header that the transport protocols use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpMeta {
     pub(crate) src: Addr,
     pub(crate) dst: Addr,
-    /// Traffic class, ECN included.
+    /// Traffic class, including the ECN field.
     pub(crate) tos: u8,
     pub(crate) iface: u16,
 }
 
 impl IpMeta {
-    /// Returns whether an end is a loopback address though the packet comes from outside (RFC 1122
-    /// 3.2.1.3, RFC 4291 2.5.3).
+    /// Returns whether one of the addresses is a loopback address though the packet was received
+    /// from a link (RFC 1122 3.2.1.3, RFC 4291 2.5.3).
     #[inline]
     const fn is_loopback_outside(&self) -> bool {
         (self.src.is_loopback() || self.dst.is_loopback()) && self.iface != LOOPBACK
@@ -35,7 +35,8 @@ impl IpMeta {
 }
 
 impl Host {
-    /// Takes frames fresh from an interface's device (drained) through GRO to the sockets.
+    /// Processes frames received from an interface's device, through GRO to the sockets. Empties
+    /// `frames`.
     pub fn receive(&mut self, now: Instant, iface: IfaceId, frames: &mut Vec<Packet>) {
         let Some(interface) = self.ifaces.get_mut(usize::from(iface.0)) else {
             frames.clear();
@@ -44,7 +45,7 @@ impl Host {
         interface.stats.count_received(frames);
         self.follow_pool(now);
         let interface = &mut self.ifaces[usize::from(iface.0)];
-        // Each poll is flushed, so that nothing is held here.
+        // GRO is flushed after each poll, so it holds no earlier packet here.
         if let [frame] = frames.as_mut_slice() {
             if interface.gro.receive_alone(frame) {
                 self.ip_input(now, iface.0, frame);
@@ -63,7 +64,7 @@ impl Host {
         self.batch = batch;
     }
 
-    /// A parsed packet; what is needed of it is taken out.
+    /// Processes a parsed packet. May take the payload out of it.
     #[inline]
     pub(crate) fn ip_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
         if packet.layers.network[0] != 0 && !self.is_frame_for_us(iface, packet) {
@@ -130,7 +131,8 @@ impl Host {
             iface,
         };
         self.mib.ip6.count_ecn(meta.tos, packet.segments());
-        // RFC 4291 2.5.5.2: mapped addresses stand for IPv4 inside a host, never on a wire.
+        // RFC 4291 2.5.5.2: mapped addresses represent IPv4 inside a host and are never valid on a
+        // link.
         if meta.src.is_v4() || meta.dst.is_v4() || meta.is_loopback_outside() {
             self.mib.ip6.in_addr_errors += 1;
             return;
@@ -147,7 +149,8 @@ impl Host {
         }
     }
 
-    /// RFC 8200 4.2: options that we do not know may forbid to go on.
+    /// Checks the extension headers: unknown options may require that the packet is dropped (RFC
+    /// 8200 4.2).
     #[cold]
     fn check_extensions(&mut self, now: Instant, meta: &IpMeta, packet: &Packet) -> bool {
         if self.is_from_us(meta) {
@@ -165,13 +168,14 @@ impl Host {
         false
     }
 
-    /// The packet says that it comes from us; looked at where something new would begin.
+    /// Returns whether a packet from a link has a local source address. Checked only where no
+    /// connection has matched the packet.
     pub(crate) fn is_from_us(&self, meta: &IpMeta) -> bool {
         meta.iface != LOOPBACK && self.ip.addresses.is_local(meta.src)
     }
 
-    /// Returns whether no host sends with this source address; such packets are neither delivered
-    /// nor answered. Counts them.
+    /// Returns whether the source address cannot be that of a single host, and counts the packet.
+    /// Such packets are neither delivered nor answered.
     pub(crate) fn is_martian(&mut self, meta: &IpMeta) -> bool {
         let martian = meta.iface != LOOPBACK && !self.ip.may_be_source(meta.src.to_ip());
         if martian {
@@ -180,9 +184,10 @@ impl Host {
         martian
     }
 
-    /// Returns whether the packet is one that a host without an address may send. Over IPv4 these
-    /// are the ones to all hosts, as of a DHCP client (RFC 2131 4.1), and to groups of the link; over
-    /// IPv6 those of Neighbour Discovery and MLD. Linux decides so, too. Counts others.
+    /// Returns whether a packet may come from a host that has no address yet, and counts it if not.
+    /// As on Linux, those are over IPv4 packets to the limited broadcast address, such as a DHCP
+    /// client's (RFC 2131 4.1), and to link-local groups; over IPv6 those of Neighbour Discovery
+    /// and MLD.
     fn may_lack_source(&mut self, meta: &IpMeta, protocol: u8) -> bool {
         let may = match meta.dst.to_ip() {
             IpAddr::V4(dst) => dst.is_broadcast() || matches!(dst.octets(), [224, 0, 0, _]),
@@ -194,7 +199,7 @@ impl Host {
         may
     }
 
-    /// Everything but whole TCP segments.
+    /// Processes all packets except unfragmented TCP segments.
     #[inline(never)]
     fn other_input(&mut self, now: Instant, meta: &IpMeta, packet: &mut Packet) {
         let dst = meta.dst.to_ip();
@@ -228,7 +233,8 @@ impl Host {
     }
 
     fn fragment_input(&mut self, now: Instant, iface: u16, packet: &mut Packet) {
-        // One sender's fragments would hold the stock of blocks, which all connections need.
+        // The fragments of one sender could otherwise hold the pool's reserve, which all
+        // connections need.
         if self.env.mem.is_refused() {
             return self.ip.reassembly.refuse(packet);
         }
@@ -240,7 +246,7 @@ impl Host {
         self.ip.whole.receive(now, whole);
         self.ip.whole.flush(&mut parsed);
         for mut packet in parsed {
-            // A packet that was put together is not itself a fragment.
+            // A reassembled packet must not be a fragment itself.
             if packet.layers.fragment {
                 continue;
             }
@@ -258,8 +264,8 @@ impl Host {
     }
 }
 
-/// Returns whether packets to `dst` may come from a link: those to an IPv6 group whose scope is
-/// reserved or a single interface do not (RFC 4291 2.7).
+/// Returns whether packets to the group `dst` may come from a link. Those to an IPv6 group of a
+/// reserved or interface-local scope may not (RFC 4291 2.7).
 fn is_group(dst: IpAddr) -> bool {
     match dst {
         IpAddr::V4(dst) => dst.is_multicast(),

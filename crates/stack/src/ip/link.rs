@@ -1,5 +1,5 @@
-//! Between IP and an Ethernet link: ARP and Neighbour Discovery messages in, and what follows from
-//! them.
+//! The host's side of an Ethernet link: processes ARP and Neighbour Discovery messages and applies
+//! their results.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -38,13 +38,14 @@ impl LinkHeader {
     }
 }
 
-/// Returns whether a packet came in an Ethernet frame to all stations or to a group of them.
+/// Returns whether a packet was received in an Ethernet frame to the broadcast address or to a
+/// group.
 pub(super) fn came_to_link_group(packet: &Packet) -> bool {
     usize::from(packet.layers.network[0]) >= ethernet::HEADER_LEN && packet.header[0] & 1 != 0
 }
 
 impl Host {
-    /// Returns whether a frame with an Ethernet header is for this host. Counts it if it is not.
+    /// Returns whether an Ethernet frame is for this host, and counts it if not.
     #[inline]
     pub(super) fn is_frame_for_us(&mut self, iface: u16, packet: &Packet) -> bool {
         let untagged = usize::from(packet.layers.network[0]) == ethernet::HEADER_LEN;
@@ -53,21 +54,22 @@ impl Host {
             || self.is_other_frame_for_us(own, packet)
     }
 
-    /// [`is_frame_for_us`](Self::is_frame_for_us) for frames with a tag, or to another address than
-    /// the interface's own.
+    /// Returns whether an Ethernet frame that has a tag, or another destination than the
+    /// interface's own address, is for this host. Counts it if not.
     #[inline(never)]
     fn is_other_frame_for_us(&mut self, own: Mac, packet: &Packet) -> bool {
         let Ok(link) = EthernetView::new(&packet.header) else {
             return false;
         };
-        // IEEE 802.1Q: a tag for VLAN 0 says a priority only; no other VLAN is ours.
+        // IEEE 802.1Q: a tag with VLAN 0 carries a priority only; frames of other VLANs are not for
+        // this host.
         let in_vlan = link.tags().any(|tci| tci & 0xfff != 0);
         if in_vlan || link.dst() != own && !link.dst().is_multicast() {
             self.mib.route.rx_otherhost_dropped += u64::from(packet.segments());
             return false;
         }
-        // RFC 1122 4.2.3.10: neither end of a connection is a group, and a segment in a frame to
-        // one would be answered by many.
+        // RFC 1122 4.2.3.10: neither end of a connection is a group, and a segment in a frame to a
+        // group would be answered by many hosts.
         if link.dst() != own && packet.layers.protocol == protocol::TCP {
             self.mib.socket.group_frames += u64::from(packet.segments());
             return false;
@@ -75,7 +77,7 @@ impl Host {
         true
     }
 
-    /// Runs `call` on an interface's neighbours, if it has any, and sees to what comes of it.
+    /// Runs `call` on an interface's neighbours, if it has any, and applies the outcome.
     fn with_neighbours(
         &mut self,
         now: Instant,
@@ -100,7 +102,7 @@ impl Host {
         for frame in outcome.frames {
             let v4 = frame.layers.ethertype != ethertype::IPV6;
             let octets = frame.len() - usize::from(frame.layers.network[0]);
-            // Packets that waited here were counted when IP was given them.
+            // Packets that waited for resolution were counted when IP got them.
             if frame.layers.protocol == protocol::ICMPV6
                 && let Some(&kind) = frame.transport_header().first()
                 && self.ip.icmp.v6.count_ndp_out(kind)
@@ -144,7 +146,7 @@ impl Host {
         });
     }
 
-    /// Sends a packet that begins with its network header to a neighbour not known yet.
+    /// Sends a packet that begins with its network header to a neighbour that is not resolved yet.
     pub(crate) fn send_unresolved(
         &mut self,
         now: Instant,
@@ -168,7 +170,7 @@ impl Host {
         }
     }
 
-    /// A Neighbour Discovery message, its checksum verified.
+    /// Processes a Neighbour Discovery message whose checksum has been verified.
     pub(super) fn ndp_input(&mut self, now: Instant, meta: &IpMeta, hop_limit: u8, message: &[u8]) {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (meta.src.to_ip(), meta.dst.to_ip()) else {
             return;
@@ -180,7 +182,7 @@ impl Host {
         }
     }
 
-    /// Neighbours to ask again, fragments to give up.
+    /// Runs the timers of neighbours and of reassembly.
     pub(crate) fn poll_ip(&mut self, now: Instant) {
         for iface in 0..self.ifaces.len() {
             let neighbours = self.ifaces[iface].neighbours.as_ref();

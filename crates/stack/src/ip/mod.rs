@@ -1,4 +1,4 @@
-//! IPv4 and IPv6: input, output, and what they consult.
+//! The network layer: IPv4 and IPv6 input and output, addresses, routes, neighbours and ICMP.
 
 mod addresses;
 mod control;
@@ -45,19 +45,19 @@ pub(crate) struct Ip {
     pmtu: LearntMtus,
     pub(crate) icmp: Icmp,
     pub(crate) reassembly: Reassembly,
-    /// Parses and verifies what was put together.
+    /// Parses and verifies reassembled packets.
     whole: Gro,
-    /// Grows with every change that could alter a path.
+    /// Incremented by every change that can alter a path.
     pub(crate) version: u32,
-    /// IDs of packets outside connections.
+    /// IP ID of the last packet sent outside connections.
     ident: u16,
-    /// Addresses whose duplicate detection runs, with their interface.
+    /// Addresses in duplicate address detection, with their interfaces.
     tentative: Vec<(u16, Cidr)>,
-    /// Addresses that another host on the link has, with their interface.
+    /// Addresses that another host on the link has, with their interfaces.
     duplicates: Vec<(u16, Cidr)>,
-    /// Scratch of `poll`.
+    /// Scratch buffer of `poll`.
     expired: Vec<Packet>,
-    /// Scratch of fragmentation.
+    /// Scratch buffer of fragmentation.
     pieces: Vec<Packet>,
 }
 
@@ -87,9 +87,9 @@ impl Ip {
 }
 
 impl Ip {
-    /// Returns whether packets may come from `src`, loopback aside, and errors be sent to it: whether
-    /// one host can have the address. Class E (RFC 1112 4) has no hosts but where a network of ours,
-    /// or a route that is not a default route, says so.
+    /// Returns whether `src` can be the address of a single host, so that packets from it are
+    /// accepted and errors are sent to it (loopback is checked elsewhere). Class E (RFC 1112 4) has
+    /// hosts only where a local network or a route other than a default route covers the address.
     pub(crate) fn may_be_source(&self, src: IpAddr) -> bool {
         let class_e = matches!(src, IpAddr::V4(ip) if ip.octets()[0] >= 240);
         self.addresses.is_host(src) && (!class_e || self.routes.is_specific(src))
@@ -97,7 +97,13 @@ impl Ip {
 }
 
 impl Host {
-    /// Adds an address (with its on-link route; on Ethernet IPv6, after DAD).
+    /// Adds an address and its on-link route. An IPv6 address on Ethernet is used after duplicate
+    /// address detection.
+    ///
+    /// # Errors
+    /// [`AddressInUse`](StackError::AddressInUse) if the host already has the address;
+    /// [`Config`](StackError::Config) if there is no such interface or the address is invalid for a
+    /// single host.
     pub fn add_address(
         &mut self,
         now: Instant,
@@ -127,6 +133,10 @@ impl Host {
     }
 
     /// Adds a route; without a gateway the destination is on-link.
+    ///
+    /// # Errors
+    /// [`Config`](StackError::Config) if there is no such interface, the prefix length is invalid,
+    /// or the gateway cannot be reached on the interface's link.
     pub fn add_route(
         &mut self,
         destination: Cidr,

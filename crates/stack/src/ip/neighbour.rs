@@ -1,5 +1,5 @@
-//! Neighbours of one Ethernet interface: who has which hardware address (ARP for IPv4, Neighbour
-//! Discovery for IPv6), and are they still there (RFC 4861 7.3, for both).
+//! The neighbour table of one Ethernet interface: resolution of hardware addresses (ARP for IPv4,
+//! Neighbour Discovery for IPv6) and neighbour unreachability detection (RFC 4861 7.3, for both).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -21,43 +21,45 @@ mod tests;
 
 pub(crate) use dad::DadResult;
 
-/// Between two solicitations (RFC 4861 10, RETRANS_TIMER).
+/// Interval between two solicitations (RFC 4861 10, RETRANS_TIMER).
 const RETRANS: Nanos = Nanos::from_secs(1);
-/// Solicitations before giving up (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
+/// Maximum number of solicitations (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
 const MAX_TRIES: u8 = 3;
-/// How long an answer is good for (REACHABLE_TIME).
+/// How long a confirmed neighbour counts as reachable (REACHABLE_TIME).
 const REACHABLE: Nanos = Nanos::from_secs(30);
-/// How long a stale neighbour is used before it is asked again (DELAY_FIRST_PROBE_TIME).
+/// How long a stale neighbour is used before it is probed (DELAY_FIRST_PROBE_TIME).
 const DELAY: Nanos = Nanos::from_secs(5);
-/// Most neighbours remembered; Linux's `gc_thresh3`.
+/// Maximum number of neighbours; Linux's `gc_thresh3`.
 const MAX_ENTRIES: usize = 1024;
-/// So many are forgotten when there are too many.
+/// Number of neighbours removed at once when the table is full.
 const FORGET_AT_ONCE: usize = 64;
-/// Most bytes of memory of packets that wait for one neighbour; then the oldest are dropped. The
-/// default of Linux's `unres_qlen_bytes`. A packet that is longer by itself waits alone.
+/// Maximum number of bytes of memory that packets waiting for one neighbour hold; beyond it the
+/// oldest are dropped. The default of Linux's `unres_qlen_bytes`. A single packet that exceeds it
+/// is kept alone.
 const MAX_WAITING_BYTES: usize = 212_992;
-/// Most bytes of memory of packets that wait on one interface; then a further packet is dropped.
+/// Maximum number of bytes of memory that packets waiting on one interface hold; beyond it a
+/// further packet is dropped.
 const MAX_WAITING_IN_ALL: usize = 4 << 20;
-/// Bytes that a waiting packet is charged beside its header and the memory of its payload.
+/// Bytes that a waiting packet is charged besides its header and the memory of its payload.
 const OVERHEAD: usize = size_of::<Packet>();
 
-/// What is known of a neighbour.
+/// The state of a neighbour (RFC 4861 7.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Asked; no answer yet.
+    /// Solicited, with no answer yet.
     Incomplete { tries: u8, due: Instant },
-    /// Answered a moment ago.
+    /// Confirmed recently.
     Reachable { until: Instant },
-    /// Answered some time ago; nobody has used it since.
+    /// Confirmed some time ago, and not used since.
     Stale,
-    /// Used since; asked again at this time unless heard of.
+    /// Used since it became stale; probed at `until` unless confirmed before.
     Delay { until: Instant },
-    /// Asked again, directly.
+    /// Probed with unicast solicitations.
     Probe { tries: u8, due: Instant },
 }
 
 impl State {
-    /// When something is to be done about it.
+    /// Returns when the entry's timer fires, if it has one.
     const fn due(self) -> Option<Instant> {
         match self {
             Self::Incomplete { due, .. } | Self::Probe { due, .. } => Some(due),
@@ -70,9 +72,9 @@ impl State {
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// Meaningless while incomplete.
+    /// Not valid while the state is `Incomplete`.
     mac: Mac,
-    /// Our address that asks.
+    /// The local address that solicitations are sent from.
     source: IpAddr,
     used: Instant,
     waiting: Waiting,
@@ -82,16 +84,17 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Waiting {
     packets: VecDeque<Packet>,
-    /// What they are charged.
+    /// Bytes that the packets are charged.
     bytes: usize,
 }
 
 impl Waiting {
-    /// Queues `packet`, a copy if it holds much more memory than it is long. Drops the oldest packets
-    /// while more than [`MAX_WAITING_BYTES`] wait, and the new one if then more than `room` bytes
-    /// would wait, or if there is no memory for the copy. Returns the number of dropped packets.
+    /// Queues `packet`, or a copy if it keeps much more memory allocated than its length. Drops the
+    /// oldest packets while more than [`MAX_WAITING_BYTES`] would wait. Drops the new packet if
+    /// then more than `room` bytes would wait, or if there is no memory for the copy. Returns the
+    /// number of dropped packets.
     fn push(&mut self, mut packet: Packet, room: usize) -> u64 {
-        // An echo reply shares the block of memory of its request.
+        // An echo reply shares the buffer of its request.
         let Some(payload) = compact(core::mem::take(&mut packet.payload)) else {
             return 1;
         };
@@ -118,15 +121,15 @@ impl Waiting {
     }
 }
 
-/// Returns what a waiting packet is charged.
+/// Returns the bytes that a waiting packet is charged.
 fn cost(packet: &Packet) -> usize {
     packet.header.len() + packet.payload.pinned() + OVERHEAD
 }
 
-/// What came of a call; the caller drains it.
+/// The effects of a call, for the caller to apply.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Frames to send on this interface, link header included.
+    /// Frames to send on this interface, with link header.
     pub(crate) frames: Vec<Packet>,
     /// Packets whose next hop did not answer, without link header.
     pub(crate) unreachable: Vec<Packet>,
@@ -134,26 +137,27 @@ pub(crate) struct Outcome {
     pub(crate) discarded: u64,
     /// Number of packets dropped because every neighbour in the table has packets waiting.
     pub(crate) table_fulls: u64,
-    /// Addresses whose duplicate detection ended.
+    /// Addresses whose duplicate address detection ended.
     pub(crate) dad: Vec<(Ipv6Addr, DadResult)>,
-    /// Number of solicitations of our own duplicate detection that came back.
+    /// Number of solicitations of the host's own duplicate address detection that were looped back.
     pub(crate) looped_back: u64,
-    /// Cached link headers must be looked up again.
+    /// Whether cached link headers must be resolved again.
     pub(crate) changed: bool,
 }
 
-/// The neighbours of one Ethernet interface. Calls: [`resolve`](Self::resolve) or
-/// [`send`](Self::send) towards a neighbour; [`on_arp`](Self::on_arp) and
-/// [`on_ndp`](Self::on_ndp) with what arrives; [`poll`](Self::poll) at
-/// [`deadline`](Self::deadline).
+/// The neighbour table of one Ethernet interface.
+///
+/// [`resolve`](Self::resolve) and [`send`](Self::send) are for packets to a neighbour,
+/// [`on_arp`](Self::on_arp) and [`on_ndp`](Self::on_ndp) for received messages, and
+/// [`poll`](Self::poll) runs the timers at [`deadline`](Self::deadline).
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     frames: Frames,
     entries: BTreeMap<IpAddr, Entry>,
     dad: dad::Tentative,
-    /// Bytes that the packets which wait for all neighbours are charged.
+    /// Bytes that the packets waiting for all neighbours are charged.
     waiting_bytes: usize,
-    /// Nothing is due before.
+    /// No timer fires before this time.
     next: Instant,
 }
 
@@ -168,8 +172,8 @@ impl Neighbours {
         }
     }
 
-    /// The hardware address to send to for a packet to `neighbour`, if it is known; looking it up
-    /// counts as using it. Broadcast IPv4 addresses are for the caller to know.
+    /// Returns the hardware address for packets to `neighbour` if it is known, and counts as a use
+    /// of the neighbour. The caller handles directed IPv4 broadcasts.
     pub(crate) fn resolve(&mut self, now: Instant, neighbour: IpAddr) -> Option<Mac> {
         if let Some(mac) = group_mac(neighbour) {
             return Some(mac);
@@ -188,8 +192,8 @@ impl Neighbours {
         }
     }
 
-    /// Sends `packet`, which begins with its network header, to `neighbour`, or keeps it until
-    /// the neighbour has answered for `source`, an address of ours.
+    /// Sends `packet`, which begins with its network header, to `neighbour`. Keeps it while the
+    /// neighbour is being resolved with solicitations from `source`, a local address.
     pub(crate) fn send(
         &mut self,
         now: Instant,
@@ -220,7 +224,7 @@ impl Neighbours {
         }
     }
 
-    /// An ARP message. `is_ours` tells our addresses on this interface.
+    /// Processes an ARP message. `is_ours` returns whether an address is a local one.
     pub(crate) fn on_arp(
         &mut self,
         now: Instant,
@@ -230,7 +234,7 @@ impl Neighbours {
     ) {
         let sender = IpAddr::V4(arp.sender);
         let to_us = is_ours(arp.target.into());
-        // A sender nobody can be, or one with an address of ours, is not believed.
+        // A message with an invalid or a local sender address is not accepted.
         let usable = !arp.sender.is_unspecified()
             && !arp.sender.is_multicast()
             && !arp.sender.is_broadcast()
@@ -238,7 +242,8 @@ impl Neighbours {
             && !is_ours(sender);
         if usable {
             let solicited = arp.operation == ArpOperation::Reply && to_us;
-            // RFC 826: known senders are always updated; new ones only when they talk to us.
+            // RFC 826: entries of known senders are always updated; new ones are created only for
+            // requests to this host.
             let heard = Heard {
                 mac: Some(arp.sender_mac),
                 solicited,
@@ -252,7 +257,7 @@ impl Neighbours {
         }
     }
 
-    /// A Neighbour Discovery message from `src` to `dst`, with the hop limit it came with.
+    /// Processes a Neighbour Discovery message from `src` to `dst`, received with `hop_limit`.
     pub(crate) fn on_ndp(
         &mut self,
         now: Instant,
@@ -261,7 +266,7 @@ impl Neighbours {
         is_ours: impl Fn(IpAddr) -> bool,
         out: &mut Outcome,
     ) {
-        // RFC 4861 6.1 and 7.1: 255 proves that it comes from this link.
+        // RFC 4861 6.1 and 7.1: a hop limit of 255 proves that the message comes from this link.
         if hop_limit != 255 || src.is_multicast() || is_ours(src.into()) {
             return;
         }
@@ -271,11 +276,11 @@ impl Neighbours {
                 source_mac,
                 nonce,
             } => {
-                // RFC 4861 7.1.1: what duplicate detection sends.
+                // RFC 4861 7.1.1: the form of a solicitation in duplicate address detection.
                 let is_detection =
                     src.is_unspecified() && source_mac.is_none() && dst == solicited_node(target);
                 if self.dad.is_tentative(target) {
-                    // RFC 4862 5.4.3: who resolves the address gets no answer yet.
+                    // RFC 4862 5.4.3: other solicitations for a tentative address are not answered.
                     if is_detection {
                         self.dad.on_solicit(target, nonce, out);
                     }
@@ -290,11 +295,12 @@ impl Neighbours {
                 target_mac,
                 ..
             } => {
-                // RFC 4861 7.1.2: an answer to a question goes to the asker.
+                // RFC 4861 7.1.2: a solicited advertisement is not multicast.
                 if solicited && dst.is_multicast() {
                     return;
                 }
-                // RFC 4862 5.4.4.
+                // RFC 4862 5.4.4: an advertisement of a tentative address shows that another host
+                // has it.
                 self.dad.fail(target, out);
                 if is_ours(target.into()) {
                     return;
@@ -311,7 +317,7 @@ impl Neighbours {
         }
     }
 
-    /// A solicitation for an address of ours (RFC 4861 7.2.3, 7.2.4).
+    /// Processes a solicitation for a local address (RFC 4861 7.2.3, 7.2.4).
     fn on_solicit(
         &mut self,
         now: Instant,
@@ -342,7 +348,7 @@ impl Neighbours {
         self.send(now, (target.into(), src.into()), answer, out);
     }
 
-    /// Takes in what was heard of a neighbour (RFC 4861 7.2.5).
+    /// Updates a neighbour's entry from a received message (RFC 4861 7.2.5).
     fn hear(
         &mut self,
         now: Instant,
@@ -365,13 +371,13 @@ impl Neighbours {
         let incomplete = matches!(entry.state, State::Incomplete { .. });
         let mac = match heard.mac {
             Some(mac) if !mac.is_multicast() => mac,
-            // Nothing to complete it with.
+            // The message has no hardware address to complete the entry with.
             _ if incomplete => return,
             _ => entry.mac,
         };
         let moved = mac != entry.mac && !incomplete;
         if moved && !heard.replaces {
-            // RFC 4861 7.2.5 I: doubt, but no change.
+            // RFC 4861 7.2.5 I: the entry becomes stale but keeps its address.
             if matches!(entry.state, State::Reachable { .. }) {
                 entry.state = State::Stale;
             }
@@ -385,7 +391,7 @@ impl Neighbours {
         } else if moved {
             entry.state = State::Stale;
         } else if incomplete {
-            // The packets that waited use it at once.
+            // The packets that waited are a use of the neighbour.
             entry.state = State::Delay { until: now + DELAY };
         }
         if let Some(due) = entry.state.due() {
@@ -399,8 +405,8 @@ impl Neighbours {
             .extend(waiting.map(|packet| frames.with_link(packet, mac)));
     }
 
-    /// Begins to detect whether another host has `address` (RFC 4862 5.4); it must not be used
-    /// until [`Outcome::dad`] says that none has. `nonce` is a random number.
+    /// Starts duplicate address detection for `address` (RFC 4862 5.4). The address must not be
+    /// used until [`Outcome::dad`] reports it as unique. `nonce` is a random number.
     pub(crate) fn start_dad(
         &mut self,
         now: Instant,
@@ -412,12 +418,12 @@ impl Neighbours {
         out.frames.push(self.frames.detect(address, nonce));
     }
 
-    /// When [`poll`](Self::poll) must be called at the latest.
+    /// Returns when [`poll`](Self::poll) must be called at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (self.next != Instant::FAR_FUTURE).then_some(self.next)
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub(crate) fn poll(&mut self, now: Instant, out: &mut Outcome) {
         if now < self.next {
             return;
@@ -450,13 +456,13 @@ impl Neighbours {
         self.entries.insert(ip, entry);
     }
 
-    /// Makes room for one more; false when all are being asked.
+    /// Makes room for one more entry. Returns `false` if packets wait for every neighbour.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < MAX_ENTRIES {
             return true;
         }
-        // Several go at once, so that a flood of newcomers does not make us look at all entries
-        // for each of them; those that nobody has answered for go first.
+        // Removes several entries at once, so that a flood of new neighbours does not scan the
+        // table for each of them. Unconfirmed entries are removed first.
         let worth = |entry: &Entry| (entry.is_confirmed(), entry.used);
         let idle = self
             .entries
@@ -478,19 +484,19 @@ impl Neighbours {
     }
 }
 
-/// What a message says of its sender (or target).
+/// The contents of a message about its sender (or target).
 struct Heard {
     mac: Option<Mac>,
-    /// It answers our question.
+    /// The message answers a solicitation of this host.
     solicited: bool,
-    /// It may replace another hardware address.
+    /// The message may replace a known hardware address.
     replaces: bool,
-    /// Worth remembering though we did not ask.
+    /// An entry is created if there is none.
     create: bool,
 }
 
 impl Entry {
-    /// It has answered us, not long ago.
+    /// Returns whether the neighbour was confirmed recently.
     const fn is_confirmed(&self) -> bool {
         matches!(
             self.state,
@@ -498,7 +504,7 @@ impl Entry {
         )
     }
 
-    /// Does what is due; false when the neighbour is to be forgotten.
+    /// Runs the entry's timer if it is due. Returns `false` if the entry is to be removed.
     fn advance(
         &mut self,
         now: Instant,
@@ -522,7 +528,8 @@ impl Entry {
                 return false;
             }
             State::Reachable { .. } => {
-                // Those who cached it ask again, and so tell that it is still in use.
+                // Paths with a cached link header resolve it again, which shows that the neighbour
+                // is still in use.
                 self.state = State::Stale;
                 out.changed = true;
             }
@@ -547,7 +554,8 @@ impl Entry {
     }
 }
 
-/// The group or broadcast hardware address that needs no asking.
+/// Returns the hardware address of a group or of the limited broadcast address, which needs no
+/// resolution.
 fn group_mac(ip: IpAddr) -> Option<Mac> {
     match ip {
         IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Mac::BROADCAST),
@@ -557,7 +565,7 @@ fn group_mac(ip: IpAddr) -> Option<Mac> {
     }
 }
 
-/// The group that a neighbour with `address` listens to (RFC 4291 2.7.1).
+/// Returns the solicited-node group of `address` (RFC 4291 2.7.1).
 pub(crate) const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     const PREFIX: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     Ipv6Addr::from_bits(PREFIX | address.to_bits() & 0xff_ffff)

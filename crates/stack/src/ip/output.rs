@@ -1,5 +1,5 @@
-//! IP output: the path of a destination, headers in front, and the queue, the neighbours or the
-//! loopback behind.
+//! IP output: finds the path of a destination, prepends the headers and queues the packet on the
+//! interface, possibly until the neighbour is resolved.
 
 use core::net::IpAddr;
 
@@ -16,7 +16,8 @@ use crate::interface::LOOPBACK;
 use crate::{Host, StackError};
 
 impl Host {
-    /// The path from `local` to `remote`, for a protocol and with a flow label.
+    /// Returns the path from `local` to `remote`. `upper` is the transport protocol and the flow
+    /// label.
     pub(crate) fn path(
         &mut self,
         now: Instant,
@@ -59,8 +60,8 @@ impl Host {
         Ok(Path::new(from, link, (local, remote), upper))
     }
 
-    /// Returns the MTU for datagrams to `to`: of the path as far as it is known, or of the interface if
-    /// the application probes the path itself.
+    /// Returns the MTU for datagrams to `to`, bytes: the path's as far as it is known, or the
+    /// interface's if the application probes the path itself.
     pub(crate) fn datagram_mtu(
         &self,
         now: Instant,
@@ -83,7 +84,7 @@ impl Host {
         Ok(learnt.map_or(mtu, |learnt| learnt.min(mtu)))
     }
 
-    /// The address of ours to use towards `to`.
+    /// Returns the local address to use towards `to`.
     pub(crate) fn source_for(&self, to: IpAddr) -> Result<IpAddr, StackError> {
         let to_us = self.ip.addresses.is_local(to.into());
         if to_us {
@@ -96,17 +97,20 @@ impl Host {
             .ok_or(StackError::NoRoute(to))
     }
 
-    /// The address is one of the host's, loopback included.
+    /// Returns whether the address is one of the host's, loopback included.
     pub fn is_own_address(&self, ip: IpAddr) -> bool {
         self.ip.addresses.is_local(ip.into())
     }
 
-    /// The address of ours that packets to `to` come from.
+    /// Returns the local address that packets to `to` are sent from.
+    ///
+    /// # Errors
+    /// [`NoRoute`](StackError::NoRoute) if there is no route or no address of that family.
     pub fn source_address(&self, to: IpAddr) -> Result<IpAddr, StackError> {
         self.source_for(to)
     }
 
-    /// Sends a packet outside connections: `packet` holds transport header and payload.
+    /// Sends a packet outside connections. `packet` holds the transport header and the payload.
     pub(crate) fn ip_output(
         &mut self,
         now: Instant,
@@ -132,7 +136,7 @@ impl Host {
             return Ok(());
         }
         let mut pieces = core::mem::take(&mut self.ip.pieces);
-        // RFC 7739: strangers must not guess it.
+        // RFC 7739: the fragment ID must not be predictable.
         let ident = self.env.rng.next_u32();
         fragment(packet, path.mtu as usize, ident, &mut pieces);
         *self.mib.frag_oks(path.is_v4()) += 1;
@@ -144,7 +148,7 @@ impl Host {
         Ok(())
     }
 
-    /// Sends a packet with the headers of `path`.
+    /// Sends a packet that has the headers of `path`.
     pub(crate) fn send_on(
         &mut self,
         now: Instant,
@@ -160,7 +164,7 @@ impl Host {
         }
     }
 
-    /// Queues a frame on an interface; one that is dropped is completed.
+    /// Queues a frame on an interface. A dropped frame is completed at once.
     pub(crate) fn queue_packet(&mut self, now: Instant, iface: u16, is_v4: bool, packet: Packet) {
         if let Err(dropped) = self.iface_mut(iface).push(now, packet) {
             *self.mib.out_discards(is_v4) += 1;

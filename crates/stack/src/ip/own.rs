@@ -1,4 +1,4 @@
-//! The host's addresses and their states, and why a socket cannot have one.
+//! The host's addresses, their states, and the reason why an address is not available.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::Cidr;
 use crate::{Host, IfaceId, StackError};
 
-/// Whether an address of the host may be used.
+/// The state of a local address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressState {
     /// Duplicate address detection runs (RFC 4862 5.4): the address may not be used yet.
@@ -19,7 +19,7 @@ pub enum AddressState {
 }
 
 impl AddressState {
-    /// The state in one word, as `ip address` shows it.
+    /// Returns the state in one word, as `ip address` shows it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tentative => "tentative",
@@ -36,12 +36,12 @@ pub struct OwnAddress {
     pub iface: IfaceId,
     /// The address with its prefix length.
     pub cidr: Cidr,
-    /// Whether it may be used.
+    /// Whether the address may be used.
     pub state: AddressState,
 }
 
 impl Host {
-    /// Returns the addresses that were added, loopback's aside.
+    /// Returns the addresses that were added to interfaces. Loopback addresses are not included.
     pub fn addresses(&self) -> Vec<OwnAddress> {
         let with = |state| {
             move |(iface, cidr)| OwnAddress {
@@ -61,7 +61,8 @@ impl Host {
             .collect()
     }
 
-    /// Why no socket can be bound to `addr`, which is not a usable address of the host.
+    /// Returns the reason why a socket cannot be bound to `addr`, which is not a usable local
+    /// address.
     pub(crate) fn not_available(&self, addr: SocketAddr) -> StackError {
         let is = |list: &[(u16, Cidr)], ip: IpAddr| list.iter().any(|(_, cidr)| cidr.addr == ip);
         if is(&self.ip.tentative, addr.ip()) {

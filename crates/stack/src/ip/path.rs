@@ -1,5 +1,5 @@
-//! The way packets take to one destination: interface, limits, and the headers below transport,
-//! made once and copied onto every packet.
+//! The path to one destination: the interface, the MTU and a template of the headers below
+//! transport, which is built once and copied to every packet.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,32 +11,32 @@ use fullsend_wire::{ipv4, ipv6};
 
 use crate::demux::Addr;
 
-/// Ethernet and IPv6 headers.
+/// Maximum length of the template, bytes: Ethernet and IPv6 headers.
 const MAX_HEADER: usize = 14 + ipv6::HEADER_LEN;
 
-/// Don't Fragment, in the seventh byte of an IPv4 header.
+/// The Don't Fragment bit in the seventh byte of an IPv4 header.
 const DF: u8 = 0x40;
 
-/// A path; 72 bytes, one for each connection.
+/// A path; 72 bytes for each connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
-    /// The version of the routing state that it was made from.
+    /// The version of the routing state that the path was built from.
     pub(crate) version: u32,
     pub(crate) iface: u16,
-    /// The link header stands in the template (else the neighbour must be asked first).
+    /// Whether the template has the link header; if not, the neighbour must be resolved first.
     pub(crate) resolved: bool,
     link_len: u8,
     len: u8,
-    /// Of the IPv4 header without length, ID and ECN.
+    /// Checksum of the IPv4 header without length, ID and ECN field, not inverted.
     header_sum: u16,
-    /// Of the pseudo-header without length.
+    /// Checksum of the pseudo-header without length, not inverted.
     pseudo_sum: u16,
     header: [u8; MAX_HEADER],
-    /// Largest IP packet that gets through, bytes.
+    /// Path MTU, bytes.
     pub(crate) mtu: u32,
 }
 
-/// The one's complement sum of a few words (RFC 1071), of which `sum` is the plain one.
+/// Folds `sum`, the plain sum of a few words, to their one's complement sum (RFC 1071).
 #[inline]
 const fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -52,8 +52,8 @@ const fn ethertype_of(addr: Addr) -> u16 {
 }
 
 impl Path {
-    /// A path for `protocol` between two addresses of one family. `link` holds the link header,
-    /// EtherType excluded, or `None` when the neighbour's address is not known yet.
+    /// Builds a path for `protocol` between two addresses of one family. `link` holds the link
+    /// header without its EtherType; `None` means that the neighbour is not resolved yet.
     pub(crate) fn new(
         (iface, mtu, version): (u16, u32, u32),
         link: Option<&[u8]>,
@@ -81,7 +81,7 @@ impl Path {
         let network_len = if remote.is_v4() {
             let header = &mut path.header[start..][..ipv4::HEADER_LEN];
             header[0] = 0x45;
-            // RFC 6864: DF, and so an ID that need not be unique.
+            // RFC 6864: with DF set, the ID need not be unique.
             header[6] = DF;
             header[8] = DEFAULT_TTL;
             header[9] = protocol;
@@ -106,7 +106,7 @@ impl Path {
         path
     }
 
-    /// What a socket wants the network header to say.
+    /// Sets the fields of the network header that a socket has chosen.
     pub(crate) fn apply(&mut self, settings: IpSettings) {
         let IpSettings {
             tos,
@@ -135,39 +135,41 @@ impl Path {
         (self.len - self.link_len) as usize == ipv4::HEADER_LEN
     }
 
-    /// Bytes of the network header.
+    /// Returns the length of the network header, bytes.
     #[inline]
     pub(crate) const fn network_len(&self) -> u16 {
         (self.len - self.link_len) as u16
     }
 
-    /// What a `Partial` checksum field holds for `len` bytes of transport header and payload.
+    /// Returns the initial value of a `Partial` checksum field, for `len` bytes of transport header
+    /// and payload.
     #[inline]
     pub(crate) const fn partial_checksum(&self, len: usize) -> u16 {
         let len = len as u32;
         fold(self.pseudo_sum as u32 + (len >> 16) + (len & 0xffff))
     }
 
-    /// Bytes of link and network header.
+    /// Returns the length of link and network header, bytes.
     #[inline]
     pub(crate) const fn headers_len(&self) -> usize {
         self.len as usize
     }
 
-    /// Prepends network and link header to a packet of `len` bytes of transport header and
+    /// Prepends the link and network headers to a packet with `len` bytes of transport header and
     /// payload.
     #[inline]
     pub(crate) fn prepend(&self, header: &mut HeaderBuf, len: usize, ident: u16, ecn: u8) {
         self.fill(header.prepend(self.headers_len()), len, ident, ecn);
     }
 
-    /// The same, in memory of [`headers_len`](Self::headers_len) bytes.
+    /// Writes the link and network headers to `all`, which has [`headers_len`](Self::headers_len)
+    /// bytes.
     #[inline]
     pub(crate) fn fill(&self, all: &mut [u8], len: usize, ident: u16, ecn: u8) {
         all.copy_from_slice(&self.header[..self.len as usize]);
         let network = &mut all[self.link_len as usize..];
         if self.is_v4() {
-            // RFC 2675's rule for what the field cannot hold: zero.
+            // A length that the field cannot hold is sent as zero, as for jumbograms (RFC 2675).
             let total = u16::try_from(len + ipv4::HEADER_LEN).unwrap_or(0);
             let words = u32::from(total) + u32::from(ident) + u32::from(ecn);
             let checksum = !fold(u32::from(self.header_sum) + words);
@@ -182,7 +184,7 @@ impl Path {
         }
     }
 
-    /// The layers of a packet with this path's headers.
+    /// Returns the layers of a packet with this path's headers.
     #[inline]
     pub(crate) const fn layers(&self, protocol: u8) -> Layers {
         Layers {

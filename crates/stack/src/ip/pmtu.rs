@@ -1,4 +1,4 @@
-//! Path MTUs learnt from ICMP (RFC 1191, RFC 8201).
+//! Path MTUs learned from ICMP messages (RFC 1191, RFC 8201).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
@@ -8,19 +8,21 @@ use fullsend_wire::numbers::protocol;
 
 use crate::net_config::IPV6_MIN_MTU;
 
-/// How long a path's MTU is believed (RFC 1191 6.3); Linux's `mtu_expires`.
+/// Lifetime of a learned path MTU (RFC 1191 6.3); Linux's `mtu_expires`.
 const LIFETIME: Nanos = Nanos::from_secs(600);
-/// Most destinations that are remembered; a further one replaces the one that expires first.
+/// Maximum number of destinations with a learned MTU; a further one replaces the one that expires
+/// first.
 const MAX_ENTRIES: usize = 4096;
-/// The least we go down to over IPv4, whatever is claimed; Linux's `min_pmtu`.
+/// The smallest path MTU that is accepted over IPv4, whatever the message claims; Linux's
+/// `min_pmtu`.
 const MIN_V4: u32 = 552;
-/// RFC 1191 7.1: MTUs that links have, for routers that do not tell theirs.
+/// RFC 1191 7.1: common MTUs, for routers that do not report theirs.
 const PLATEAUS: [u32; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, MIN_V4];
 
-/// The path MTUs that each transport protocol has learnt by messages about its own packets.
+/// The path MTUs, separate for each transport protocol whose own packets the messages quoted.
 ///
 /// TCP checks quotes against the sequence numbers in flight (RFC 5927 4.1). A datagram has nothing
-/// as hard to guess, so a message that quotes one must not make TCP's segments smaller.
+/// that is as hard to guess, so a message that quotes one must not reduce TCP's segment size.
 #[derive(Debug, Default)]
 pub(crate) struct LearntMtus {
     tcp: PathMtus,
@@ -28,7 +30,7 @@ pub(crate) struct LearntMtus {
 }
 
 impl LearntMtus {
-    /// Those that packets of an IP protocol keep to.
+    /// Returns the path MTUs for packets of an IP protocol.
     pub(crate) const fn of(&self, protocol: u8) -> &PathMtus {
         match protocol {
             protocol::TCP => &self.tcp,
@@ -36,7 +38,7 @@ impl LearntMtus {
         }
     }
 
-    /// Mutable access to those that packets of an IP protocol keep to.
+    /// Returns the path MTUs for packets of an IP protocol, mutably.
     pub(crate) const fn of_mut(&mut self, protocol: u8) -> &mut PathMtus {
         match protocol {
             protocol::TCP => &mut self.tcp,
@@ -49,7 +51,7 @@ impl LearntMtus {
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     entries: BTreeMap<IpAddr, Entry>,
-    /// One key for each entry, in the order in which the entries expire.
+    /// One key for each entry, in the order of expiry.
     order: BTreeSet<(Instant, IpAddr)>,
 }
 
@@ -60,9 +62,9 @@ struct Entry {
 }
 
 impl PathMtus {
-    /// Records that the path to `to` carries packets of `mtu` bytes at most, and returns the MTU to
-    /// use from now on. Returns `None` if that is not less than `current`, the MTU in use. The caller
-    /// has verified that the message quotes a packet of this host.
+    /// Records that the path to `to` carries packets of at most `mtu` bytes, and returns the MTU to
+    /// use from now on. Returns `None` if that is not less than `current`, the MTU in use. The
+    /// caller has verified that the message quotes a packet of this host.
     pub(crate) fn lower(
         &mut self,
         now: Instant,
@@ -86,13 +88,13 @@ impl PathMtus {
         Some(mtu)
     }
 
-    /// The path's MTU, if it is known to be smaller than the interface's.
+    /// Returns the path MTU if it is known to be smaller than the interface's.
     pub(crate) fn get(&self, now: Instant, to: IpAddr) -> Option<u32> {
         let entry = self.entries.get(&to)?;
         (now < entry.expires).then_some(entry.mtu)
     }
 
-    /// Removes entries that have expired, and those that expire first while there are too many.
+    /// Removes the expired entries, and those that expire first while there are too many.
     fn trim(&mut self, now: Instant) {
         while let Some(&(expires, to)) = self.order.first()
             && (now >= expires || self.entries.len() > MAX_ENTRIES)
@@ -103,17 +105,18 @@ impl PathMtus {
     }
 }
 
-/// The path MTU that a claim stands for: at least the smallest that is accepted.
+/// Returns the path MTU to use for a reported one: at least the smallest that is accepted.
 pub(crate) fn believable(to: IpAddr, mtu: u32) -> u32 {
     mtu.max(least(to))
 }
 
-/// The smallest path MTU that is accepted: no shorter packet can be too big.
+/// Returns the smallest path MTU that is accepted. No packet of that length or less can be too big.
 pub(crate) const fn least(to: IpAddr) -> u32 {
     if to.is_ipv4() { MIN_V4 } else { IPV6_MIN_MTU }
 }
 
-/// The MTU to try when a router said "too big" about a packet of `len` bytes but not what fits.
+/// Returns the MTU to try when a router reported that a packet of `len` bytes was too big, but not
+/// the MTU.
 pub(crate) fn plateau_below(len: u32) -> u32 {
     PLATEAUS
         .into_iter()
@@ -199,7 +202,7 @@ mod tests {
         for mtu in [MTU, MTU + 1, 65_535] {
             assert_eq!(paths.lower(T0, host(1), (MTU, mtu)), None);
         }
-        // The interface's MTU is below the claim, or below what is believed at all.
+        // The interface's MTU is below the reported one, or equal to the smallest that is accepted.
         assert_eq!(paths.lower(T0, host(1), (1400, 1450)), None);
         assert_eq!(paths.lower(T0, host(1), (552, 68)), None);
         assert!(paths.entries.is_empty() && paths.order.is_empty());

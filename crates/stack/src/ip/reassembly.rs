@@ -18,29 +18,29 @@ use super::link::LinkHeader;
 #[cfg(test)]
 mod tests;
 
-/// How long the pieces of a packet may take to arrive (Linux's `ipfrag_time`; RFC 8200 has 60).
+/// Maximum time for the fragments of a packet to arrive (Linux's `ipfrag_time`; RFC 8200 has 60 s).
 const TIMEOUT: Nanos = Nanos::from_secs(30);
-/// Most bytes of memory that pieces may hold (`ipfrag_high_thresh`).
+/// Maximum number of bytes of memory that fragments may hold (`ipfrag_high_thresh`).
 const MAX_BYTES: usize = 4 << 20;
-/// Most packets being put together.
+/// Maximum number of packets in reassembly.
 const MAX_PACKETS: usize = 1024;
-/// Most of them from one source (Linux's `ipfrag_max_dist`).
+/// Maximum number of packets in reassembly from one source (Linux's `ipfrag_max_dist`).
 const MAX_PER_SOURCE: usize = 64;
-/// Most pieces of one packet: 64 KiB in pieces of 576 bytes and some to spare.
+/// Maximum number of fragments of one packet: more than 64 KiB in fragments of 576 bytes.
 const MAX_PIECES: usize = 128;
 
-/// What pieces of one packet have in common.
+/// The fields that all fragments of one packet share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Key {
     src: IpAddr,
     dst: IpAddr,
     ident: u32,
-    /// IPv4 alone tells packets apart by it.
+    /// Part of the key over IPv4 only; 0 over IPv6.
     protocol: u8,
 }
 
 impl Key {
-    /// The least and the greatest key with this source.
+    /// Returns the least and the greatest key with this source.
     const fn bounds_of_source(&self) -> (Self, Self) {
         let (least, greatest) = match self.src {
             IpAddr::V4(_) => (
@@ -68,23 +68,23 @@ impl Key {
     }
 }
 
-/// A piece, as its header tells of it.
+/// The fields of a fragment's headers.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     key: Key,
     offset: usize,
     more: bool,
-    /// The protocol that the whole packet's header names.
+    /// The transport protocol of the whole packet.
     protocol: u8,
-    /// Congestion Experienced (RFC 3168).
+    /// Whether the fragment is marked Congestion Experienced (RFC 3168).
     ce: bool,
-    /// Bytes of fixed header.
+    /// Length of the header that the whole packet keeps, bytes.
     header_len: usize,
 }
 
 impl Piece {
-    /// Most bytes that the whole packet may have behind its fixed header. IPv4's length field counts
-    /// the header (RFC 791 3.1), IPv6's does not (RFC 8200 3).
+    /// Returns the maximum length of the whole packet behind its fixed header, bytes. IPv4's length
+    /// field counts the header (RFC 791 3.1), IPv6's does not (RFC 8200 3).
     const fn most(&self) -> usize {
         let counted = match self.key.src {
             IpAddr::V4(_) => self.header_len,
@@ -94,75 +94,75 @@ impl Piece {
     }
 }
 
-/// A packet being put together.
+/// A packet in reassembly.
 #[derive(Debug)]
 struct Partial {
-    /// In order, without overlap.
+    /// Fragments with their offsets, in order and without overlap.
     pieces: Vec<(usize, Chain)>,
-    /// Bytes in `pieces`.
+    /// Bytes of payload in `pieces`.
     have: usize,
-    /// Bytes of the whole, once the last piece is here.
+    /// Length of the whole payload, once the last fragment has arrived.
     total: Option<usize>,
-    /// What the first piece has in front.
+    /// The headers of the first fragment.
     first: Option<First>,
     ce: bool,
-    /// Link header of a piece that came in a frame to a link group.
+    /// Link header of a fragment that was received in a frame to a link group.
     group_link: Option<LinkHeader>,
     expires: Instant,
-    /// Memory held.
+    /// Memory held, bytes.
     bytes: usize,
 }
 
 fullsend_units::counters! {
-    /// What reassembly counts over IPv4.
+    /// Reassembly counters for IPv4.
     pub(crate) struct ReassemblyMib {
         /// Fragments received.
         reqds: "IpReasmReqds",
-        /// Packets put together.
+        /// Packets reassembled.
         oks: "IpReasmOKs",
-        /// Packets given up: too slow, too much, overlapping or absurd.
+        /// Packets abandoned: timeout, memory limits, overlap or invalid length.
         fails: "IpReasmFails",
-        /// Those of them that were too slow.
+        /// Packets abandoned because of the timeout.
         timeouts: "IpReasmTimeout",
-        /// Packets given up because fragments overlapped.
+        /// Packets abandoned because fragments overlapped.
         overlaps: "IpExtReasmOverlaps",
     }
 }
 
 fullsend_units::counters! {
-    /// The same over IPv6.
+    /// Reassembly counters for IPv6.
     pub(crate) struct Reassembly6Mib {
         /// Fragments received.
         reqds: "Ip6ReasmReqds",
-        /// Packets put together.
+        /// Packets reassembled.
         oks: "Ip6ReasmOKs",
-        /// Packets given up: too slow, too much, overlapping or absurd.
+        /// Packets abandoned: timeout, memory limits, overlap or invalid length.
         fails: "Ip6ReasmFails",
-        /// Those of them that were too slow.
+        /// Packets abandoned because of the timeout.
         timeouts: "Ip6ReasmTimeout",
-        /// Packets given up because fragments overlapped.
+        /// Packets abandoned because fragments overlapped.
         overlaps: "Ip6ReasmOverlaps",
     }
 }
 
-/// What came of a fragment.
+/// The result of processing a fragment.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
 pub(crate) enum Reassembled {
-    /// It waits for others, or was dropped.
+    /// The fragment waits for others, or was dropped.
     Nothing,
-    /// The whole packet, as fresh from a device without link header: to be parsed as
-    /// [`Link::Ip`](fullsend_offload::Link::Ip) and its checksum verified.
+    /// The whole packet, as if just received from a device without link header: it is yet to be
+    /// parsed as [`Link::Ip`](fullsend_offload::Link::Ip) and its checksum to be verified.
     ///
-    /// If any piece came in a frame to a link group, the packet did, and has this link header.
+    /// The link header is set if any fragment was received in a frame to a link group.
     Whole(Packet, Option<LinkHeader>),
 }
 
-/// The packets being put together, of both families.
+/// The packets in reassembly, of both families.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     partials: BTreeMap<Key, Partial>,
-    /// In the order in which they expire; finished ones included.
+    /// The packets in order of expiry; includes packets that are finished.
     order: VecDeque<(Instant, Key)>,
     bytes: usize,
     pub(crate) v4: ReassemblyMib,
@@ -170,7 +170,7 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes in a parsed packet whose `layers.fragment` is set.
+    /// Adds a parsed packet whose `layers.fragment` is set.
     pub(crate) fn input(&mut self, now: Instant, packet: Packet) -> Reassembled {
         let v6 = packet.layers.ethertype == ethertype::IPV6;
         *self.reqds(v6) += 1;
@@ -178,8 +178,8 @@ impl Reassembly {
             *self.fails(v6) += 1;
             return Reassembled::Nothing;
         };
-        // RFC 791, RFC 8200 4.5: all but the last are multiples of 8 bytes; none is empty, and
-        // the whole fits in a packet.
+        // RFC 791, RFC 8200 4.5: the length of all fragments but the last is a multiple of 8 bytes.
+        // None may be empty, and the whole packet must not exceed the maximum length.
         let end = piece.offset + packet.payload.len();
         if packet.payload.is_empty()
             || (piece.more && !packet.payload.len().is_multiple_of(8))
@@ -208,24 +208,25 @@ impl Reassembly {
         Reassembled::Nothing
     }
 
-    /// Counts a fragment that is dropped as the allocator refuses memory.
+    /// Counts a fragment that is dropped because the allocator refuses memory.
     pub(crate) fn refuse(&mut self, packet: &Packet) {
         let v6 = packet.layers.ethertype == ethertype::IPV6;
         *self.reqds(v6) += 1;
         *self.fails(v6) += 1;
     }
 
-    /// Gives up all packets that are being put together, for their memory.
+    /// Abandons all packets in reassembly, to free their memory.
     pub(crate) fn give_up_all(&mut self) {
         while self.give_up_oldest() {}
     }
 
-    /// When [`poll`](Self::poll) must be called at the latest.
+    /// Returns when [`poll`](Self::poll) must be called at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.order.front().map(|&(expires, _)| expires)
     }
 
-    /// Gives up what is too old; appends the first pieces that ICMP should tell of.
+    /// Abandons the packets that have timed out. Appends their first fragments to `expired`, for
+    /// ICMP errors.
     pub(crate) fn poll(&mut self, now: Instant, expired: &mut Vec<Packet>) {
         while let Some(&(expires, key)) = self.order.front().filter(|(at, _)| *at <= now) {
             self.order.pop_front();
@@ -236,7 +237,7 @@ impl Reassembly {
                 && let Some(partial) = self.give_up(&key)
             {
                 *self.timeouts(key.src.is_ipv6()) += 1;
-                // RFC 792, RFC 8200 4.5: only if the first piece is here.
+                // RFC 792, RFC 8200 4.5: only if the first fragment has arrived.
                 expired.extend(partial.into_first_piece());
             }
         }
@@ -260,7 +261,8 @@ impl Reassembly {
         };
         self.partials.insert(key, partial);
         self.order.push_back((expires, key));
-        // Finished packets leave their turn behind; a flood of them must not fill the queue.
+        // Finished packets leave their entry in `order`; a flood of them must not grow the queue
+        // without bound.
         if self.order.len() > 4 * MAX_PACKETS {
             let partials = &self.partials;
             self.order
@@ -268,7 +270,8 @@ impl Reassembly {
         }
     }
 
-    /// One source must not crowd out the others: its own oldest packet goes.
+    /// Abandons the oldest packet of a source that has too many, so that one source does not crowd
+    /// out the others.
     fn make_room_for(&mut self, key: &Key) {
         let (first, last) = key.bounds_of_source();
         let of_source = self.partials.range(first..=last);
@@ -334,11 +337,11 @@ macro_rules! either {
 
 either!(reqds oks fails timeouts overlaps);
 
-/// How a piece fitted in.
+/// The result of adding a fragment to its packet.
 enum Placed {
     Waits,
     Complete,
-    /// It contradicts the others, or the allocator refused memory for it.
+    /// It contradicts the other fragments, or the allocator refused memory for it.
     Conflict,
 }
 
@@ -375,16 +378,17 @@ impl Piece {
             more: fragment.more,
             protocol: fragment.next_header,
             ce: view.traffic_class() & 3 == 3,
-            // Extension headers before the fragment header have done their work and are left out.
+            // The extension headers before the fragment header have been processed and are left
+            // out.
             header_len: ipv6::HEADER_LEN,
         })
     }
 }
 
 impl Partial {
-    /// Puts a piece that ends at `end` in its place.
+    /// Adds a fragment that ends at offset `end`.
     fn place(&mut self, piece: &Piece, packet: Packet, end: usize) -> Placed {
-        // The last piece tells the length; nothing may reach beyond it.
+        // The last fragment determines the length; no fragment may end beyond it.
         match self.total {
             Some(total) if end > total || (!piece.more && end != total) => return Placed::Conflict,
             None if !piece.more => {
@@ -400,7 +404,7 @@ impl Partial {
             && *start == piece.offset
             && same.len() == packet.payload.len()
         {
-            // RFC 8200 4.5: an exact duplicate may be dropped quietly.
+            // RFC 8200 4.5: an exact duplicate may be dropped silently.
             return Placed::Waits;
         }
         // RFC 5722: any overlap discards the whole packet.
@@ -433,7 +437,7 @@ impl Partial {
         }
     }
 
-    /// The whole packet, its header rewritten.
+    /// Returns the whole packet, with its header rewritten.
     fn into_packet(self) -> Option<Packet> {
         let first = self.first?;
         let header = first.whole_header(self.have, self.ce);
@@ -444,8 +448,9 @@ impl Partial {
         Some(Packet::from_frame(payload))
     }
 
-    /// The first piece as it came, without link header. `None` if a piece came in a frame to a link
-    /// group, as no error is sent about such packets (RFC 1122 3.2.2).
+    /// Returns the first fragment as it was received, without link header. Returns `None` if a
+    /// fragment was received in a frame to a link group, as no error is sent about such packets
+    /// (RFC 1122 3.2.2).
     fn into_first_piece(self) -> Option<Packet> {
         let first = self.first.filter(|_| self.group_link.is_none())?;
         let mut layers = first.layers;
@@ -460,22 +465,22 @@ impl Partial {
     }
 }
 
-/// The first piece's headers.
+/// The headers of the first fragment.
 #[derive(Debug)]
 struct First {
     headers: HeaderBuf,
     layers: Layers,
-    /// Bytes of them that the whole packet keeps.
+    /// Length of the header that the whole packet keeps, bytes.
     fixed_len: usize,
     protocol: u8,
 }
 
 impl First {
-    /// The header of the whole packet, with `len` bytes of payload.
+    /// Returns the header of the whole packet with `len` bytes of payload.
     fn whole_header(&self, len: usize, ce: bool) -> Vec<u8> {
         let mut header = self.headers[..self.fixed_len].to_vec();
         if self.layers.ethertype == ethertype::IPV4 {
-            // RFC 3168 5.3: one piece's CE is the whole's.
+            // RFC 3168 5.3: CE on any fragment marks the whole packet.
             header[1] |= if ce { 3 } else { 0 };
             let total = (header.len() + len) as u16;
             header[2..4].copy_from_slice(&total.to_be_bytes());
@@ -492,8 +497,8 @@ impl First {
     }
 }
 
-/// Returns the payload, or a copy if it holds on to much more memory than it is long. `None`: the
-/// allocator refused the copy.
+/// Returns the payload, or a copy if it keeps much more memory allocated than its length. Returns
+/// `None` if the allocator refused memory for the copy.
 pub(crate) fn compact(payload: Chain) -> Option<Chain> {
     if payload.pinned() <= 2 * payload.len() + 2048 {
         return Some(payload);

@@ -1,4 +1,4 @@
-//! The routing table: longest prefix first.
+//! The routing table, with longest-prefix match.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -6,12 +6,12 @@ use core::net::IpAddr;
 
 use crate::{Cidr, StackError};
 
-/// Where a packet goes next.
+/// The next hop of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NextHop {
-    /// The interface it leaves by.
+    /// The interface that the packet is sent on.
     pub(crate) iface: u16,
-    /// Whose hardware address it is sent to: the gateway, or the destination itself.
+    /// The neighbour to resolve: the gateway, or the destination itself.
     pub(crate) neighbour: IpAddr,
 }
 
@@ -22,13 +22,14 @@ struct Route {
     iface: u16,
 }
 
-/// Routes, the longest prefixes first; of equal ones the first added.
+/// Routes in order of decreasing prefix length; those of equal length in the order in which they
+/// were added.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     routes: Vec<Route>,
 }
 
-/// An address as a number, left-aligned so that one mask serves both families.
+/// Returns an address as a number, left-aligned so that one mask serves both families.
 const fn bits(addr: IpAddr) -> u128 {
     match addr {
         IpAddr::V4(addr) => (addr.to_bits() as u128) << 96,
@@ -36,7 +37,7 @@ const fn bits(addr: IpAddr) -> u128 {
     }
 }
 
-/// The leading `prefix` bits.
+/// Returns a mask of the leading `prefix` bits.
 fn mask(prefix: u8) -> u128 {
     !u128::MAX.checked_shr(prefix.into()).unwrap_or(0)
 }
@@ -53,7 +54,7 @@ impl Route {
 }
 
 impl Routes {
-    /// Adds a route, in place of one to the same destination by the same interface.
+    /// Adds a route. It replaces one to the same destination on the same interface.
     pub(crate) fn add(
         &mut self,
         to: Cidr,
@@ -74,7 +75,7 @@ impl Routes {
         Ok(())
     }
 
-    /// A gateway must itself be on the interface's link.
+    /// Checks that a gateway is on the interface's link.
     fn check_gateway(&self, to: Cidr, gateway: IpAddr, iface: u16) -> Result<(), StackError> {
         if gateway.is_ipv4() != to.addr.is_ipv4() {
             return Err(StackError::Config(format!(
@@ -93,8 +94,8 @@ impl Routes {
         )))
     }
 
-    /// The way to `to`. None leads to the address of no host (RFC 1122 3.2.1.3, RFC 4291 2.5.2), not
-    /// even a default route.
+    /// Returns the next hop towards `to`. No route, not even a default route, leads to the
+    /// unspecified address (RFC 1122 3.2.1.3, RFC 4291 2.5.2).
     pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
         if to.is_unspecified() {
             return None;
@@ -106,7 +107,7 @@ impl Routes {
         })
     }
 
-    /// Returns whether a route leads to `to` that is not a default route.
+    /// Returns whether the route to `to` is other than a default route.
     pub(crate) fn is_specific(&self, to: IpAddr) -> bool {
         let route = self.routes.iter().find(|r| r.matches(to));
         route.is_some_and(|r| r.to.prefix > 0)

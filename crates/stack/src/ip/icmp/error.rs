@@ -1,4 +1,5 @@
-//! Errors that we send, and when we keep silent (RFC 1122 3.2.2, RFC 4443 2.4).
+//! ICMP errors that the host sends, and the cases in which it must not (RFC 1122 3.2.2, RFC 4443
+//! 2.4).
 
 use alloc::vec;
 use core::net::{IpAddr, Ipv6Addr};
@@ -16,32 +17,34 @@ use fullsend_wire::{extension, ipv6};
 use super::Datagram;
 use crate::ip::link::came_to_link_group;
 
-/// Bytes of a packet that are quoted: RFC 1812 4.3.2.3 fills 576 bytes, RFC 4443 2.4 c 1280.
+/// Maximum number of quoted bytes: the message fills 576 bytes (RFC 1812 4.3.2.3) or 1280 bytes
+/// (RFC 4443 2.4 c).
 const QUOTE_V4: usize = 576 - 20 - 8;
 const QUOTE_V6: usize = 1280 - 40 - 8;
 
-/// What is wrong with a packet that arrived.
+/// A problem with a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Problem {
-    /// No socket at its port.
+    /// No socket is bound to the destination port.
     PortUnreachable,
-    /// Nobody speaks its protocol here.
+    /// The transport protocol is not supported.
     ProtocolUnreachable,
-    /// The rest of it did not come in time.
+    /// Fragments of the packet were missing when reassembly timed out.
     ReassemblyTime,
-    /// An IPv6 extension header makes no sense.
+    /// An IPv6 extension header is invalid.
     Header {
         /// ICMPv6 code.
         code: u8,
         /// Offset of the fault from the start of the IPv6 header.
         pointer: u32,
-        /// Tell even when it was sent to a group.
+        /// Whether the error is sent even if the packet was sent to a group.
         even_multicast: bool,
     },
 }
 
 impl Problem {
-    /// The problem that a walk over extension headers met, if it is to be told of.
+    /// Returns the problem to report for a fault in the extension headers, or `None` if the packet
+    /// is to be dropped silently.
     pub(crate) const fn from_fault(fault: Fault) -> Option<Self> {
         match fault {
             Fault::Problem {
@@ -68,14 +71,14 @@ impl Problem {
     }
 }
 
-/// Returns the message, if the rules allow one. The caller has verified that one host has the source
-/// address of `about`.
+/// Builds the error message, or returns `None` if none may be sent. The caller has verified that
+/// the source address of `about` can be that of a single host.
 pub(super) fn about(problem: Problem, about: &Packet, own: IpAddr) -> Option<Datagram> {
     let header = about.network_header();
     let (src, dst): (IpAddr, IpAddr) = match about.layers.ethertype {
         ethertype::IPV4 => {
             let ip = Ipv4View::new(header).ok()?;
-            // Only the first fragment says what the packet was.
+            // Only the first fragment contains the transport header.
             (ip.fragment_offset() == 0).then(|| (ip.src().into(), ip.dst().into()))?
         }
         ethertype::IPV6 => {
@@ -150,7 +153,7 @@ fn message_v6(problem: Problem, quote: &[u8], (own, to): (Ipv6Addr, Ipv6Addr)) -
     Slice::copied_from(&bytes)
 }
 
-/// Offset of the field that names the packet's final protocol.
+/// Returns the offset of the Next Header field that names the packet's final protocol, bytes.
 fn next_header_at(packet: &[u8]) -> u32 {
     let mut named_at = 6;
     let mut at = ipv6::HEADER_LEN;

@@ -1,4 +1,4 @@
-//! What ICMP counts.
+//! ICMP counters.
 
 use fullsend_wire::ndp::NdpRepr;
 
@@ -98,7 +98,8 @@ impl Icmp6Mib {
         } += 1;
     }
 
-    /// Counts what Neighbour Discovery sends, by ICMPv6 type; false for what others send.
+    /// Counts a sent Neighbour Discovery message by its ICMPv6 type. Returns `false` for other
+    /// types.
     pub(crate) const fn count_ndp_out(&mut self, kind: u8) -> bool {
         *match kind {
             135 => &mut self.out_neighbor_solicits,

@@ -1,4 +1,5 @@
-//! Errors about packets of ours: which flow, and what it means there (RFC 1122 4.2.3.9, RFC 5461).
+//! The packets that received errors quote: their flow, and the meaning of the error for the
+//! transport protocol (RFC 1122 4.2.3.9, RFC 5461).
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -18,17 +19,18 @@ use crate::ip::pmtu::plateau_below;
 pub(super) const TIME_EXCEEDED: IcmpError = IcmpError::Unreachable(TcpError::HostUnreachable);
 pub(super) const PARAMETER_PROBLEM: IcmpError = IcmpError::Unreachable(TcpError::HostUnreachable);
 
-/// What a Destination Unreachable means.
+/// Returns the meaning of an ICMP Destination Unreachable message.
 pub(super) fn unreachable_v4(code: u8, mtu: u16, quote: &[u8]) -> Option<IcmpError> {
     let error = match code {
         v4::FRAGMENTATION_NEEDED => {
-            // RFC 1191 5: routers that do not know of it leave the field zero.
+            // RFC 1191 5: routers that do not support path MTU discovery leave the field zero.
             let guess = || Ipv4View::new(quote).map_or(0, |v| plateau_below(v.total_len() as u32));
             let mtu = if mtu == 0 { guess() } else { mtu.into() };
             return Some(IcmpError::TooBig { mtu });
         }
         v4::PROTOCOL | v4::PORT => TcpError::ConnectionRefused,
-        // The network, or what is forbidden to it, or for its type of service.
+        // Network unreachable, unknown, isolated or prohibited, or unreachable for the type of
+        // service.
         v4::NET | 5 | 6 | 9 | 11 => TcpError::NetworkUnreachable,
         v4::HOST | 7..=15 => TcpError::HostUnreachable,
         _ => return None,
@@ -36,7 +38,7 @@ pub(super) fn unreachable_v4(code: u8, mtu: u16, quote: &[u8]) -> Option<IcmpErr
     Some(IcmpError::Unreachable(error))
 }
 
-/// What a Destination Unreachable means.
+/// Returns the meaning of an ICMPv6 Destination Unreachable message.
 pub(super) const fn unreachable_v6(code: u8) -> IcmpError {
     IcmpError::Unreachable(match code {
         v6::NO_ROUTE => TcpError::NetworkUnreachable,
@@ -45,7 +47,7 @@ pub(super) const fn unreachable_v6(code: u8) -> IcmpError {
     })
 }
 
-/// The flow that the quoted packet belongs to.
+/// Returns the error with the flow of the quoted IPv4 packet.
 pub(super) fn read_v4(quote: &[u8], error: IcmpError) -> Option<TransportError> {
     let ip = Ipv4View::new(quote).ok()?;
     if ip.fragment_offset() != 0 {
@@ -55,7 +57,7 @@ pub(super) fn read_v4(quote: &[u8], error: IcmpError) -> Option<TransportError> 
     transport(ends, ip.protocol(), ip.payload(), error)
 }
 
-/// The flow that the quoted packet belongs to.
+/// Returns the error with the flow of the quoted IPv6 packet.
 pub(super) fn read_v6(quote: &[u8], error: IcmpError) -> Option<TransportError> {
     let ip = Ipv6View::new(quote).ok()?;
     let rest = &quote[HEADER_LEN..];
@@ -67,7 +69,8 @@ pub(super) fn read_v6(quote: &[u8], error: IcmpError) -> Option<TransportError> 
     transport(ends, upper.protocol, &rest[upper.offset..], error)
 }
 
-/// RFC 792: at least 8 bytes of transport header are quoted.
+/// Reads the ports and, for TCP, the sequence number: at least 8 bytes of transport header are
+/// quoted (RFC 792).
 fn transport(
     (src, dst): (IpAddr, IpAddr),
     protocol: u8,
@@ -84,7 +87,7 @@ fn transport(
         remote: (dst, u16::from_be_bytes([d0, d1])),
         seq: SeqNum::new(u32::from_be_bytes([q0, q1, q2, q3])),
         error,
-        // Whoever reads the message knows these.
+        // The caller fills these in from the message.
         kind: (0, 0),
         offender: src,
         text: match protocol {

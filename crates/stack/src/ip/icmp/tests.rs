@@ -50,7 +50,7 @@ fn message_v6(repr: &Icmpv6Repr<'_>, src: &str, dst: &str) -> Chain {
     Slice::copied_from(&bytes).into()
 }
 
-/// An IP packet, as bytes.
+/// Returns an IP packet as bytes.
 fn ip_packet(src: &str, dst: &str, protocol: u8, offset: u16, payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
     let mut bytes = match (src.parse().unwrap(), dst.parse().unwrap()) {
@@ -125,7 +125,7 @@ fn pings_are_answered() {
         seq: 9,
         data,
     };
-    // To us, and to a group, which is answered from our address.
+    // To a local address, and to a group, which is answered from the local address.
     for dst in [US6, "ff02::1"] {
         let message = message_v6(&ping, PEER6, dst);
         let answer = reply(icmp.input(&arrival(PEER6, dst, US6), &message));
@@ -221,7 +221,7 @@ fn errors_about_our_segments_find_their_flow() {
             "code {code}"
         );
     }
-    // An old router: the next plateau below the packet's length.
+    // An old router reports no MTU: the next plateau below the packet's length.
     let mut long = quote.clone();
     long[2..4].copy_from_slice(&1500u16.to_be_bytes());
     let message = message_v4(&Icmpv4Repr::Unreachable {
@@ -240,7 +240,7 @@ fn errors_about_our_segments_find_their_flow() {
 fn errors_of_ipv6_too() {
     let mut icmp = Icmp::default();
     let from = arrival(PEER6, US6, US6);
-    // Behind destination options.
+    // The UDP header follows destination options.
     let mut inner = vec![protocol::UDP, 0, 1, 4, 0, 0, 0, 0];
     inner.extend(udp(0));
     let quote = ip_packet(US6, PEER6, protocol::DESTINATION, 0, &inner);
@@ -311,11 +311,12 @@ fn silence_where_the_rules_say_so() {
     let datagram = udp(4);
     let port_unreachable = [3, 3, 0, 0, 0, 0, 0, 0, 0x45];
     for (src, dst, protocol, offset, payload) in [
-        // Groups and broadcasts as destinations, no source. `tests/sources.rs` has the other sources.
+        // Destinations that are groups or broadcasts, and no source address. `tests/sources.rs` has
+        // the other sources.
         (PEER, "10.0.0.255", protocol::UDP, 0, &datagram[..]),
         (PEER, "224.0.0.1", protocol::UDP, 0, &datagram),
         ("0.0.0.0", US, protocol::UDP, 0, &datagram),
-        // Errors; later fragments.
+        // ICMP errors; later fragments.
         (PEER, US, protocol::ICMP, 0, &port_unreachable),
         (PEER, US, protocol::UDP, 8, &datagram),
     ] {
@@ -351,7 +352,7 @@ fn errors_are_rate_limited() {
     let packet = parsed(&ip_packet(PEER, US, protocol::UDP, 0, &udp(4)));
     let mut error = || error_about(&mut icmp, Problem::PortUnreachable, &packet, v4(US).into());
     let sent = (0..20).filter_map(|_| error()).count();
-    // One host gets six, whatever the host has left for others.
+    // One remote host gets six errors, whatever the global limit leaves for others.
     assert_eq!(sent, 6);
     assert_eq!(icmp.v4.out_rate_limit_host, 14);
     for n in 0..200 {
@@ -377,7 +378,7 @@ fn error_about(
 #[test]
 fn header_problems_point_at_the_byte() {
     let mut icmp = Icmp::default();
-    // An option that must be known, sent to a group.
+    // An unknown option that must be reported, in a packet to a group.
     let inner = [protocol::NO_NEXT_HEADER, 0, 0xbe, 4, 0, 0, 0, 0];
     let bytes = ip_packet(PEER6, "ff02::1", protocol::DESTINATION, 0, &inner);
     let packet = parsed(&bytes);
@@ -393,7 +394,7 @@ fn header_problems_point_at_the_byte() {
     assert_eq!(Icmpv6Repr::parse(&answer.packet.to_bytes()), Ok(expected));
     assert_eq!(Problem::from_fault(Fault::Discard), None);
 
-    // A protocol that nobody speaks, named by the destination options header.
+    // An unsupported protocol, named by the destination options header.
     let inner = [200, 0, 1, 4, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     let bytes = ip_packet(PEER6, US6, protocol::DESTINATION, 0, &inner);
     let own = v6(US6).into();

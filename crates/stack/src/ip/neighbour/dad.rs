@@ -1,5 +1,6 @@
-//! Duplicate address detection (RFC 4862 5.4): one solicitation, one second of silence. A nonce
-//! tells that solicitation from another host's where the link sends it back (RFC 7527).
+//! Duplicate address detection (RFC 4862 5.4): one solicitation, then one second without an
+//! objection. A nonce distinguishes the host's own solicitation, looped back by the link, from
+//! another host's (RFC 7527).
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -12,9 +13,9 @@ use super::{Outcome, RETRANS};
 /// How duplicate address detection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DadResult {
-    /// The address is ours.
+    /// No other host has the address.
     Unique,
-    /// Another host has it, or wants it, too.
+    /// Another host has the address, or tries to configure it, too.
     Duplicate,
 }
 
@@ -22,12 +23,12 @@ pub(crate) enum DadResult {
 #[derive(Debug)]
 struct Candidate {
     address: Ipv6Addr,
-    /// Of the solicitation that was sent for it.
+    /// The nonce of the solicitation that was sent for the address.
     nonce: Nonce,
     due: Instant,
 }
 
-/// Addresses that may turn out to be somebody else's.
+/// Addresses in duplicate address detection.
 #[derive(Debug)]
 pub(super) struct Tentative {
     addresses: Vec<Candidate>,
@@ -44,7 +45,7 @@ impl Tentative {
         self.addresses.iter().any(|one| one.address == address)
     }
 
-    /// Waits for objections to `address`, and returns until when.
+    /// Starts to wait for objections to `address`, and returns when the wait ends.
     pub(super) fn start(&mut self, now: Instant, address: Ipv6Addr, nonce: Nonce) -> Instant {
         let due = now + RETRANS;
         self.addresses.push(Candidate {
@@ -55,8 +56,9 @@ impl Tentative {
         due
     }
 
-    /// A solicitation for `address` in duplicate address detection: our own that was looped back, or
-    /// that of another host, which wants the address, too (RFC 4862 5.4.3, RFC 7527 4.3).
+    /// Processes a solicitation for `address` in duplicate address detection: either the host's
+    /// own, looped back, or that of another host which tries to configure the address, too (RFC
+    /// 4862 5.4.3, RFC 7527 4.3).
     pub(super) fn on_solicit(
         &mut self,
         address: Ipv6Addr,
@@ -71,7 +73,7 @@ impl Tentative {
         }
     }
 
-    /// Another host has `address`.
+    /// Ends the detection of `address`, which another host has.
     pub(super) fn fail(&mut self, address: Ipv6Addr, out: &mut Outcome) {
         if let Some(at) = self.addresses.iter().position(|one| one.address == address) {
             self.addresses.swap_remove(at);
@@ -79,7 +81,7 @@ impl Tentative {
         }
     }
 
-    /// Addresses nobody objected to are ours; when the next will be.
+    /// Reports the addresses without objections as unique. Returns when the next wait ends.
     pub(super) fn poll(&mut self, now: Instant, out: &mut Outcome) -> Option<Instant> {
         self.addresses.retain(|one| {
             let waiting = now < one.due;

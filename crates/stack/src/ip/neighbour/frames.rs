@@ -1,4 +1,4 @@
-//! The frames that resolution sends, and the link header for everybody else's.
+//! The frames that address resolution sends, and the link headers of other packets.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -12,14 +12,14 @@ use fullsend_wire::numbers::{ethertype, protocol};
 
 use super::solicited_node;
 
-/// Builds frames that come from `mac`.
+/// Builds frames with the source address `mac`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frames {
     pub(super) mac: Mac,
 }
 
 impl Frames {
-    /// Puts the link header in front of a packet that begins with its network header.
+    /// Prepends the link header to a packet that begins with its network header.
     pub(super) fn with_link(self, mut packet: Packet, dst: Mac) -> Packet {
         const LEN: u16 = ethernet::HEADER_LEN as u16;
         let link = EthernetRepr {
@@ -34,7 +34,7 @@ impl Frames {
         packet
     }
 
-    /// Asks who has `target`, everybody or the one at `known`.
+    /// Builds a solicitation for `target`: multicast or broadcast, or unicast to `known`.
     pub(super) fn solicit(self, source: IpAddr, target: IpAddr, known: Option<Mac>) -> Packet {
         match (source, target) {
             (IpAddr::V6(source), IpAddr::V6(target)) => self.ndp_solicit(source, target, known),
@@ -52,7 +52,7 @@ impl Frames {
         }
     }
 
-    /// Answers a request for an address of ours.
+    /// Builds the reply to an ARP request for a local address.
     pub(super) fn arp_reply(self, request: &ArpRepr) -> Packet {
         let reply = ArpRepr {
             operation: ArpOperation::Reply,
@@ -83,8 +83,8 @@ impl Frames {
         self.with_link(packet, known.unwrap_or_else(|| Mac::of_v6_group(group)))
     }
 
-    /// Solicits `target` in duplicate address detection: from no address, and without a hardware
-    /// address to answer to (RFC 4861 4.3).
+    /// Builds a solicitation for `target` in duplicate address detection: from the unspecified
+    /// address, and without a source link-layer address option (RFC 4861 4.3).
     pub(super) fn detect(self, target: Ipv6Addr, nonce: Nonce) -> Packet {
         let group = solicited_node(target);
         let message = NdpRepr::NeighbourSolicit {
@@ -96,7 +96,7 @@ impl Frames {
         self.with_link(packet, Mac::of_v6_group(group))
     }
 
-    /// Answers for an address of ours; the link header is still to come.
+    /// Builds an advertisement of a local address, without link header.
     pub(super) fn advertise(self, target: Ipv6Addr, dst: Ipv6Addr, solicited: bool) -> Packet {
         let message = NdpRepr::NeighbourAdvert {
             target,
@@ -109,7 +109,7 @@ impl Frames {
     }
 }
 
-/// A small ICMPv6 message that does not leave the link, with its IPv6 header.
+/// Builds an ICMPv6 message for the local link, with its IPv6 header.
 fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, message: &Icmpv6Repr<'_>) -> Packet {
     let mut header = HeaderBuf::new();
     message.emit(src, dst, header.prepend(message.len()));

@@ -31,7 +31,7 @@ fn ip6(text: &str) -> Ipv6Addr {
     text.parse().unwrap()
 }
 
-/// An interface with 10.0.0.1 and fd00::1, and a clock.
+/// The neighbours of an interface with 10.0.0.1 and fd00::1, and a clock.
 struct Rig {
     neighbours: Neighbours,
     now: Instant,
@@ -49,7 +49,7 @@ impl Rig {
         }
     }
 
-    /// Sends packet number `n` to `to`; what happens.
+    /// Sends packet number `n` to `to`. Returns the effects.
     fn send(&mut self, n: u8, to: &str) -> Vec<String> {
         let source = if to.contains(':') {
             "fd00::1"
@@ -92,7 +92,7 @@ impl Rig {
         show(&out)
     }
 
-    /// Waits for the next deadline; how many milliseconds that took, and what happened.
+    /// Advances to the next deadline. Returns how many milliseconds that took, and the effects.
     fn wait(&mut self) -> (u64, Vec<String>) {
         let deadline = self.neighbours.deadline().unwrap();
         let ms = deadline.since(self.now).as_nanos() / 1_000_000;
@@ -103,7 +103,7 @@ impl Rig {
     }
 }
 
-/// One line for each frame and event.
+/// Returns one line for each frame and event.
 fn show(out: &Outcome) -> Vec<String> {
     let mut lines: Vec<String> = out
         .frames
@@ -204,7 +204,7 @@ fn nobody_answers_three_times() {
         (1000, ["unreachable 1"].map(String::from).into())
     );
     assert_eq!(rig.neighbours.deadline(), None);
-    // The next packet tries anew.
+    // The next packet starts a new resolution.
     assert_eq!(rig.send(2, "10.0.0.2"), [ASK]);
 }
 
@@ -213,7 +213,7 @@ fn a_used_neighbour_is_asked_again_and_forgotten_when_silent() {
     let mut rig = Rig::new();
     rig.send(1, "10.0.0.2");
     rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1");
-    // The first deadline is the old solicitation's: nothing is due then.
+    // The first deadline is that of the old solicitation: no timer is due then.
     assert_eq!(rig.wait(), (1000, Vec::new()));
     assert_eq!(rig.wait(), (29_000, ["changed"].map(String::from).into()));
     assert_eq!(rig.neighbours.deadline(), None);
@@ -233,7 +233,7 @@ fn requests_for_us_are_answered_and_teach() {
     assert_eq!(rig.send(1, "10.0.0.2"), ["02:00:00:00:00:02 packet 1"]);
     assert_eq!(rig.arp(Request, ("10.0.0.3", THEIRS), "10.0.0.9"), NONE);
     assert_eq!(rig.neighbours.resolve(rig.now, ip("10.0.0.3")), None);
-    // A probe (RFC 5227) is answered and teaches nothing.
+    // A probe (RFC 5227) is answered and creates no entry.
     let answer = "02:00:00:00:00:02 10.0.0.1 is here, 0.0.0.0";
     assert_eq!(rig.arp(Request, ("0.0.0.0", THEIRS), "10.0.0.1"), [answer]);
     assert_eq!(rig.neighbours.entries.len(), 1);
@@ -242,7 +242,7 @@ fn requests_for_us_are_answered_and_teach() {
 #[test]
 fn lies_are_not_believed() {
     let mut rig = Rig::new();
-    // Replies that nobody asked for; groups; our own address.
+    // Unsolicited replies; groups; the local address.
     assert_eq!(rig.arp(Reply, ("10.0.0.2", THEIRS), "10.0.0.1"), NONE);
     assert_eq!(
         rig.arp(Request, ("10.0.0.2", Mac::BROADCAST), "10.0.0.1"),
@@ -257,7 +257,7 @@ fn lies_are_not_believed() {
 fn a_neighbour_that_moved_is_followed() {
     let mut rig = Rig::new();
     rig.arp(Request, ("10.0.0.2", THEIRS), "10.0.0.1");
-    // Gratuitous: it tells everybody.
+    // A gratuitous ARP: the neighbour announces its new address.
     assert_eq!(
         rig.arp(Request, ("10.0.0.2", OTHER), "10.0.0.2"),
         ["changed"]
@@ -288,13 +288,13 @@ fn nd_resolves() {
         override_cache: true,
         target_mac: Some(THEIRS),
     };
-    // From beyond the link: ignored.
+    // From another link: ignored.
     assert_eq!(rig.ndp("fd00::2", "fd00::1", 254, advert), NONE);
     assert_eq!(
         rig.ndp("fd00::2", "fd00::1", 255, advert),
         ["02:00:00:00:00:02 packet 1", "changed"]
     );
-    // Without the override flag another address only casts doubt.
+    // Without the override flag, another address only makes the entry stale.
     if let NdpRepr::NeighbourAdvert {
         override_cache,
         target_mac,
@@ -324,12 +324,12 @@ fn nd_answers_for_us() {
         rig.ndp("fd00::2", group, 255, solicit(Some(THEIRS))),
         ["02:00:00:00:00:02 fd00::1 > fd00::2 fd00::1 is here, solicited true"]
     );
-    // Somebody tries to take our address.
+    // Duplicate address detection of another host for the local address.
     assert_eq!(
         rig.ndp("::", group, 255, solicit(None)),
         ["33:33:00:00:00:01 fd00::1 > ff02::1 fd00::1 is here, solicited false"]
     );
-    // Not for us.
+    // Not for a local address.
     let other = NdpRepr::NeighbourSolicit {
         target: ip6("fd00::9"),
         source_mac: Some(THEIRS),
@@ -358,18 +358,18 @@ fn duplicate_detection() {
         nonce,
     };
     let group = "ff02::1:ff00:5";
-    // Our own, which the link sent back (RFC 7527).
+    // The host's own solicitation, looped back by the link (RFC 7527).
     let own = solicit(None, Some([5; 6]));
     assert_eq!(rig.ndp("::", group, 255, own), ["looped back 1"]);
-    // From beyond the link, to another group, with an address of its sender (RFC 4861 7.1.1), and
-    // from one who resolves the address of its future owner.
+    // From another link, to another group, with a source link-layer address (RFC 4861 7.1.1), and
+    // from a host that resolves the address.
     let other = solicit(None, Some([6; 6]));
     assert_eq!(rig.ndp("::", group, 254, other), NONE);
     assert_eq!(rig.ndp("::", "ff02::1", 255, other), NONE);
     let with_mac = solicit(Some(THEIRS), None);
     assert_eq!(rig.ndp("::", group, 255, with_mac), NONE);
     assert_eq!(rig.ndp("fd00::2", group, 255, with_mac), NONE);
-    // Another host tries the same address, and another one has the next.
+    // Another host tries to configure the same address, and another one has the next address.
     assert_eq!(rig.ndp("::", group, 255, other), ["fd00::5 Duplicate"]);
     let advert = NdpRepr::NeighbourAdvert {
         target: ip6("fd00::6"),
@@ -389,8 +389,8 @@ fn duplicate_detection() {
     assert_eq!(rig.neighbours.deadline(), None);
 }
 
-/// As Linux's `unres_qlen_bytes`: three super-segments wait, and a fourth takes the place of the
-/// oldest. One that is longer than all that may wait is kept alone.
+/// As with Linux's `unres_qlen_bytes`: three super-segments wait, and a fourth replaces the oldest.
+/// A packet that exceeds the limit alone is kept alone.
 #[test]
 fn what_waits_is_bounded_by_bytes() {
     let mut rig = Rig::new();
@@ -425,7 +425,7 @@ fn of_payload(payload: Slice) -> Packet {
     packet
 }
 
-/// An echo reply shares the memory of its request, which may lie in a block of 256 KiB.
+/// An echo reply shares the memory of its request, which may be in a chunk of 256 KiB.
 #[test]
 fn a_packet_that_waits_does_not_hold_a_large_block() {
     let mut rig = Rig::new();
@@ -445,8 +445,8 @@ fn a_packet_that_waits_does_not_hold_a_large_block() {
     assert_eq!(rig.neighbours.waiting_bytes, waiting.bytes);
 }
 
-/// The packets of all neighbours together are bounded, too, and their sum falls when they leave:
-/// with an answer, or when there is none.
+/// The packets of all neighbours together are bounded, too. Their sum is reduced when they are
+/// sent, or dropped because no answer came.
 #[test]
 fn what_waits_on_an_interface_is_bounded_in_sum() {
     let mut rig = Rig::new();
@@ -493,7 +493,7 @@ fn tables_and_queues_are_bounded() {
     }
     let len = rig.neighbours.entries.len();
     assert!(len > MAX_ENTRIES * 9 / 10 && len <= MAX_ENTRIES, "{len}");
-    // The one being asked stayed.
+    // The entry in resolution stayed.
     assert!(rig.neighbours.entries.contains_key(&ip("10.0.0.2")));
     assert_eq!(
         solicited_node(ip6("fe80::aabb:ccdd")),

@@ -20,7 +20,7 @@ fn parsed(frame: &[u8]) -> Packet {
     packet
 }
 
-/// Bytes `at..at + len` of a numbered payload.
+/// Returns bytes `at..at + len` of a numbered payload.
 fn data(at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|i| (i / 8) as u8).collect()
 }
@@ -88,7 +88,7 @@ fn ipv4_in_any_order_is_whole_again() {
         let view = Ipv4View::new(&bytes).unwrap();
         assert!(view.is_complete() && view.checksum_ok() && !view.is_fragment());
         assert_eq!(view.payload(), data(0, 29));
-        // One piece had CE.
+        // One fragment had CE.
         assert_eq!(view.tos() & 3, 3);
         assert_eq!((reassembly.v4.reqds, reassembly.v4.oks), (3, 1));
         assert_eq!(reassembly.bytes, 0);
@@ -135,7 +135,7 @@ fn overlaps_discard_the_packet_and_duplicates_do_not() {
 #[test]
 fn the_last_piece_fixes_the_length() {
     for (first, second) in [
-        // Two different ends; data behind the end, before and after it is known.
+        // Two different ends; data beyond the end, before and after the end is known.
         ((24, 8, false), (40, 8, false)),
         ((24, 8, false), (40, 8, true)),
         ((40, 8, true), (24, 8, false)),
@@ -151,7 +151,7 @@ fn the_last_piece_fixes_the_length() {
 #[test]
 fn absurd_pieces_are_refused() {
     let mut reassembly = Reassembly::default();
-    // Not a multiple of 8; empty; beyond 64 KiB (the ping of death).
+    // Not a multiple of 8; empty; beyond 64 KiB (ping of death).
     reassembly.input(T0, v4(1, 0, 9, true));
     reassembly.input(T0, v4(1, 8, 0, true));
     reassembly.input(T0, v4(1, 65528, 100, false));
@@ -190,7 +190,7 @@ fn slow_packets_time_out() {
     reassembly.poll(T0 + Nanos::from_secs(29), &mut expired);
     assert!(expired.is_empty());
     reassembly.poll(T0 + Nanos::from_secs(31), &mut expired);
-    // Only the one whose first piece is here is told of.
+    // Only the packet whose first fragment has arrived is reported.
     assert_eq!(expired.len(), 1);
     let bytes = expired[0].to_bytes();
     assert_eq!(Ipv4View::new(&bytes).unwrap().payload(), data(0, 8));
@@ -209,7 +209,7 @@ fn memory_is_bounded() {
         reassembly.input(T0, v6(ident, 0, 60_000, true));
         assert!(reassembly.bytes <= MAX_BYTES + 70_000);
     }
-    // A flood of finished ones leaves nothing behind.
+    // A flood of finished packets leaves nothing behind.
     for ident in 0..5 * MAX_PACKETS as u32 {
         reassembly.input(T0, v6(1 << 20 | ident, 0, 8, true));
         reassembly.input(T0, v6(1 << 20 | ident, 8, 8, false));
@@ -224,7 +224,7 @@ proptest! {
     ) {
         let mut reassembly = Reassembly::default();
         for (at, len, more) in pieces {
-            // The only piece would be no fragment.
+            // A single, complete piece would not be a fragment.
             let at = if more { at } else { at + 1 };
             let len = if more { len * 8 } else { len };
             if let Some(bytes) = whole(reassembly.input(T0, v4(1, at * 8, len, more))) {
