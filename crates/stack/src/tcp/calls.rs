@@ -1,4 +1,4 @@
-//! What users do with a connection.
+//! The calls of applications on a connection.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -15,17 +15,18 @@ use crate::timer::Wheel;
 use crate::waiters::{Wait, Waiter};
 use crate::{Host, StackError};
 
-/// What to wait for on a socket.
+/// The kind of readiness to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
-    /// Something to read, or an accept.
+    /// Data to read, or a connection to accept.
     Read,
-    /// Room to write, or a connect's end.
+    /// Space in the send buffer, or the result of a connect.
     Write,
 }
 
 impl Tcp {
-    /// The connection of a user's handle, and the timers. Of many, its memory is fetched at once.
+    /// Returns the connection of an application's handle, and the timer wheel. Where there are many
+    /// flows, prefetches the connection.
     #[inline]
     pub(crate) fn user_conn(
         &mut self,
@@ -39,7 +40,7 @@ impl Tcp {
                 }
                 Ok((index, socket, &mut self.wheel))
             }
-            // Held: there is no connection before it is accepted.
+            // A deferred SYN has no connection before it is accepted.
             Some((_, Entry::Held(_))) => Err(TcpError::NotConnected.into()),
             _ => Err(StackError::NoSuchSocket),
         }
@@ -47,7 +48,7 @@ impl Tcp {
 }
 
 impl Host {
-    /// The connection of a user's handle, with what it needs of the host.
+    /// Returns the connection of an application's handle, with its context.
     #[inline]
     pub(super) fn user_socket(
         &mut self,
@@ -69,7 +70,7 @@ impl Host {
         }
     }
 
-    /// Runs `call` on a connection and sees to what follows from it.
+    /// Runs `call` on a connection and applies its effects.
     pub(super) fn with_conn<R>(
         &mut self,
         now: Instant,
@@ -82,7 +83,7 @@ impl Host {
         Ok(result)
     }
 
-    /// Runs a read or write, of which less follows than of other calls.
+    /// Runs a read or a write, which has fewer effects to apply than other calls.
     #[inline(always)]
     pub(super) fn transfer<R>(
         &mut self,
@@ -98,7 +99,10 @@ impl Host {
         Ok(done)
     }
 
-    /// State of the connection.
+    /// Returns the state of the connection.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_state(&self, id: TcpId) -> Result<State, StackError> {
         self.peek_socket(id).map(|entry| match entry {
             Entry::Conn(socket) => socket.conn.state(),
@@ -106,13 +110,21 @@ impl Host {
         })
     }
 
-    /// Both addresses: local, remote.
+    /// Returns the local and the remote address.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_addrs(&self, id: TcpId) -> Result<(SocketAddr, SocketAddr), StackError> {
         let key = self.peek_socket(id)?.key();
         Ok((key.local_addr(), key.remote_addr()))
     }
 
-    /// Writes a copy of `data`; how much was taken. `more` is `MSG_MORE`.
+    /// Copies `data` to the send buffer and returns the number of bytes accepted. `more` is
+    /// `MSG_MORE`.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid, and the connection's
+    /// own errors.
     #[inline]
     pub fn tcp_write(
         &mut self,
@@ -140,7 +152,11 @@ impl Host {
         Ok(written)
     }
 
-    /// Writes without copying; with an error comes back what was not taken, all or a part.
+    /// Writes `data` without copying it.
+    ///
+    /// # Errors
+    /// As for [`tcp_write`](Self::tcp_write). The part of `data` that was not accepted is returned
+    /// with the error.
     pub fn tcp_write_slice(
         &mut self,
         now: Instant,
@@ -150,7 +166,10 @@ impl Host {
         self.tcp_write_slice_with(now, id, data, false)
     }
 
-    /// [`tcp_write_slice`](Self::tcp_write_slice); `more` is `MSG_MORE`.
+    /// Writes `data` without copying it; `more` is `MSG_MORE`.
+    ///
+    /// # Errors
+    /// Those of [`tcp_write_slice`](Self::tcp_write_slice).
     pub fn tcp_write_slice_with(
         &mut self,
         now: Instant,
@@ -169,7 +188,11 @@ impl Host {
         result.map_err(|(error, data)| (error.into(), data))
     }
 
-    /// Reads; 0 is the end of the stream.
+    /// Reads into `out` and returns the number of bytes; 0 means the end of the stream.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid, and the connection's
+    /// own errors.
     #[inline]
     pub fn tcp_read(
         &mut self,
@@ -180,7 +203,10 @@ impl Host {
         self.transfer(now, id, |conn, cx| conn.read(cx, out))
     }
 
-    /// Reads without copying.
+    /// Reads up to `max` bytes without copying them.
+    ///
+    /// # Errors
+    /// Those of [`tcp_read`](Self::tcp_read).
     pub fn tcp_read_chain(
         &mut self,
         now: Instant,
@@ -190,7 +216,11 @@ impl Host {
         self.transfer(now, id, |conn, cx| conn.read_chain(cx, max))
     }
 
-    /// Reads without copying, one piece of memory; empty is the end of the stream.
+    /// Reads up to `max` bytes of one contiguous piece of memory without copying them; an empty
+    /// slice means the end of the stream.
+    ///
+    /// # Errors
+    /// Those of [`tcp_read`](Self::tcp_read).
     pub fn tcp_read_slice(
         &mut self,
         now: Instant,
@@ -200,13 +230,20 @@ impl Host {
         self.transfer(now, id, |conn, cx| conn.read_slice(cx, max))
     }
 
-    /// Reads and leaves.
+    /// Copies data to `out` and leaves it in the receive buffer. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Those of [`tcp_read`](Self::tcp_read).
     pub fn tcp_peek(&mut self, id: TcpId, out: &mut [u8]) -> Result<usize, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.peek(out)?)
     }
 
-    /// Returns whether it is ready now; else wakes `waiter` once when it becomes so.
+    /// Returns whether the connection is ready now. If not, `waiter` is woken once when it becomes
+    /// ready.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_ready<'a>(
         &mut self,
         now: Instant,
@@ -229,18 +266,28 @@ impl Host {
         Ok(ready)
     }
 
-    /// FIN after what is queued.
+    /// Closes the write side: a FIN is sent after the queued data.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_shutdown_write(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         self.with_conn(now, id, Connection::shutdown_write)
     }
 
-    /// No more reading.
+    /// Closes the read side.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_shutdown_read(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         self.with_conn(now, id, Connection::shutdown_read)
     }
 
-    /// Returns whether all written data (and the FIN, if shut down) is acknowledged; registers
-    /// `waiter` if not. An error if it never will be.
+    /// Returns whether all written data (and the FIN, if the write side is closed) is acknowledged.
+    /// If not, `waiter` is woken once when it is.
+    ///
+    /// # Errors
+    /// The connection's error if it was closed before all data was acknowledged;
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_flushed<'a>(
         &mut self,
         id: TcpId,
@@ -261,12 +308,12 @@ impl Host {
         Ok(false)
     }
 
-    /// Lets go of the connection; it finishes by itself, and the handle is no longer valid.
+    /// Closes the connection, which finishes by itself. The handle is no longer valid.
     pub fn tcp_close(&mut self, now: Instant, id: TcpId) {
         self.let_go(now, id, false);
     }
 
-    /// Resets it, and lets go.
+    /// Resets the connection. The handle is no longer valid.
     pub fn tcp_abort(&mut self, now: Instant, id: TcpId) {
         self.let_go(now, id, true);
     }
@@ -281,7 +328,11 @@ impl Host {
         }
     }
 
-    /// `TCP_CONGESTION`.
+    /// Sets the congestion control by name (`TCP_CONGESTION`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid, and the connection's
+    /// error if it cannot use that congestion control.
     pub fn tcp_set_congestion(
         &mut self,
         now: Instant,
@@ -291,29 +342,36 @@ impl Host {
         Ok(self.with_conn(now, id, |conn, cx| conn.set_congestion(cx, name))??)
     }
 
-    /// The congestion control's name, and what it tells of itself (`TCP_CC_INFO`).
+    /// Returns the name and the internal state of the congestion control (`TCP_CC_INFO`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_cc_info(&mut self, id: TcpId) -> Result<(&'static str, CcInfo), StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok((socket.conn.congestion(), socket.conn.cc_info()))
     }
 
-    /// `SO_ERROR`.
+    /// Takes the pending error (`SO_ERROR`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_take_error(&mut self, id: TcpId) -> Result<Option<TcpError>, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.take_error())
     }
 
-    /// Connections (in a state other than TIME-WAIT), those that finish by themselves included.
+    /// Returns the number of entries in the socket table: connections, half-open ones and orphans
+    /// included, but not those in TIME-WAIT.
     pub fn tcp_connections(&self) -> usize {
         self.tcp.table.len()
     }
 
-    /// Connections in TIME-WAIT.
+    /// Returns the number of connections in TIME-WAIT.
     pub fn tcp_time_waits(&self) -> usize {
         self.tcp.time_wait.len()
     }
 
-    /// Connections with data or a FIN that is not acknowledged yet.
+    /// Returns the number of connections with data or a FIN that is not acknowledged yet.
     pub fn tcp_unflushed(&self) -> usize {
         let unflushed = |entry: &Entry| match entry {
             Entry::Conn(socket) => {
@@ -324,8 +382,8 @@ impl Host {
         self.tcp.table.iter().filter(|(_, e)| unflushed(e)).count()
     }
 
-    /// Resets every connection and closes every listener: the process ends. Waiting users are
-    /// woken.
+    /// Resets every connection and closes every listener, for the end of the process. Waiting tasks
+    /// are woken.
     pub fn abort_all(&mut self, now: Instant) {
         self.udp.wake_all(&mut self.wakers);
         for id in self.tcp.listeners.ids() {
@@ -348,14 +406,20 @@ impl Host {
         }
     }
 
-    /// What a flow sent, and what held it back: histograms of send size and head-room, sends and
-    /// time by limiting rule.
+    /// Returns what a connection has sent and what limited it: histograms of send size and
+    /// head-room, and sends and time by limiting rule.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_flow_report(&mut self, now: Instant, id: TcpId) -> Result<FlowReport, StackError> {
         let (_, socket, _) = self.user_socket(now, id)?;
         Ok(socket.conn.flow_report(now))
     }
 
-    /// `TCP_INFO`.
+    /// Returns the connection's `TCP_INFO`.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_info(&mut self, now: Instant, id: TcpId) -> Result<TcpInfo, StackError> {
         let (_, socket, cx) = self.user_socket(now, id)?;
         Ok(socket.conn.info(&cx))

@@ -1,4 +1,4 @@
-//! Opening connections, ours (RFC 9293 3.10.1) and a peer's.
+//! Opening of connections: active (RFC 9293 3.10.1) and passive.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -15,8 +15,8 @@ use crate::ip::Path;
 use crate::waiters::Waiters;
 use crate::{Host, StackError};
 
-/// What we can take in one segment: the path's MTU less IP and TCP headers (RFC 6691 2). The
-/// loopback's is longer than the length field of IPv4 can tell.
+/// Returns the MSS to advertise: the path MTU less IP and TCP headers (RFC 6691 2). The loopback
+/// MTU exceeds the length field of IPv4.
 fn mss_of(path: &Path) -> Mss {
     let longest = if path.is_v4() { 0xffff } else { u32::MAX };
     let bytes = path.mtu.min(longest);
@@ -25,7 +25,13 @@ fn mss_of(path: &Path) -> Mss {
 }
 
 impl Host {
-    /// Connects; `local` port 0 and an unspecified address mean "choose".
+    /// Connects to `remote`. A `local` port 0 or unspecified address is chosen by the host.
+    ///
+    /// # Errors
+    /// [`NoRoute`](StackError::NoRoute) if `remote` is not a usable destination or there is no
+    /// route to it; [`AddressInUse`](StackError::AddressInUse) if the 4-tuple is in use; an error
+    /// that says why `local` is not available; [`NoPorts`](StackError::NoPorts);
+    /// [`OutOfMemory`](TcpError::OutOfMemory).
     pub fn tcp_connect(
         &mut self,
         now: Instant,
@@ -36,7 +42,8 @@ impl Host {
         if !addr_is_usable(remote) || remote.port() == 0 || self.is_broadcast(remote.ip()) {
             return Err(StackError::NoRoute(remote.ip()));
         }
-        // A host without traffic has no deadline at which it would notice that memory is back.
+        // A host without traffic has no deadline at which it would detect that memory is available
+        // again.
         self.follow_pool(now);
         if self.env.mem.is_refused() {
             return Err(TcpError::OutOfMemory.into());
@@ -64,7 +71,7 @@ impl Host {
         self.ip.addresses.is_broadcast(ip)
     }
 
-    /// Fills in what the user left open of the four-tuple.
+    /// Chooses the parts of the 4-tuple that the application left open.
     fn flow_for(
         &mut self,
         now: Instant,
@@ -96,8 +103,8 @@ impl Host {
         Ok(key)
     }
 
-    /// The ISN of a new connection, above all that an old incarnation in TIME-WAIT has used; that
-    /// one is forgotten.
+    /// Returns the ISN of a new connection. It is above the sequence numbers of an old incarnation
+    /// in TIME-WAIT, which is removed.
     pub(super) fn initial_sequence(&mut self, now: Instant, key: &FlowKey) -> SeqNum {
         let iss = self.tcp.isn.generate(now, key);
         match self.tcp.find(key) {
@@ -110,7 +117,7 @@ impl Host {
         }
     }
 
-    /// The connection that answers a SYN, with `iss` as its first sequence number.
+    /// Builds the connection that answers a SYN, with `iss` as its initial sequence number.
     pub(super) fn embryo(
         &mut self,
         now: Instant,
@@ -127,7 +134,7 @@ impl Host {
         Ok(socket)
     }
 
-    /// The same without what a listener's user set.
+    /// Builds the connection that answers a SYN, without the options of its listener.
     pub(super) fn embryo_connection(
         &mut self,
         now: Instant,

@@ -1,9 +1,9 @@
-//! SYN cookies (RFC 4987 3.6): a SYN-ACK whose sequence number holds all that its answer needs, so
-//! that a handshake takes no memory while SYNs flood in.
+//! SYN cookies (RFC 4987 3.6): the sequence number of a SYN-ACK encodes all that completing the
+//! handshake needs, so that no memory is used during a SYN flood.
 //!
-//! The number is 29 bits of a keyed hash, one bit that tells which of two 64-second slots it was
-//! made in, and two for the peer's MSS, rounded down to one of four. Timestamps, where both sides
-//! have them, carry the other options in their low six bits, as on Linux.
+//! The number has 29 bits of a keyed hash, one bit for the parity of the 64-second slot it was made
+//! in, and two bits for the peer's MSS, rounded down to one of four. As on Linux, the low six bits
+//! of the timestamp carry the other options, if both sides use timestamps.
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 use fullsend_wire::tcp::TcpOptions;
@@ -11,31 +11,31 @@ use fullsend_wire::tcp::TcpOptions;
 use crate::demux::FlowKey;
 use crate::siphash::SipKey;
 
-/// A cookie is good in the slot it was made in and in the next one.
+/// Length of a slot. A cookie is valid in the slot it was made in and in the next one.
 const SLOT: Nanos = Nanos::from_secs(64);
-/// After a listener's queue was full last, cookies may come back for this long.
+/// For this long after a listener last answered with a cookie, cookies may come back.
 pub(super) const VALID: Nanos = Nanos::from_secs(128);
 
-/// What most links give (Linux's choice): the least, a PPPoE tunnel, PPPoE, Ethernet.
+/// Common values (Linux's choice): the minimum, a PPPoE tunnel, PPPoE, Ethernet.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
-/// The least link, a tunnel, Ethernet, jumbo frames.
+/// The minimum, a tunnel, Ethernet, jumbo frames.
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 
-/// Six low bits of a timestamp: four of window scale (15: none), SACK, ECN.
+/// Low bits of a timestamp: four for the window scale (15 means none), one for SACK, one for ECN.
 const TS_BITS: u32 = 6;
 const TS_MASK: u32 = (1 << TS_BITS) - 1;
 const NO_SCALE: u32 = 0xf;
 const SACK: u32 = 1 << 4;
 const ECN: u32 = 1 << 5;
 
-/// Makes and reads cookies.
+/// Issues and checks SYN cookies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SynCookies {
     flow_key: SipKey,
     key: SipKey,
 }
 
-/// What timestamps can carry of a SYN.
+/// The options of a SYN that a timestamp carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Carried {
     pub(super) window_scale: Option<u8>,
@@ -44,7 +44,7 @@ pub(super) struct Carried {
 }
 
 impl SynCookies {
-    /// The keys are made from `secret`, a key for something else.
+    /// Derives the keys from `secret`, which is also used for other purposes.
     pub(super) fn new(secret: SipKey) -> Self {
         Self {
             flow_key: secret.derive(1),
@@ -52,15 +52,16 @@ impl SynCookies {
         }
     }
 
-    /// The sequence number of the SYN-ACK that answers a SYN at `irs` with this MSS.
+    /// Returns the sequence number of the SYN-ACK for a SYN with sequence number `irs` and this
+    /// MSS.
     pub(super) fn issue(self, now: Instant, flow: &FlowKey, irs: SeqNum, mss: u16) -> SeqNum {
         let table = table(flow);
         let index = table.iter().rposition(|&known| known <= mss).unwrap_or(0);
         SeqNum::new(self.cookie(flow, irs, slot(now), index as u32))
     }
 
-    /// Returns the MSS of a cookie that has come back and the slot it was made in, if it is ours and
-    /// fresh.
+    /// Checks a returned cookie. Returns its MSS and the slot it was made in, or `None` if it is
+    /// invalid or expired.
     pub(super) fn check(
         self,
         now: Instant,
@@ -82,7 +83,7 @@ impl SynCookies {
 }
 
 impl Carried {
-    /// A timestamp that carries this: the last one not after `now` that can.
+    /// Returns the last timestamp not after `now` that carries these options.
     pub(super) fn timestamp(self, now: u32) -> u32 {
         let scale = self.window_scale.map_or(NO_SCALE, |s| u32::from(s).min(14));
         let bits = scale | if self.sack { SACK } else { 0 } | if self.ecn { ECN } else { 0 };
@@ -94,7 +95,7 @@ impl Carried {
         }
     }
 
-    /// What a timestamp carries.
+    /// Returns the options that a timestamp carries.
     pub(super) fn read(ts: u32) -> Self {
         let scale = ts & NO_SCALE;
         Self {
@@ -104,7 +105,7 @@ impl Carried {
         }
     }
 
-    /// What our SYN-ACK agrees to.
+    /// Returns the options that both `syn` and the SYN-ACK have.
     pub(super) fn of(syn_ack: &TcpOptions, syn: &TcpOptions, ecn: bool) -> Self {
         Self {
             window_scale: syn.window_scale.filter(|_| syn_ack.window_scale.is_some()),
@@ -114,7 +115,8 @@ impl Carried {
     }
 }
 
-/// Returns the slot of this time. One more than Linux's zero, so that there is always a slot before.
+/// Returns the number of the slot at `now`. It begins at 1, unlike Linux's, so that there is always
+/// a previous slot.
 pub(super) fn slot(now: Instant) -> u64 {
     1 + now.as_nanos() / SLOT.as_nanos()
 }

@@ -1,41 +1,44 @@
-//! A memory of dropped SYNs, of fixed size, that recognizes their retransmissions.
+//! A record of dropped SYNs, of fixed size, that recognizes their retransmissions.
 //!
-//! A table of 16-bit entries: 12 bits of a keyed hash of the SYN, and the time at which it was dropped
-//! in units of half a second, modulo 6.5 seconds. An entry belongs to one set of 16, which is half
-//! a cache line, so a dropped SYN costs one line. In a set a new entry replaces the oldest.
+//! It is a table of 16-bit entries: 12 bits of a keyed hash of the SYN, and the time at which it
+//! was dropped in units of half a second, modulo 6.5 seconds. An entry belongs to one set of 16,
+//! which is half a cache line, so a dropped SYN touches one cache line. In a set, a new entry
+//! replaces the oldest.
 
 use alloc::vec::Vec;
 
 use fullsend_units::{Instant, Nanos};
 
-/// 2 MiB of entries: the SYNs that a flood of 230,000 a second sends in four and a half seconds.
+/// 2 MiB of entries: the SYNs of 4.5 seconds of a flood of 230,000 a second.
 const SETS: usize = 1 << 16;
 const WAYS: usize = 16;
 const UNIT: Nanos = Nanos::from_millis(500);
-/// The low bits of an entry, which are its time.
+/// The low bits of an entry, which hold its time.
 const TIME: u16 = (1 << 4) - 1;
-/// The units after which a time comes again: 6.5 s. Clients retransmit after 1, 3, 7, 15, ... seconds
-/// (RFC 6298 5.5), so any two SYNs of a client are `2^i * (2^k - 1)` seconds apart. None of that is a
-/// multiple of 6.5 s while `k < 12`, so such a retransmission is not mistaken for a duplicate.
+/// The number of units after which times repeat: 6.5 s. Clients retransmit after 1, 3, 7, 15, ...
+/// seconds (RFC 6298 5.5), so any two SYNs of a client are `2^i * (2^k - 1)` seconds apart. None of
+/// these is a multiple of 6.5 s while `k < 12`, so no such retransmission is mistaken for a
+/// duplicate.
 const PERIOD: u64 = 13;
 const _: () = assert!(PERIOD <= TIME as u64 + 1);
 const _: () = assert!(size_of::<Set>() == 2 * WAYS);
 
-/// Aligned so that it never lies in two cache lines.
+/// A set of entries, aligned so that it does not cross a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Set([u16; WAYS]);
 
-/// The SYNs dropped last.
+/// The SYNs dropped most recently.
 #[derive(Debug, Default)]
 pub(super) struct DroppedSyns {
-    /// Empty before the first drop.
+    /// Empty until the first SYN is dropped.
     sets: Vec<Set>,
 }
 
 impl DroppedSyns {
     /// Records the dropped SYN of this hash. Returns whether it was recorded before, but not in the
-    /// same half second: no client retransmits that early (RFC 6298 2.1), so that is a duplicate.
+    /// same half second: no client retransmits that early (RFC 6298 2.1), so such a SYN is a
+    /// duplicate.
     pub(super) fn is_repetition(&mut self, now: Instant, hash: u64) -> bool {
         if self.sets.is_empty() && self.sets.try_reserve_exact(SETS).is_ok() {
             self.sets.resize(SETS, Set([0; WAYS]));
@@ -44,7 +47,7 @@ impl DroppedSyns {
             return false;
         };
         let time = (now.as_nanos() / UNIT.as_nanos() % PERIOD) as u16;
-        // Not 0, which is that of an entry without a SYN.
+        // Not 0, which marks an empty entry.
         let fingerprint = ((hash >> 48) as u16 & !TIME).max(TIME + 1);
         let found = set.iter().position(|entry| entry & !TIME == fingerprint);
         let repeated = found.is_some_and(|at| set[at] & TIME != time);
@@ -66,14 +69,14 @@ mod tests {
         Instant::ZERO + Nanos::from_millis(ms)
     }
 
-    /// Drops 230 SYNs in each millisecond; returns how many passed for repetitions.
+    /// Drops 230 SYNs in each millisecond. Returns how many are mistaken for retransmissions.
     fn flood(syns: &mut DroppedSyns, rng: &mut Rng, ms: core::ops::Range<u64>) -> usize {
         ms.flat_map(|ms| (0..230).map(move |_| ms))
             .filter(|&ms| syns.is_repetition(at(ms), rng.next_u64()))
             .count()
     }
 
-    /// When a client sends its SYN, in milliseconds (RFC 6298 5.5).
+    /// When a client sends its SYNs, in milliseconds (RFC 6298 5.5).
     const TRIES: [u64; 7] = [0, 1000, 3000, 7000, 15_000, 31_000, 63_000];
 
     #[test]

@@ -1,5 +1,5 @@
-//! TCP Fast Open (RFC 7413), the host's part: cookies made and kept, and which SYNs open a
-//! connection at once.
+//! The host's part of TCP Fast Open (RFC 7413): cookies of both sides, and the decision which SYNs
+//! open a connection at once.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
@@ -26,22 +26,22 @@ mod enable {
     pub(super) const ALL_LISTENERS: u32 = 0x400;
 }
 
-/// Most destinations whose cookies are kept; then the oldest goes.
+/// Maximum number of destinations whose cookies are kept; a further one replaces the oldest.
 const MAX_COOKIES: usize = 1024;
 
-/// RFC 7413 5.1: a connection that was reset in the handshake counts this long, so that an
-/// attacker cannot make room by resetting what he opened.
+/// How long a connection that was reset in the handshake occupies the queue (RFC 7413 5.1), so that
+/// an attacker cannot make room by resetting connections.
 const RESET_COUNTS: Nanos = Nanos::from_secs(60);
 
-/// Each further time off is twice as long, up to this many times.
+/// Each further period without Fast Open is twice as long, with at most this many doublings.
 const MAX_DOUBLINGS: u32 = 6;
 
-/// What a listener's Fast Open queue holds.
+/// The occupancy of a listener's Fast Open queue.
 #[derive(Debug, Default)]
 pub(super) struct FastopenQueue {
-    /// Connections in the handshake.
+    /// Number of connections in the handshake.
     pending: usize,
-    /// Until when those that were reset count, in order.
+    /// When each connection that was reset stops counting, in order.
     resets: VecDeque<Instant>,
 }
 
@@ -54,40 +54,40 @@ impl FastopenQueue {
     }
 }
 
-/// What a peer told, to open the next connection with.
+/// What the host has learned of a server, for the next connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The request for one as long as the peer has given none.
+    /// The server's cookie; a cookie request as long as the server has sent none.
     cookie: FastopenCookie,
     mss: Option<u16>,
-    /// The option's older form was tried, too, and is not known either.
+    /// Whether the experimental form of the option was tried, too, and not answered either.
     neither: bool,
 }
 
-/// The host's part.
+/// The Fast Open state of the host.
 #[derive(Debug)]
 pub(super) struct Fastopen {
-    /// Keys nobody chose.
+    /// The keys that are used unless others are set.
     own: FastopenKeys,
     cookies: BTreeMap<IpAddr, Known>,
-    /// Destinations in the order in which they came.
+    /// The keys of `cookies` in the order of insertion.
     order: VecDeque<IpAddr>,
-    /// Whose handshake is not over: a socket's slot, and its listener.
+    /// Connections of servers in the handshake: their socket slots, with their listeners.
     children: BTreeMap<u32, ListenerId>,
-    /// When clients last began to do without, and how often that happened in a row.
+    /// When clients last suspended Fast Open, and how often that happened in a row.
     off_at: Instant,
     times_off: u32,
 }
 
-/// What is to become of a SYN.
+/// The handling of a SYN.
 pub(super) enum Opening {
-    /// A connection was opened for it.
+    /// A connection was opened at once.
     Opened,
-    /// It is answered like any other, with this cookie.
+    /// The SYN is to be answered without Fast Open, with this cookie in the SYN-ACK.
     Ordinary(Option<FastopenCookie>),
 }
 
-/// The cookie for a peer, as Linux makes it: SipHash of both addresses.
+/// Returns the cookie for a peer. As on Linux, it is a SipHash of both addresses.
 fn make_cookie(key: &[u8; 16], peer: Addr, local: Addr) -> FastopenCookie {
     let (words, _) = key.as_chunks::<8>();
     let key = SipKey(u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
@@ -109,7 +109,7 @@ fn make_cookie(key: &[u8; 16], peer: Addr, local: Addr) -> FastopenCookie {
 }
 
 impl Fastopen {
-    /// `key`: what the host's own cookie key derives from.
+    /// `key` is the key that the default cookie keys are derived from.
     pub(super) fn new(key: SipKey) -> Self {
         let mut primary = [0; 16];
         for (n, half) in primary.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -128,7 +128,7 @@ impl Fastopen {
         }
     }
 
-    /// What a server told.
+    /// Stores what a server has sent.
     fn keep(&mut self, peer: IpAddr, known: Known) {
         if self.cookies.insert(peer, known).is_some() {
             return;
@@ -141,8 +141,9 @@ impl Fastopen {
         }
     }
 
-    /// A server answered. Linux: one that gave no cookie may know the option in the older form; if
-    /// it does not, either, that is not tried again.
+    /// Processes a server's answer to a SYN. As on Linux, a server that sent no cookie may support
+    /// the experimental form of the option; if it does not answer that one either, no further form
+    /// is tried.
     fn hear(
         &mut self,
         peer: IpAddr,
@@ -163,7 +164,8 @@ impl Fastopen {
         self.keep(peer, known);
     }
 
-    /// Clients do without.
+    /// Returns whether clients have suspended Fast Open; `span_s` is the length of the first
+    /// suspension, seconds.
     fn is_off(&self, now: Instant, span_s: u32) -> bool {
         let doublings = self.times_off.saturating_sub(1).min(MAX_DOUBLINGS);
         let span = Nanos::from_secs(u64::from(span_s) << doublings);
@@ -172,7 +174,7 @@ impl Fastopen {
 }
 
 impl Host {
-    /// What a client may do towards `peer`.
+    /// Returns what a client may use of Fast Open towards `peer`.
     pub(super) fn fastopen_client(&self, now: Instant, peer: IpAddr) -> FastopenClient {
         let (fastopen, sysctl) = (&self.tcp.fastopen, &self.env.sysctl);
         let bits = sysctl.tcp_fastopen;
@@ -194,7 +196,7 @@ impl Host {
         }
     }
 
-    /// Looks at what a SYN for a listener asks of Fast Open.
+    /// Processes the Fast Open option of a SYN to a listener.
     pub(super) fn try_fastopen(
         &mut self,
         now: Instant,
@@ -219,7 +221,7 @@ impl Host {
             settings.fastopen_no_cookie || sysctl.tcp_fastopen & enable::SERVER_NO_COOKIE != 0;
         let host_keys = sysctl.tcp_fastopen_key.unwrap_or(self.tcp.fastopen.own);
         let keys = settings.fastopen_keys.unwrap_or(host_keys);
-        // The answer comes in the form of the question.
+        // The answer has the same form of the option as the request.
         let old = option.is_some_and(|cookie| cookie.is_experimental());
         let make = |k: &[u8; 16]| make_cookie(k, key.remote, key.local).in_form(old);
         let (valid, backup) = (make(&keys.primary), keys.backup.as_ref().map(make));
@@ -246,7 +248,7 @@ impl Host {
         }
     }
 
-    /// Servers are to use Fast Open, and the listener's queue has room.
+    /// Returns whether Fast Open is enabled for servers and the listener's queue has room.
     fn fastopen_has_room(&mut self, now: Instant, listener: u32) -> bool {
         let bits = self.env.sysctl.tcp_fastopen;
         let Some(listener) = self.tcp.listeners.table.get_mut(listener) else {
@@ -264,8 +266,8 @@ impl Host {
         has_room
     }
 
-    /// Opens a connection at once and gives it to the listener's user; `cookie` goes with the
-    /// SYN-ACK.
+    /// Opens a connection at once and adds it to the listener's accept queue. `cookie` is sent in
+    /// the SYN-ACK.
     fn fastopen_child(
         &mut self,
         now: Instant,
@@ -304,7 +306,7 @@ impl Host {
         true
     }
 
-    /// A connection has something to tell of its Fast Open.
+    /// Processes the Fast Open events of a connection.
     #[cold]
     pub(super) fn fastopen_news(&mut self, now: Instant, index: u32) {
         while let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index)
@@ -324,8 +326,8 @@ impl Host {
         }
     }
 
-    /// RFC 7413 4.1.3.1: the path swallows what Fast Open sends, so clients do without for a
-    /// while.
+    /// RFC 7413 4.1.3.1: suspends Fast Open for clients, as the path seems to drop segments with
+    /// its option or data.
     fn fastopen_off(&mut self, now: Instant) {
         if self.env.sysctl.tcp_fastopen_blackhole_timeout_sec == 0 {
             return;
@@ -336,13 +338,13 @@ impl Host {
         fastopen.off_at = now;
     }
 
-    /// Forgets what peers told of themselves: their cookies, and their MSS (`ip tcp_metrics flush`).
+    /// Drops what is stored of servers: their cookies and their MSS (`ip tcp_metrics flush`).
     pub fn forget_tcp_metrics(&mut self) {
         self.tcp.fastopen.cookies.clear();
         self.tcp.fastopen.order.clear();
     }
 
-    /// Linux: to set `tcp_fastopen_blackhole_timeout_sec` is to begin anew.
+    /// Ends a suspension. As on Linux, setting `tcp_fastopen_blackhole_timeout_sec` does so.
     pub(crate) fn forget_fastopen_blackholes(&mut self) {
         self.tcp.fastopen.times_off = 0;
     }

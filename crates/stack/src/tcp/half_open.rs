@@ -1,5 +1,5 @@
-//! What a listener does with SYNs and with the segments that follow: queues, their bounds, SYN
-//! cookies when they are full (RFC 4987), and what becomes a connection.
+//! A listener's processing of SYNs and of the segments that follow: the queues and their bounds,
+//! SYN cookies when the queues are full (RFC 4987), and the creation of connections.
 
 use alloc::boxed::Box;
 
@@ -20,7 +20,7 @@ use crate::Host;
 use crate::demux::{FlowKey, Target};
 use crate::ip::Path;
 
-/// The SYN-ACK that answers a SYN, and its way.
+/// The SYN-ACK for a SYN, and its path.
 struct SynAck {
     path: Path,
     segment: SegmentOut,
@@ -28,8 +28,8 @@ struct SynAck {
 }
 
 impl Host {
-    /// RFC 9293 3.10.7.2, LISTEN: a SYN. `reuse`: it takes the place of a connection in TIME-WAIT,
-    /// so its sender is real.
+    /// Processes a SYN in LISTEN (RFC 9293 3.10.7.2). `reuse` means that it replaces a connection
+    /// in TIME-WAIT, so its source address is not spoofed.
     pub(super) fn listen_input(
         &mut self,
         now: Instant,
@@ -65,7 +65,8 @@ impl Host {
             mib.listen_drops += 1;
             return;
         }
-        // Linux: without cookies the last quarter is for peers known to be real.
+        // As on Linux: without cookies, the last quarter of the queue is for peers known to be
+        // real.
         let room = (max_syn_backlog as usize).saturating_sub(listener.pending);
         if cookies == 0 && !reuse && room < max_syn_backlog as usize / 4 {
             mib.listen_drops += 1;
@@ -95,8 +96,8 @@ impl Host {
         self.save_syn(index, key, headers);
     }
 
-    /// Returns the budget by which the limit of SYN-ACKs lets this SYN be answered; counts the SYN if
-    /// there is none.
+    /// Returns the budget with which the limit of SYN-ACKs admits this SYN. If there is none,
+    /// counts the SYN.
     fn admits_syn(
         &mut self,
         now: Instant,
@@ -114,7 +115,7 @@ impl Host {
         admitted
     }
 
-    /// Answers a SYN and remembers it.
+    /// Answers a SYN and adds a half-open connection.
     fn open_half(
         &mut self,
         now: Instant,
@@ -143,13 +144,13 @@ impl Host {
         self.send_on_path(now, key, &answer.path, answer.segment);
     }
 
-    /// Answers a SYN and forgets it.
+    /// Answers a SYN with a cookie and keeps no state.
     fn send_cookie(&mut self, now: Instant, listener: u32, key: &FlowKey, syn: &TcpRepr) {
         let mut syn = *syn;
         let timestamps = syn.options.timestamps.is_some() && self.env.sysctl.tcp_timestamps;
         let ecn = syn.flags.0 & ECN.0 == TcpFlags::ECE.union(TcpFlags::CWR).0;
         if !timestamps {
-            // Nothing could carry them.
+            // Without timestamps, a cookie cannot carry these options.
             syn.options.window_scale = None;
             syn.options.sack_permitted = false;
         }
@@ -176,8 +177,8 @@ impl Host {
         self.send_on_path(now, key, &answer.path, answer.segment);
     }
 
-    /// A segment with ACK that nobody knows came to a listener: true if it answers a SYN cookie,
-    /// and so is dealt with.
+    /// Processes a segment with ACK that belongs to no connection, sent to a listener. Returns
+    /// whether it answers a SYN cookie and needs no further processing.
     pub(super) fn cookie_input(
         &mut self,
         now: Instant,
@@ -190,7 +191,7 @@ impl Host {
         let Some((listener, l)) = self.tcp.listeners.table.by_id(id.0) else {
             return false;
         };
-        // None went out lately, so none can come back.
+        // No cookie was sent recently, so none can come back.
         let recent = l.overflowed_at.is_some_and(|at| now.since(at) < VALID);
         if self.env.sysctl.tcp_syncookies == 0
             || !recent
@@ -198,8 +199,8 @@ impl Host {
         {
             return false;
         }
-        // Nothing would come of a good answer now, and what follows it (text that was sent behind
-        // it, a probe of its tail) is no reason to reset one who will try again.
+        // A valid answer could not be accepted now. The segments after it (data, a tail loss probe)
+        // are no reason to reset a peer that will try again.
         if !self.accept_has_room(listener) {
             return true;
         }
@@ -236,13 +237,15 @@ impl Host {
             return true;
         };
         self.tcp.flows.insert(key, Target::Socket(index));
-        // Only now, as the same segment may come any number of times: the next finds the connection.
+        // Only now, as the segment may be sent any number of times; the next one finds the
+        // connection.
         self.tcp.syn_limit.on_return(now, key.remote, made);
         self.queue_for_accept(now, listener, index, segment);
         true
     }
 
-    /// The SYN that a cookie's answer lets us know; `None` if its options cannot have been ours.
+    /// Rebuilds the SYN from the answer to a cookie. Returns `None` if its options cannot be those
+    /// of the SYN-ACK.
     fn syn_of_cookie(&self, key: &FlowKey, repr: &TcpRepr, mss: u16) -> Option<TcpRepr> {
         let sysctl = &self.env.sysctl;
         let mut syn = TcpRepr {
@@ -267,7 +270,7 @@ impl Host {
         (!impossible).then_some(syn)
     }
 
-    /// A segment for a half-open connection came.
+    /// Processes a segment for a half-open connection.
     pub(super) fn request_input(&mut self, now: Instant, index: u32, segment: &mut SegmentIn) {
         let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) else {
             return;
@@ -310,7 +313,7 @@ impl Host {
         }
     }
 
-    /// The handshake's last step has come.
+    /// Processes the segment that completes the handshake.
     fn complete_request(
         &mut self,
         now: Instant,
@@ -328,7 +331,7 @@ impl Host {
             if self.env.sysctl.tcp_abort_on_overflow {
                 self.refuse_request(now, index, segment);
             } else if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
-                // The peer's text or our SYN-ACK's repetition brings another.
+                // The peer's data or the retransmission of the SYN-ACK causes another ACK.
                 request.acked = true;
             }
             return;
@@ -352,8 +355,8 @@ impl Host {
         self.queue_for_accept(now, listener, index, segment);
     }
 
-    /// `TCP_DEFER_ACCEPT`: a bare ACK does not complete the handshake for a while; the text behind
-    /// it will, and until then nobody is told.
+    /// Returns whether `TCP_DEFER_ACCEPT` defers the connection: for some SYN-ACK timeouts, an ACK
+    /// without data does not complete the handshake, and the application is not notified.
     fn defers_accept(&mut self, index: u32, listener: u32, segment: &SegmentIn) -> bool {
         let bare = segment.payload.is_empty() && !segment.repr.flags.contains(TcpFlags::FIN);
         let listener = self.tcp.listeners.table.get(listener);
@@ -367,7 +370,8 @@ impl Host {
         }
     }
 
-    /// A connection in SYN-RECEIVED gets the segment that establishes it, and waits for its user.
+    /// Adds a connection in SYN-RECEIVED to the accept queue and processes the segment that
+    /// establishes it.
     fn queue_for_accept(
         &mut self,
         now: Instant,
@@ -383,8 +387,8 @@ impl Host {
         self.socket_input(now, index, segment);
     }
 
-    /// Returns whether the accept queue and memory have room for a connection, and counts the drop
-    /// if not.
+    /// Returns whether there is room for a connection in the accept queue and in memory. If not,
+    /// counts the drop.
     fn accept_has_room(&mut self, listener: u32) -> bool {
         let listener = self.tcp.listeners.table.get(listener);
         let full = listener.is_none_or(Listener::accept_is_full);
@@ -394,7 +398,7 @@ impl Host {
         !drop
     }
 
-    /// `tcp_abort_on_overflow`.
+    /// Resets a half-open connection (`tcp_abort_on_overflow`).
     fn refuse_request(&mut self, now: Instant, index: u32, segment: &SegmentIn) {
         if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
             let key = request.key;
@@ -405,7 +409,7 @@ impl Host {
         }
     }
 
-    /// Forgets a half-open connection without a word.
+    /// Removes a half-open connection without an answer.
     pub(super) fn drop_request(&mut self, index: u32) {
         let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
             return;
@@ -422,7 +426,7 @@ impl Host {
         }
     }
 
-    /// A half-open connection's timer fired.
+    /// Processes the timer of a half-open connection.
     pub(super) fn request_timeout(&mut self, now: Instant, index: u32) {
         let Some(Entry::Request(request)) = self.tcp.table.get(index) else {
             return;
@@ -435,11 +439,11 @@ impl Host {
         let most = self.env.sysctl.tcp_synack_retries;
         let defer = listener.map_or(0, |l| l.settings.defer_accept);
         let most = listener.map_or(0, |l| {
-            // As on Linux: `TCP_SYNCNT` of a listener counts its SYN-ACKs.
+            // As on Linux: `TCP_SYNCNT` of a listener limits its SYN-ACKs.
             l.synack_retries(l.settings.syncnt.map_or(most, u32::from))
         });
-        // Linux: one whose peer has answered waits for text as long as it was to be deferred, and
-        // has the SYN-ACK repeated only then.
+        // As on Linux: a connection whose peer has answered waits for data as long as it is
+        // deferred, and its SYN-ACK is retransmitted only at the end of that time.
         let deferred = request.acked && request.timeouts < defer;
         if u32::from(request.timeouts) >= most && !deferred {
             self.env.mib.attempt_fails += 1;
@@ -458,7 +462,7 @@ impl Host {
         }
     }
 
-    /// A timeout of the SYN-ACK passes without a repetition.
+    /// Processes a timeout of the SYN-ACK without a retransmission.
     fn pass_timeout(&mut self, now: Instant, index: u32) {
         if let Some(Entry::Request(request)) = self.tcp.table.get_mut(index) {
             let rto_max = self
@@ -489,7 +493,7 @@ impl Host {
         }
     }
 
-    /// The SYN-ACK that a connection would send; `again` if it has been sent before. The
+    /// Returns the SYN-ACK that a connection would send, as a retransmission if `again` is set. The
     /// connection itself is not kept.
     fn syn_ack(
         &mut self,
@@ -505,7 +509,7 @@ impl Host {
             let Socket { conn, path, .. } = &mut *socket;
             return self.syn_ack_of(now, conn, path, again);
         }
-        // A flood's usual case: nothing that needs a socket.
+        // The usual case of a SYN flood: no options to inherit, so no socket is needed.
         let (path, mut conn) = self.embryo_connection(now, key, syn, iss).ok()?;
         self.syn_ack_of(now, &mut conn, &path, again)
     }
@@ -532,7 +536,7 @@ impl Host {
     }
 }
 
-/// A segment without text.
+/// Returns a segment without data.
 pub(super) fn bare(repr: TcpRepr) -> SegmentOut {
     SegmentOut {
         repr,

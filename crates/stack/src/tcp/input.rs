@@ -1,4 +1,4 @@
-//! TCP's way in: one look-up, then the connection; or a listener, or a RST.
+//! TCP input: one lookup of the 4-tuple, then the connection, a listener or a RST.
 
 use fullsend_offload::{Checksum, Packet};
 use fullsend_tcp::{IcmpError, SegmentIn};
@@ -12,7 +12,7 @@ use crate::demux::{FlowKey, Target};
 use crate::ip::IpMeta;
 
 impl Host {
-    /// A segment, or a run of them, whose IP header is in order.
+    /// Processes a segment, or several that GRO has merged, whose IP header is valid.
     #[inline]
     pub(crate) fn tcp_input(&mut self, now: Instant, ip: &IpMeta, packet: &mut Packet) {
         if packet.offload.checksum == Checksum::Unverified {
@@ -77,7 +77,8 @@ impl Host {
         }
     }
 
-    /// An ICMP error about a segment of ours that began at `seq`; true if it is under way.
+    /// Processes an ICMP error about a segment of this host that began at `seq`. Returns whether
+    /// the segment is in flight.
     pub(crate) fn tcp_error(
         &mut self,
         now: Instant,
@@ -91,11 +92,11 @@ impl Host {
         if let Some(Entry::Request(request)) = self.tcp.table.get(index) {
             let about_us = seq == request.iss;
             self.env.mib.out_of_window_icmps += u64::from(!about_us);
-            // No SYN-ACK is too big for a path that is believed to exist.
+            // A SYN-ACK fits into every path MTU that is accepted.
             let IcmpError::Unreachable(_) = error else {
                 return false;
             };
-            // RFC 1122 4.2.3.9: hard while there is no connection yet.
+            // RFC 1122 4.2.3.9: a hard error before the connection is established.
             if about_us {
                 self.mib.socket.listen_drops += 1;
                 self.drop_request(index);
@@ -111,7 +112,8 @@ impl Host {
         about_us
     }
 
-    /// A segment whose four-tuple nobody has, or (`reuse`) one in TIME-WAIT that gives it up.
+    /// Processes a segment whose 4-tuple is free or, with `reuse`, held by a TIME-WAIT entry that
+    /// gives way.
     #[inline(never)]
     fn new_flow(
         &mut self,
@@ -135,7 +137,7 @@ impl Host {
             Some(listener) if is_syn(repr) => {
                 self.listen_input(now, listener, key, (segment, headers), reuse);
             }
-            // RFC 9293 3.10.7.2: what is neither SYN nor ACK nor RST is dropped in LISTEN.
+            // RFC 9293 3.10.7.2: a segment without SYN, ACK and RST is dropped in LISTEN.
             Some(_) if !repr.flags.intersects(TcpFlags::ACK.union(TcpFlags::RST)) => {}
             Some(listener) if self.cookie_input(now, listener, key, segment) => {}
             _ if ours || listener.is_some() => {
@@ -147,7 +149,7 @@ impl Host {
     }
 }
 
-/// A SYN that asks for a connection. With FIN it is none of any honest peer.
+/// Returns whether a segment is a SYN that requests a connection. No honest peer sends FIN with it.
 fn is_syn(repr: &TcpRepr) -> bool {
     let kind = TcpFlags::SYN
         .union(TcpFlags::ACK)

@@ -1,4 +1,4 @@
-//! TCP's tables, slot by slot, for [`Host::sockets`].
+//! Descriptions of TCP's table entries by slot, for [`Host::sockets`].
 
 use alloc::boxed::Box;
 

@@ -1,12 +1,12 @@
-//! Initial sequence numbers (RFC 6528): a clock of 4 us a step, shifted by a keyed hash of the
-//! four-tuple, so that they grow per connection and cannot be guessed from another's.
+//! Initial sequence numbers (RFC 6528): a clock with steps of 4 us plus a keyed hash of the
+//! 4-tuple. They increase for each 4-tuple and cannot be predicted from those of another.
 
 use fullsend_units::{Instant, SeqNum};
 
 use crate::demux::FlowKey;
 use crate::siphash::SipKey;
 
-/// The generator.
+/// The generator of initial sequence numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IsnGenerator {
     key: SipKey,
@@ -17,7 +17,7 @@ impl IsnGenerator {
         Self { key }
     }
 
-    /// The ISN of a connection that begins now.
+    /// Returns the ISN of a connection that is opened at `now`.
     pub(crate) fn generate(self, now: Instant, flow: &FlowKey) -> SeqNum {
         let clock = (now.as_nanos() >> 12) as u32;
         SeqNum::new(clock.wrapping_add(flow.hash(self.key) as u32))

@@ -1,4 +1,5 @@
-//! Listeners: who may take a SYN, how many handshakes are under way, and who waits to be accepted.
+//! TCP listeners: which one accepts a SYN, the number of handshakes in progress, and the accept
+//! queue.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -24,43 +25,43 @@ pub struct ListenerId(pub u64);
 /// How a listener treats new connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenConfig {
-    /// Most established connections waiting to be accepted (`listen(2)`'s backlog); as many again
-    /// may be in the handshake or held.
+    /// Maximum number of established connections waiting to be accepted (`listen(2)`'s backlog); as
+    /// many more may be in the handshake or deferred.
     pub backlog: usize,
-    /// Yield a pending connection at its SYN, before the handshake is answered; the user accepts
-    /// or rejects it (transparent gateways).
+    /// Whether a connection is yielded at its SYN, before the SYN is answered; the application then
+    /// accepts or rejects it (transparent gateways).
     pub hold: bool,
-    /// Take SYNs for any destination address, ours or not, and, listening on port 0, for any port
-    /// (transparent gateways).
+    /// Whether SYNs for any destination address are accepted, local or not and, if listening on
+    /// port 0, for any port (transparent gateways).
     pub any_destination: bool,
 }
 
-/// A connection that a listener gives.
+/// A connection that a listener yields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
     /// Its handle.
     pub id: TcpId,
-    /// The destination the peer asked for.
+    /// The destination that the peer connected to.
     pub local: SocketAddr,
-    /// The peer.
+    /// The peer's address.
     pub remote: SocketAddr,
 }
 
-/// One listener.
+/// A listener.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) config: ListenConfig,
-    /// Connections in the handshake, or held.
+    /// Number of connections in the handshake, or deferred.
     pub(super) pending: usize,
-    /// Half-open ones of them whose SYN-ACK was not sent again yet.
+    /// Number of half-open connections whose SYN-ACK has not timed out yet.
     pub(super) young: usize,
     /// When a SYN was last answered with a cookie.
     pub(super) overflowed_at: Option<Instant>,
-    /// Slots of the socket table.
+    /// The accept queue: slots of the socket table.
     pub(super) accept: VecDeque<u32>,
     pub(super) waiting: WaitList,
-    /// `SO_REUSEPORT`: others may listen here in the same way.
+    /// `SO_REUSEPORT`: other listeners may use the same address in the same way.
     pub(super) shared: bool,
     /// `IPV6_V6ONLY`.
     pub(super) v6only: bool,
@@ -69,7 +70,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Linux lets one more in than the backlog says; so that 0 works, we do.
+    /// As on Linux, one more connection than the backlog is admitted, so that a backlog of 0 works.
     pub(super) fn accept_is_full(&self) -> bool {
         self.accept.len() > self.config.backlog
     }
@@ -78,8 +79,8 @@ impl Listener {
         self.pending > self.config.backlog
     }
 
-    /// How often a SYN-ACK is sent again. Linux: when the queue is more than half full, half-open
-    /// connections that are old among many go sooner, down to two repetitions.
+    /// Returns the maximum number of SYN-ACK retransmissions. As on Linux, when the queue is more
+    /// than half full and old half-open connections prevail, the number is reduced, down to two.
     pub(super) fn synack_retries(&self, most: u32) -> u32 {
         if self.pending * 2 <= self.config.backlog.max(8) {
             return most;
@@ -92,7 +93,8 @@ impl Listener {
         retries
     }
 
-    /// Takes connections for `addr`, the port being right.
+    /// Returns whether the listener accepts connections to `addr`. The caller has compared the
+    /// port.
     fn takes(&self, addr: Addr, ip: IpAddr) -> bool {
         let family = match self.local.ip() {
             // An IPv6 wildcard takes both families, as with `bindv6only=0`.
@@ -103,7 +105,7 @@ impl Listener {
         family && (wild || self.local.ip() == ip)
     }
 
-    /// How closely the listener asked for just this; the closest gets the SYN.
+    /// Returns how specific the listener's address is; the most specific listener gets the SYN.
     fn closeness(&self) -> (bool, bool) {
         (
             !self.config.any_destination,
@@ -116,14 +118,14 @@ impl Listener {
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) table: Table<Listener>,
-    /// Port 0: any port.
+    /// Listeners by port; those on port 0 accept any port.
     ports: BTreeMap<u16, SmallVec<[u32; 2]>>,
-    /// Spreads flows over listeners that share a port.
+    /// The key of the hash that distributes flows over listeners that share a port.
     group_key: SipKey,
 }
 
 impl Listeners {
-    /// `key`: what strangers must not guess.
+    /// `key` must be secret.
     pub(super) const fn new(SipKey(a, b): SipKey) -> Self {
         Self {
             table: Table::new(),
@@ -132,7 +134,8 @@ impl Listeners {
         }
     }
 
-    /// Who takes a SYN for this four-tuple; `ours` if the address is the host's.
+    /// Returns the listener that accepts a SYN of this 4-tuple. `ours` is whether the destination
+    /// is a local address.
     pub(super) fn find(&self, key: &FlowKey, ours: bool) -> Option<ListenerId> {
         let (addr, port) = (key.local, key.local_port);
         let ip = addr.to_ip();
@@ -145,8 +148,8 @@ impl Listeners {
             .and_then(|(index, l)| self.table.id(self.member(index, l, key)).map(ListenerId))
     }
 
-    /// The one of a group that listens together (`SO_REUSEPORT`) whose flow this is: that with
-    /// the highest keyed hash of both, so that one that closes moves no flow but its own.
+    /// Returns the listener of a `SO_REUSEPORT` group that gets this flow: the one with the highest
+    /// keyed hash of flow and listener, so that closing a listener moves only its own flows.
     fn member(&self, found: u32, listener: &Listener, key: &FlowKey) -> u32 {
         if !listener.shared {
             return found;
@@ -169,7 +172,7 @@ impl Listeners {
         self.table.by_id(id.0).map(|(_, listener)| listener)
     }
 
-    /// Somebody listens on this port.
+    /// Returns whether there is a listener on this port.
     pub(super) fn uses_port(&self, port: u16) -> bool {
         self.ports.contains_key(&port)
     }
@@ -182,7 +185,7 @@ impl Listeners {
             .any(|l| l.local == local && l.config.any_destination == config.any_destination)
     }
 
-    /// All handles.
+    /// Returns the handles of all listeners.
     pub(super) fn ids(&self) -> Vec<ListenerId> {
         let indices = self.table.iter().map(|(index, _)| index);
         indices
@@ -204,8 +207,13 @@ impl Listeners {
 }
 
 impl Host {
-    /// Listens. Port 0 means "choose", with `any_destination` "all". An unspecified IPv6 address
-    /// takes IPv4 too, and shows the IPv4 addresses as such.
+    /// Creates a listener. For port 0 a port is chosen or, with `any_destination`, all ports are
+    /// accepted. A listener on the unspecified IPv6 address accepts IPv4 connections, too, and
+    /// shows their addresses as IPv4 addresses.
+    ///
+    /// # Errors
+    /// [`AddressInUse`](StackError::AddressInUse), an error that says why the address is not
+    /// available, or [`NoPorts`](StackError::NoPorts).
     pub fn tcp_listen(
         &mut self,
         local: SocketAddr,
@@ -214,8 +222,11 @@ impl Host {
         self.listen(local, config, false)
     }
 
-    /// Listens beside others that do so in the same way (`SO_REUSEPORT`): each new connection
-    /// goes to one of them, by its addresses.
+    /// Creates a listener with `SO_REUSEPORT`: several may use one address, and each new connection
+    /// goes to one of them, selected by its 4-tuple.
+    ///
+    /// # Errors
+    /// Those of [`tcp_listen`](Self::tcp_listen).
     pub fn tcp_listen_shared(
         &mut self,
         local: SocketAddr,
@@ -267,12 +278,16 @@ impl Host {
         Ok(ListenerId(id))
     }
 
-    /// A port that nobody listens on.
+    /// Returns a port without a listener.
     fn listening_port(&mut self, local: SocketAddr) -> Result<u16, StackError> {
         self.tcp_free_port(local.ip(), |_| true)
     }
 
-    /// An ephemeral port that nobody listens on and that is `free`, for somebody to bind to.
+    /// Returns an ephemeral port without a listener for which `free` returns `true`. It is not
+    /// reserved.
+    ///
+    /// # Errors
+    /// [`NoPorts`](StackError::NoPorts) if there is no such port.
     pub fn tcp_free_port(
         &mut self,
         local: IpAddr,
@@ -288,14 +303,20 @@ impl Host {
             .ok_or(StackError::NoPorts)
     }
 
-    /// Where the listener listens.
+    /// Returns the address of the listener.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_addr(&self, id: ListenerId) -> Result<SocketAddr, StackError> {
         let listener = self.tcp.listeners.table.peek(id.0);
         listener.map(|l| l.local).ok_or(StackError::NoSuchSocket)
     }
 
-    /// Takes the next established connection (or, with `hold`, the next pending one, which must
-    /// then be accepted or rejected).
+    /// Takes the next established connection or, with `hold`, the next deferred one, which must
+    /// then be accepted or rejected.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_accept(&mut self, id: ListenerId) -> Result<Option<Incoming>, StackError> {
         let tcp = &mut self.tcp;
         let listener = tcp.listeners.get_mut(id);
@@ -320,7 +341,11 @@ impl Host {
         }))
     }
 
-    /// Wakes `waiter` when `tcp_accept` will give something; returns whether it would now.
+    /// Returns whether there is a connection to accept. If not, `waiter` is woken once when there
+    /// is one.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_ready<'a>(
         &mut self,
         id: ListenerId,
@@ -335,7 +360,7 @@ impl Host {
         Ok(false)
     }
 
-    /// Stops listening; connections not accepted are reset.
+    /// Closes a listener. Connections that were not accepted are reset.
     pub fn close_listener(&mut self, now: Instant, id: ListenerId) {
         let Some((index, _)) = self.tcp.listeners.table.by_id(id.0) else {
             return;

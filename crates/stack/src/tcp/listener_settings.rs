@@ -1,4 +1,4 @@
-//! A listener's options: its own, and those that its connections begin with.
+//! The options of a listener: its own, and those that its connections inherit.
 
 use alloc::vec::Vec;
 
@@ -13,26 +13,26 @@ use super::listen::Listeners;
 use super::socket::Socket;
 use crate::{Host, StackError};
 
-/// What a user set on a listener.
+/// The options that the application has set on a listener.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ListenerSettings {
-    /// `TCP_DEFER_ACCEPT`, timeouts of the SYN-ACK.
+    /// `TCP_DEFER_ACCEPT`, as a number of SYN-ACK timeouts.
     pub(super) defer_accept: u8,
     /// `TCP_FASTOPEN`.
     pub(super) fastopen_qlen: u32,
-    /// `TCP_FASTOPEN_KEY`; `None`: the host's.
+    /// `TCP_FASTOPEN_KEY`; `None` means the host's keys.
     pub(super) fastopen_keys: Option<FastopenKeys>,
     /// `TCP_FASTOPEN_NO_COOKIE`.
     pub(super) fastopen_no_cookie: bool,
     /// `TCP_SAVE_SYN`.
     pub(super) save_syn: bool,
-    /// `TCP_RTO_MAX_MS`; `None`: the host's.
+    /// `TCP_RTO_MAX_MS`; `None` means the host's value.
     rto_max: Option<Nanos>,
-    /// `TCP_SYNCNT`: retransmissions of the SYN-ACK; `None`: the host's.
+    /// `TCP_SYNCNT`: retransmissions of the SYN-ACK; `None` means the host's value.
     pub(super) syncnt: Option<u8>,
-    /// `TCP_CONGESTION` of its connections; `None`: the host's.
+    /// `TCP_CONGESTION` of its connections; `None` means the host's default.
     congestion: Option<&'static str>,
-    /// What connections begin with, one of each kind.
+    /// Options that its connections inherit, at most one of each kind.
     inherited: Vec<SocketOption>,
 }
 
@@ -43,13 +43,13 @@ impl ListenerSettings {
 }
 
 impl Listeners {
-    /// The connections of this listener begin with options of its user's.
+    /// Returns whether connections of this listener inherit options.
     pub(super) fn has_inheritance(&self, listener: u32) -> bool {
         let listener = self.table.get(listener);
         listener.is_some_and(|l| l.settings.has_inheritance())
     }
 
-    /// The longest time between two SYN-ACKs for a SYN.
+    /// Returns the maximum interval between two SYN-ACKs.
     pub(super) fn rto_max(&self, listener: u32, sysctl: &Sysctl) -> Nanos {
         let own = self.table.get(listener).and_then(|l| l.settings.rto_max);
         own.unwrap_or(Nanos::from_millis(sysctl.tcp_rto_max_ms.into()))
@@ -57,8 +57,11 @@ impl Listeners {
 }
 
 impl Host {
-    /// Sets an option of a listener. What is not the listener's own its connections begin with,
-    /// from their SYN-ACK on.
+    /// Sets an option of a listener. Options that do not concern the listener itself are inherited
+    /// by its connections, from their SYN-ACK on.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_set_option(
         &mut self,
         id: ListenerId,
@@ -90,8 +93,12 @@ impl Host {
         Ok(())
     }
 
-    /// Chooses the congestion control that a listener's connections begin with, by name
-    /// (`TCP_CONGESTION`): from their SYN-ACK on, as some need ECN.
+    /// Sets the congestion control of a listener's connections by name (`TCP_CONGESTION`). It
+    /// applies from their SYN-ACK on, as some need ECN.
+    ///
+    /// # Errors
+    /// [`InvalidValue`](TcpError::InvalidValue) if the name is unknown or not allowed;
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_set_congestion(
         &mut self,
         id: ListenerId,
@@ -108,7 +115,7 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a new connection that answers `syn` its listener's options.
+    /// Applies the listener's options to a new connection that answers `syn`.
     pub(super) fn inherit(
         &mut self,
         now: Instant,
@@ -123,7 +130,8 @@ impl Host {
             return;
         }
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        // A value that does not fit was the listener's user's to notice.
+        // Errors are ignored here: an invalid value is the concern of whoever set it on the
+        // listener.
         if let Some(name) = listener.settings.congestion {
             let _: Result<(), TcpError> = socket.conn.begin_congestion(&mut cx, name, syn);
         }

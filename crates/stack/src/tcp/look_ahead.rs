@@ -1,6 +1,6 @@
-//! Where flows are many, none of them is in the cache when its packet comes. The connections of a
-//! batch are looked up before the first is worked on: the processor then waits for their memory
-//! side by side, and not for each in its turn.
+//! Prefetching of connections. Where there are many flows, the connection of a packet is not in the
+//! CPU cache. So the connections of a batch are looked up before the first packet is processed: the
+//! processor then waits for all of them at once, not for each in turn.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::Host;
 use crate::demux::{Addr, FlowKey, Mark, Target};
 
 impl Host {
-    /// Packets that are about to be worked on.
+    /// Prefetches the connections of packets that are about to be processed.
     #[inline]
     pub(crate) fn tcp_look_ahead(&mut self, batch: &[Packet]) {
         if self.tcp.flows.is_large() && batch.len() > 1 {
@@ -24,7 +24,7 @@ impl Host {
     }
 }
 
-/// Scratch of a look ahead.
+/// Scratch buffers for prefetching.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     marks: Vec<Mark>,
@@ -32,8 +32,8 @@ pub(crate) struct Ahead {
 }
 
 impl Tcp {
-    /// One step for all at a time, in loops so short that the processor is in several rounds of
-    /// them at once.
+    /// Performs one step for the whole batch at a time, in loops so short that the processor runs
+    /// several iterations at once.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &[Packet]) {
         let Ahead { marks, sockets } = &mut self.ahead;
@@ -49,7 +49,7 @@ impl Tcp {
         self.fetch(&self.ahead.sockets);
     }
 
-    /// Timers that are about to be worked on.
+    /// Prefetches the connections of timers that are about to be run.
     #[inline]
     pub(crate) fn fetch_due(&self, due: &[u32]) {
         if self.flows.is_large() && due.len() > 1 {
@@ -57,7 +57,7 @@ impl Tcp {
         }
     }
 
-    /// Sockets whose turn to send it is, the first `max` of them.
+    /// Prefetches the first `max` sockets of a ready queue.
     #[inline]
     pub(super) fn fetch_ready(&mut self, ready: &VecDeque<u32>, max: usize) {
         if self.flows.is_large() && ready.len().min(max) > 1 {
@@ -67,7 +67,7 @@ impl Tcp {
         }
     }
 
-    /// Reads a little of each of these, and of what belongs to them.
+    /// Reads a little of each entry, and of the memory that it refers to.
     #[inline(never)]
     fn fetch(&self, indices: &[u32]) {
         let sockets = || {
@@ -88,7 +88,7 @@ impl Tcp {
     }
 }
 
-/// The four-tuple of an IPv4 or IPv6 packet without options.
+/// Returns the 4-tuple of a TCP packet that is not a fragment.
 #[inline]
 fn flow_key(packet: &Packet) -> Option<FlowKey> {
     if packet.layers.protocol != protocol::TCP || packet.layers.fragment {

@@ -1,4 +1,4 @@
-//! TCP sockets: what stands between the connections and the rest of the host.
+//! TCP sockets: the layer between the connections and the rest of the host.
 
 mod calls;
 mod connect;
@@ -54,14 +54,14 @@ use crate::siphash::SipKey;
 use crate::table::Table;
 use crate::timer::Wheel;
 
-/// A TCP connection's handle; never reused for another connection.
+/// A TCP connection's handle. It is never reused for another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TcpId(pub u64);
 
 /// The state of TCP on a host.
 pub(crate) struct Tcp {
     pub(crate) table: Table<Entry>,
-    /// By slot of `table`.
+    /// Timers, by slot of `table`.
     pub(crate) wheel: Wheel,
     flows: FlowTable,
     pub(crate) time_wait: TimeWaits,
@@ -73,12 +73,12 @@ pub(crate) struct Tcp {
     timestamp_key: SipKey,
     flow_label_key: SipKey,
     fastopen: Fastopen,
-    /// Headers of SYNs that users asked to keep, by slot of `table`.
+    /// Headers of SYNs that are kept on request of the application, by slot of `table`.
     saved_syns: BTreeMap<u32, Vec<u8>>,
     resets: TokenBucket,
-    /// Connections whose user let go.
+    /// Number of connections that the application has closed and that are not finished.
     orphans: usize,
-    /// Scratch of `look_ahead`.
+    /// Scratch buffer for prefetching.
     ahead: Ahead,
 }
 
@@ -108,13 +108,14 @@ impl Tcp {
         }
     }
 
-    /// A key for the rest of the host; 1, 2 and the last but one are taken. IP has 3, UDP the last, interfaces have
-    /// those from 4 on.
+    /// Derives a key for another part of the host. Labels in use: 1 and 2 (SYN cookies), 3 (IP),
+    /// from 4 on (one for each interface), `u64::MAX - 3` to `u64::MAX - 1` (the SYN limit) and
+    /// `u64::MAX` (UDP).
     pub(crate) fn derive_key(&self, label: u64) -> SipKey {
         self.timestamp_key.derive(label)
     }
 
-    /// Who has the four-tuple.
+    /// Returns the owner of the 4-tuple.
     #[inline]
     pub(crate) fn find(&mut self, key: &FlowKey) -> Option<Target> {
         let (table, time_wait) = (&self.table, &self.time_wait);
@@ -124,7 +125,7 @@ impl Tcp {
         })
     }
 
-    /// Nobody has the four-tuple, or one in TIME-WAIT that can be told from a new one.
+    /// Returns whether the 4-tuple is free or held only by a reusable TIME-WAIT entry.
     fn is_free(&mut self, now: Instant, key: &FlowKey, tcp_tw_reuse: u32) -> bool {
         match self.find(key) {
             None => true,
@@ -133,7 +134,7 @@ impl Tcp {
         }
     }
 
-    /// A port for a connection to where `key` says.
+    /// Returns an ephemeral port for a connection to the remote end of `key`.
     fn ephemeral_port(&mut self, now: Instant, key: &FlowKey, sysctl: &Sysctl) -> Option<u16> {
         let to = (key.local, key.remote, key.remote_port);
         let [first, last] = sysctl.ip_local_port_range;
@@ -146,7 +147,8 @@ impl Tcp {
         port
     }
 
-    /// RFC 7323 5.4: timestamps of one pair of hosts grow together, those of others are unrelated.
+    /// Returns the offset of the timestamp clock (RFC 7323 5.4): all connections of one pair of
+    /// hosts share it, and those of different pairs are unrelated.
     fn timestamp_offset(&self, key: &FlowKey) -> u32 {
         let pair = FlowKey {
             local_port: 0,
@@ -156,13 +158,13 @@ impl Tcp {
         pair.hash(self.timestamp_key) as u32
     }
 
-    /// RFC 6437 3: constant in a flow, unguessable outside.
+    /// Returns the flow label (RFC 6437 3): constant within a flow, and not predictable by others.
     fn flow_label(&self, key: &FlowKey) -> u32 {
         key.hash(self.flow_label_key) as u32 & 0xf_ffff
     }
 }
 
-/// The larger of a family's headers without options: IP and TCP.
+/// Returns the length of the IP and TCP headers of a family without options, bytes.
 const fn headers_len(is_v4: bool) -> u32 {
     if is_v4 { 40 } else { 60 }
 }

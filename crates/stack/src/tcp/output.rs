@@ -1,4 +1,5 @@
-//! TCP's way out: sockets in turn, one super-segment each, headers from the path's template.
+//! TCP output: polls the sockets of the ready queue, one super-segment each, and adds headers from
+//! the path's template.
 
 use alloc::vec::Vec;
 
@@ -24,8 +25,8 @@ const fn gso_kind(path: &Path, segment: &SegmentOut) -> GsoKind {
     }
 }
 
-/// Makes an empty packet that of a segment on a path, where it lies. How long it is, from the IP
-/// header on.
+/// Fills an empty packet in place with a segment and the headers of a path. Returns its length from
+/// the IP header on, bytes.
 #[inline(always)]
 fn fill(
     packet: &mut Packet,
@@ -44,7 +45,7 @@ fn fill(
     path.fill(below, len, ident, segment.ecn.bits());
     let kind = gso_kind(path, segment);
     let cut = kind != GsoKind::None;
-    // An assignment would look for something to drop.
+    // A swap, as an assignment would drop the old value.
     core::mem::swap(&mut packet.payload, &mut segment.payload);
     packet.layers = path.layers(protocol::TCP);
     packet.offload = Offload {
@@ -55,7 +56,7 @@ fn fill(
         repeats_cwr: segment.repeats_cwr,
         ..Offload::default()
     };
-    // A FIN by itself is not charged, but must not overtake its flow's text in a queue.
+    // A FIN without data is not charged, but must not overtake its flow's data in a qdisc.
     let ends = segment.repr.flags.contains(TcpFlags::FIN);
     if (segment.truesize != 0 || ends) && socket != 0 {
         packet.tx = TxToken {
@@ -67,7 +68,7 @@ fn fill(
     usize::from(path.network_len()) + len
 }
 
-/// The packet of a segment on a path.
+/// Builds the packet of a segment on a path.
 #[inline(never)]
 fn build(path: &Path, mut segment: SegmentOut, socket: u64, ident: u16) -> Packet {
     let mut packet = Packet::default();
@@ -76,7 +77,8 @@ fn build(path: &Path, mut segment: SegmentOut, socket: u64, ident: u16) -> Packe
 }
 
 impl Host {
-    /// Appends TCP packets of an interface to `out`, `max` at most before they are cut.
+    /// Appends TCP packets of an interface to `out`: at most `max` super-segments, before software
+    /// GSO.
     #[inline]
     pub(crate) fn tcp_transmit(
         &mut self,
@@ -99,7 +101,7 @@ impl Host {
         }
     }
 
-    /// One turn of one socket.
+    /// Polls one socket of the ready queue. Returns whether it sent a segment.
     #[inline]
     fn socket_transmit(
         &mut self,
@@ -129,7 +131,7 @@ impl Host {
                 &self.ifaces[usize::from(iface)]
             };
             let kind = gso_kind(&socket.path, segment);
-            // Made in its place: `push` would build it on the stack first.
+            // Built in place: `push` would build it on the stack first.
             out.resize_with(out.len() + 1, Packet::default);
             if let Some(packet) = out.last_mut() {
                 let octets = fill(packet, &socket.path, segment, id, ident);
@@ -158,8 +160,8 @@ impl Host {
         sent
     }
 
-    /// The next hop's hardware address is not known yet: its neighbours keep the packet, and it
-    /// counts as completed.
+    /// Passes a segment to the neighbour table, as the next hop's hardware address is not known
+    /// yet. The segment counts as completed.
     #[cold]
     fn transmit_unresolved(
         &mut self,
@@ -183,7 +185,8 @@ impl Host {
         false
     }
 
-    /// Routes, neighbours or limits changed: finds the socket's path anew and goes on there.
+    /// Looks up the socket's path again, after routes, neighbours or limits have changed, and polls
+    /// the socket on the interface of the new path.
     #[cold]
     fn reroute(&mut self, now: Instant, iface: u16, index: u32, out: &mut Vec<Packet>) -> bool {
         let Some((socket, _)) = self.tcp.table.queued_socket(index) else {
@@ -200,7 +203,7 @@ impl Host {
                 socket.path = path;
                 socket.apply_ip_settings();
             }
-            // The old way may yet work; the connection's own timers judge it.
+            // The old path may still work; the connection's own timers detect it if not.
             Err(_) => socket.path.version = version,
         }
         let to = socket.path.iface;
@@ -211,7 +214,7 @@ impl Host {
         self.socket_transmit(now, iface, index, out)
     }
 
-    /// The path of a connection.
+    /// Returns the path of a connection.
     pub(super) fn tcp_path(&mut self, now: Instant, key: &FlowKey) -> Result<Path, StackError> {
         let flow_label = self.tcp.flow_label(key);
         self.path(now, (key.local, key.remote), (protocol::TCP, flow_label))
@@ -219,13 +222,13 @@ impl Host {
 
     /// Sends a segment that belongs to no connection.
     pub(super) fn send_alone(&mut self, now: Instant, key: &FlowKey, segment: SegmentOut) {
-        // Without a route there is nobody to tell.
+        // Without a route there is no connection to report it to.
         if let Ok(path) = self.tcp_path(now, key) {
             self.send_on_path(now, key, &path, segment);
         }
     }
 
-    /// The same, the path being known.
+    /// Sends a segment that belongs to no connection on a known path.
     pub(super) fn send_on_path(
         &mut self,
         now: Instant,
@@ -239,13 +242,13 @@ impl Host {
         self.send_on(now, path, (key.local, key.remote), packet);
     }
 
-    /// The device is done with a segment.
+    /// Completes a segment that the device no longer uses.
     #[inline]
     pub(crate) fn tcp_complete(&mut self, now: Instant, token: TxToken) {
         if let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(token.socket) {
             let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
             socket.conn.handle_tx_complete(&mut cx, token.truesize);
-            // All that a completion can change is whether more may go.
+            // A completion can only change whether more may be sent.
             if !socket.queued && socket.conn.wants_transmit() {
                 self.settle(now, index);
             }
@@ -254,7 +257,7 @@ impl Host {
 }
 
 impl Host {
-    /// A queue of ours did not take a segment.
+    /// Reports a segment to its connection that a queue of the host has dropped.
     #[cold]
     pub(crate) fn tcp_dropped(&mut self, now: Instant, dropped: &Dropped) {
         let Some((index, Entry::Conn(socket))) = self.tcp.table.by_id(dropped.tx.socket) else {
@@ -266,15 +269,15 @@ impl Host {
             return socket.conn.handle_tx_complete(&mut cx, truesize);
         };
         socket.conn.handle_tx_dropped(&mut cx, truesize, seq, end);
-        // Its turn is over, though it may have more: the next completion, ACK or timeout asks it
-        // again. Until then the queue would only drop what it gives.
+        // The socket leaves the ready queue even if it has more to send: the next completion, ACK
+        // or timeout polls it again. Until then the queue would only drop further segments.
         socket.queued = false;
         self.tcp.wheel.arm(index, socket.deadline());
     }
 }
 
 impl Table<Entry> {
-    /// A socket whose turn to send it is, and its handle.
+    /// Returns a socket of the ready queue, and its handle.
     #[inline]
     fn queued_socket(&mut self, index: u32) -> Option<(&mut Socket, u64)> {
         match self.get_mut_with_id(index) {

@@ -1,4 +1,5 @@
-//! SYNs that a user holds (transparent gateways): answered only when the far side is reached.
+//! Deferred SYNs (transparent gateways): they are answered only when the application has reached
+//! the destination.
 
 use alloc::boxed::Box;
 
@@ -11,12 +12,12 @@ use super::{ListenerId, TcpId};
 use crate::demux::{FlowKey, Target};
 use crate::{Host, StackError};
 
-/// A held SYN is given up after this: its peer has stopped sending it (RFC 6298 5.7 gives at
-/// least three minutes; Linux sends seven SYNs in 127 s).
+/// Lifetime of a deferred SYN; the peer has stopped retransmitting it by then (RFC 6298 5.7 gives
+/// at least three minutes; Linux sends seven SYNs in 127 s).
 const HELD_TIMEOUT: Nanos = Nanos::from_secs(130);
 
 impl Host {
-    /// Keeps a SYN for its listener's user.
+    /// Adds a SYN to its listener's queue without an answer.
     pub(super) fn hold(
         &mut self,
         now: Instant,
@@ -45,7 +46,7 @@ impl Host {
         }
     }
 
-    /// Forgets a held SYN without an answer.
+    /// Removes a deferred SYN without an answer.
     pub(super) fn drop_held(&mut self, index: u32) {
         let Some(Entry::Held(held)) = self.tcp.table.get(index) else {
             return;
@@ -60,7 +61,7 @@ impl Host {
         self.forget(index);
     }
 
-    /// Refuses a held SYN.
+    /// Rejects a deferred SYN with a RST.
     pub(super) fn reject_held(&mut self, now: Instant, index: u32) {
         let Some(Entry::Held(held)) = self.tcp.table.get(index) else {
             return;
@@ -70,7 +71,7 @@ impl Host {
         self.send_reset(now, &key, &syn, 0);
     }
 
-    /// A segment for a held SYN came.
+    /// Processes a segment for a deferred SYN.
     pub(super) fn held_input(&mut self, index: u32, repr: &TcpRepr) {
         let Some(Entry::Held(held)) = self.tcp.table.get_mut(index) else {
             return;
@@ -79,7 +80,7 @@ impl Host {
         if repr.flags.contains(TcpFlags::RST) && (repr.seq == next || repr.seq == held.syn.seq) {
             self.drop_held(index);
         } else if repr.flags.contains(TcpFlags::SYN) && repr.seq == held.syn.seq {
-            // Sent again: the newest timestamp is the one to echo.
+            // A retransmission: its timestamp is the one to echo.
             held.syn = *repr;
         }
     }
@@ -91,8 +92,11 @@ impl Host {
         }
     }
 
-    /// Answers a held connection's SYN; it becomes established like any other. Fails with
-    /// `NoSuchSocket` when the peer gave up in the meantime.
+    /// Answers a deferred SYN; the connection becomes established as usual.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the handle is not
+    /// that of a deferred SYN; [`NoRoute`](StackError::NoRoute) if the answer has no route.
     pub fn pending_accept(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         let index = self.taken_held(id)?;
         let Some(Entry::Held(held)) = self.tcp.table.get(index) else {
@@ -113,7 +117,11 @@ impl Host {
         Ok(())
     }
 
-    /// Refuses a held connection with a RST.
+    /// Rejects a deferred SYN with a RST.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the peer has given up or the handle is not
+    /// that of a deferred SYN.
     pub fn pending_reject(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         let index = self.taken_held(id)?;
         self.reject_held(now, index);

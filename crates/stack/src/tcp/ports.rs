@@ -1,15 +1,15 @@
-//! Ephemeral ports (RFC 6056 3.3.4, double-hash): successive connections to one destination take
-//! successive ports, from a beginning that only the key tells.
+//! Ephemeral ports (RFC 6056 3.3.4, double-hash port selection): successive connections to one
+//! destination use successive ports, starting at a port that depends on a secret key.
 
 use core::ops::RangeInclusive;
 
 use crate::demux::Addr;
 use crate::siphash::SipKey;
 
-/// Counters shared by the destinations that hash to them.
+/// Number of counters; destinations that hash to the same one share it.
 const TABLE: usize = 64;
 
-/// The allocator.
+/// The allocator of ephemeral ports.
 #[derive(Clone, Debug)]
 pub(crate) struct EphemeralPorts {
     offset_key: SipKey,
@@ -26,7 +26,8 @@ impl EphemeralPorts {
         }
     }
 
-    /// The first port of `range` that is `free`, in this destination's order; `None` when none is.
+    /// Returns the next port of `range`, in this destination's order, for which `free` returns
+    /// `true`; `None` if there is none.
     pub(crate) fn choose(
         &mut self,
         range: RangeInclusive<u16>,

@@ -1,5 +1,5 @@
-//! Half-open connections (SYN-RECEIVED) in their small form: all that is kept of a SYN until its
-//! sender has shown that it gets our answers (RFC 4987 3.3).
+//! Half-open connections (SYN-RECEIVED): the compact state that is kept of a SYN until its sender
+//! has proved that it receives packets at its address (RFC 4987 3.3).
 
 use fullsend_tcp::{SegmentIn, SynAckSent, Sysctl};
 use fullsend_units::{Instant, Nanos, SeqNum, WireWindow};
@@ -9,28 +9,28 @@ use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
 use super::syn_limit::Budget;
 use crate::demux::FlowKey;
 
-/// Before the SYN-ACK is sent again for the first time (RFC 6298 2.1), doubled each time.
+/// Initial timeout of the SYN-ACK (RFC 6298 2.1), doubled for each retransmission.
 const FIRST_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// The flags that ask for ECN.
+/// The flags of the ECN negotiation.
 pub(super) const ECN: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR).union(TcpFlags::AE);
 
-/// A SYN without what nobody needs of it.
+/// The fields of a SYN that completing the handshake needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SynSummary {
     pub(super) seq: SeqNum,
     ts_val: u32,
     window: u16,
-    /// 0: not told.
+    /// 0 means that the SYN had no MSS option.
     mss: u16,
     flags: TcpFlags,
-    /// 255: not offered.
+    /// 255 means that the SYN had no window scale option.
     window_scale: u8,
     sack: bool,
     timestamps: bool,
-    /// Of the SYN's IP header.
+    /// ECN field of the SYN's IP header.
     pub(super) ecn: EcnField,
-    /// The budget that admitted the SYN. It lies here as here it takes no memory.
+    /// The budget that admitted the SYN. It is stored here because it fits into the padding.
     pub(super) budget: Budget,
 }
 
@@ -53,7 +53,7 @@ impl SynSummary {
         }
     }
 
-    /// The SYN again.
+    /// Rebuilds the SYN.
     pub(super) fn repr(&self, key: &FlowKey) -> TcpRepr {
         TcpRepr {
             src_port: key.remote_port,
@@ -80,64 +80,65 @@ impl SynSummary {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(super) key: FlowKey,
-    /// Its listener's slot.
+    /// Slot of its listener.
     pub(super) listener: u32,
     pub(super) syn: SynSummary,
     pub(super) iss: SeqNum,
-    /// Of the SYN-ACKs, the first and the last.
+    /// When the first and the last SYN-ACK were sent.
     first_sent: Instant,
     last_sent: Instant,
-    /// When the SYN-ACK goes once more, or all is given up.
+    /// When the SYN-ACK is retransmitted or the connection is dropped.
     pub(super) due: Instant,
     ts_offset: u32,
-    /// When a bad segment was last answered, in milliseconds; 0: never.
+    /// When an invalid segment was last answered, milliseconds; 0 means never.
     answered_at_ms: u32,
-    /// What the SYN-ACK says.
+    /// The window and the window scale that the SYN-ACK advertised.
     window: u16,
     window_scale: u8,
     pub(super) timeouts: u8,
     sent_again: bool,
-    /// SYN-ACKs but the first.
+    /// SYN-ACKs sent after the first one.
     repeats: u8,
-    /// The SYN came again without its ECN flags.
+    /// Whether the SYN was retransmitted without its ECN flags.
     ecn_withdrawn: bool,
-    /// The handshake's last ACK has come, but nobody made room in the accept queue.
+    /// Whether the final ACK of the handshake was received, but the connection could not be queued
+    /// for accept yet.
     pub(super) acked: bool,
 }
 
-// RFC 4987: what a spoofed SYN costs. Its slots in the tables come to some 50 bytes more.
+// RFC 4987: the cost of a spoofed SYN. Its slots in the tables add some 50 bytes.
 const _: () = assert!(size_of::<Request>() <= 112);
 
-/// What to do with a segment for a half-open connection.
+/// How to process a segment for a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Drop,
-    /// The SYN came again: so does our SYN-ACK.
+    /// A retransmission of the SYN: the SYN-ACK is retransmitted, too.
     Repeat,
-    /// Say where we are (RFC 9293 3.10.7.4, first; RFC 5961).
+    /// An ACK with the current sequence numbers is sent (RFC 9293 3.10.7.4, first; RFC 5961).
     Acknowledge,
-    /// It acknowledges what we never sent: a RST (RFC 9293 3.10.7.4, fifth).
+    /// The segment acknowledges data that was not sent: a RST is sent (RFC 9293 3.10.7.4, fifth).
     Reset,
-    /// The peer takes its SYN back.
+    /// The peer has reset the connection.
     Forget,
-    /// The handshake's last step.
+    /// The segment completes the handshake.
     Establish,
 }
 
-/// Why a segment was not taken, for the counters.
+/// The reason why a segment is not acceptable, for the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     None,
-    /// PAWS.
+    /// Its timestamp is older than the last one (PAWS).
     Stale,
     /// It echoes a timestamp that no SYN-ACK had.
     Echo,
-    /// A SYN that is another.
+    /// It is a different SYN.
     OtherSyn,
 }
 
 impl Request {
-    /// The SYN-ACK `sent` has just been sent.
+    /// Creates the state for the SYN-ACK `sent`, which has just been sent.
     pub(super) fn new(
         now: Instant,
         (key, listener): (FlowKey, u32),
@@ -165,7 +166,7 @@ impl Request {
         }
     }
 
-    /// What a connection needs to know to go on from here.
+    /// Returns what the connection needs of the SYN-ACK to continue from here.
     pub(super) fn syn_ack_sent(&self) -> SynAckSent {
         SynAckSent {
             first_at: self.first_sent,
@@ -178,14 +179,14 @@ impl Request {
         }
     }
 
-    /// It is not sent again though the time has come: its peer has answered, and text is waited
-    /// for.
+    /// Processes a timeout without retransmission: the peer has answered, and the host waits for
+    /// data.
     pub(super) fn on_silent_timeout(&mut self, now: Instant, rto_max: Nanos) {
         self.timeouts = self.timeouts.saturating_add(1);
         self.rearm(now, rto_max);
     }
 
-    /// The SYN-ACK was sent again; `by_timer`: because nobody answered.
+    /// Records a retransmission of the SYN-ACK; `by_timer` is whether a timeout caused it.
     pub(super) fn on_repeat(&mut self, now: Instant, by_timer: bool, rto_max: Nanos) {
         self.timeouts = self.timeouts.saturating_add(u8::from(by_timer));
         self.repeats = self.repeats.saturating_add(1);
@@ -198,7 +199,8 @@ impl Request {
         self.due = now + (FIRST_TIMEOUT * (1 << self.timeouts.min(7))).min(rto_max);
     }
 
-    /// Whether bad segments were not answered lately (`tcp_invalid_ratelimit`).
+    /// Returns whether the rate limit allows an answer to an invalid segment
+    /// (`tcp_invalid_ratelimit`).
     pub(super) fn may_answer(&mut self, now: Instant, sysctl: &Sysctl) -> bool {
         let now_ms = now.as_millis() as u32;
         let since = now_ms.wrapping_sub(self.answered_at_ms);
@@ -209,7 +211,7 @@ impl Request {
         may
     }
 
-    /// Judges a segment.
+    /// Determines how to process a segment.
     pub(super) fn judge(&mut self, segment: &SegmentIn) -> (Verdict, Fault) {
         let repr = &segment.repr;
         let flags = repr.flags;
@@ -218,7 +220,7 @@ impl Request {
         let is = |flag| flags.contains(flag);
         let plain_syn = is(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK.union(TcpFlags::RST));
         if plain_syn && repr.seq == self.syn.seq && fault != Fault::Stale {
-            // RFC 9768 3.1.5: the last one is answered.
+            // RFC 9768 3.1.5: the SYN-ACK reflects the ECN field of the last SYN.
             if self.syn.flags.contains(TcpFlags::AE) {
                 self.syn.ecn = segment.ecn;
             }
@@ -261,7 +263,8 @@ impl Request {
 
     fn is_in_window(&self, seq: SeqNum, len: u32) -> bool {
         let (rcv_nxt, window) = (self.syn.seq + 1, self.window.into());
-        // With the edge itself, where the ACKs of a peer that has filled the window stand.
+        // The right edge of the window is included: a peer that has filled the window sends its
+        // ACKs there.
         seq.since(rcv_nxt) <= window || rcv_nxt.in_window(seq, len)
     }
 
@@ -282,9 +285,9 @@ impl Request {
         }
     }
 
-    /// The ACK that says where we are.
+    /// Builds the ACK with the current sequence numbers.
     pub(super) fn acknowledgement(&mut self, now: Instant) -> TcpRepr {
-        // The peer may echo this one, too.
+        // The peer may echo the timestamp of this ACK, too.
         self.last_sent = now;
         self.sent_again = true;
         TcpRepr {
@@ -293,7 +296,7 @@ impl Request {
             seq: self.iss + 1,
             ack: self.syn.seq + 1,
             flags: TcpFlags::ACK,
-            // RFC 7323 2.3: scaled, as the handshake's SYNs are over.
+            // RFC 7323 2.3: the window is scaled, as in all segments after the SYNs.
             window: WireWindow(self.window >> self.window_scale.min(14)),
             options: TcpOptions {
                 timestamps: self.syn.timestamps.then(|| Timestamps {

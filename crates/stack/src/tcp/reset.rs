@@ -8,7 +8,7 @@ use crate::Host;
 use crate::demux::FlowKey;
 use crate::rate::Rate;
 
-/// The RST that answers a segment of `len` payload bytes; none answers a RST.
+/// Returns the RST that answers a segment with `len` bytes of payload. A RST is not answered.
 pub(super) fn reset_for(repr: &TcpRepr, len: u32) -> Option<TcpRepr> {
     if repr.flags.contains(TcpFlags::RST) {
         return None;
@@ -35,7 +35,7 @@ pub(super) fn reset_for(repr: &TcpRepr, len: u32) -> Option<TcpRepr> {
 }
 
 impl Host {
-    /// Refuses a segment of `len` payload bytes that came for `key`.
+    /// Answers a segment of `len` payload bytes to `key` with a RST, subject to the rate limit.
     pub(super) fn send_reset(&mut self, now: Instant, key: &FlowKey, repr: &TcpRepr, len: u32) {
         let Some(repr) = reset_for(repr, len) else {
             return;

@@ -1,5 +1,5 @@
-//! `TCP_SAVE_SYN`: the headers of the SYN that opened a connection, for a server that judges its
-//! clients by them.
+//! `TCP_SAVE_SYN`: keeps the headers of the SYN that opened a connection, for servers that classify
+//! their clients by them.
 
 use alloc::vec::Vec;
 
@@ -8,8 +8,8 @@ use crate::Host;
 use crate::demux::{FlowKey, Target};
 
 impl Host {
-    /// A listener has answered a SYN with these headers: keeps them, if its user asked for that and
-    /// something was kept of the SYN.
+    /// Keeps the headers of a SYN that a listener has answered, if the application has enabled that
+    /// and the SYN has an entry in the socket table.
     pub(super) fn save_syn(&mut self, listener: u32, key: &FlowKey, headers: &[u8]) {
         let listener = self.tcp.listeners.table.get(listener);
         if !listener.is_some_and(|l| l.settings.save_syn) {
@@ -20,14 +20,14 @@ impl Host {
         }
     }
 
-    /// The headers of the SYN that opened a connection, the IP header's first
-    /// ([`SocketOption::TcpSaveSyn`](fullsend_tcp::SocketOption::TcpSaveSyn) of its listener).
+    /// Returns the headers of the SYN that opened a connection, beginning with the IP header (see
+    /// [`SocketOption::TcpSaveSyn`](fullsend_tcp::SocketOption::TcpSaveSyn), set on its listener).
     pub fn tcp_saved_syn(&mut self, id: TcpId) -> Option<&[u8]> {
         let (index, _) = self.tcp.table.by_id(id.0)?;
         self.tcp.saved_syns.get(&index).map(Vec::as_slice)
     }
 
-    /// The same, to be kept no longer.
+    /// Takes the headers of the SYN that opened a connection; they are no longer kept.
     pub fn tcp_take_saved_syn(&mut self, id: TcpId) -> Option<Vec<u8>> {
         let (index, _) = self.tcp.table.by_id(id.0)?;
         self.tcp.saved_syns.remove(&index)

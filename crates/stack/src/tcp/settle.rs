@@ -1,5 +1,5 @@
-//! What follows when something happened to a connection: wakeups, a place in the transmit queue,
-//! its timer, and the turns of its life that the host must know of.
+//! The post-processing of calls on a connection: wake-ups, the ready queue, the timer, and changes
+//! of its state that concern the host.
 
 use alloc::boxed::Box;
 
@@ -11,11 +11,11 @@ use crate::Host;
 use crate::demux::Target;
 use crate::waiters::Wait;
 
-/// What an orphan may hold whatever happens (Linux's least send buffer).
+/// Bytes of memory that an orphan may always hold (Linux's minimum send buffer).
 const ORPHAN_LEAST_BYTES: usize = 4608;
 
 impl Host {
-    /// After a call on a connection that could have changed anything.
+    /// Post-processes a call on a connection that may have changed anything.
     #[inline]
     pub(crate) fn settle(&mut self, now: Instant, index: u32) {
         if let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) {
@@ -24,7 +24,7 @@ impl Host {
         }
     }
 
-    /// What a call on a socket left for the host to do.
+    /// Applies the effects of a call on a socket.
     #[inline(always)]
     pub(super) fn see_to(&mut self, now: Instant, index: u32, left: Left) {
         self.take_turn(index, left.queue);
@@ -33,7 +33,7 @@ impl Host {
         }
     }
 
-    /// The socket stands in the transmit queue of this interface from now on.
+    /// Adds the socket to the ready queue of `iface`, if any.
     #[inline(always)]
     pub(super) fn take_turn(&mut self, index: u32, iface: Option<u16>) {
         if let Some(iface) = iface {
@@ -69,8 +69,8 @@ impl Host {
         self.release_if_done(now, index);
     }
 
-    /// The connection is over: its four-tuple goes to what remains of it in TIME-WAIT, or is free
-    /// (RFC 9293 3.10.7.1: segments to it get a RST).
+    /// Releases the 4-tuple of a closed connection: it moves to a TIME-WAIT entry or becomes free
+    /// (RFC 9293 3.10.7.1: segments to it are answered with a RST).
     fn leave_flow(&mut self, index: u32, remains: Option<TimeWait>) {
         let entered = remains.is_some_and(|tw| self.enter_time_wait(index, tw));
         if let Some(entry) = self.tcp.table.get(index)
@@ -80,7 +80,7 @@ impl Host {
         }
     }
 
-    /// Forgets a connection that nobody will ask for again.
+    /// Removes a closed connection that has no owner.
     pub(super) fn release_if_done(&mut self, now: Instant, index: u32) {
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
@@ -94,8 +94,7 @@ impl Host {
         }
     }
 
-    /// Takes an entry out of the socket table and of all that points to it, but not out of a
-    /// transmit queue.
+    /// Removes an entry from the socket table and from all that refers to it, except a ready queue.
     pub(super) fn forget(&mut self, index: u32) {
         let Some(entry) = self.tcp.table.remove(index) else {
             return;
@@ -110,7 +109,8 @@ impl Host {
         }
     }
 
-    /// The user of a connection lets go of it, or there never was one.
+    /// Removes the owner of a connection: the application has closed it, or a listener closes
+    /// before it was accepted.
     pub(super) fn orphan(&mut self, now: Instant, index: u32, abort: bool) {
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
@@ -123,13 +123,14 @@ impl Host {
         } else {
             socket.conn.close(&mut cx);
         }
-        // Dropped without a lock later: a waker may own the task that owns this stream.
+        // Dropped later, without a lock: a waker may own the task that owns this stream.
         socket.waiters.clear(&mut self.spent);
         self.abort_costly_orphan(now, index);
         self.settle(now, index);
     }
 
-    /// Resets an orphan if there are too many, or if it holds much of memory that is exhausted.
+    /// Resets an orphan if there are too many orphans, or if it holds much memory while memory is
+    /// exhausted.
     fn abort_costly_orphan(&mut self, now: Instant, index: u32) {
         let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) else {
             return;
@@ -147,7 +148,7 @@ impl Host {
         }
     }
 
-    /// Timer `index` fired.
+    /// Processes timer `index`, which has fired.
     pub(crate) fn tcp_timeout(&mut self, now: Instant, index: u32) {
         match self.tcp.table.get_mut(index) {
             Some(Entry::Conn(socket)) => {
@@ -171,7 +172,8 @@ impl Host {
         }
     }
 
-    /// Keeps a connection, with its flow and its place in the transmit queue.
+    /// Adds a connection to the socket table and the flow table, and post-processes it. Returns its
+    /// handle, or `None` if the table is full.
     pub(super) fn adopt(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What the socket table holds: connections, half-open ones, and SYNs that a user holds.
+//! Entries of the socket table: connections, half-open connections and deferred SYNs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,35 +16,36 @@ use crate::ip::Path;
 use crate::timer::Wheel;
 use crate::waiters::{Wait, Waiters};
 
-/// Who is to hear of a connection. Listeners are named by their slot: one that closes leaves no
-/// connection behind that names it.
+/// The owner of a connection. Listeners are identified by their slot: closing one removes or resets
+/// the connections that refer to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// A user has its handle.
+    /// The application has its handle.
     User,
-    /// Waiting to be accepted.
+    /// It waits in a listener's accept queue.
     Queued(u32),
-    /// Its user let go; it finishes by itself.
+    /// The application has closed it, and it finishes by itself.
     Nobody,
 }
 
-/// A connection with what the host keeps for it.
+/// A connection with its state in the host.
 pub(crate) struct Socket {
     pub(super) conn: Connection,
     pub(super) key: FlowKey,
     pub(super) path: Path,
-    /// RFC 6864: need not be unique, but counts up so that coalescing can tell the order.
+    /// IP ID. It need not be unique (RFC 6864), but is incremented so that coalescing can detect
+    /// the order.
     pub(super) ip_ident: u16,
-    /// Stands in its interface's `ready`.
+    /// Whether the socket is in its interface's ready queue.
     pub(super) queued: bool,
-    /// The flow table leads here.
+    /// Whether the flow table refers to this entry.
     pub(super) reachable: bool,
     pub(super) owner: Owner,
     pub(crate) waiters: Waiters,
 }
 
 impl Socket {
-    /// Moves the wakers that `wakes` speaks of to `out`.
+    /// Moves the wakers for the events in `wakes` to `out`.
     #[inline]
     pub(super) fn wake(&mut self, wakes: Wakes, out: &mut Vec<Waker>) {
         if wakes.read {
@@ -56,17 +57,18 @@ impl Socket {
     }
 }
 
-/// What a call on a socket leaves to be done by its host.
+/// The effects of a call on a socket that the host has to apply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
-    /// The interface in whose `ready` the socket is to stand.
+    /// The interface whose ready queue the socket joins.
     pub(super) queue: Option<u16>,
-    /// The connection is not simply established and its user's, or has news.
+    /// Whether the connection is not established, is not owned by the application, or has Fast Open
+    /// events.
     pub(super) unusual: bool,
 }
 
 impl Socket {
-    /// After a call on the connection that could have changed anything.
+    /// Post-processes a call on the connection that may have changed anything.
     #[inline(always)]
     pub(super) fn settle(
         &mut self,
@@ -88,7 +90,7 @@ impl Socket {
         Left { queue, unusual }
     }
 
-    /// After a read or write. Of a socket that stands in the transmit queue, its turn sees to all.
+    /// Post-processes a read or a write. For a socket in the ready queue, its next poll does that.
     #[inline(always)]
     pub(super) fn after_transfer(&mut self, index: u32, wheel: &mut Wheel) -> Option<u16> {
         if self.queued {
@@ -101,7 +103,7 @@ impl Socket {
         queue
     }
 
-    /// Reads a little of what the next call on the connection will want.
+    /// Prefetches the memory that the next call on the connection reads.
     #[inline]
     pub(super) fn fetch(&self) -> u64 {
         let own = self.owner == Owner::User;
@@ -109,13 +111,13 @@ impl Socket {
         u64::from(own) ^ below ^ self.conn.fetch()
     }
 
-    /// When the connection's next timer fires; the far future if none runs.
+    /// Returns when the connection's next timer fires; the far future if none is armed.
     #[inline]
     pub(super) fn deadline(&self) -> Instant {
         self.conn.poll_deadline().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// The interface in whose `ready` the socket is to stand from now on.
+    /// Returns the interface whose ready queue the socket joins now, if it does.
     #[inline]
     fn turn(&mut self) -> Option<u16> {
         let joins = !self.queued && self.conn.wants_transmit();
@@ -123,7 +125,7 @@ impl Socket {
         joins.then_some(self.path.iface)
     }
 
-    /// The host has to look whether the connection's life took a turn.
+    /// Returns whether the host has to check for a change of the connection's state.
     #[inline]
     pub(super) fn is_unusual(&self) -> bool {
         self.conn.state() != State::Established || self.owner != Owner::User
@@ -131,23 +133,24 @@ impl Socket {
 }
 
 impl Socket {
-    /// The user said what the IP headers are to say, or the path is a new one.
+    /// Applies the IP header fields that the application has set, after they or the path have
+    /// changed.
     pub(super) fn apply_ip_settings(&mut self) {
         self.path.apply(self.conn.ip_settings());
     }
 }
 
-/// A SYN that waits for its user's verdict.
+/// A SYN whose answer is deferred until the application accepts or rejects it.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(super) syn: TcpRepr,
-    /// The ECN field it came with.
+    /// The ECN field of the packet with the SYN.
     pub(super) syn_ecn: EcnField,
     pub(super) key: FlowKey,
     pub(super) listener: ListenerId,
-    /// The user has its handle.
+    /// Whether the application has its handle.
     pub(super) taken: bool,
-    /// When it is given up.
+    /// When the SYN is dropped.
     pub(super) expires: Instant,
 }
 
@@ -169,5 +172,5 @@ impl Entry {
     }
 }
 
-// An idle connection is to cost 1 KiB at most, with its slots in the tables.
+// An idle connection is to cost at most 1 KiB, with its slots in the tables.
 const _: () = assert!(size_of::<Socket>() <= size_of::<Connection>() + 192);

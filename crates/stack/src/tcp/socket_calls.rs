@@ -1,5 +1,5 @@
-//! What sockets of the C kind ask of a connection beside reading and writing: options, counts,
-//! marks, and what became of bytes.
+//! Calls for BSD-style sockets besides reading and writing: options, queue lengths, the urgent
+//! mark, and the progress of written bytes.
 
 use fullsend_tcp::{Connection, SocketOption, SocketOptions, TxEvent, TxStages, WriteFlags};
 use fullsend_units::Instant;
@@ -7,19 +7,23 @@ use fullsend_units::Instant;
 use super::TcpId;
 use crate::{Host, StackError};
 
-/// Bytes in a connection's queues.
+/// The numbers of bytes in a connection's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpQueues {
-    /// Received and not read (`SIOCINQ`, `TCP_INQ`).
+    /// Bytes received and not read (`SIOCINQ`, `TCP_INQ`).
     pub readable: usize,
-    /// Written and not acknowledged (`SIOCOUTQ`).
+    /// Bytes written and not acknowledged (`SIOCOUTQ`).
     pub unacked: usize,
-    /// Of these, not sent (`SIOCOUTQNSD`).
+    /// Bytes written and not sent, included in `unacked` (`SIOCOUTQNSD`).
     pub unsent: usize,
 }
 
 impl Host {
     /// Sets an option.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid, and the connection's
+    /// error if the value is not.
     pub fn tcp_set_option(
         &mut self,
         now: Instant,
@@ -33,13 +37,19 @@ impl Host {
         Ok(())
     }
 
-    /// All options (`getsockopt`).
+    /// Returns all options (`getsockopt`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_options(&mut self, id: TcpId) -> Result<SocketOptions, StackError> {
         let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.options(&cx))
     }
 
-    /// [`tcp_write`](Self::tcp_write) with `MSG_EOR` or `MSG_OOB`.
+    /// Writes with `MSG_EOR` or `MSG_OOB`; see [`tcp_write`](Self::tcp_write).
+    ///
+    /// # Errors
+    /// Those of [`tcp_write`](Self::tcp_write).
     pub fn tcp_write_with(
         &mut self,
         now: Instant,
@@ -50,7 +60,10 @@ impl Host {
         self.transfer(now, id, |conn, cx| conn.write_with(cx, data, flags))
     }
 
-    /// Bytes in the connection's queues.
+    /// Returns the numbers of bytes in the connection's queues.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_queues(&mut self, id: TcpId) -> Result<TcpQueues, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         let (unacked, unsent) = socket.conn.unacked();
@@ -61,15 +74,21 @@ impl Host {
         })
     }
 
-    /// Bytes written since the connection began: what [`tcp_watch_tx`](Self::tcp_watch_tx)
-    /// counts in.
+    /// Returns the number of bytes written since the connection was opened.
+    /// [`tcp_watch_tx`](Self::tcp_watch_tx) counts in the same way.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_written(&mut self, id: TcpId) -> Result<u64, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.written())
     }
 
-    /// Asks to be told when the bytes up to `end` reach `stages`; right after the write that they
-    /// are of, before anything is transmitted. Readers are woken when there is something to tell.
+    /// Requests events when the bytes up to `end` reach `stages`. Call it right after the write of
+    /// these bytes, before anything is transmitted. Readers are woken when there is an event.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_watch_tx(
         &mut self,
         id: TcpId,
@@ -81,39 +100,60 @@ impl Host {
         Ok(())
     }
 
-    /// The next thing to tell of watched bytes.
+    /// Takes the next event of watched bytes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_take_tx_event(&mut self, id: TcpId) -> Result<Option<TxEvent>, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.take_tx_event())
     }
 
-    /// [`tcp_take_tx_event`](Self::tcp_take_tx_event) would give something (`EPOLLERR`).
+    /// Returns whether [`tcp_take_tx_event`](Self::tcp_take_tx_event) would return an event
+    /// (`EPOLLERR`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_has_tx_event(&mut self, id: TcpId) -> Result<bool, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.has_tx_event())
     }
 
-    /// When the last byte that was read arrived, if the user asked for that to be kept
+    /// Returns when the last byte that was read arrived, if the application has enabled that
     /// (`SocketOption::SoTimestampRx`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_rx_time(&mut self, id: TcpId) -> Result<Option<Instant>, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.rx_time())
     }
 
-    /// The next byte to read is the one that the peer marked as urgent (`SIOCATMARK`).
+    /// Returns whether the next byte to read is the one that the peer marked as urgent
+    /// (`SIOCATMARK`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_at_mark(&mut self, id: TcpId) -> Result<bool, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.at_mark())
     }
 
-    /// Urgent text is announced and not read yet (`EPOLLPRI`).
+    /// Returns whether urgent data is announced and not read yet (`EPOLLPRI`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_has_urgent(&mut self, id: TcpId) -> Result<bool, StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.has_urgent())
     }
 
-    /// Opens a connection whose SYN waits, for the first write to ride on it (TCP Fast Open,
-    /// `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`), or for [`tcp_connect_now`](Self::tcp_connect_now).
+    /// Opens a connection whose SYN is deferred until the first write, whose data it carries (TCP
+    /// Fast Open, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`), or until
+    /// [`tcp_connect_now`](Self::tcp_connect_now).
+    ///
+    /// # Errors
+    /// Those of [`tcp_connect`](Self::tcp_connect).
     pub fn tcp_connect_deferred(
         &mut self,
         now: Instant,
@@ -127,26 +167,39 @@ impl Host {
         Ok(id)
     }
 
-    /// A deferred SYN goes, without text; it asks for a cookie if `tcp_fastopen` allows it.
+    /// Sends a deferred SYN without data. It requests a cookie if `tcp_fastopen` allows it.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_connect_now(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         self.with_conn(now, id, |conn, _| Connection::send_syn(conn))
     }
 
-    /// As on Linux after `SHUT_RD`: text can still be read, but what arrives once both ways are shut
-    /// resets the connection.
+    /// Makes data that arrives once both directions are shut down reset the connection, as on Linux
+    /// after `SHUT_RD`. Earlier data can still be read.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_expect_no_text(&mut self, now: Instant, id: TcpId) -> Result<(), StackError> {
         self.with_conn(now, id, |conn, _| conn.expect_no_text())
     }
 
-    /// The user waits for the connection, to write at once.
+    /// Announces that the application writes as soon as the connection is established, so that the
+    /// ACK of the SYN-ACK need not be sent by itself.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_expect_write(&mut self, id: TcpId) -> Result<(), StackError> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id)?;
         socket.conn.expect_write();
         Ok(())
     }
 
-    /// A deferred SYN can carry text: a cookie is known for the destination, or none is needed.
-    /// If not, connect by [`tcp_connect_now`](Self::tcp_connect_now).
+    /// Returns whether a deferred SYN can carry data: a cookie for the destination is known, or
+    /// none is needed. If not, connect with [`tcp_connect_now`](Self::tcp_connect_now).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_fastopen_ready(&mut self, now: Instant, id: TcpId) -> Result<bool, StackError> {
         let (_, socket, _) = self.user_socket(now, id)?;
         Ok(socket.conn.fastopen_ready())

@@ -1,4 +1,4 @@
-//! How many connections there are, what memory they hold, and the limits to it.
+//! The number of TCP sockets, their memory, and changes of its limits.
 
 use core::fmt;
 
@@ -7,18 +7,18 @@ use fullsend_units::Instant;
 use super::socket::Entry;
 use crate::Host;
 
-/// The host's TCP sockets; as text, the line of `/proc/net/sockstat`.
+/// Statistics of the host's TCP sockets. They are displayed as the line of `/proc/net/sockstat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SockStat {
-    /// Connections that have a four-tuple, and listeners.
+    /// Connections that have a 4-tuple, and listeners.
     pub inuse: usize,
-    /// Connections that their user has let go of.
+    /// Connections that the application has closed.
     pub orphan: usize,
     /// Connections in TIME-WAIT.
     pub tw: usize,
-    /// `inuse`, and closed connections that a user still holds.
+    /// `inuse`, and closed connections whose handle the application still has.
     pub alloc: usize,
-    /// Memory of queued text, sent and received, in pages of 4096 bytes (as `tcp_mem`).
+    /// Memory of queued data, sent and received, in pages of 4096 bytes (as `tcp_mem`).
     pub mem: u64,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for SockStat {
 }
 
 impl Host {
-    /// A tunable was set: whoever waits for room may have it now.
+    /// Applies changed limits to all connections: writers that wait for space may have it now.
     pub(crate) fn tcp_limits_changed(&mut self, now: Instant) {
         for index in 0..self.tcp.table.slots() as u32 {
             if let Some(Entry::Conn(socket)) = self.tcp.table.get_mut(index) {
@@ -50,8 +50,8 @@ impl Host {
         }
     }
 
-    /// The host's TCP sockets. Walks all of them. A handshake under way on a listener's behalf is
-    /// no socket yet, as on Linux.
+    /// Returns the statistics of the host's TCP sockets. Iterates over all of them. As on Linux, a
+    /// half-open connection of a listener does not count as a socket.
     pub fn sockstat(&self) -> SockStat {
         let listeners = self.tcp.listeners.table.len();
         let mut stat = SockStat {

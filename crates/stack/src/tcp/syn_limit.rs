@@ -1,14 +1,16 @@
-//! A limit of SYN-ACKs that bring no connection, for each source and for all, and its exception for
-//! SYNs that are sent again.
+//! A limit of the SYN-ACKs that lead to no connection, for each source and for all sources, with an
+//! exception for retransmitted SYNs.
 //!
-//! A SYN costs its sender little and the host a SYN-ACK, which often draws a RST that has to be
-//! received, too. A SYN cookie takes a token and returns it when it comes back. A half-open connection
-//! takes one when it is reset, also one that the bucket does not have: resets come a round trip after
-//! the SYNs that were admitted. The backlog bounds those that wait. So the limit is one of handshakes
-//! that are under way or abandoned, not of those that complete. A SYN without a token is dropped and
-//! recorded; a retransmission of it takes a token of a second budget, which SYNs that are sent once
-//! cannot empty. A half-open connection remembers which budget admitted it. A cookie cannot: it returns
-//! its token to the second budget while that lacks any of the source, else to the first.
+//! A SYN costs its sender little, but it costs the host a SYN-ACK and often the reception of a RST.
+//! A SYN cookie takes a token and returns it when the handshake completes. A half-open connection
+//! takes a token when it is reset, even one that the bucket does not have: resets arrive a round
+//! trip after the SYNs were admitted. The backlog bounds the half-open connections that wait. So
+//! the limit applies to handshakes in progress or abandoned, not to completed ones.
+//!
+//! A SYN without a token is dropped and recorded. Its retransmission takes a token of a second
+//! budget, which SYNs that are sent only once cannot exhaust. A half-open connection records which
+//! budget admitted it. A cookie cannot: its token returns to the second budget while the source's
+//! bucket there is not full, otherwise to the first.
 
 use fullsend_units::{Instant, Rng, SeqNum};
 
@@ -18,13 +20,13 @@ use crate::demux::{Addr, FlowKey};
 use crate::rate::{Rate, SourceBuckets};
 use crate::siphash::SipKey;
 
-/// Buckets of sources, of 8 bytes.
+/// Number of buckets for sources, of 8 bytes each.
 const SOURCES: usize = 4096;
 
-/// Returns the rates of one source and of all that follow from `tcp_syn_limit`. An address that many
-/// clients share has half: so many handshakes may be under way, and so many more begin in each second.
+/// Returns the rates of one source and of all sources for `tcp_syn_limit`. A source, which may be
+/// an address that many clients share, has half of the limit as its rate and as its burst.
 const fn rates(limit: u32) -> [Rate; 2] {
-    // Not 0, which admits nothing.
+    // Rounded up, as a rate of 0 would admit nothing.
     let half = limit.div_ceil(2);
     let each = Rate {
         per_second: half,
@@ -40,17 +42,17 @@ const fn rates(limit: u32) -> [Rate; 2] {
 /// The budget that admitted a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Budget {
-    /// That of all SYNs.
+    /// The budget of all SYNs.
     First,
-    /// That of SYNs that are sent again.
+    /// The budget of retransmitted SYNs.
     Repeated,
 }
 
-/// Decides which SYNs are answered.
+/// The limit of SYN-ACKs; it decides which SYNs are answered.
 #[derive(Debug)]
 pub(super) struct SynLimit {
     key: SipKey,
-    /// `tcp_syn_limit`; 0: none.
+    /// `tcp_syn_limit`; 0 means no limit.
     limit: u32,
     first: SourceBuckets,
     repeated: SourceBuckets,
@@ -58,7 +60,7 @@ pub(super) struct SynLimit {
 }
 
 impl SynLimit {
-    /// The keys are made from `secret`, a key for something else.
+    /// Derives the keys from `secret`, which is also used for other purposes.
     pub(super) fn new(secret: SipKey) -> Self {
         let budget = |label| SourceBuckets::new(secret.derive(label), SOURCES, rates(0));
         Self {
@@ -70,7 +72,7 @@ impl SynLimit {
         }
     }
 
-    /// Sets `tcp_syn_limit`. No SYN is limited before.
+    /// Sets `tcp_syn_limit`. No SYN is limited before the first call.
     pub(super) fn set_limit(&mut self, limit: u32) {
         if self.limit != limit {
             self.limit = limit;
@@ -79,8 +81,8 @@ impl SynLimit {
         }
     }
 
-    /// Returns the budget by which the SYN of `flow` at `irs` is answered, with a cookie or by a
-    /// half-open connection; `None` if it is dropped.
+    /// Returns the budget that admits the SYN of `flow` with sequence number `irs`, to be answered
+    /// with a cookie or by a half-open connection. Returns `None` if the SYN is to be dropped.
     pub(super) fn admits(
         &mut self,
         now: Instant,
@@ -107,7 +109,7 @@ impl SynLimit {
         repeated.then_some(Budget::Repeated)
     }
 
-    /// The peer reset a half-open connection: takes the tokens of its SYN-ACK from the budget that
+    /// Charges the SYN-ACK of a half-open connection that the peer has reset to the budget that
     /// admitted it.
     pub(super) fn on_reset(&mut self, now: Instant, source: Addr, budget: Budget) {
         if self.limit == 0 {
@@ -120,8 +122,9 @@ impl SynLimit {
         budget.charge(now, (source, cookie::slot(now)));
     }
 
-    /// A connection was made of a cookie that went to `source` in the slot `made`: returns the
-    /// cookie's tokens, to the budget of repeated SYNs while the source's bucket there is not full.
+    /// Returns the tokens of a cookie that was sent to `source` in slot `made` and from which a
+    /// connection was made: to the budget of retransmitted SYNs while the source's bucket there is
+    /// not full, otherwise to the first budget.
     pub(super) fn on_return(&mut self, now: Instant, source: Addr, made: u64) {
         let source = (source, made);
         if self.repeated.is_full(now, source) {
@@ -180,7 +183,7 @@ mod tests {
             self.limit.admits(at(ms), syn, cookie, &mut self.rng)
         }
 
-        /// Answers the source's SYNs with cookies until it has no token of the first budget.
+        /// Answers the source's SYNs with cookies until the first budget has no token for it.
         fn drain(&mut self, ms: u64, flow: &FlowKey) {
             let mut irs = 1_000_000 + 100_000 * ms as u32;
             while self.admits(ms, flow, irs, true) == Some(Budget::First) {
@@ -188,7 +191,7 @@ mod tests {
             }
         }
 
-        /// Sends 230 SYNs in each millisecond; returns how many are answered.
+        /// Sends 230 SYNs in each millisecond. Returns how many are answered.
         fn run(&mut self, ip: impl Fn(&mut Rng) -> u32, ms: core::ops::Range<u64>) -> usize {
             let mut answered = 0;
             for ms in ms {
@@ -207,7 +210,7 @@ mod tests {
         let mut flood = Flood::new(1);
         let answered = flood.run(|_| 7, 0..3000);
         let first = SOURCE.burst + 3 * SOURCE.per_second;
-        // The hashes of few others are those of SYNs that were dropped.
+        // A few SYNs have the same hash as a dropped one and pass for its retransmission.
         let most = first as usize + 3 * 230_000 / 200;
         assert!((first as usize..=most).contains(&answered), "{answered}");
         for ip in 100..120 {
@@ -230,7 +233,7 @@ mod tests {
         for start in [500, 777, 999, 1250] {
             for seconds in [1, 2] {
                 let mut flood = Flood::new(3);
-                // With the tokens of this millisecond.
+                // Including the tokens of this millisecond.
                 flood.run(|_| 7, 0..start + 1);
                 let honest = flow(7, 999);
                 assert!(!flood.syn(start, &honest, 77), "{start}");
@@ -274,7 +277,8 @@ mod tests {
         assert!(flood.syn(2000, &flow(8, 1), 1));
     }
 
-    /// 8000 clients a second connect from one address with a round trip of 400 ms, in two slots.
+    /// 8000 clients a second connect from one address with a round-trip time of 400 ms, across two
+    /// slots.
     #[test]
     fn clients_behind_one_address_are_not_limited() {
         let (mut flood, mut under_way) = (Flood::new(5), VecDeque::new());
@@ -303,7 +307,7 @@ mod tests {
         assert!(flood.admits(1001, &other, 2, false).is_some());
     }
 
-    /// A RST comes 10 ms after its SYN; until then nothing is charged for the connection.
+    /// A RST arrives 10 ms after its SYN; until then nothing is charged for the connection.
     #[test]
     fn resets_that_come_late_do_not_raise_the_limit() {
         let (mut flood, mut half_open) = (Flood::new(12), VecDeque::new());
@@ -338,7 +342,7 @@ mod tests {
         for _ in 0..SOURCE.burst {
             flood.limit.on_reset(at(500), source, Budget::Repeated);
         }
-        // Half of the first budget is back, and none of the second.
+        // Half of the first budget's tokens are back, and none of the second's.
         let fresh = (1000..).take_while(|n| {
             let admitted = flood.admits(500, &flow, *n, true);
             assert_ne!(admitted, Some(Budget::Repeated));
@@ -359,9 +363,9 @@ mod tests {
         assert_eq!(again, Some(Budget::Repeated));
         let made = cookie::slot(at(1000));
         flood.limit.on_return(at(1000), flow.remote, made);
-        // None is back in the first budget.
+        // No token is back in the first budget.
         assert_ne!(flood.admits(1000, &flow, 78, true), Some(Budget::First));
-        // The second is full, so the next can only be the first's.
+        // The second budget is full, so the next token returns to the first.
         flood.limit.on_return(at(1000), flow.remote, made);
         assert_eq!(flood.admits(1000, &flow, 79, true), Some(Budget::First));
     }

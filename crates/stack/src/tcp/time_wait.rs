@@ -1,4 +1,4 @@
-//! TIME-WAIT: what remains of closed connections, in a table of its own with a bound.
+//! The TIME-WAIT table: a bounded number of closed connections.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::demux::{FlowKey, Target};
 use crate::table::Table;
 use crate::timer::Wheel;
 
-/// One entry.
+/// A TIME-WAIT entry.
 #[derive(Debug)]
 pub(crate) struct Remains {
     pub(super) key: FlowKey,
@@ -19,7 +19,7 @@ pub(crate) struct Remains {
     ts_offset: u32,
 }
 
-/// The table.
+/// The TIME-WAIT table.
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
     table: Table<Remains>,
@@ -40,12 +40,12 @@ impl TimeWaits {
         self.table.get(index)
     }
 
-    /// Slots there are, used or not.
+    /// Returns the number of slots, used or not.
     pub(crate) fn slots(&self) -> usize {
         self.table.slots()
     }
 
-    /// An entry's four-tuple, and when it may be forgotten.
+    /// Returns an entry's 4-tuple and when it expires.
     pub(super) fn shown(&self, slot: u32) -> Option<(&FlowKey, Instant)> {
         let entry = self.table.get(slot)?;
         Some((&entry.key, entry.tw.expires))
@@ -55,12 +55,12 @@ impl TimeWaits {
         self.table.len()
     }
 
-    /// When the next entry may be forgotten.
+    /// Returns when [`Host::expire_time_wait`] must be called next.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.wheel.next()
     }
 
-    /// A connection of ours may take the entry's four-tuple.
+    /// Returns whether a new local connection may reuse the entry's 4-tuple.
     pub(super) fn is_reusable(&self, now: Instant, index: u32, tcp_tw_reuse: u32) -> bool {
         let entry = self.table.get(index);
         entry.is_some_and(|e| match tcp_tw_reuse {
@@ -81,7 +81,8 @@ impl TimeWaits {
 }
 
 impl Host {
-    /// A closed connection leaves its four-tuple to an entry; false if there is no room for it.
+    /// Moves the 4-tuple of a closed connection to a TIME-WAIT entry. Returns `false` if there is
+    /// no room for one.
     pub(super) fn enter_time_wait(&mut self, index: u32, tw: TimeWait) -> bool {
         let Some(Entry::Conn(socket)) = self.tcp.table.get(index) else {
             return false;
@@ -106,7 +107,7 @@ impl Host {
         true
     }
 
-    /// Takes an entry out; the least ISN of a new incarnation.
+    /// Removes an entry. Returns the smallest ISN for a new incarnation of its connection.
     pub(super) fn forget_time_wait(&mut self, index: u32) -> Option<SeqNum> {
         let remains = self.tcp.time_wait.remove(index)?;
         let target = Target::TimeWait(index);
@@ -114,7 +115,7 @@ impl Host {
         Some(remains.tw.reuse_isn())
     }
 
-    /// Forgets the entries whose time is over.
+    /// Removes the entries that have expired.
     pub(crate) fn expire_time_wait(&mut self, now: Instant) {
         let time_wait = &mut self.tcp.time_wait;
         let mut due = core::mem::take(&mut time_wait.due);
@@ -133,7 +134,8 @@ impl Host {
         self.tcp.time_wait.due = due;
     }
 
-    /// A segment for an entry came; true if it is a SYN that may begin a new connection.
+    /// Processes a segment for an entry. Returns whether it is a SYN that may open a new
+    /// connection.
     pub(super) fn time_wait_input(
         &mut self,
         now: Instant,

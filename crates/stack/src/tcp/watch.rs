@@ -1,4 +1,4 @@
-//! For users who wait on many sockets: how a connection stands, and who is told of its changes.
+//! Readiness of connections and listeners, for applications that wait on many sockets.
 
 use core::task::Waker;
 
@@ -10,15 +10,21 @@ use crate::waiters::{Wait, WaitList};
 use crate::{Host, StackError};
 
 impl Host {
-    /// How the connection stands.
+    /// Returns the readiness of the connection.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_readiness(&mut self, id: TcpId) -> Result<Readiness, StackError> {
         let (_, socket, cx) = self.user_socket(Instant::ZERO, id)?;
         Ok(socket.conn.readiness(&cx))
     }
 
-    /// Wakes each waker once, at the next change: `reader` when more can be read (although there
-    /// may be some already), at the end of the stream and at an error; `writer` when there is room
-    /// to write, if there is none now, and at a connect's end.
+    /// Wakes each waker once, at the next event: `reader` when more data arrives (even if there is
+    /// some already), at the end of the stream and at an error; `writer` when the send buffer gets
+    /// space, if it has none now, and when a connect completes.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn tcp_watch(
         &mut self,
         id: TcpId,
@@ -36,13 +42,16 @@ impl Host {
         Ok(())
     }
 
-    /// The connection's memory (`SO_MEMINFO`).
+    /// Returns the connection's memory use (`SO_MEMINFO`), or `None` if the handle is not valid.
     pub fn tcp_memory(&mut self, id: TcpId) -> Option<SkMem> {
         let (_, socket, _) = self.user_socket(Instant::ZERO, id).ok()?;
         Some(socket.conn.memory())
     }
 
-    /// Changes a listener's backlog (`listen` once more).
+    /// Changes a listener's backlog (`listen` called again).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_set_backlog(
         &mut self,
         id: ListenerId,
@@ -55,26 +64,33 @@ impl Host {
         Ok(())
     }
 
-    /// `IPV6_V6ONLY`: whether a listener on the unspecified IPv6 address leaves IPv4 alone.
+    /// Sets whether a listener on the unspecified IPv6 address rejects IPv4 connections
+    /// (`IPV6_V6ONLY`).
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_set_v6only(&mut self, id: ListenerId, on: bool) -> Result<(), StackError> {
         let listener = self.tcp.listeners.get_mut(id);
         listener.ok_or(StackError::NoSuchSocket)?.v6only = on;
         Ok(())
     }
 
-    /// Connections that wait to be accepted.
+    /// Returns the number of connections that wait to be accepted.
     pub fn listener_waiting(&self, id: ListenerId) -> usize {
         let listener = self.tcp.listeners.table.peek(id.0);
         listener.map_or(0, |listener| listener.accept.len())
     }
 
-    /// Tasks that wait for a connection to accept.
+    /// Returns the tasks that wait for a connection to accept.
     pub(crate) fn waiting_for(&mut self, id: ListenerId) -> Option<&mut WaitList> {
         let listener = self.tcp.listeners.get_mut(id)?;
         Some(&mut listener.waiting)
     }
 
-    /// `waker` is woken once, when the next connection comes to be accepted.
+    /// Wakes `waker` once, when the next connection is added to the accept queue.
+    ///
+    /// # Errors
+    /// [`NoSuchSocket`](StackError::NoSuchSocket) if the handle is not valid.
     pub fn listener_watch(&mut self, id: ListenerId, waker: &Waker) -> Result<(), StackError> {
         let listener = self.tcp.listeners.get_mut(id);
         let listener = listener.ok_or(StackError::NoSuchSocket)?;

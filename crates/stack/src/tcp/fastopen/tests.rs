@@ -12,8 +12,8 @@ fn addr(text: &str) -> Addr {
     text.parse::<IpAddr>().unwrap().into()
 }
 
-/// Cookies that Linux makes for the same addresses and key: hosts behind one address can share
-/// their clients' cookies.
+/// Cookies that Linux makes for the same addresses and key: several hosts behind one address can
+/// accept each other's cookies.
 #[test]
 fn cookies_are_those_of_linux() {
     let mut sysctl = Sysctl::default();
