@@ -1,4 +1,4 @@
-//! What a packet costs in `fq`, by the number of flows: backlogged, and paced.
+//! The cost of a packet in `fq`, by the number of flows: backlogged, and paced.
 //!
 //! `FQ_FLOWS=10000 FQ_PACKETS=1000000 valgrind --tool=callgrind …` counts instructions of one
 //! case, without criterion: the difference of two numbers of packets is the cost of a packet.
@@ -13,11 +13,11 @@ use fullsend_units::{Instant, Nanos};
 
 const FLOWS: [u64; 3] = [100, 10_000, 100_000];
 
-/// Each flow has a packet that waits; one that leaves comes back with its next departure.
+/// A queue with one packet per flow; a packet that leaves is queued again with its next departure.
 struct Bench {
     fq: Fq<Packet>,
     now: Instant,
-    /// Between a flow's packets; none is backlogged.
+    /// Time between a flow's packets; zero: backlogged.
     gap: Nanos,
 }
 
@@ -31,7 +31,7 @@ impl Bench {
         let mut bench = Self {
             fq: Fq::new(config),
             now: Instant::from_nanos(1),
-            // One packet in a microsecond in all.
+            // One packet per microsecond over all flows.
             gap: Nanos::from_micros(if paced { flows } else { 0 }),
         };
         for flow in 1..=flows {

@@ -1,4 +1,4 @@
-//! How queues are configured, in `tc`'s words.
+//! Configuration of queueing disciplines, in `tc`'s syntax.
 
 #[cfg(test)]
 mod tests;
@@ -13,11 +13,11 @@ use fullsend_units::{Nanos, Rate};
 
 use text::{Words, count, long_size, rate, size, time};
 
-/// Which queueing discipline an interface has.
+/// The queueing discipline of an interface and its parameters.
 ///
-/// As text it is what one writes behind `tc qdisc add dev DEV root`: `noqueue`,
-/// `pfifo limit 1000`, `fq maxrate 1gbit`, `tbf rate 100mbit burst 64kb latency 50ms`. Sizes count
-/// in 1024 (`64kb`), rates in 1000 and bits (`1gbit`; `125mbps` is bytes), as with `tc`.
+/// The text form is the end of `tc qdisc add dev DEV root`: `noqueue`, `pfifo limit 1000`,
+/// `fq maxrate 1gbit`, `tbf rate 100mbit burst 64kb latency 50ms`. As with `tc`, sizes have prefixes
+/// of 1024 (`64kb`), and rates have prefixes of 1000 and count bits (`1gbit`; `125mbps` is bytes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QdiscConfig {
     /// No queue: the device pulls from the sockets.
@@ -25,38 +25,38 @@ pub enum QdiscConfig {
     NoQueue,
     /// First in, first out.
     Pfifo {
-        /// Packets (a super-segment is one) that may wait.
+        /// Most queued packets (a super-segment is one).
         limit: u32,
     },
-    /// Fair queueing between flows, and departure times kept.
+    /// Fair queueing between flows, with departure times.
     Fq(FqConfig),
-    /// One rate for everything.
+    /// Token bucket filter: one rate for all packets.
     Tbf(TbfConfig),
 }
 
-/// Fair queueing: one queue for each flow, served in turn by bytes.
+/// The parameters of fair queueing: one queue for each flow, served round robin by bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FqConfig {
-    /// Packets (a super-segment is one) that may wait in all.
+    /// Most queued packets in all (a super-segment is one).
     pub limit: u32,
-    /// Packets that may wait of one flow.
+    /// Most queued packets of one flow.
     pub flow_limit: u32,
-    /// Bytes a flow may send in its turn.
+    /// Bytes that a flow may send per round.
     pub quantum: u32,
-    /// Bytes a new flow may send in its first turn, before the flows that wait already.
+    /// Bytes that a new flow may send first, before flows that are queued already.
     pub initial_quantum: u32,
-    /// How far in the future a departure may lie.
+    /// Largest distance of a departure time from now.
     pub horizon: Nanos,
-    /// Packets beyond the horizon are dropped; else they leave at the horizon.
+    /// Drops packets beyond the horizon; otherwise they leave at the horizon.
     pub horizon_drop: bool,
-    /// Packets that leave this much later than they could have get the mark of RFC 3168.
+    /// Delay after a packet could have left from which it is marked CE (RFC 3168).
     pub ce_threshold: Option<Nanos>,
-    /// Most that one flow may send.
+    /// Largest rate of one flow.
     pub maxrate: Option<Rate>,
 }
 
 impl Default for FqConfig {
-    /// What `tc qdisc add dev eth0 root fq` gives.
+    /// Returns the parameters of `tc qdisc add dev eth0 root fq`.
     fn default() -> Self {
         // A full Ethernet frame.
         const FRAME: u32 = 1514;
@@ -73,19 +73,19 @@ impl Default for FqConfig {
     }
 }
 
-/// Token bucket: a rate, and how far a burst may exceed it.
+/// The parameters of a token bucket: a rate, and the burst that may exceed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TbfConfig {
-    /// What leaves in the long run.
+    /// The long-term rate.
     pub rate: Rate,
-    /// What may leave at once after a pause, bytes.
+    /// Size of the bucket: the bytes that may leave at once after a pause.
     pub burst: u32,
-    /// Bytes that may wait.
+    /// Most queued bytes.
     pub limit: u64,
 }
 
 impl TbfConfig {
-    /// Its limit is what the rate carries in 50 ms, and the burst.
+    /// Returns a token bucket with a limit of the burst plus 50 ms at `rate`; `burst` is in bytes.
     pub const fn new(rate: Rate, burst: u32) -> Self {
         Self {
             rate,
@@ -94,7 +94,7 @@ impl TbfConfig {
         }
     }
 
-    /// The bytes of which the last waits for `latency` at most.
+    /// Returns the limit in bytes at which the last packet waits for at most `latency`.
     const fn limit_for(rate: Rate, burst: u32, latency: Nanos) -> u64 {
         let bytes = rate.0 as u128 * latency.as_nanos() as u128 / 1_000_000_000;
         let limit = bytes + burst as u128;
@@ -106,12 +106,12 @@ impl TbfConfig {
     }
 }
 
-/// How long a packet waits in a token bucket at most if nobody says.
+/// Default of `tbf`'s `latency`: the longest time that a packet waits.
 const DEFAULT_LATENCY: Nanos = Nanos::from_millis(50);
-/// `pfifo`'s limit if nobody says: Linux's txqueuelen.
+/// Default of `pfifo`'s `limit`: Linux's txqueuelen.
 const DEFAULT_LIMIT: u32 = 1000;
 
-/// A configuration that cannot work, and what to write instead.
+/// The error of an invalid configuration; its text says what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QdiscError(String);
 
@@ -130,7 +130,10 @@ impl fmt::Display for QdiscError {
 impl core::error::Error for QdiscError {}
 
 impl QdiscConfig {
-    /// Says what cannot work. Text that was parsed has passed it.
+    /// Checks that every parameter lets packets pass. Parsing a text includes this check.
+    ///
+    /// # Errors
+    /// Returns an error that names the first parameter below its minimum.
     pub fn check(&self) -> Result<(), QdiscError> {
         let least = match self {
             Self::NoQueue => return Ok(()),
@@ -247,7 +250,7 @@ fn tbf(words: &mut Words<'_>) -> Result<TbfConfig, QdiscError> {
 }
 
 impl fmt::Display for QdiscConfig {
-    /// What parses to the same.
+    /// Writes the text form, which parses to the same configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoQueue => f.write_str("noqueue"),

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use crate::stats::Counters;
 use crate::{QdiscConfig, QdiscStats, Queued};
 
-/// A queue of so many packets at most.
+/// A first-in, first-out queue with a limit in packets.
 #[derive(Debug)]
 pub struct Pfifo<P> {
     limit: u32,
@@ -14,7 +14,7 @@ pub struct Pfifo<P> {
 }
 
 impl<P: Queued> Pfifo<P> {
-    /// An empty queue for `limit` packets.
+    /// Returns an empty queue for at most `limit` packets.
     pub fn new(limit: u32) -> Self {
         Self {
             limit,
@@ -23,7 +23,10 @@ impl<P: Queued> Pfifo<P> {
         }
     }
 
-    /// Takes a packet, or gives it back when the queue is full.
+    /// Queues a packet.
+    ///
+    /// # Errors
+    /// Returns the packet if the queue is full, and counts it as dropped.
     #[inline]
     pub fn enqueue(&mut self, packet: P) -> Result<(), P> {
         if self.queue.len() >= self.limit as usize {
@@ -35,7 +38,7 @@ impl<P: Queued> Pfifo<P> {
         Ok(())
     }
 
-    /// The packet that has waited longest.
+    /// Removes and returns the packet that has waited longest.
     #[inline]
     pub fn dequeue(&mut self) -> Option<P> {
         let packet = self.queue.pop_front()?;
@@ -44,13 +47,13 @@ impl<P: Queued> Pfifo<P> {
         Some(packet)
     }
 
-    /// No packet waits.
+    /// Returns whether no packet is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// What it has done, and what waits.
+    /// Returns the counters and the backlog.
     pub fn stats(&self) -> QdiscStats {
         let config = QdiscConfig::Pfifo { limit: self.limit };
         self.counters.stats(config, self.queue.len() as u32)

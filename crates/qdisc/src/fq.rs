@@ -1,4 +1,4 @@
-//! Fair queueing: a queue for each flow, deficit round robin between them, departure times kept.
+//! Fair queueing: a queue for each flow, deficit round robin between them, with departure times.
 
 mod flows;
 mod store;
@@ -15,31 +15,32 @@ use crate::{FqConfig, FqStats, QdiscConfig, QdiscStats, Queued};
 use flows::Flows;
 use store::{Fifo, Store};
 
-/// A flow's turns end when its bytes are used up (deficit round robin, Shreedhar and Varghese
-/// 1995); a flow that is new goes before those that wait already (RFC 8290 4.2). A flow whose
-/// first packet may not leave yet stands aside until it may, and costs the others nothing.
+/// A fair queueing discipline with departure times, like Linux's `fq`.
 ///
-/// Packets without a flow (ARP, ICMP, pure ACKs) go first, but never all the time.
+/// Flows are served by deficit round robin (Shreedhar and Varghese 1995); a new flow goes before
+/// those that are queued already (RFC 8290 4.2). A flow whose first packet may not leave yet is
+/// throttled until it may, at no cost to the others. Packets without a flow (ARP, ICMP, pure ACKs)
+/// go first, up to a quota.
 ///
-/// Cost, instructions for a packet out and back in (`benches/fq.rs`): 371 at 100 flows, 356 at
-/// 10,000; where each packet waits for its time, 720 and 846, 920 at 100,000.
+/// Cost in instructions per packet, dequeued and queued again (`benches/fq.rs`): 371 at 100 flows,
+/// 356 at 10,000; if each packet waits for its departure time, 720 and 846, and 920 at 100,000.
 #[derive(Debug)]
 pub struct Fq<P> {
     config: FqConfig,
     packets: Store<P>,
     flows: Flows,
-    /// Flows that wait for a departure time, the earliest first.
+    /// Throttled flows with their departure times, the earliest first.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
     /// Packets without a flow.
     internal: Fifo,
-    /// Bytes they may send before a flow must have its turn.
+    /// Bytes that packets without a flow may send before a flow must be served.
     internal_credit: i64,
     counters: Counters,
     own: FqStats,
 }
 
 impl<P: Queued> Fq<P> {
-    /// Empty, without flows.
+    /// Returns an empty queue.
     pub fn new(config: FqConfig) -> Self {
         Self {
             packets: Store::new(),
@@ -53,7 +54,11 @@ impl<P: Queued> Fq<P> {
         }
     }
 
-    /// Takes a packet, or gives it back when there are too many or its time is too far away.
+    /// Queues a packet.
+    ///
+    /// # Errors
+    /// Returns the packet, and counts it as dropped, if a limit is reached or its departure time lies
+    /// beyond the horizon.
     pub fn enqueue(&mut self, now: Instant, packet: P) -> Result<(), P> {
         if self.packets.len() >= self.config.limit {
             self.counters.dropped += 1;
@@ -88,7 +93,7 @@ impl<P: Queued> Fq<P> {
         Ok(())
     }
 
-    /// The next packet that may leave at `now`.
+    /// Removes and returns the next packet that may leave at `now`.
     pub fn dequeue(&mut self, now: Instant) -> Option<P> {
         if self.internal_credit > 0 && self.internal.len > 0 {
             return self.dequeue_internal();
@@ -103,7 +108,9 @@ impl<P: Queued> Fq<P> {
         }
     }
 
-    /// After [`dequeue`](Self::dequeue) gave nothing: when it will.
+    /// Returns the time of the next departure, after [`dequeue`](Self::dequeue) has returned `None`.
+    ///
+    /// [`Instant::ZERO`] means at once; `None` if no packet is queued.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         if self.internal.len > 0 || self.flows.has_turns() {
@@ -112,13 +119,13 @@ impl<P: Queued> Fq<P> {
         self.throttled.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// No packet waits.
+    /// Returns whether no packet is queued.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.packets.len() == 0
     }
 
-    /// What it has done, and what waits.
+    /// Returns the counters and the backlog.
     pub fn stats(&self) -> QdiscStats {
         let config = QdiscConfig::Fq(self.config);
         let fq = FqStats {
@@ -143,7 +150,7 @@ impl<P: Queued> Fq<P> {
         self.packets.pop(&mut self.internal)
     }
 
-    /// Flows whose time has come wait for their turn again.
+    /// Moves flows whose departure time has come back to the round robin.
     #[inline]
     fn release(&mut self, now: Instant) {
         while let Some(Reverse((at, flow))) = self.throttled.peek()
@@ -154,7 +161,7 @@ impl<P: Queued> Fq<P> {
         }
     }
 
-    /// The flow whose first packet leaves now; it is accounted for.
+    /// Returns the flow whose first packet leaves now, and charges the flow for it.
     #[inline]
     fn next_flow(&mut self, now: Instant) -> Option<u32> {
         while let Some(turn) = self.flows.turn(now) {
@@ -187,8 +194,10 @@ impl<P: Queued> Fq<P> {
     }
 }
 
-/// When a flow may send again after a packet that takes `span`. One that came late has a credit
-/// for it, up to half of the span: a timer that is late each time must not lower the rate.
+/// Returns the earliest next departure of a flow after a packet that takes `span`.
+///
+/// Compensates late packets by up to half of the span, so that a timer that is always late does
+/// not lower the rate.
 fn next_departure(now: Instant, was: Instant, span: Nanos) -> Instant {
     let late = if was == Instant::ZERO {
         Nanos::ZERO

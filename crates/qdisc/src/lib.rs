@@ -1,8 +1,10 @@
-//! Queueing disciplines: what waits between a host and its device, and in which order it leaves.
+//! Queueing disciplines: the queue between a host and its device, and the order in which packets
+//! leave it.
 //!
-//! A [`Qdisc`] takes packets with [`enqueue`](Qdisc::enqueue) and gives them with
-//! [`dequeue`](Qdisc::dequeue); when it holds some but none may leave yet,
-//! [`next_departure`](Qdisc::next_departure) says when to ask again. Nothing here reads a clock.
+//! A [`Qdisc`] accepts packets with [`enqueue`](Qdisc::enqueue) and returns them with
+//! [`dequeue`](Qdisc::dequeue). If it has packets but none may leave yet,
+//! [`next_departure`](Qdisc::next_departure) returns the time for the next call. Nothing here reads
+//! a clock.
 //!
 //! ```
 //! use fullsend_qdisc::{Qdisc, QdiscConfig, Queued};
@@ -50,45 +52,45 @@ pub use fq::Fq;
 pub use stats::{FqStats, QdiscStats};
 pub use tbf::Tbf;
 
-/// What a queueing discipline asks of a packet.
+/// The properties of a packet that queueing disciplines use.
 pub trait Queued {
-    /// Bytes it takes on the wire once it is cut.
+    /// Returns the bytes that the packet takes on the wire, after segmentation.
     fn wire_len(&self) -> u32;
 
-    /// Packets it is cut into; at least 1.
+    /// Returns the number of packets after segmentation; at least 1.
     fn segments(&self) -> u32 {
         1
     }
 
-    /// The flow it belongs to; 0 is none.
+    /// Returns the flow that the packet belongs to; 0 is none.
     fn flow(&self) -> u64 {
         0
     }
 
-    /// Earliest departure; [`Instant::ZERO`] is at once.
+    /// Returns the earliest departure time; [`Instant::ZERO`] is at once.
     fn departure(&self) -> Instant {
         Instant::ZERO
     }
 
-    /// Sets the Congestion Experienced mark of RFC 3168; false if its sender cannot have it.
+    /// Sets Congestion Experienced (RFC 3168); returns `false` if the packet is not ECN-capable.
     fn mark_ce(&mut self) -> bool {
         false
     }
 }
 
-/// A queueing discipline at work. [`QdiscConfig::NoQueue`] has none.
+/// A queueing discipline with its packets. [`QdiscConfig::NoQueue`] has none.
 #[derive(Debug)]
 pub enum Qdisc<P> {
     /// First in, first out.
     Pfifo(Pfifo<P>),
     /// Fair queueing with departure times.
     Fq(Box<Fq<P>>),
-    /// Token bucket.
+    /// Token bucket filter.
     Tbf(Tbf<P>),
 }
 
 impl<P: Queued> Qdisc<P> {
-    /// An empty one; nothing for [`QdiscConfig::NoQueue`].
+    /// Returns an empty queue; `None` for [`QdiscConfig::NoQueue`].
     pub fn new(config: QdiscConfig) -> Option<Self> {
         match config {
             QdiscConfig::NoQueue => None,
@@ -98,7 +100,10 @@ impl<P: Queued> Qdisc<P> {
         }
     }
 
-    /// Takes a packet, or gives it back: it is dropped, and has been counted.
+    /// Queues a packet.
+    ///
+    /// # Errors
+    /// Returns the packet if it is dropped; it has been counted.
     #[inline]
     pub fn enqueue(&mut self, now: Instant, packet: P) -> Result<(), P> {
         match self {
@@ -108,7 +113,7 @@ impl<P: Queued> Qdisc<P> {
         }
     }
 
-    /// The next packet that may leave at `now`.
+    /// Removes and returns the next packet that may leave at `now`.
     #[inline]
     pub fn dequeue(&mut self, now: Instant) -> Option<P> {
         match self {
@@ -118,8 +123,10 @@ impl<P: Queued> Qdisc<P> {
         }
     }
 
-    /// After [`dequeue`](Self::dequeue) gave nothing: when it will, unless a packet comes that may
-    /// leave before; nothing when no packet waits.
+    /// Returns the time of the next departure, after [`dequeue`](Self::dequeue) has returned `None`.
+    ///
+    /// A packet that is queued later may leave before it. [`Instant::ZERO`] means at once; `None` if no
+    /// packet is queued.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         match self {
@@ -129,7 +136,7 @@ impl<P: Queued> Qdisc<P> {
         }
     }
 
-    /// No packet waits.
+    /// Returns whether no packet is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         match self {
@@ -139,7 +146,7 @@ impl<P: Queued> Qdisc<P> {
         }
     }
 
-    /// What it has done, and what waits.
+    /// Returns the counters and the backlog.
     pub fn stats(&self) -> QdiscStats {
         match self {
             Self::Pfifo(fifo) => fifo.stats(),

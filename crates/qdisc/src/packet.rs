@@ -1,4 +1,4 @@
-//! A host's packets as queues see them.
+//! Queue properties of a host's packets.
 
 use fullsend_offload::Packet;
 use fullsend_units::Instant;

@@ -1,52 +1,52 @@
-//! What queues count, in the words of `tc -s qdisc`.
+//! Counters of queues, as in the output of `tc -s qdisc`.
 
 use core::fmt;
 
 use crate::QdiscConfig;
 
-/// What a queueing discipline has done, and what waits in it.
+/// The counters and the backlog of a queueing discipline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QdiscStats {
-    /// What it is.
+    /// The queueing discipline and its parameters.
     pub config: QdiscConfig,
     /// Bytes that left, as on the wire.
     pub sent_bytes: u64,
     /// Packets that left, as on the wire.
     pub sent_packets: u64,
-    /// Packets (a super-segment is one) that it did not take.
+    /// Packets (a super-segment is one) that were not accepted.
     pub dropped: u64,
-    /// Times that a packet had to wait for its time or for tokens.
+    /// Times that a packet had to wait for its departure time or for tokens.
     pub overlimits: u64,
-    /// Bytes that wait, as on the wire.
+    /// Queued bytes, as on the wire.
     pub backlog_bytes: u64,
-    /// Packets (a super-segment is one) that wait.
+    /// Queued packets (a super-segment is one).
     pub backlog_packets: u32,
-    /// What only `fq` counts.
+    /// Additional counters of `fq`.
     pub fq: Option<FqStats>,
 }
 
-/// What `fq` counts besides.
+/// The additional counters of `fq`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FqStats {
-    /// Flows it knows.
+    /// Flows in the table.
     pub flows: u32,
-    /// Of those, without a packet.
+    /// Flows without packets.
     pub inactive: u32,
-    /// Of those, waiting for a departure time.
+    /// Flows that wait for a departure time.
     pub throttled_flows: u32,
-    /// Idle flows it forgot.
+    /// Idle flows that were evicted.
     pub gc: u64,
-    /// Packets without a flow, which went first.
+    /// Packets without a flow, which are sent first.
     pub highprio: u64,
     /// Times that a flow began to wait for a departure time.
     pub throttled: u64,
     /// Packets marked Congestion Experienced.
     pub ce_mark: u64,
-    /// Packets dropped because their flow had too many.
+    /// Packets dropped because their flow was at its limit.
     pub flows_plimit: u64,
-    /// Packets whose departure was moved to the horizon.
+    /// Packets whose departure time was moved to the horizon.
     pub horizon_caps: u64,
-    /// Packets dropped because their departure was beyond the horizon.
+    /// Packets dropped because their departure time was beyond the horizon.
     pub horizon_drops: u64,
 }
 
@@ -65,7 +65,7 @@ impl QdiscStats {
     }
 }
 
-/// The counters that every queue keeps as it works.
+/// The counters that every queue maintains.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     sent_bytes: u64,
@@ -97,14 +97,14 @@ impl Counters {
 }
 
 impl QdiscConfig {
-    /// The statistics of a queue that has done nothing; all that `noqueue` has.
+    /// Returns the statistics of an unused queue, which are also those of `noqueue`.
     pub const fn no_stats(self) -> QdiscStats {
         QdiscStats::new(self)
     }
 }
 
 impl fmt::Display for QdiscStats {
-    /// The lines of `tc -s qdisc`.
+    /// Writes the lines of `tc -s qdisc`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "qdisc {}", self.config)?;
         writeln!(

@@ -1,4 +1,4 @@
-//! Token bucket filter: a rate with a burst, first in, first out.
+//! Token bucket filter: a FIFO with a rate and a burst.
 
 use alloc::collections::VecDeque;
 
@@ -7,25 +7,25 @@ use fullsend_units::{Instant, Nanos};
 use crate::stats::Counters;
 use crate::{QdiscConfig, QdiscStats, Queued, TbfConfig};
 
-/// Shapes everything to one rate.
+/// A queue that limits all packets to one rate.
 ///
-/// The bucket is kept as the time at which it will be full again (the virtual scheduling form of
-/// ITU-T I.371's algorithm): no tokens to refill. A super-segment larger than the bucket waits
-/// for a full one and leaves it in debt, so the rate holds whatever its size.
+/// The state of the bucket is the time at which it will be full again (the virtual scheduling form
+/// of ITU-T I.371's algorithm), so that no tokens need to be refilled. A super-segment larger than
+/// the bucket waits for a full bucket and leaves it in debt, so that the rate holds for any size.
 #[derive(Debug)]
 pub struct Tbf<P> {
     config: TbfConfig,
     queue: VecDeque<P>,
     full_at: Instant,
-    /// Of a nanosecond, in units of 1 / rate: what rounding left over.
+    /// Rounding remainder of `full_at`: the part of a nanosecond, in units of 1 / rate.
     remainder: u64,
-    /// When the head was seen to have to wait, so that it counts once.
+    /// Departure time of the head that was last counted, so that a wait counts once.
     waits_until: Instant,
     counters: Counters,
 }
 
 impl<P: Queued> Tbf<P> {
-    /// An empty queue and a full bucket.
+    /// Returns an empty queue with a full bucket.
     pub fn new(config: TbfConfig) -> Self {
         Self {
             config,
@@ -37,8 +37,12 @@ impl<P: Queued> Tbf<P> {
         }
     }
 
-    /// Takes a packet, or gives it back when more bytes than the limit would wait. One always
-    /// may, else a super-segment above the limit would never go.
+    /// Queues a packet.
+    ///
+    /// An empty queue accepts any packet, or a super-segment above the limit could never be sent.
+    ///
+    /// # Errors
+    /// Returns the packet if the backlog would exceed the limit, and counts it as dropped.
     #[inline]
     pub fn enqueue(&mut self, packet: P) -> Result<(), P> {
         let bytes = u64::from(packet.wire_len());
@@ -52,7 +56,7 @@ impl<P: Queued> Tbf<P> {
         Ok(())
     }
 
-    /// The head, if the bucket has tokens for it.
+    /// Removes and returns the first packet, if the bucket has tokens for it at `now`.
     #[inline]
     pub fn dequeue(&mut self, now: Instant) -> Option<P> {
         let conforms_at = self.next_departure()?;
@@ -68,31 +72,31 @@ impl<P: Queued> Tbf<P> {
         Some(packet)
     }
 
-    /// When the head conforms; nothing if none waits.
+    /// Returns the time at which the first packet may leave; `None` if no packet is queued.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let bytes = self.queue.front()?.wire_len();
         let burst = u64::from(self.config.burst);
-        // What the bucket must not lack: all but the head's tokens.
+        // The tokens that the bucket may lack: all but those of the first packet.
         let spare = burst - u64::from(bytes).min(burst);
         let spare = spare * 1_000_000_000 / self.config.rate.0.max(1);
         let at = self.full_at.as_nanos().saturating_sub(spare);
         Some(Instant::from_nanos(at))
     }
 
-    /// No packet waits.
+    /// Returns whether no packet is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// What it has done, and what waits.
+    /// Returns the counters and the backlog.
     pub fn stats(&self) -> QdiscStats {
         let config = QdiscConfig::Tbf(self.config);
         self.counters.stats(config, self.queue.len() as u32)
     }
 
-    /// The time that `bytes` take; what is lost to rounding now counts the next time.
+    /// Returns the time that `bytes` take; the rounding remainder is added to the next call.
     fn charge(&mut self, bytes: u32) -> Nanos {
         let rate = self.config.rate.0.max(1);
         let time = (u64::from(bytes) * 1_000_000_000).saturating_add(self.remainder);

@@ -23,7 +23,7 @@ fn a_packet_has_by_default_one_segment_no_flow_no_time_and_no_mark() {
 #[test]
 fn every_kind_takes_and_gives_packets() {
     assert!(Qdisc::<Packet>::new(QdiscConfig::NoQueue).is_none());
-    // 1,000 bytes a second.
+    // 8 kbit/s are 1,000 bytes per second.
     for text in [
         "pfifo limit 2",
         "fq limit 2",
@@ -42,7 +42,7 @@ fn every_kind_takes_and_gives_packets() {
         assert_eq!(qdisc.dequeue(now), Some(Packet(100)), "{text}");
         let next = qdisc.next_departure().unwrap();
         let expected = if text.starts_with("tbf") {
-            // Of a bucket of 100 bytes, which is empty, 90 are there after 90 ms.
+            // The bucket of 100 bytes is empty: it has tokens for 90 bytes after 90 ms.
             Instant::from_nanos(90_000_050)
         } else {
             Instant::ZERO

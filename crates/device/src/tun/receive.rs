@@ -133,7 +133,7 @@ impl Receiver {
     }
 
     /// Copies each frame into memory of its own: under memory pressure the room must stay here, since
-    /// no other can be allocated. A frame for which the reserve has no chunk is dropped.
+    /// no other can be allocated. A frame for which the reserve has no block is dropped.
     #[cold]
     fn copy_frames(&mut self, room: &Room, batch: &mut Vec<Packet>, stats: &mut TunStats) {
         let mut rest = room.filled();

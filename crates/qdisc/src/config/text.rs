@@ -1,4 +1,4 @@
-//! `tc`'s words and units.
+//! The words and units of `tc`.
 
 use alloc::format;
 use alloc::string::String;
@@ -20,7 +20,7 @@ impl<'a> Words<'a> {
         self.0.next()
     }
 
-    /// The word behind `key`, as `parse` reads it.
+    /// Returns the word after `key`, converted by `parse`.
     pub(super) fn value<T>(
         &mut self,
         key: &str,
@@ -37,7 +37,7 @@ impl<'a> Words<'a> {
         QdiscError(format!("`{word}` is unknown to `{kind}`; write {known}"))
     }
 
-    /// Nothing may follow.
+    /// Checks that no word follows.
     pub(super) fn end(&mut self) -> Result<(), QdiscError> {
         match self.next() {
             None => Ok(()),
@@ -48,13 +48,13 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Splits `12.5mbit` into its digits and its unit.
+/// Splits a text like `12.5mbit` into its digits and its unit.
 fn split(text: &str) -> (&str, &str) {
     let digits = |c: char| c.is_ascii_digit() || c == '.';
     text.split_at(text.find(|c| !digits(c)).unwrap_or(text.len()))
 }
 
-/// `digits` times `unit`, exactly; at most six decimals.
+/// Returns `digits` times `unit`, rounded down; at most six decimals.
 fn scaled(digits: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     if fraction.len() > 6 {
@@ -67,7 +67,7 @@ fn scaled(digits: &str, unit: u64) -> Option<u64> {
     u64::try_from(whole * unit + parts * unit / of).ok()
 }
 
-/// Packets, as `1000` or `1000p`.
+/// Parses a number of packets: `1000` or `1000p`.
 pub(super) fn count(text: &str) -> Result<u32, &'static str> {
     let digits = text.strip_suffix('p').unwrap_or(text);
     digits
@@ -75,7 +75,7 @@ pub(super) fn count(text: &str) -> Result<u32, &'static str> {
         .map_err(|_| "a number of packets, as in 1000 (at most 4294967295)")
 }
 
-/// Bytes, in powers of 1024.
+/// Parses a size in bytes, with prefixes of 1024.
 pub(super) fn long_size(text: &str) -> Result<u64, &'static str> {
     let (digits, unit) = split(text);
     let unit = match unit {
@@ -90,12 +90,12 @@ pub(super) fn long_size(text: &str) -> Result<u64, &'static str> {
 
 const SIZE: &str = "bytes, as in 1514, 64kb or 1mb (1024-based)";
 
-/// The same below 4 GiB.
+/// Parses a size in bytes below 4 GiB, with prefixes of 1024.
 pub(super) fn size(text: &str) -> Result<u32, &'static str> {
     u32::try_from(long_size(text)?).map_err(|_| "less than 4gb")
 }
 
-/// A rate: bits for `bit`, bytes for `bps`.
+/// Parses a rate: `bit` for bits per second, `bps` for bytes per second.
 pub(super) fn rate(text: &str) -> Result<Rate, &'static str> {
     const MEND: &str = "bits per second, as in 100mbit or 1gbit (8bit at least)";
     let (digits, unit) = split(text);
@@ -123,7 +123,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, &'static str> {
     }
 }
 
-/// A time with its unit.
+/// Parses a time with its unit.
 pub(super) fn time(text: &str) -> Result<Nanos, &'static str> {
     const MEND: &str = "a time with its unit, as in 500us, 50ms or 10s";
     let (digits, unit) = split(text);
@@ -137,7 +137,7 @@ pub(super) fn time(text: &str) -> Result<Nanos, &'static str> {
     scaled(digits, unit).map(Nanos::from_nanos).ok_or(MEND)
 }
 
-/// `value` in the largest of `units` that divides it.
+/// Formats `value` in the largest of `units` that divides it.
 fn show(value: u128, units: &[(u128, &str)]) -> String {
     let fits = |(unit, _): &&(u128, &str)| value != 0 && value.is_multiple_of(*unit);
     match units.iter().find(fits) {

@@ -1,4 +1,4 @@
-//! Flows, whose turn it is, and which are forgotten.
+//! Flows: the round robin between them, and the eviction of idle ones.
 
 use alloc::vec::Vec;
 
@@ -8,23 +8,23 @@ use hashbrown::HashTable;
 use super::store::{Fifo, NIL};
 use crate::FqConfig;
 
-/// A flow without packets for this long is forgotten when another one comes.
+/// Idle time after which a flow is evicted when another flow is inserted.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(3);
-/// Flows without packets that are remembered at most.
+/// Most idle flows that are kept.
 const IDLE_LIMIT: u32 = 65_536;
-/// Flows looked at when another one comes: two, so that there can only be fewer.
+/// Idle flows inspected per insertion: two, so that their number can fall.
 const FORGOTTEN_AT_ONCE: u32 = 2;
-/// A flow that was idle for this long has a whole turn again, whatever it sent before.
+/// Idle time after which a flow has a whole quantum again, whatever it sent before.
 const REFILLED_AFTER: Nanos = Nanos::from_millis(40);
 
-/// One flow. Its place in the lists is its state; it is in none while it is throttled.
+/// A flow. The list that it is in is its state; a throttled flow is in none.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
     key: u64,
     /// Earliest next departure under a flow's `maxrate`.
     pub(super) next_at: Instant,
     idle_since: Instant,
-    /// Bytes left of its turn.
+    /// Bytes that the flow may send before its quantum is used up.
     pub(super) credit: i64,
     pub(super) fifo: Fifo,
     prev: u32,
@@ -35,7 +35,7 @@ pub(super) struct Flow {
 // One cache line.
 const _: () = assert!(size_of::<Flow>() <= 64);
 
-/// Flows in order.
+/// A doubly linked list of flows.
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,
@@ -76,7 +76,7 @@ impl List {
     }
 }
 
-/// Whose turn it is, and in which list it stands.
+/// The flow to serve, and the list that it is in.
 #[derive(Clone, Copy)]
 pub(super) struct Turn {
     pub(super) index: u32,
@@ -87,20 +87,21 @@ pub(super) struct Turn {
 pub(super) struct Flows {
     all: Vec<Flow>,
     by_key: HashTable<u32>,
-    /// Places without a flow, linked by `next`.
+    /// Unused entries of `all`, linked by `next`.
     free: u32,
-    /// Flows with packets, in their first turn.
+    /// Flows with packets that have not used up their first quantum.
     new: List,
-    /// Flows with packets, or with none left at their last turn.
+    /// Other flows with packets, and flows that became empty but must not be new again yet.
     old: List,
-    /// Flows without packets, the longest first.
+    /// Flows without packets, the one idle longest first.
     idle: List,
     quantum: i64,
     initial_quantum: i64,
     collected: u64,
 }
 
-/// Handles are small numbers in both halves; hashbrown looks at the top and at the bottom.
+/// Mixes a key: handles have small numbers in both halves, and hashbrown uses the top and the
+/// bottom bits.
 #[inline]
 const fn hash(key: u64) -> u64 {
     let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -139,7 +140,7 @@ impl Flows {
         self.collected
     }
 
-    /// The flow of `key`, which is about to get a packet.
+    /// Returns the flow of `key`, to which a packet will be added.
     #[inline]
     pub(super) fn find_or_insert(&mut self, now: Instant, key: u64) -> &mut Flow {
         let flows = &self.all;
@@ -158,7 +159,7 @@ impl Flows {
         &mut self.all[index as usize]
     }
 
-    /// An idle flow gets a packet.
+    /// Makes an idle flow new, as a packet will be added to it.
     fn wake(&mut self, now: Instant, index: u32) {
         self.idle.remove(&mut self.all, index);
         let flow = &mut self.all[index as usize];
@@ -197,7 +198,7 @@ impl Flows {
         index
     }
 
-    /// Forgets flows that were idle for long.
+    /// Evicts flows that were idle for long.
     fn collect(&mut self, now: Instant) {
         for _ in 0..FORGOTTEN_AT_ONCE {
             let index = self.idle.head;
@@ -218,13 +219,13 @@ impl Flows {
         }
     }
 
-    /// Some flow stands in line.
+    /// Returns whether a flow is ready to be served.
     #[inline]
     pub(super) const fn has_turns(&self) -> bool {
         self.new.head != NIL || self.old.head != NIL
     }
 
-    /// The flow whose turn it is, which has a packet and bytes left to send.
+    /// Returns the next flow to serve; it has a packet and bytes left of its quantum.
     #[inline]
     pub(super) fn turn(&mut self, now: Instant) -> Option<Turn> {
         loop {
@@ -242,12 +243,12 @@ impl Flows {
         }
     }
 
-    /// The flow has used up its bytes: it gets new ones and goes behind the others.
+    /// Gives a flow that has used up its quantum a new one, and moves it behind the other flows.
     #[inline]
     fn end_turn(&mut self, turn: Turn) {
         let alone = self.new.len + self.old.len == 1;
         let flow = &mut self.all[turn.index as usize];
-        // Without others all its turns come one after the other.
+        // Without other flows, all rounds until the credit is positive pass at once.
         let turns = if alone {
             1 - flow.credit / self.quantum
         } else {
@@ -258,10 +259,10 @@ impl Flows {
         self.old.push(&mut self.all, turn.index);
     }
 
-    /// The flow has no packet any more.
+    /// Removes a flow without packets from the ready lists.
     fn rest(&mut self, now: Instant, turn: Turn) {
         self.unlist(turn);
-        // RFC 8290 4.2: it passes the others once, or flows that come and go would starve them.
+        // RFC 8290 4.2: the flow becomes old once, or sparse flows would starve the others.
         if turn.new && self.old.head != NIL {
             self.old.push(&mut self.all, turn.index);
             return;
@@ -272,7 +273,7 @@ impl Flows {
         self.idle.push(&mut self.all, turn.index);
     }
 
-    /// Takes a flow out of the line.
+    /// Removes a flow from the list of ready flows that it is in.
     #[inline]
     pub(super) fn unlist(&mut self, turn: Turn) {
         let list = if turn.new {
@@ -283,7 +284,7 @@ impl Flows {
         list.remove(&mut self.all, turn.index);
     }
 
-    /// Puts a flow at the end of the line.
+    /// Appends a flow to the old flows.
     #[inline]
     pub(super) fn make_old(&mut self, index: u32) {
         self.old.push(&mut self.all, index);

@@ -1,4 +1,4 @@
-//! Packets that wait, in one slab, linked into queues.
+//! Storage for queued packets: one slab, linked into queues.
 
 use alloc::vec::Vec;
 
@@ -24,13 +24,13 @@ impl Fifo {
 
 #[derive(Debug)]
 struct Node<P> {
-    /// When it may leave, its arrival at the earliest.
+    /// Departure time; not before the packet's arrival.
     departure: Instant,
     next: u32,
     packet: Option<P>,
 }
 
-/// All packets. A place that was left last is filled first, so that it is still in the cache.
+/// All queued packets. The entry freed last is filled first, as it is still in the cache.
 #[derive(Debug)]
 pub(super) struct Store<P> {
     nodes: Vec<Node<P>>,
@@ -52,7 +52,7 @@ impl<P> Store<P> {
         self.len
     }
 
-    /// Packets are large: one is copied once on its way in, and once on its way out.
+    /// Appends a packet to a queue. Packets are large: this copies one once, and `pop` once more.
     #[inline]
     pub(super) fn push(&mut self, fifo: &mut Fifo, packet: P, departure: Instant) {
         let index = self.free;
@@ -95,7 +95,7 @@ impl<P> Store<P> {
         node.packet.take()
     }
 
-    /// The first of a queue, and when it may leave.
+    /// Returns the first packet of a queue and its departure time.
     #[inline]
     pub(super) fn front(&mut self, fifo: &Fifo) -> Option<(&mut P, Instant)> {
         let node = self.nodes.get_mut(fifo.head as usize)?;

@@ -64,12 +64,13 @@ fn own(stats: &QdiscStats) -> FqStats {
     stats.fq.unwrap()
 }
 
-/// Flows that left, in order.
+/// Dequeues all packets; returns their flows, in order.
 fn drain(fq: &mut Fq<Packet>, now: Instant) -> Vec<u64> {
     core::iter::from_fn(|| fq.dequeue(now).map(|packet| packet.flow)).collect()
 }
 
-/// Keeps a packet of each size queued for its flow and lets `rounds` packets leave: bytes by flow.
+/// Keeps packets of each size queued, one flow per size, and lets `rounds` packets leave; returns
+/// the bytes by flow.
 fn share(config: FqConfig, sizes: &[u32], rounds: usize) -> Vec<u64> {
     let mut fq = fq(config);
     for (i, &len) in sizes.iter().enumerate() {
@@ -90,7 +91,7 @@ fn share(config: FqConfig, sizes: &[u32], rounds: usize) -> Vec<u64> {
 fn flows_share_by_bytes_whatever_their_packets() {
     let bytes = share(FqConfig::default(), &[64, 1514, 9000, 65_000], 20_000);
     let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
-    // Deficit round robin: apart by a quantum and a packet at most, and the first turn's bytes.
+    // Deficit round robin: the difference is at most a quantum, a packet and the initial quantum.
     assert!(most - least <= 65_000 + 3028 + 15_140, "{bytes:?}");
     assert!(*least > 1_000_000, "{bytes:?}");
 }
@@ -101,7 +102,7 @@ fn a_new_flow_goes_first_and_one_that_comes_and_goes_starves_nobody() {
     for _ in 0..60 {
         fq.enqueue(at(0), packet(1, 1514)).unwrap();
     }
-    // The first turn is used up.
+    // Flow 1 uses up its initial quantum.
     for _ in 0..10 {
         assert_eq!(fq.dequeue(at(0)).unwrap().flow, 1);
     }
@@ -113,7 +114,7 @@ fn a_new_flow_goes_first_and_one_that_comes_and_goes_starves_nobody() {
         old += drain_one(&mut fq, 1);
         old += drain_one(&mut fq, 1);
     }
-    // Each time the sparse flow goes, the other has its turn before it may go first again.
+    // Each time the sparse flow is served, the other is served before it may go first again.
     assert!(old >= 10, "{old}");
 }
 
@@ -151,11 +152,11 @@ fn internal_packets_that_used_up_their_credit_let_a_flow_go_first() {
     for _ in 0..2 {
         fq.enqueue(at(0), packet(0, 1500)).unwrap();
     }
-    // Two packets use the 3,000 bytes up to the last.
+    // Two packets use up the 3,000 bytes exactly.
     assert_eq!(drain(&mut fq, at(0)), [0, 0, 1, 0]);
 }
 
-/// A queue whose flows may send `quantum` bytes in each turn, the first included.
+/// Returns a queue whose flows may send `quantum` bytes per round, the first included.
 fn equal_turns(quantum: u32) -> Fq<Packet> {
     fq(FqConfig {
         quantum,
@@ -164,7 +165,7 @@ fn equal_turns(quantum: u32) -> Fq<Packet> {
     })
 }
 
-/// Bytes of flow 2 that leave before the next packet of flow 1.
+/// Dequeues until the next packet of flow 1; returns the bytes of flow 2 that left before.
 fn bytes_of_2_before_1(fq: &mut Fq<Packet>) -> u32 {
     core::iter::from_fn(|| fq.dequeue(at(0)))
         .take_while(|packet| packet.flow == 2)
@@ -187,12 +188,12 @@ fn a_flow_in_debt_waits_until_others_have_had_as_many_turns() {
     for _ in 0..60 {
         fq.enqueue(at(0), packet(2, 1500)).unwrap();
     }
-    // Flow 2 has had its first turn, flow 1 is new: one in each list.
+    // Flow 2 has used up its first quantum, flow 1 is new: one flow in each list.
     assert_eq!([0; 2].map(|_| fq.dequeue(at(0)).unwrap().flow), [2, 2]);
     for _ in 0..2 {
         fq.enqueue(at(0), packet(1, 65_000)).unwrap();
     }
-    // Flow 2 sees that its turn has ended when the next one is looked for.
+    // That flow 2 has used up its quantum is only detected when the next flow is selected.
     let first = core::iter::from_fn(|| fq.dequeue(at(0))).find(|packet| packet.flow == 1);
     assert_eq!(first.unwrap().len, 65_000);
     let bytes = bytes_of_2_before_1(&mut fq);
@@ -219,11 +220,11 @@ fn a_flow_that_has_just_emptied_does_not_go_first_again() {
     for _ in 0..10 {
         fq.enqueue(at(0), packet(1, 1000)).unwrap();
     }
-    // The first turn of flow 1 ends after three.
+    // Flow 1 uses up its first quantum with three packets.
     assert_eq!([0; 4].map(|_| fq.dequeue(at(0)).unwrap().flow), [1; 4]);
     fq.enqueue(at(0), packet(2, 100)).unwrap();
     assert_eq!([0; 2].map(|_| fq.dequeue(at(0)).unwrap().flow), [2, 1]);
-    // RFC 8290 4.2: it stands behind flow 1 now, which has 1,000 bytes left.
+    // RFC 8290 4.2: flow 2 is now behind flow 1, which has 1,000 bytes left.
     fq.enqueue(at(0), packet(2, 100)).unwrap();
     assert_eq!(drain(&mut fq, at(0))[..2], [1, 2]);
 }
@@ -233,7 +234,7 @@ fn only_a_flow_idle_for_more_than_40_ms_has_a_whole_turn_again() {
     for (idle_us, order) in [(1, [1, 2]), (40_000, [1, 2]), (40_001, [2, 1])] {
         let mut fq = equal_turns(3000);
         fq.enqueue(at(0), packet(2, 3001)).unwrap();
-        // In debt by one byte when it becomes idle.
+        // The flow has a debt of one byte when it becomes idle.
         assert_eq!(drain(&mut fq, at(0)), [2]);
         let later = at(idle_us);
         fq.enqueue(later, packet(2, 100)).unwrap();
@@ -287,7 +288,7 @@ fn a_waiting_flow_holds_up_neither_others_nor_packets_behind_it() {
     fq.enqueue(at(5), packet(3, 10)).unwrap();
     assert_eq!(fq.next_departure(), Some(Instant::ZERO));
     assert_eq!(drain(&mut fq, at(5)), [3]);
-    // Order within a flow is kept.
+    // The order within a flow is kept.
     assert_eq!(drain(&mut fq, at(999)), []);
     assert_eq!(drain(&mut fq, at(1000)), [1, 1]);
 }
@@ -347,7 +348,7 @@ fn packets_that_waited_too_long_are_marked_if_they_can_be() {
         fq.enqueue(at(0), packet).unwrap();
     }
     let marks = [at(1001), at(1001), at(1500)].map(|now| fq.dequeue(now).unwrap().ce);
-    // The third waited for its time, which does not count.
+    // The third packet waited for its departure time, which does not count.
     assert_eq!(marks, [true, false, false]);
     assert_eq!(own(&fq.stats()).ce_mark, 1);
 }
@@ -386,7 +387,7 @@ fn a_late_departure_is_credited_up_to_half_of_the_gap() {
     for _ in 0..4 {
         fq.enqueue(at(0), packet(1, 1000)).unwrap();
     }
-    // 1,000 bytes take 1 ms; late by nothing, 0.3 ms and 5 ms.
+    // 1,000 bytes take 1 ms; the packets are late by 0, 0.3 and 5 ms.
     for (now, next) in [(0, 1000), (1300, 2000), (7000, 7500)] {
         assert!(fq.dequeue(at(now)).is_some());
         assert!(fq.dequeue(at(now)).is_none());
@@ -403,10 +404,10 @@ fn idle_flows_are_forgotten() {
     assert_eq!(own(&fq.stats()).flows, 1000);
     drain(&mut fq, at(0));
     assert_eq!(own(&fq.stats()).inactive, 1000);
-    // Known flows come back without being made anew.
+    // An idle flow that gets a packet is reused.
     fq.enqueue(at(1), packet(5, 100)).unwrap();
     drain(&mut fq, at(1));
-    // Nothing is forgotten before 3 s.
+    // No flow is evicted before 3 s.
     fq.enqueue(at(2_999_999), packet(1000, 100)).unwrap();
     fq.enqueue(at(2_999_999), packet(2000, 100)).unwrap();
     assert_eq!((own(&fq.stats()).gc, own(&fq.stats()).flows), (0, 1001));
@@ -431,7 +432,7 @@ fn flows_that_come_once_do_not_fill_memory() {
     assert_eq!((stats.flows, stats.gc), (65_536, 200_000 - 65_536));
 }
 
-/// What a test does.
+/// One action of a random test.
 #[derive(Clone, Debug)]
 enum Step {
     Enqueue { flow: u64, len: u32, delay_us: u64 },
@@ -472,10 +473,10 @@ fn small() -> impl Strategy<Value = FqConfig> {
         )
 }
 
-/// What is known of a queue from outside.
+/// A model of a queue's observable state.
 #[derive(Default)]
 struct Model {
-    /// By flow: the packet, and when it may leave.
+    /// The packets of each flow, with the times at which they may leave.
     queued: BTreeMap<u64, VecDeque<(Packet, Instant)>>,
     horizon: Nanos,
     count: u32,

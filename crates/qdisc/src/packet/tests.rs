@@ -4,7 +4,7 @@ use fullsend_units::Instant;
 
 use crate::Queued;
 
-/// A UDP packet of 2,528 bytes with ECT(0), to be cut into three.
+/// Returns a UDP packet of 2,528 bytes with ECT(0), to be segmented into three.
 fn super_segment() -> Packet {
     let mut frame = [0; 2528];
     frame[..8].copy_from_slice(&[0x60, 0x20, 0, 0, 0x09, 0xb8, 17, 64]);

@@ -12,7 +12,7 @@ impl Queued for Packet {
     }
 }
 
-/// Keeps the queue full for `span` and gives the bytes that left, and the most that left at once.
+/// Keeps the queue full for `span`; returns the bytes that left, and the most that left at once.
 fn drain(config: TbfConfig, sizes: &[u32], span: Nanos) -> (u64, u64) {
     let mut tbf = Tbf::new(config);
     let mut sizes = sizes.iter().cycle();
@@ -56,7 +56,7 @@ fn a_super_segment_larger_than_the_bucket_goes_and_is_paid_for() {
         ..TbfConfig::new(Rate(12_500_000), 3_000)
     };
     let (all, _) = drain(config, &[65_000], Nanos::from_secs(1));
-    // The first leaves at once.
+    // The first packet leaves at once.
     assert_eq!(all, (12_500_000 / 65_000 + 1) * 65_000);
 }
 
