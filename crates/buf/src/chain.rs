@@ -1,4 +1,4 @@
-//! Payload in pieces: what travels between the layers instead of a copy.
+//! Sequences of slices: payload that passes between the layers without a copy.
 
 use core::fmt;
 
@@ -7,8 +7,10 @@ use smallvec::SmallVec;
 
 use crate::Slice;
 
-/// A run of bytes made of slices, in order. Neighbours in memory are joined as they meet, so a
-/// super-segment that was cut and coalesced within one process is one slice again.
+/// A sequence of bytes that consists of slices.
+///
+/// Adjacent slices of one block are joined, so that a super-segment that was segmented and
+/// coalesced within one process is one slice again.
 #[derive(Default)]
 pub struct Chain {
     slices: SmallVec<[Slice; 2]>,
@@ -16,31 +18,31 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// No bytes.
+    /// Returns an empty chain.
     #[inline]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes in all.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No bytes.
+    /// Returns whether the chain has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The pieces, in order, none of them empty.
+    /// Returns the slices, in order; none of them is empty.
     #[inline]
     pub fn slices(&self) -> &[Slice] {
         &self.slices
     }
 
-    /// Takes out the only slice of the usual chain, which has one.
+    /// Removes and returns the slice of a chain that has exactly one, as most chains have.
     #[inline]
     pub fn take_only(&mut self) -> Option<Slice> {
         if self.slices.len() != 1 {
@@ -50,7 +52,7 @@ impl Chain {
         self.slices.pop()
     }
 
-    /// Appends a slice.
+    /// Appends a slice; an empty one is ignored.
     #[inline]
     pub fn push(&mut self, slice: Slice) {
         if slice.is_empty() {
@@ -66,19 +68,21 @@ impl Chain {
         self.slices.push(slice);
     }
 
-    /// Appends another chain.
+    /// Appends the slices of another chain.
     pub fn append(&mut self, other: Self) {
         for slice in other.slices {
             self.push(slice);
         }
     }
 
-    /// Appends what `other` holds behind its first `skip` bytes; `other` is spent, and good only to
-    /// be dropped. Cheaper than [`advance`](Self::advance) and [`append`](Self::append) for the
-    /// usual chain of one slice.
+    /// Appends the bytes of `other` after its first `skip` bytes, and leaves `other` in an unspecified
+    /// state: it may only be dropped.
+    ///
+    /// Costs less than [`advance`](Self::advance) and [`append`](Self::append) for the usual chain of
+    /// one slice.
     ///
     /// # Panics
-    /// If `other` has fewer than `skip`.
+    /// If `other` has fewer than `skip` bytes.
     #[inline]
     pub fn append_behind(&mut self, other: &mut Self, skip: usize) {
         if other.slices.len() != 1 {
@@ -110,7 +114,7 @@ impl Chain {
         self.append(core::mem::take(other));
     }
 
-    /// A chain that is put together packet by packet will be long.
+    /// Reserves many entries: a chain that is coalesced packet by packet will be long.
     #[cold]
     fn grow(&mut self) {
         let more = match self.slices.len() {
@@ -120,10 +124,10 @@ impl Chain {
         self.slices.reserve_exact(more);
     }
 
-    /// Drops the first `n` bytes.
+    /// Removes the first `n` bytes.
     ///
     /// # Panics
-    /// If there are fewer than `n`.
+    /// If there are fewer than `n` bytes.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len());
@@ -134,7 +138,7 @@ impl Chain {
         }
     }
 
-    /// The first `n` bytes go, at least one slice whole.
+    /// Removes the first `n` bytes, which include at least one whole slice.
     fn drop_front(&mut self, n: usize) {
         let mut left = n;
         let mut gone = 0;
@@ -153,7 +157,7 @@ impl Chain {
         }
     }
 
-    /// Keeps only the first `n` bytes; no effect when there are fewer.
+    /// Keeps only the first `n` bytes; no effect if there are fewer.
     pub fn truncate(&mut self, n: usize) {
         if n >= self.len() {
             return;
@@ -172,10 +176,10 @@ impl Chain {
         self.len = n;
     }
 
-    /// A part of the chain, sharing its memory: `len` bytes from `start`.
+    /// Returns `len` bytes from `start` as a chain that shares the memory.
     ///
     /// # Panics
-    /// If the range reaches past the end.
+    /// If the range ends after the chain.
     #[must_use]
     pub fn range(&self, start: usize, len: usize) -> Self {
         assert!(start + len <= self.len());
@@ -197,10 +201,10 @@ impl Chain {
         out
     }
 
-    /// Takes the first `n` bytes off as a chain of their own.
+    /// Removes the first `n` bytes and returns them as a chain.
     ///
     /// # Panics
-    /// If there are fewer than `n`.
+    /// If there are fewer than `n` bytes.
     #[must_use]
     pub fn split_to(&mut self, n: usize) -> Self {
         if n == self.len() {
@@ -211,7 +215,7 @@ impl Chain {
         head
     }
 
-    /// Takes the first piece off, whole.
+    /// Removes and returns the first slice.
     pub fn pop_front(&mut self) -> Option<Slice> {
         if self.slices.is_empty() {
             return None;
@@ -221,7 +225,7 @@ impl Chain {
         Some(first)
     }
 
-    /// Copies bytes from the front into `out` without taking them, and says how many.
+    /// Copies bytes from the front into `out` without removing them; returns their number.
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
         let mut done = 0;
         for slice in &self.slices {
@@ -235,13 +239,13 @@ impl Chain {
         done
     }
 
-    /// Forgets everything, keeping the allocation.
+    /// Removes all bytes, but keeps the allocation.
     pub fn clear(&mut self) {
         self.slices.clear();
         self.len = 0;
     }
 
-    /// Bytes of memory that this chain pins; blocks that several pieces share count each time.
+    /// Returns the bytes of memory that this chain keeps allocated; a block counts once per slice.
     pub fn pinned(&self) -> usize {
         self.slices.iter().map(Slice::pinned).sum()
     }
@@ -287,7 +291,7 @@ impl IntoIterator for Chain {
     type Item = Slice;
     type IntoIter = smallvec::IntoIter<[Slice; 2]>;
 
-    /// The pieces, in order.
+    /// Returns an iterator over the slices, in order.
     fn into_iter(self) -> Self::IntoIter {
         self.slices.into_iter()
     }
@@ -345,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every operation does to the chain what it would do to a plain vector.
+        /// Every operation has the same effect on the chain as on a vector.
         #[test]
         fn behaves_as_a_vector(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..8),
@@ -364,7 +368,7 @@ mod tests {
                     }
                     3 => prop_assert_eq!(bytes_of(&chain.range(n, model.len() - n)), &model[n..]),
                     4 => {
-                        // Joins where the next byte is in the same memory and nothing is skipped.
+                        // The two parts join if they are adjacent in memory and no byte is skipped.
                         let skip = n % 2 * (model.len() - n).min(1);
                         let mut head = chain.split_to(n);
                         head.append_behind(&mut chain, skip);

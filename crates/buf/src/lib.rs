@@ -1,14 +1,15 @@
-//! Payload memory: refcounted slices, chains of them, and the pool that they return to.
+//! Payload memory: refcounted slices, chains of slices, and the pool that their memory returns to.
 //!
-//! A payload byte is copied once on the way in (into a [`Room`]) and once on the way out; between
-//! the two, layers hand [`Chain`]s of [`Slice`]s to each other. When the last slice of a block
-//! goes, its memory returns to the [`Pool`] it came from, last in first out, so that the next
-//! write finds it warm in the cache.
+//! Memory comes in blocks of a few size classes. A [`Room`] is a new block with its write position:
+//! the buffer that data is written to. [`Room::freeze`] makes it a [`Slice`], a refcounted part of
+//! a block that is only read. A payload byte is copied once on the way in (into a `Room`) and once
+//! on the way out; in between, layers pass [`Chain`]s of slices. When the last slice of a block is
+//! dropped, the block returns to the free list of its [`Pool`], last in, first out, so that the
+//! next write finds it in the cache.
 //!
-//! Where the allocator refuses, [`Pool::try_room`] and [`Slice::try_copied_from`] return `None`, and
-//! the process survives. Small allocations of bookkeeping (a block's reference count, the entries of
-//! a queue) still abort when they are refused; a pool holds back a reserve for them and frees it at
-//! the first refusal.
+//! [`Pool::try_room`] and [`Slice::try_copied_from`] return `None` if the allocator fails. Small
+//! allocations of bookkeeping (a block's reference count, the entries of a queue) still abort the
+//! process if they fail; a pool holds a reserve for them, and frees it at the first failure.
 #![no_std]
 #![forbid(unsafe_code)]
 

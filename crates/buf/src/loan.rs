@@ -1,33 +1,33 @@
-//! Memory that an owner lends and wants back.
+//! Memory that an application lends until it is no longer read.
 
 use crate::{Chain, Pool, Slice};
 
 /// Memory that its owner lends for as long as a [`Slice`] refers to it ([`Slice::lend`]).
 ///
-/// The last slice that goes drops its handle on the loan, on whatever thread that happens: a queue,
-/// a device and a reader on the same host all hold slices, so a loan that was dropped is a loan that
-/// nothing reads any more. A reference count at any one place, such as the acknowledged part of a
-/// stream, says nothing of the others.
+/// The last slice drops its reference to the loan, on any thread. Queues, devices and readers on the
+/// same host all hold slices, so that nothing reads a loan after it was dropped. A state in one
+/// place, such as the acknowledged part of a stream, does not imply that.
 pub trait Loan: Send + Sync {
-    /// Returns the memory: the same bytes at every call, but not always at the same address. An owner
-    /// may replace the memory by a copy while slices refer to the loan, and free it when no call of
-    /// this function can be under way. So a slice asks at each use, and nothing keeps the address.
+    /// Returns the memory: the same bytes at every call, but not always at the same address.
+    ///
+    /// An owner may replace the memory by a copy while slices refer to the loan, and free it when no
+    /// call of this function can be in progress. Slices therefore call this at each use, and never keep
+    /// the address.
     fn bytes(&self) -> &[u8];
 
-    /// Reports that a receiver on this host got a copy of a part in place of a reference.
+    /// Reports that a receiver on this host got a copy of a part instead of a reference.
     fn on_copied(&self);
 }
 
 impl Chain {
-    /// Returns whether a piece of the chain is on loan.
+    /// Returns whether a slice of the chain is on loan.
     #[inline]
     pub fn has_loans(&self) -> bool {
         self.slices().iter().any(Slice::is_loan)
     }
 
-    /// Replaces lent memory with copies from `pool`, so that a receiver that takes its time does not
-    /// keep the lender waiting. Returns `false`, and leaves the chain empty, if the allocator
-    /// refuses.
+    /// Replaces lent memory with copies from `pool`, so that a slow receiver does not keep the lender
+    /// waiting. Returns `false`, and leaves the chain empty, if the allocator fails.
     #[must_use]
     pub fn copy_loans(&mut self, pool: &Pool) -> bool {
         let mut owned = Self::new();

@@ -1,4 +1,4 @@
-//! A pool of blocks by size class, last in first out, with a bound on what it keeps.
+//! A pool of blocks: a free list per size class, last in, first out, with a limit on free memory.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,23 +8,24 @@ use crate::reserve::{CLASSES, Reserve, first_stock};
 use crate::slice::{Block, Room};
 use crate::sync::{Arc, Mutex};
 
-/// `kept_bytes` during a shortage: no block fits beside it, so that `put` looks further.
+/// Value of `kept_bytes` during memory pressure: no block fits beside it, so that `put` inspects
+/// `short`.
 const SHORTAGE: usize = usize::MAX / 2;
 
-/// The free blocks, shared by the pool and every block that wants to come home.
+/// The free lists, shared by the pool and every block that returns to it.
 pub(crate) struct Shelf {
     inner: Mutex<Blocks>,
     limit_bytes: usize,
-    /// The allocator refused: `free` is empty, and blocks that come home go to the stock.
+    /// Memory pressure: the allocator failed. `free` is empty, and blocks return to the stock.
     short: AtomicBool,
 }
 
-/// One lock for all, since taking a lock costs more than what is done under it.
+/// The state under the lock; one lock for all, since locking costs more than the work under it.
 struct Blocks {
     free: [Vec<Arc<Block>>; CLASSES.len()],
     kept_bytes: usize,
     reserve: Reserve,
-    /// Set when the pool goes: blocks that come home later are freed.
+    /// Set when the pool is dropped: blocks that return later are freed.
     closed: bool,
 }
 
@@ -34,7 +35,7 @@ impl Shelf {
         let Some(class) = CLASSES.iter().position(|&c| c == capacity) else {
             return;
         };
-        // Under contention freeing is cheaper than waiting.
+        // Under contention, freeing costs less than waiting.
         if let Some(mut inner) = self.inner.try_lock()
             && !inner.closed
             && inner.kept_bytes + capacity <= self.limit_bytes
@@ -69,7 +70,7 @@ impl Shelf {
         Some(block)
     }
 
-    /// Frees what is kept, after the lock: a block that goes may be a pool's last handle.
+    /// Frees the free blocks, after unlocking: a block may have the last reference to a pool.
     fn clear(&self, close: bool) {
         let mut inner = self.inner.lock();
         inner.closed |= close;
@@ -82,7 +83,7 @@ impl Shelf {
         drop((blocks, stock));
     }
 
-    /// Ends a shortage if the reserve can be held again. Returns whether there is none now.
+    /// Ends memory pressure if the reserve can be allocated again. Returns whether there is none now.
     fn end_shortage(&self) -> bool {
         let mut inner = self.inner.lock();
         if !inner.reserve.hold() {
@@ -102,7 +103,7 @@ impl Shelf {
     }
 }
 
-/// A new block, or `None` when the allocator refuses it. Then a shortage begins.
+/// Allocates a block; if the allocator fails, memory pressure begins and the result is `None`.
 #[inline(never)]
 fn allocate(shelf: &Arc<Shelf>, class: usize) -> Option<Arc<Block>> {
     let new = || Block::try_owned(CLASSES[class], Some(shelf.clone())).map(Arc::new);
@@ -110,7 +111,7 @@ fn allocate(shelf: &Arc<Shelf>, class: usize) -> Option<Arc<Block>> {
         if let Some(block) = new() {
             return Some(block);
         }
-        // Free blocks of other classes may be what is missing.
+        // Freeing the blocks of other classes may make room.
         shelf.clear(false);
         if let Some(block) = new() {
             return Some(block);
@@ -122,7 +123,8 @@ fn allocate(shelf: &Arc<Shelf>, class: usize) -> Option<Arc<Block>> {
     None
 }
 
-/// Exchanges the reserve for a stock of blocks, and leaves the rest of it to bookkeeping.
+/// Starts memory pressure: replaces the reserve by a stock of blocks, and leaves the rest of it to
+/// bookkeeping.
 #[cold]
 fn begin_shortage(shelf: &Arc<Shelf>) {
     let mut inner = shelf.inner.lock();
@@ -142,7 +144,7 @@ fn begin_shortage(shelf: &Arc<Shelf>) {
     }
 }
 
-/// The pool itself; closing it frees what it keeps, and breaks the shelf's circle of references.
+/// The owner of the free lists; its drop frees them, which breaks their cycle of references.
 struct Owner(Arc<Shelf>);
 
 impl Drop for Owner {
@@ -151,7 +153,7 @@ impl Drop for Owner {
     }
 }
 
-/// Gives out memory to fill, and takes it back when its last reader is done.
+/// A pool of memory blocks, to which a block returns when its last reader drops it.
 ///
 /// Clones are handles to the same pool.
 #[derive(Clone)]
@@ -159,17 +161,17 @@ pub struct Pool {
     owner: Arc<Owner>,
 }
 
-/// What a pool holds at the moment.
+/// The memory that a pool keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolStats {
-    /// Bytes in free blocks, ready for use.
+    /// Bytes in free blocks.
     pub kept_bytes: usize,
-    /// The most it keeps; what comes home beyond that is freed.
+    /// Most bytes in free blocks; blocks that return beyond that are freed.
     pub limit_bytes: usize,
 }
 
 impl Pool {
-    /// A pool that keeps at most `limit_bytes` of free memory.
+    /// Returns a pool that keeps at most `limit_bytes` of free memory.
     pub fn new(limit_bytes: usize) -> Self {
         let mut reserve = Reserve::new();
         let short = !reserve.hold();
@@ -188,11 +190,11 @@ impl Pool {
         }
     }
 
-    /// Returns empty memory for `want` bytes: the least size class that holds them, or the largest
-    /// class when none does (fill several rooms then).
+    /// Returns an empty buffer for `want` bytes: a block of the smallest size class that holds them, or
+    /// of the largest class if none does (use several buffers then).
     ///
-    /// Aborts the process when the allocator refuses, as most allocations of Rust do; where that
-    /// must not happen use [`try_room`](Self::try_room).
+    /// Aborts the process if the allocator fails, like most allocations in Rust; use
+    /// [`try_room`](Self::try_room) where that must not happen.
     pub fn room(&self, want: usize) -> Room {
         let class = class_for(want);
         self.try_class(class).unwrap_or_else(|| {
@@ -201,19 +203,20 @@ impl Pool {
         })
     }
 
-    /// Returns memory as [`room`](Self::room) does, or `None` while the allocator refuses.
+    /// Returns a buffer like [`room`](Self::room), or `None` if the allocator fails.
     ///
-    /// A refusal begins a shortage: the pool frees the blocks that it keeps, and its reserve
-    /// ([`set_reserve`](Self::set_reserve)). The shortage ends when the reserve can be allocated
-    /// again, which each call of this function, and [`end_shortage`](Self::end_shortage), tries.
+    /// A failure starts memory pressure: the pool frees its free blocks and its reserve
+    /// ([`set_reserve`](Self::set_reserve)). Memory pressure ends when the reserve can be allocated
+    /// again, which each call of this function and of [`end_shortage`](Self::end_shortage) tries.
     #[inline]
     pub fn try_room(&self, want: usize) -> Option<Room> {
         self.try_class(class_for(want))
     }
 
-    /// Returns memory as [`try_room`](Self::try_room) does. In a shortage it comes from a stock of
-    /// about 1 MiB of small blocks, and may hold fewer than `want` bytes. For data that a connection
-    /// needs to make progress, and for packets that are not kept.
+    /// Returns a buffer like [`try_room`](Self::try_room), but under memory pressure from a stock of at
+    /// most 1 MiB of small blocks, with room for possibly fewer than `want` bytes.
+    ///
+    /// It is meant for data that a connection needs to make progress, and for packets that are not kept.
     pub fn try_room_from_reserve(&self, want: usize) -> Option<Room> {
         let class = class_for(want);
         self.try_class(class).or_else(|| {
@@ -229,21 +232,22 @@ impl Pool {
         Some(Room::new(block))
     }
 
-    /// Returns whether the allocator refused memory, and the reserve could not be allocated since.
+    /// Returns whether the allocator failed, and the reserve could not be allocated since.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.owner.0.is_short()
     }
 
-    /// Tries to end a shortage. Returns whether there is none now.
+    /// Tries to end memory pressure. Returns whether there is none now.
     #[cold]
     pub fn end_shortage(&self) -> bool {
         self.owner.0.end_shortage()
     }
 
-    /// Sets how many bytes the pool holds back, 2 MiB at first. They take address space but no
-    /// memory. While they cannot be allocated there is a shortage, so that [`usize::MAX`] makes
-    /// every later allocation fail in a test.
+    /// Sets the size of the reserve in bytes; 2 MiB by default.
+    ///
+    /// The reserve takes address space but no memory. Memory pressure lasts while it cannot be
+    /// allocated, so that [`usize::MAX`] makes all later allocations fail in a test.
     pub fn set_reserve(&self, bytes: usize) {
         let shelf = &self.owner.0;
         let held = shelf.inner.lock().reserve.resize(bytes);
@@ -254,21 +258,21 @@ impl Pool {
         }
     }
 
-    /// The capacity that [`room`](Self::room) would give for `want` bytes.
+    /// Returns the capacity in bytes that [`room`](Self::room) would return for `want` bytes.
     pub fn capacity_for(want: usize) -> usize {
         CLASSES[class_for(want)]
     }
 
-    /// Frees all memory that nobody uses.
+    /// Frees all free blocks.
     pub fn trim(&self) {
         self.owner.0.clear(false);
     }
 
-    /// What the pool keeps now.
+    /// Returns the memory that the pool keeps now.
     pub fn stats(&self) -> PoolStats {
         let kept_bytes = self.owner.0.inner.lock().kept_bytes;
         PoolStats {
-            // In a shortage nothing is kept but the stock.
+            // Under memory pressure the pool keeps nothing but the stock.
             kept_bytes: if kept_bytes == SHORTAGE {
                 0
             } else {
@@ -279,7 +283,7 @@ impl Pool {
     }
 }
 
-/// The least class that holds `want` bytes, or the largest.
+/// Returns the smallest class that holds `want` bytes, or the largest class.
 #[inline]
 fn class_for(want: usize) -> usize {
     let class = CLASSES.iter().position(|&c| c >= want);
@@ -332,7 +336,7 @@ mod tests {
         assert!(pool.is_short());
         assert!(pool.try_room(1).is_none());
         assert_eq!(pool.stats().kept_bytes, 0);
-        // The stock is used again and again, and no larger than it was.
+        // The stock is reused, and does not grow.
         let take = || {
             let rooms = core::iter::from_fn(|| pool.try_room_from_reserve(4096));
             let rooms: Vec<_> = rooms.collect();

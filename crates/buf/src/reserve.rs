@@ -1,30 +1,30 @@
-//! Memory that a pool holds back, so that the process survives when the allocator refuses.
+//! Memory that a pool holds back, so that the process survives if the allocator fails.
 
 use alloc::vec::Vec;
 
 use crate::slice::Block;
 use crate::sync::Arc;
 
-/// Bytes that a pool holds back unless [`Pool::set_reserve`](crate::Pool::set_reserve) changes it.
-/// They are never touched, so they take address space and no page.
+/// Bytes that a pool holds back by default; see [`Pool::set_reserve`](crate::Pool::set_reserve).
+/// They are never written, so that they take address space but no page.
 const RESERVE_BYTES: usize = 2 << 20;
 
 /// Block capacities in bytes. 64 KiB holds the largest classic super-segment; 256 KiB is for
 /// device reads and BIG TCP.
 pub(crate) const CLASSES: [usize; 6] = [512, 2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
 
-/// Blocks of each class that the stock begins with in a shortage: less than half of the reserve, so
-/// that the rest stays for bookkeeping. One block is there for a device to receive into.
+/// Number of blocks of each class that the stock starts with: less than half of the reserve, so
+/// that the rest stays for bookkeeping. The block of 256 KiB is for a device to receive into.
 const STOCK: [usize; CLASSES.len()] = [256, 0, 96, 8, 0, 1];
 
-/// A stock takes back blocks up to this size, and one of the largest class.
+/// Largest block that returns to the stock, apart from one of the largest class.
 const STOCK_LARGEST: usize = 16 << 10;
 
 /// Most bytes in the stock.
 const STOCK_BYTES: usize = 1 << 20;
 
-/// The memory of a pool beside its free blocks: a reserve of address space, or in a shortage the stock
-/// of blocks that the reserve was exchanged for.
+/// The memory of a pool beside its free blocks: the reserve, or the stock of blocks that replaces it
+/// under memory pressure.
 pub(crate) struct Reserve {
     bytes: usize,
     held: Vec<u8>,
@@ -42,12 +42,12 @@ impl Reserve {
         }
     }
 
-    /// Allocates the reserve if it is not held. Returns whether it is held now.
+    /// Allocates the reserve unless it is allocated. Returns whether it is now.
     pub(crate) fn hold(&mut self) -> bool {
         self.held.capacity() >= self.bytes || self.held.try_reserve_exact(self.bytes).is_ok()
     }
 
-    /// Sets the size of the reserve. Returns whether that much is held.
+    /// Sets the size of the reserve in bytes. Returns whether it is allocated.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         self.bytes = bytes;
         if self.held.capacity() > bytes {
@@ -56,12 +56,12 @@ impl Reserve {
         self.hold()
     }
 
-    /// Frees the reserve for the stock and for the allocations of others.
+    /// Frees the reserve, for the stock and for other allocations.
     pub(crate) fn release(&mut self) {
         self.held = Vec::new();
     }
 
-    /// Adds a block if the stock has use for it. Gives it back otherwise.
+    /// Adds a block to the stock, or returns it if the stock has no use for it.
     pub(crate) fn put(&mut self, class: usize, block: Arc<Block>) -> Option<Arc<Block>> {
         let capacity = CLASSES[class];
         let useful = capacity <= STOCK_LARGEST || self.stock[class].len() < STOCK[class];
@@ -73,7 +73,7 @@ impl Reserve {
         None
     }
 
-    /// Takes a block of this class, of the next larger one, or else the largest of the smaller ones.
+    /// Removes a block of this class, of the next larger one, or else of the largest smaller one.
     pub(crate) fn take(&mut self, class: usize) -> Option<Arc<Block>> {
         let larger = (class + 1).min(CLASSES.len() - 1);
         let order = (class..=larger).chain((0..class).rev());
@@ -86,14 +86,14 @@ impl Reserve {
         None
     }
 
-    /// Empties the stock.
+    /// Empties the stock and returns its blocks.
     pub(crate) fn take_stock(&mut self) -> [Vec<Arc<Block>>; CLASSES.len()] {
         self.stock_bytes = 0;
         core::mem::take(&mut self.stock)
     }
 }
 
-/// The classes of the blocks that a stock begins with.
+/// Returns the classes of the blocks that the stock starts with.
 pub(crate) fn first_stock() -> impl Iterator<Item = usize> {
     let counts = STOCK.into_iter().enumerate().rev();
     counts.flat_map(|(class, count)| core::iter::repeat_n(class, count))

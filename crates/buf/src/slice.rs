@@ -1,4 +1,4 @@
-//! A block of memory, the one writer that fills it, and the many readers of its parts.
+//! Blocks of memory, the buffer that writes one, and the slices that read parts of it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,17 +11,17 @@ use crate::Loan;
 use crate::pool::Shelf;
 use crate::sync::Arc;
 
-/// Where a block's bytes live.
+/// The memory of a block.
 enum Store {
-    /// Memory of a pool, or of nobody in particular.
+    /// Memory of a pool, or of the block alone.
     Owned(Box<[u8]>),
     /// Memory that the application shares and does not change (`write_bytes`).
     Lent(Bytes),
-    /// Memory that its owner waits for.
+    /// Memory that the application waits to get back.
     Loan(Arc<dyn Loan>),
 }
 
-/// A piece of memory that slices share.
+/// A unit of memory that slices share.
 pub(crate) struct Block {
     store: Store,
     home: Option<Arc<Shelf>>,
@@ -35,7 +35,7 @@ impl Block {
         }
     }
 
-    /// A block of zeros, or `None` when the allocator refuses.
+    /// Returns a block of zeros, or `None` if the allocator fails.
     pub(crate) fn try_owned(capacity: usize, home: Option<Arc<Shelf>>) -> Option<Self> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(capacity).ok()?;
@@ -59,10 +59,10 @@ impl Block {
     }
 }
 
-/// Drops one hold on a block; the last one puts it back on its shelf.
+/// Drops a reference to a block; the last one returns the block to its free list.
 #[inline]
 fn release(block: Arc<Block>) {
-    // Whoever holds the only reference cannot race: nobody is left to clone it.
+    // The only reference cannot race: no other thread can clone it.
     if Arc::strong_count(&block) == 1
         && let Some(home) = block.home.clone()
     {
@@ -70,7 +70,7 @@ fn release(block: Arc<Block>) {
     }
 }
 
-/// Memory with one owner, being filled from the front.
+/// A write buffer with one owner, filled from the front.
 ///
 /// ```
 /// let pool = fullsend_buf::Pool::new(1 << 20);
@@ -79,7 +79,7 @@ fn release(block: Arc<Block>) {
 /// assert_eq!(&*room.freeze(), b"hello");
 /// ```
 pub struct Room {
-    /// `None` only while dropping.
+    /// `None` only in `drop`.
     block: Option<Arc<Block>>,
     filled: u32,
 }
@@ -92,42 +92,42 @@ impl Room {
         }
     }
 
-    /// Bytes this memory holds in all.
+    /// Returns the size of the buffer in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.block.as_ref().map_or(0, |b| b.capacity())
     }
 
-    /// Bytes filled so far.
+    /// Returns the number of bytes written.
     #[inline]
     pub fn len(&self) -> usize {
         self.filled as usize
     }
 
-    /// Nothing filled yet.
+    /// Returns whether no byte is written yet.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Bytes that still fit.
+    /// Returns the number of bytes that still fit.
     #[inline]
     pub fn remaining(&self) -> usize {
         self.capacity() - self.len()
     }
 
-    /// What has been filled.
+    /// Returns the bytes written.
     pub fn filled(&self) -> &[u8] {
         self.block
             .as_ref()
             .map_or(&[], |b| &b.bytes()[..self.filled as usize])
     }
 
-    /// The unfilled part; follow with [`advance`](Self::advance).
+    /// Returns the unwritten part; after writing to it, call [`advance`](Self::advance).
     #[inline]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let filled = self.filled as usize;
-        // A room is the only holder of its block, and only pools make rooms.
+        // A room has the only reference to its block, and only pools make rooms.
         match self.block.as_mut().and_then(Arc::get_mut) {
             Some(Block {
                 store: Store::Owned(bytes),
@@ -137,17 +137,17 @@ impl Room {
         }
     }
 
-    /// Counts `n` bytes written through [`spare_mut`](Self::spare_mut) as filled.
+    /// Marks `n` bytes as written, after they were written through [`spare_mut`](Self::spare_mut).
     ///
     /// # Panics
-    /// If there is no room for `n` more bytes.
+    /// If fewer than `n` bytes fit.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.remaining());
         self.filled += n as u32;
     }
 
-    /// Copies as much of `data` as fits, and says how much that was.
+    /// Copies as many bytes of `data` as fit, and returns their number.
     #[inline]
     pub fn extend(&mut self, data: &[u8]) -> usize {
         let spare = self.spare_mut();
@@ -157,13 +157,13 @@ impl Room {
         n
     }
 
-    /// Forgets what was filled.
+    /// Discards the bytes written.
     #[inline]
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Ends the filling; what was filled can now be shared.
+    /// Returns the bytes written as a slice, which can be shared.
     #[inline]
     pub fn freeze(mut self) -> Slice {
         Slice {
@@ -188,25 +188,25 @@ impl fmt::Debug for Room {
     }
 }
 
-/// A read-only part of a block; cloning shares the memory.
+/// A read-only part of a block; clones share the memory.
 #[derive(Clone, Default)]
 pub struct Slice {
-    /// `None` for the empty default, and while dropping.
+    /// `None` for the empty default, and in `drop`.
     block: Option<Arc<Block>>,
     off: u32,
     pub(crate) len: u32,
 }
 
 impl Slice {
-    /// A copy of `data` in memory of its own, outside any pool.
+    /// Returns a copy of `data` in its own memory, outside of any pool.
     pub fn copied_from(data: &[u8]) -> Self {
         Self::from(Bytes::copy_from_slice(data))
     }
 
-    /// Returns a copy of several pieces of data, or `None` when the allocator refuses.
+    /// Returns a copy of several pieces of data, or `None` if the allocator fails.
     ///
     /// # Panics
-    /// If there are 4 GiB or more.
+    /// If the pieces have 4 GiB or more.
     pub fn try_copied_from<'a>(
         parts: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
     ) -> Option<Self> {
@@ -218,10 +218,10 @@ impl Slice {
         Some(Self::from(Bytes::from(all)))
     }
 
-    /// Refers to memory on loan; the loan is dropped with the last slice of it.
+    /// Returns a slice of memory on loan; the loan is dropped with its last slice.
     ///
     /// # Panics
-    /// If there are 4 GiB or more; lend them in parts.
+    /// If the loan has 4 GiB or more; lend it in parts.
     pub fn lend(loan: Arc<dyn Loan>) -> Self {
         let len = u32::try_from(loan.bytes().len()).expect("a slice is shorter than 4 GiB");
         let block = Block {
@@ -235,7 +235,7 @@ impl Slice {
         }
     }
 
-    /// The loan that this slice refers to.
+    /// Returns the loan that this slice refers to.
     pub(crate) fn loan(&self) -> Option<&dyn Loan> {
         match &self.block.as_ref()?.store {
             Store::Loan(loan) => Some(&**loan),
@@ -249,19 +249,19 @@ impl Slice {
         self.loan().is_some()
     }
 
-    /// Bytes in this slice.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// No bytes.
+    /// Returns whether the slice has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         let off = self.off as usize;
@@ -270,15 +270,15 @@ impl Slice {
             .map_or(&[], |b| &b.bytes()[off..off + self.len as usize])
     }
 
-    /// Bytes of memory that this slice keeps from being freed (its whole block).
+    /// Returns the bytes of memory that this slice keeps allocated: those of its whole block.
     pub fn pinned(&self) -> usize {
         self.block.as_ref().map_or(0, |b| b.capacity())
     }
 
-    /// A part of this slice, sharing its memory.
+    /// Returns a part of this slice, which shares its memory.
     ///
     /// # Panics
-    /// If the range reaches past the end.
+    /// If the range ends after the slice.
     #[inline]
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
@@ -290,10 +290,10 @@ impl Slice {
         }
     }
 
-    /// Drops the first `n` bytes from view.
+    /// Removes the first `n` bytes.
     ///
     /// # Panics
-    /// If there are fewer than `n`.
+    /// If there are fewer than `n` bytes.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len());
@@ -301,16 +301,16 @@ impl Slice {
         self.len -= n as u32;
     }
 
-    /// Keeps only the first `n` bytes; no effect when there are fewer.
+    /// Keeps only the first `n` bytes; no effect if there are fewer.
     #[inline]
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n as u32);
     }
 
-    /// Takes the first `n` bytes off as a slice of their own.
+    /// Removes the first `n` bytes and returns them as a slice.
     ///
     /// # Panics
-    /// If there are fewer than `n`.
+    /// If there are fewer than `n` bytes.
     #[inline]
     #[must_use]
     pub fn split_to(&mut self, n: usize) -> Self {
@@ -319,7 +319,10 @@ impl Slice {
         head
     }
 
-    /// Grows by `next` if it lies right behind in the same memory; gives it back otherwise.
+    /// Appends `next` if it follows this slice directly in the same block.
+    ///
+    /// # Errors
+    /// Returns `next` otherwise.
     #[inline]
     pub fn try_join(&mut self, next: Self) -> Result<(), Self> {
         if !self.is_before(&next) {
@@ -329,7 +332,7 @@ impl Slice {
         Ok(())
     }
 
-    /// `next` lies right behind in the same memory.
+    /// Returns whether `next` follows this slice directly in the same block.
     #[inline]
     pub(crate) fn is_before(&self, next: &Self) -> bool {
         match (&self.block, &next.block) {
@@ -338,8 +341,9 @@ impl Slice {
         }
     }
 
-    /// Returns the same bytes as `Bytes`, without a copy: the block stays pinned until they are
-    /// dropped. Memory on loan is copied, since `Bytes` keeps an address and a [`Loan`] may move.
+    /// Returns the bytes as `Bytes`, without a copy: the block stays allocated until they are dropped.
+    ///
+    /// Memory on loan is copied, since `Bytes` keeps an address and a [`Loan`] may move.
     pub fn into_bytes(self) -> Bytes {
         match self.block.as_deref() {
             Some(Block {
@@ -360,10 +364,10 @@ impl Slice {
 }
 
 impl From<Bytes> for Slice {
-    /// Lends `bytes` without copying them.
+    /// Shares `bytes` without copying them.
     ///
     /// # Panics
-    /// If there are 4 GiB or more; lend them in parts.
+    /// If there are 4 GiB or more; convert them in parts.
     fn from(bytes: Bytes) -> Self {
         let len = u32::try_from(bytes.len()).expect("a slice is shorter than 4 GiB");
         if len == 0 {

@@ -1,4 +1,4 @@
-//! The primitives that threads share a pool by; in `crates/models`, loom's stand in their place.
+//! Synchronisation primitives of the pool; `crates/models` replaces them by loom's.
 
 pub(crate) use alloc::sync::Arc;
 
