@@ -1,6 +1,6 @@
-//! Counters under the names users know from `nstat`.
+//! Counters with the names that `nstat` shows.
 
-/// Declares a struct of `u64` counters whose fields are listed with their `nstat` names.
+/// Declares a struct of `u64` counters, each with its `nstat` name.
 ///
 /// ```
 /// fullsend_units::counters! {
@@ -23,7 +23,7 @@ macro_rules! counters {
         $vis struct $name { $($(#[$fmeta])* pub $field: u64),* }
 
         impl $name {
-            /// Each counter's `nstat` name and value.
+            /// Returns an iterator over the `nstat` names and values of the counters.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($nstat, self.$field)),*].into_iter()
             }

@@ -1,8 +1,8 @@
-//! Typed quantities every layer of Fullsend shares.
+//! Typed quantities that all layers of Fullsend share.
 //!
-//! Sequence numbers have no total order, windows on the wire differ from windows in bytes, and
-//! time is a number of nanoseconds that somebody else measured. Nothing here does I/O, reads a
-//! clock or draws randomness.
+//! Sequence numbers have no total order, windows in a header differ from windows in bytes, and time
+//! is a number of nanoseconds that the caller measured. Nothing here does I/O, reads a clock or
+//! draws randomness.
 #![no_std]
 #![forbid(unsafe_code)]
 

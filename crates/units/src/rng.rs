@@ -1,14 +1,14 @@
-//! Entropy as an argument: a host is given a [`Seed`] and draws everything from it.
+//! Entropy as an argument: a host gets a [`Seed`] and derives all random numbers from it.
 
-/// What all of a host's ISNs, ports, hash keys and IDs derive from.
+/// The entropy from which a host's ISNs, ports, hash keys and IDs derive.
 ///
-/// Real hosts take it from the operating system; simulations from the test, which prints it when
-/// it fails.
+/// Real hosts get it from the operating system; simulations get it from the test, which prints it
+/// on failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seed(pub [u64; 4]);
 
 impl Seed {
-    /// A seed from one number, for simulations and tests.
+    /// Returns a seed derived from `n`, for simulations and tests.
     pub const fn from_u64(n: u64) -> Self {
         let mut state = n;
         let mut out = [0; 4];
@@ -25,18 +25,20 @@ impl Seed {
     }
 }
 
-/// A small deterministic generator (xoshiro256++). Not for secrets: keys that strangers attack
-/// go through `SipHash` with a key from the [`Seed`].
+/// A small deterministic generator (xoshiro256++).
+///
+/// It is not for secrets: keys that an unauthenticated peer may attack are computed by `SipHash`
+/// with a key from the [`Seed`].
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
 }
 
 impl Rng {
-    /// A generator that gives the same numbers for the same seed.
+    /// Returns a generator; the same seed gives the same numbers.
     pub const fn new(seed: Seed) -> Self {
         let Seed(s) = seed;
-        // An all-zero state would stay zero for ever.
+        // An all-zero state would stay zero.
         let first = if s[0] | s[1] | s[2] | s[3] == 0 {
             1
         } else {
@@ -47,7 +49,7 @@ impl Rng {
         }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 random bits.
     pub const fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
         let out = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -61,22 +63,22 @@ impl Rng {
         out
     }
 
-    /// The next 32 bits.
+    /// Returns the next 32 random bits.
     pub const fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
     }
 
-    /// A number below `bound` (which is not zero), without noticeable bias.
+    /// Returns a number below `bound`, with a bias below `bound` / 2^64; zero if `bound` is zero.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }
 
-    /// True with probability `p` (0.0 to 1.0).
+    /// Returns `true` with probability `p` (0.0 to 1.0).
     pub fn chance(&mut self, p: f64) -> bool {
         ((self.next_u64() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 
-    /// A fresh seed, for a part that draws on its own.
+    /// Returns a new seed, for a component with its own generator.
     pub const fn fork(&mut self) -> Seed {
         Seed([
             self.next_u64(),

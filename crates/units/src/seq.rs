@@ -1,78 +1,78 @@
-//! TCP sequence numbers: modulo 2^32, so "before" and "after" but no order (RFC 9293 3.4).
+//! TCP sequence numbers, modulo 2^32: they have "before" and "after" but no order (RFC 9293 3.4).
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
 /// A position in a TCP byte stream, modulo 2^32.
 ///
-/// There is no `Ord`: sequence space is a circle, and only two points less than 2^31 apart can
-/// be compared. Use [`before`](Self::before) and [`after`](Self::after).
+/// There is no `Ord`: sequence space is a circle, and only two numbers less than 2^31 apart can be
+/// compared. Use [`before`](Self::before) and [`after`](Self::after).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SeqNum(u32);
 
 impl SeqNum {
-    /// The number as it stands on the wire.
+    /// Returns the sequence number with the value of a header field.
     #[inline]
     pub const fn new(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The wire form.
+    /// Returns the value for a header field.
     #[inline]
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// Strictly earlier in the stream than `other`.
+    /// Returns whether `self` is strictly earlier in the stream than `other`.
     #[inline]
     pub const fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Strictly later in the stream than `other`.
+    /// Returns whether `self` is strictly later in the stream than `other`.
     #[inline]
     pub const fn after(self, other: Self) -> bool {
         other.before(self)
     }
 
-    /// Earlier or equal.
+    /// Returns whether `self` is earlier in the stream than `other`, or equal.
     #[inline]
     pub const fn before_eq(self, other: Self) -> bool {
         !self.after(other)
     }
 
-    /// Later or equal.
+    /// Returns whether `self` is later in the stream than `other`, or equal.
     #[inline]
     pub const fn after_eq(self, other: Self) -> bool {
         !self.before(other)
     }
 
-    /// Bytes from `earlier` up to here; meaningful when `earlier.before_eq(self)`.
+    /// Returns the bytes from `earlier` to `self`; meaningful if `earlier.before_eq(self)`.
     #[inline]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Signed distance: positive when `self` is after `other`.
+    /// Returns the signed distance in bytes: positive if `self` is after `other`.
     #[inline]
     pub const fn distance(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Inside the half-open range `[start, start + len)`.
+    /// Returns whether `self` is in the half-open range `[start, start + len)`.
     #[inline]
     pub const fn in_window(self, start: Self, len: u32) -> bool {
         self.since(start) < len
     }
 
-    /// The later of the two.
+    /// Returns the later of the two.
     #[inline]
     #[must_use]
     pub const fn latest(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     #[inline]
     #[must_use]
     pub const fn earliest(self, other: Self) -> Self {

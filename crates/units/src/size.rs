@@ -1,20 +1,20 @@
-//! Sizes that must not be mixed up: segment size, windows in bytes and on the wire, rates.
+//! Sizes that must not be confused: segment size, windows in bytes and in headers, rates.
 
 use crate::Nanos;
 
-/// Maximum segment size: TCP payload bytes of one full-sized segment, options already taken off.
+/// Maximum segment size: payload bytes of a full-sized segment, after subtracting options.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Mss(u16);
 
 impl Mss {
-    /// The least we ever use, whatever a peer or an ICMP message claims (tiny-MSS attacks).
+    /// The smallest MSS in use, whatever a peer or an ICMP message reports (tiny-MSS attacks).
     pub const MIN: Self = Self(48);
-    /// What a peer that sends no MSS option takes over IPv4 (RFC 9293 3.7.1).
+    /// The MSS that a peer without an MSS option accepts over IPv4 (RFC 9293 3.7.1).
     pub const DEFAULT_V4: Self = Self(536);
-    /// What a peer that sends no MSS option takes over IPv6 (RFC 9293 3.7.1).
+    /// The MSS that a peer without an MSS option accepts over IPv6 (RFC 9293 3.7.1).
     pub const DEFAULT_V6: Self = Self(1220);
 
-    /// `bytes`, raised to [`Mss::MIN`] if it is less.
+    /// Returns an MSS of `bytes`, but at least [`Mss::MIN`].
     #[inline]
     pub const fn clamped(bytes: u16) -> Self {
         if bytes < Self::MIN.0 {
@@ -24,19 +24,19 @@ impl Mss {
         }
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub const fn bytes(self) -> u32 {
         self.0 as u32
     }
 
-    /// In bytes, as the wire and `gso_size` carry it.
+    /// Returns the size in bytes, with the width of the header field and of `gso_size`.
     #[inline]
     pub const fn get(self) -> u16 {
         self.0
     }
 
-    /// Segments that `len` bytes take: `ceil(len / mss)` (spec: pcount).
+    /// Returns the number of segments for `len` bytes: `ceil(len / mss)` (spec: pcount).
     #[inline]
     pub const fn segments(self, len: u32) -> u32 {
         len.div_ceil(self.0 as u32)
@@ -47,11 +47,11 @@ impl Mss {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Window(pub u32);
 
-/// A window field as it stands in a TCP header, before scaling.
+/// The window field of a TCP header, before scaling.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct WireWindow(pub u16);
 
-/// The shift of RFC 7323 2.2, 0 to 14.
+/// The window scale shift of RFC 7323 2.2, 0 to 14.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct WindowScale(u8);
 
@@ -61,19 +61,19 @@ impl WindowScale {
     /// The largest shift allowed.
     pub const MAX: Self = Self(14);
 
-    /// RFC 7323 2.3: a received shift above 14 is taken as 14.
+    /// Returns the shift of a received option; above 14 it is 14 (RFC 7323 2.3).
     #[inline]
     pub const fn clamped(shift: u8) -> Self {
         if shift > 14 { Self::MAX } else { Self(shift) }
     }
 
-    /// The shift count.
+    /// Returns the shift count.
     #[inline]
     pub const fn shift(self) -> u8 {
         self.0
     }
 
-    /// The least shift with which `window` can be told.
+    /// Returns the smallest shift with which `window` can be advertised; 14 at most.
     pub const fn for_window(window: Window) -> Self {
         let mut shift = 0;
         while shift < 14 && (window.0 >> shift) > 0xffff {
@@ -84,7 +84,7 @@ impl WindowScale {
 }
 
 impl WireWindow {
-    /// The window this field stands for.
+    /// Returns the window in bytes that this field stands for.
     #[inline]
     pub const fn scaled(self, scale: WindowScale) -> Window {
         Window((self.0 as u32) << scale.0)
@@ -92,7 +92,7 @@ impl WireWindow {
 }
 
 impl Window {
-    /// The field for this window, rounded down; saturates at the largest that can be told.
+    /// Returns the field for this window, rounded down; at most the largest field, 65535.
     #[inline]
     pub const fn to_wire(self, scale: WindowScale) -> WireWindow {
         let field = self.0 >> scale.0;
@@ -108,7 +108,7 @@ impl Rate {
     /// No limit.
     pub const UNLIMITED: Self = Self(u64::MAX);
 
-    /// Time that `bytes` take at this rate; zero when unlimited.
+    /// Returns the time that `bytes` take at this rate; zero if unlimited, and for a rate of zero.
     #[inline]
     pub const fn time_for(self, bytes: u64) -> Nanos {
         if self.0 == u64::MAX || self.0 == 0 {

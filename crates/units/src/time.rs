@@ -1,4 +1,4 @@
-//! Time as an argument: nanoseconds since whatever the caller calls the beginning.
+//! Time as an argument: nanoseconds since a start that the caller chooses.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -8,41 +8,41 @@ use core::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
-/// A length of time, in nanoseconds.
+/// A span of time, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Nanos(u64);
 
 impl Instant {
     /// The host's start.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// The largest instant, later than any event.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
-    /// The instant `ns` nanoseconds after the start.
+    /// Returns the instant `ns` nanoseconds after the start.
     #[inline]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the start.
+    /// Returns the whole microseconds since the start.
     #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the start.
+    /// Returns the whole milliseconds since the start.
     #[inline]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Time passed since `earlier`; zero if `earlier` is in fact later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     #[inline]
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
@@ -50,73 +50,73 @@ impl Instant {
 }
 
 impl Nanos {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
-    /// The longest span there is (584 years).
+    /// The longest span (584 years).
     pub const MAX: Self = Self(u64::MAX);
 
-    /// From nanoseconds.
+    /// Returns a span of `ns` nanoseconds.
     #[inline]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// From microseconds.
+    /// Returns a span of `us` microseconds; saturates at [`Nanos::MAX`].
     #[inline]
     pub const fn from_micros(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
-    /// From milliseconds.
+    /// Returns a span of `ms` milliseconds; saturates at [`Nanos::MAX`].
     #[inline]
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// From seconds.
+    /// Returns a span of `s` seconds; saturates at [`Nanos::MAX`].
     #[inline]
     pub const fn from_secs(s: u64) -> Self {
         Self(s.saturating_mul(1_000_000_000))
     }
 
-    /// As nanoseconds.
+    /// Returns the nanoseconds.
     #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// As whole microseconds.
+    /// Returns the whole microseconds.
     #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// As whole milliseconds.
+    /// Returns the whole milliseconds.
     #[inline]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// As seconds.
+    /// Returns the seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Half of two, double of one: scales by a power of two without overflow.
+    /// Returns the span times `by`; saturates at [`Nanos::MAX`].
     #[inline]
     #[must_use]
     pub const fn saturating_mul(self, by: u64) -> Self {
         Self(self.0.saturating_mul(by))
     }
 
-    /// The difference, or zero.
+    /// Returns the span minus `other`; zero if `other` is longer.
     #[inline]
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The absolute difference.
+    /// Returns the absolute difference.
     #[inline]
     #[must_use]
     pub const fn abs_diff(self, other: Self) -> Self {
