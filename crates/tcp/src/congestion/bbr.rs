@@ -1,9 +1,9 @@
-//! BBR, version 3 (draft-ietf-ccwg-bbr): paces at the bandwidth that a model of the path tells, and
-//! keeps about one bandwidth-delay product in flight.
+//! BBR, version 3 (draft-ietf-ccwg-bbr): paces at the bandwidth that a model of the path estimates,
+//! and keeps about one bandwidth-delay product in flight.
 //!
-//! Each ACK gives a [`RateSample`]; from it the model is brought up to date, the state machine
-//! moves, and rate and window follow, in the draft's order ([`Bbr::update_model`]). Bandwidths are
-//! in segments per second, amounts in segments; infinite means that there is no bound.
+//! Each ACK gives a [`RateSample`], which updates the model, the state machine, and then rate and
+//! window, in the draft's order ([`Bbr::update_model`]). Bandwidths are in segments per second,
+//! amounts in segments; infinite means unlimited.
 
 use fullsend_units::{Instant, Mss, Nanos, Rate, Rng};
 
@@ -25,38 +25,39 @@ use probe_bw::ProbeBw;
 use probe_rtt::{MinRtt, ProbeRtt};
 use startup::FullPipe;
 
-/// No bound on an amount in flight.
+/// An unlimited amount in flight.
 const INFINITE: u32 = u32::MAX;
-/// `BBR.LossThresh`: more loss than this in one round trip is too much.
+/// `BBR.LossThresh`: the share of segments lost in one round trip above which loss is too high.
 const LOSS_THRESH: f64 = 0.02;
-/// So much is too much whatever chance explains.
+/// The share of lost segments that is too high even if chance could explain it.
 const MOST_LOSS: f64 = 0.05;
-/// `BBR.Beta`: the most that one round trip's loss takes off.
+/// `BBR.Beta`: limit of the reduction in one round trip.
 const BETA: f64 = 0.7;
-/// `BBR.MinPipeCwnd`: with fewer segments delayed ACKs stop the flow.
+/// `BBR.MinPipeCwnd`: with fewer segments, delayed ACKs stall the flow.
 const MIN_PIPE_CWND: u32 = 4;
 
-/// Where the flow is in its search for the path's limits.
+/// The state of the search for the path's limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Doubles the rate each round trip.
     Startup,
-    /// Lets the queue of Startup run empty.
+    /// Drains the queue that Startup built.
     Drain,
-    /// `ProbeBW_DOWN`: sends less than the path delivers.
+    /// `ProbeBW_DOWN`: sends more slowly than the path delivers.
     Down,
-    /// `ProbeBW_CRUISE`: sends what it delivers.
+    /// `ProbeBW_CRUISE`: sends as fast as the path delivers.
     Cruise,
-    /// `ProbeBW_REFILL`: fills the pipe for one round trip.
+    /// `ProbeBW_REFILL`: fills the path for one round trip.
     Refill,
-    /// `ProbeBW_UP`: sends more than it delivers.
+    /// `ProbeBW_UP`: sends faster than the path delivers.
     Up,
-    /// Half a pipe, so that the queue drains and the round trip shows.
+    /// `ProbeRTT`: halves the amount in flight, so that the queue drains and the RTT becomes
+    /// visible.
     ProbeRtt,
 }
 
 impl State {
-    /// Draft 5.6.1: how much faster than the bandwidth it sends.
+    /// Returns the pacing rate as a multiple of the bandwidth (draft 5.6.1).
     const fn pacing_gain(self) -> f64 {
         match self {
             Self::Startup => 2.77,
@@ -67,7 +68,7 @@ impl State {
         }
     }
 
-    /// Draft 5.6.1: how many bandwidth-delay products may be in flight.
+    /// Returns the window as a multiple of the bandwidth-delay product (draft 5.6.1).
     const fn cwnd_gain(self) -> f64 {
         match self {
             Self::Up => 2.25,
@@ -80,17 +81,17 @@ impl State {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
 
-    /// It accelerates, and expects loss.
+    /// Returns whether the state accelerates and expects loss.
     const fn is_probing(self) -> bool {
         matches!(self, Self::Startup | Self::Refill | Self::Up)
     }
 }
 
-/// What one ACK says, worked out.
+/// The evaluation of one ACK.
 #[derive(Clone, Copy)]
 struct Ack<'a> {
     sample: &'a RateSample,
-    /// Segments per second; 0 if the ACK tells none.
+    /// Segments per second; 0 if the ACK gives no sample.
     rate: f64,
     /// Segments delivered over the sample's interval.
     delivered: u32,
@@ -111,15 +112,15 @@ impl<'a> Ack<'a> {
     }
 }
 
-/// The state of one flow.
+/// BBR, version 3: the state of one flow.
 #[derive(Clone, Debug)]
 pub struct Bbr {
     state: State,
     rounds: Rounds,
     max_bw: MaxBw,
-    /// What the flow takes the path's bandwidth to be: `max_bw` within its bounds.
+    /// The bandwidth estimate: `max_bw` within its bounds.
     bw: f64,
-    /// `BBR.inflight_longterm`: more than this in flight has been lost.
+    /// `BBR.inflight_longterm`: with more than this in flight, segments were lost.
     inflight_longterm: u32,
     short_term: ShortTerm,
     loss: LossRound,
@@ -131,18 +132,18 @@ pub struct Bbr {
     probe_rtt: ProbeRtt,
     extra_acked: ExtraAcked,
     pace: Pace,
-    /// The window before recovery or `ProbeRTT` took from it.
+    /// The window before recovery or `ProbeRTT` reduced it.
     prior_cwnd: u32,
     in_recovery: bool,
-    /// Sending has started again after silence, and no ACK has come yet.
+    /// Sending restarted after idle time, and no ACK has arrived yet.
     idle_restart: bool,
-    /// The peer sends SACK.
+    /// Whether the peer sends SACK.
     sack: bool,
     /// Segments delivered so far.
     delivered: u32,
     send_quantum: u32,
     mss: Mss,
-    /// A random number for the next decision that wants one.
+    /// A random number for the next decision that needs one.
     dice: Option<u32>,
 }
 
@@ -153,7 +154,7 @@ impl Default for Bbr {
 }
 
 impl Bbr {
-    /// A fresh instance.
+    /// Creates an instance.
     pub const fn new() -> Self {
         Self {
             state: State::Startup,
@@ -182,7 +183,7 @@ impl Bbr {
         }
     }
 
-    /// Draft 5.2.3, `UpdateModelAndState`.
+    /// Performs the draft's `UpdateModelAndState` (5.2.3).
     fn update_model(&mut self, window: &mut Cwnd, ack: &Ack<'_>) {
         self.update_latest_signals(ack);
         self.update_congestion_signals(window, ack);
@@ -201,7 +202,7 @@ impl Bbr {
         self.rounds.start_at(self.delivered);
     }
 
-    /// A random number: one for each ACK at most, so that only ACKs need entropy.
+    /// Returns a random number, at most one per ACK, so that only ACKs need entropy.
     fn roll(&mut self) -> u32 {
         self.dice.take().unwrap_or(0)
     }
@@ -216,7 +217,7 @@ impl CongestionControl for Bbr {
         true
     }
 
-    /// Growth is decided by [`on_rate_sample`](CongestionControl::on_rate_sample).
+    /// Does nothing: [`on_rate_sample`](CongestionControl::on_rate_sample) grows the window.
     fn on_ack(&mut self, _: &mut Cwnd, _: &super::AckSample) {}
 
     fn on_rate_sample(&mut self, window: &mut Cwnd, sample: &RateSample, rng: &mut Rng) {
@@ -234,7 +235,7 @@ impl CongestionControl for Bbr {
         self.set_cwnd(window, sample.newly_delivered_segs);
     }
 
-    /// No threshold: the window follows the model.
+    /// Keeps the threshold: the window follows the model.
     fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32 {
         if event == CongestionEvent::Ecn {
             self.handle_mark(window, now);
@@ -280,7 +281,8 @@ impl CongestionControl for Bbr {
         Some(self.pace.min_tso_segs(self.mss))
     }
 
-    /// The window is two bandwidth-delay products already; three leave room to write ahead.
+    /// Returns 3: the window is two bandwidth-delay products already, and the third is for writing
+    /// ahead.
     fn sndbuf_expand(&self) -> u32 {
         3
     }

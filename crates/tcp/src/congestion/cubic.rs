@@ -10,25 +10,25 @@ use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
 #[cfg(test)]
 mod tests;
 
-/// RFC 9438 5: aggressiveness, in segments per second cubed.
+/// Constant C of RFC 9438 5, in segments per second cubed.
 const C: f64 = 0.4;
-/// RFC 9438 4.6: the multiplicative decrease.
+/// Multiplicative decrease factor (RFC 9438 4.6).
 const BETA: f64 = 0.7;
-/// RFC 9438 4.3: what makes additive increase with this decrease as fast as Reno's.
+/// Additive increase that with this decrease is as fast as Reno's (RFC 9438 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// RFC 9438: a cubic function of the time since the last congestion event.
+/// CUBIC (RFC 9438): the window is a cubic function of the time since the last congestion event.
 #[derive(Clone, Debug)]
 pub struct Cubic {
     epoch: Epoch,
-    /// `epoch` and `cwnd_prior` as the last reduction began, for an undo (RFC 9438 4.9); in a box,
-    /// as most connections never lose anything.
+    /// `epoch` and `cwnd_prior` before the last reduction, for an undo (RFC 9438 4.9); in a box, as
+    /// most connections never lose a packet.
     prior: Option<Box<(Epoch, u32)>>,
-    /// When the last ACK came that told of a time in which the window was the limit.
+    /// When the last ACK arrived for a period in which the window was the limit.
     last_ack: Instant,
-    /// Part of a segment by which the window has grown already.
+    /// Fraction of a segment by which the window has already grown.
     fraction: f32,
-    /// cwnd as the last reduction began (cwnd_prior).
+    /// cwnd before the last reduction (cwnd_prior).
     cwnd_prior: u32,
     hystart: HyStart,
 }
@@ -36,13 +36,13 @@ pub struct Cubic {
 /// One stage of congestion avoidance.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Epoch {
-    /// When it began; `FAR_FUTURE` before its first ACK.
+    /// When the stage began; `FAR_FUTURE` before its first ACK.
     start: Instant,
-    /// The plateau, in segments; 0 to take the window of the first ACK (RFC 9438 4.8).
+    /// The plateau, in segments; 0: the window at the first ACK (RFC 9438 4.8).
     w_max: f32,
     /// Seconds from the start to the plateau.
     k: f32,
-    /// What Reno's window would be.
+    /// Window of Reno in the same conditions.
     w_est: f64,
 }
 
@@ -54,7 +54,7 @@ impl Epoch {
         w_est: 0.0,
     };
 
-    /// Not begun, with this plateau ahead.
+    /// Returns a stage that has not begun, with this plateau.
     const fn ahead(w_max: f32) -> Self {
         Self {
             w_max,
@@ -75,7 +75,7 @@ impl Epoch {
         }
     }
 
-    /// RFC 9438 4.2, figure 1; `t` in seconds since the start.
+    /// Returns the window of RFC 9438 4.2, figure 1; `t` is in seconds since the start.
     fn w_cubic(&self, t: f64) -> f64 {
         let d = t - f64::from(self.k);
         C * d * d * d + f64::from(self.w_max)
@@ -89,7 +89,7 @@ impl Default for Cubic {
 }
 
 impl Cubic {
-    /// A fresh instance.
+    /// Creates an instance.
     pub const fn new() -> Self {
         Self {
             epoch: Epoch::NONE,
@@ -101,7 +101,7 @@ impl Cubic {
         }
     }
 
-    /// RFC 9438 5.8: time in which the window was not the limit does not count.
+    /// Excludes a period in which the window was not the limit (RFC 9438 5.8).
     fn skip(&mut self, span: Nanos) {
         if self.epoch.start != Instant::FAR_FUTURE {
             self.epoch.start += span;
@@ -115,7 +115,7 @@ impl Cubic {
         }
         let t = ack.now.since(self.epoch.start).as_secs_f64();
         let acked = f64::from(acked_segs);
-        // RFC 9438 4.3: as fast as Reno up to where the last reduction began, Reno beyond.
+        // RFC 9438 4.3: as fast as Reno with our decrease up to cwnd_prior, as Reno itself beyond.
         let alpha = if self.epoch.w_est >= f64::from(self.cwnd_prior) {
             1.0
         } else {
@@ -125,8 +125,8 @@ impl Cubic {
         let grown = if self.epoch.w_cubic(t) < self.epoch.w_est {
             self.epoch.w_est - cwnd
         } else {
-            // RFC 9438 4.4 and 4.5: to where the curve is one round trip from now, at most half
-            // the window further.
+            // RFC 9438 4.4 and 4.5: towards the curve's value one round trip from now, by at most
+            // half of the window.
             let target = self.epoch.w_cubic(t + ack.srtt.as_secs_f64());
             let target = target.clamp(cwnd, 1.5 * cwnd);
             f64::from(self.fraction) + (target - cwnd) / cwnd * acked
@@ -148,7 +148,7 @@ impl CongestionControl for Cubic {
         self.last_ack = ack.now;
         let mut acked_segs = ack.acked_segs;
         if window.in_slow_start() {
-            // RFC 9406 4.3: for the first slow start only; later ones know their end.
+            // RFC 9406 4.3: only for the first slow start; ssthresh ends later ones.
             if window.ssthresh == u32::MAX {
                 acked_segs = self.hystart.on_ack(window, ack);
             }
@@ -166,10 +166,10 @@ impl CongestionControl for Cubic {
         self.cwnd_prior = window.cwnd;
         let cwnd = f64::from(window.cwnd);
         self.epoch = match event {
-            // RFC 9438 4.8: the next stage starts from a plateau of its own.
+            // RFC 9438 4.8: the next stage determines its own plateau.
             CongestionEvent::Rto => Epoch::NONE,
-            // RFC 9438 4.7, fast convergence: we got less than last time, so somebody new wants
-            // a share.
+            // RFC 9438 4.7, fast convergence: the window was smaller than last time, so a new flow
+            // competes for the bandwidth.
             _ if cwnd < f64::from(self.epoch.w_max) => {
                 Epoch::ahead((cwnd * (1.0 + BETA) / 2.0) as f32)
             }
@@ -190,12 +190,12 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// The cube root, for `x >= 0` (`core` has none).
+/// Returns the cube root, for `x >= 0` (`core` has none).
 fn cbrt(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    // A third of the exponent is a guess within 6 %; each Newton step squares the error.
+    // A third of the exponent is an estimate within 6 %; each Newton step squares the error.
     let mut root = f64::from_bits(x.to_bits() / 3 + 0x2a9f_7893_0000_0000);
     for _ in 0..4 {
         root = (2.0 * root + x / (root * root)) / 3.0;

@@ -1,22 +1,22 @@
-//! The congestion window and the arithmetic that algorithms share.
+//! The congestion window, and arithmetic common to several algorithms.
 
 use fullsend_units::Nanos;
 
-/// RFC 6928: ten segments.
+/// The initial window in segments (RFC 6928).
 pub const INITIAL_WINDOW_SEGS: u32 = 10;
 
 /// Congestion window and slow-start threshold, in segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cwnd {
-    /// Segments that may be in flight.
+    /// Limit of the segments in flight.
     pub cwnd: u32,
-    /// Where slow start ends; `u32::MAX` before the first congestion event.
+    /// Window at which slow start ends; `u32::MAX` before the first congestion event.
     pub ssthresh: u32,
     /// Segments acknowledged towards the next increase of `cwnd` (RFC 5681 byte counting).
     pub cwnd_cnt: u32,
-    /// `cwnd` as the last reduction began, for an undo.
+    /// `cwnd` before the last reduction, for an undo.
     pub prior_cwnd: u32,
-    /// `ssthresh` as the last reduction began, for an undo.
+    /// `ssthresh` before the last reduction, for an undo.
     pub prior_ssthresh: u32,
 }
 
@@ -33,14 +33,14 @@ impl Default for Cwnd {
 }
 
 impl Cwnd {
-    /// `cwnd` is below `ssthresh` (RFC 5681 3.1).
+    /// Returns whether `cwnd` is below `ssthresh` (RFC 5681 3.1).
     #[inline]
     pub const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Slow start: one more segment for each acknowledged one, up to `ssthresh`. What is left of
-    /// `acked_segs` belongs to congestion avoidance.
+    /// Grows `cwnd` in slow start by one segment for each acknowledged one, up to `ssthresh`.
+    /// Returns the rest of `acked_segs`, which belongs to congestion avoidance.
     pub fn slow_start(&mut self, acked_segs: u32) -> u32 {
         let grown = self.cwnd.saturating_add(acked_segs).min(self.ssthresh);
         let used = grown.saturating_sub(self.cwnd);
@@ -48,7 +48,7 @@ impl Cwnd {
         acked_segs - used
     }
 
-    /// Congestion avoidance: one more segment for each `per` acknowledged ones.
+    /// Grows `cwnd` in congestion avoidance by one segment for each `per` acknowledged ones.
     pub fn additive_increase(&mut self, per: u32, acked_segs: u32) {
         let per = per.max(1);
         let count = self.cwnd_cnt.saturating_add(acked_segs);
@@ -56,8 +56,8 @@ impl Cwnd {
         self.cwnd_cnt = count % per;
     }
 
-    /// Begins a reduction: remembers the present values for [`undo`](Self::undo) and takes the
-    /// new `ssthresh`. `cwnd` itself is brought down by the caller (PRR, or 1 after an RTO).
+    /// Begins a reduction: saves the present values for [`undo`](Self::undo) and sets `ssthresh`.
+    /// The caller reduces `cwnd` itself (PRR, or 1 after an RTO).
     pub fn reduce(&mut self, ssthresh: u32) {
         self.prior_cwnd = self.cwnd;
         self.prior_ssthresh = self.ssthresh;
@@ -65,15 +65,15 @@ impl Cwnd {
         self.cwnd_cnt = 0;
     }
 
-    /// Takes a reduction back, to `cwnd` (from [`super::CongestionControl::undo`]).
+    /// Undoes a reduction and restores `cwnd` (from [`super::CongestionControl::undo`]).
     pub fn undo(&mut self, cwnd: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(self.prior_ssthresh);
     }
 
-    /// RFC 2861 with RFC 6928's floor: after an idle time longer than the RTO, `ssthresh` keeps
-    /// three quarters of `cwnd` in mind and `cwnd` halves once for each RTO that passed, not
-    /// below the initial window.
+    /// Decays the window after an idle time longer than the RTO (RFC 2861, with RFC 6928's floor):
+    /// `ssthresh` becomes at least three quarters of `cwnd`, and `cwnd` is halved once for each RTO
+    /// that passed, not below the initial window.
     pub fn restart_after_idle(&mut self, idle: Nanos, rto: Nanos) {
         if idle <= rto || rto == Nanos::ZERO {
             return;

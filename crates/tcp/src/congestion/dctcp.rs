@@ -1,30 +1,30 @@
-//! DCTCP (RFC 8257): the window comes down by as much as the path marks, so that the queue of a
-//! bottleneck with a low threshold stays near it.
+//! DCTCP (RFC 8257): reduces the window by the marked share, so that the queue of a bottleneck with
+//! a low marking threshold stays near that threshold.
 
 use fullsend_units::{Instant, SeqNum};
 
 use super::{AckSample, CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample, Reno};
 
-/// DCTCP.Alpha is a fraction of this.
+/// Unit of DCTCP.Alpha, which is a fraction of it.
 const ONE: u32 = 1 << 10;
 /// RFC 8257 4.2: the estimation gain g is 1/16.
 const SHIFT_G: u32 = 4;
-/// RFC 5681 (4).
+/// Least ssthresh in segments (RFC 5681 (4)).
 const LEAST_SSTHRESH: u32 = 2;
 
-/// RFC 8257: Reno, but for what a mark means.
+/// DCTCP (RFC 8257): Reno, except for the reaction to marks.
 #[derive(Clone, Debug)]
 pub struct Dctcp {
     reno: Reno,
-    /// The share of bytes that were marked lately, in [`ONE`]s. Begins at its most, so that the
-    /// first mark halves the window (RFC 8257 3.3).
+    /// Average share of marked bytes, in units of [`ONE`]. Begins at its maximum, so that the first
+    /// mark halves the window (RFC 8257 3.3).
     alpha: u32,
-    /// The present window ends here (DCTCP.WindowEnd); `None` before the first ACK.
+    /// End of the present window (DCTCP.WindowEnd); `None` before the first ACK.
     window_end: Option<SeqNum>,
-    /// Bytes of the present window that were acknowledged, and of these marked.
+    /// Bytes acknowledged in the present window, and those of them that were marked.
     acked_bytes: u32,
     marked_bytes: u32,
-    /// The peer takes no part in ECN: Reno it is.
+    /// The peer does not use ECN: the algorithm is Reno.
     fallback: bool,
 }
 
@@ -35,7 +35,7 @@ impl Default for Dctcp {
 }
 
 impl Dctcp {
-    /// A fresh instance.
+    /// Creates an instance.
     pub const fn new() -> Self {
         Self {
             reno: Reno::new(),
@@ -47,9 +47,9 @@ impl Dctcp {
         }
     }
 
-    /// RFC 8257 3.3: a moving average over windows.
+    /// Updates the moving average at the end of a window (RFC 8257 3.3).
     fn update_alpha(&mut self) {
-        // In whole numbers the last few would never go.
+        // With integers, the last units would never decay.
         let decay = match self.alpha >> SHIFT_G {
             0 => self.alpha,
             decay => decay,
@@ -72,22 +72,22 @@ impl CongestionControl for Dctcp {
 
     fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32 {
         if self.fallback || event != CongestionEvent::Ecn {
-            // RFC 8257 3.5: a loss is a loss.
+            // RFC 8257 3.5: the reaction to loss is Reno's.
             return self.reno.ssthresh(window, event, now);
         }
-        // RFC 8257 3.3: by half of what was marked.
+        // RFC 8257 3.3: by half of the marked share.
         let less = u64::from(window.cwnd) * u64::from(self.alpha) / u64::from(2 * ONE);
         (window.cwnd - less as u32).max(LEAST_SSTHRESH)
     }
 
     fn reduces_at_once(&self) -> bool {
-        // RFC 8257 3.3. It is so little that proportional rate reduction would take more: what was
-        // not in flight just then.
+        // RFC 8257 3.3. The reduction is so small that proportional rate reduction would exceed it:
+        // it also removes the part of cwnd not in flight at that moment.
         !self.fallback
     }
 
     fn ssthresh_of_loss_after_mark(&self, window: &Cwnd) -> u32 {
-        // RFC 8257 3.5: one reduction for one window, but not a lesser one than Reno's.
+        // RFC 8257 3.5: one reduction per window, but no smaller than Reno's.
         let halved = (window.prior_cwnd / 2).max(LEAST_SSTHRESH);
         window.ssthresh.min(halved)
     }

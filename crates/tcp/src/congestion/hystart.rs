@@ -1,37 +1,37 @@
-//! HyStart++ (RFC 9406): leaves slow start when the round-trip time shows that a queue builds,
-//! before that queue overflows.
+//! HyStart++ (RFC 9406): leaves slow start when the round-trip time shows a growing queue, before
+//! that queue overflows.
 
 use fullsend_units::{Nanos, SeqNum};
 
 use super::{AckSample, Cwnd};
 
-/// A rise of the round trip below this is noise, above the other a queue for sure.
+/// Bounds of the RTT increase in nanoseconds: below the first it is noise, above the second a
+/// queue.
 const RTT_THRESH: (u32, u32) = (4_000_000, 16_000_000);
 const MIN_RTT_DIVISOR: u32 = 8;
-/// Samples of a round before it is judged.
+/// Samples in a round before it is evaluated.
 const N_RTT_SAMPLE: u8 = 8;
-/// Conservative slow start grows by this part of what slow start would.
+/// Divisor of slow start's growth in conservative slow start.
 const CSS_GROWTH_DIVISOR: u32 = 4;
 /// Rounds of conservative slow start before congestion avoidance.
 const CSS_ROUNDS: u8 = 5;
 /// No sample yet.
 const NONE: u32 = u32::MAX;
 
-/// The state of the first slow start. Round-trip times in nanoseconds, at most 4.3 s.
+/// The state of the first slow start. Round-trip times are in nanoseconds, at most 4.3 s.
 ///
-/// RFC 9406's bound on how much one ACK may add is left out: acknowledgements of whole
-/// super-segments are what we want to see.
+/// RFC 9406's limit on the growth per ACK is omitted, as ACKs for whole super-segments are desired.
 #[derive(Clone, Debug)]
 pub(super) struct HyStart {
     window_end: SeqNum,
     last_round_min_rtt: u32,
     current_round_min_rtt: u32,
-    /// Round trip at which conservative slow start began; `NONE` outside of it.
+    /// RTT at which conservative slow start began; `NONE` outside it.
     css_baseline: u32,
     samples: u8,
     css_rounds: u8,
-    /// Acknowledged segments that conservative slow start has not turned into growth yet, fewer
-    /// than [`CSS_GROWTH_DIVISOR`].
+    /// Segments acknowledged in conservative slow start and not yet turned into growth; fewer than
+    /// [`CSS_GROWTH_DIVISOR`].
     css_remainder: u8,
     started: bool,
 }
@@ -67,8 +67,8 @@ impl HyStart {
         }
     }
 
-    /// RFC 9406 4.2: divides what is acknowledged, not each ACK, so that growth does not depend on
-    /// how many segments an ACK covers.
+    /// Returns the growth in conservative slow start (RFC 9406 4.2). Divides the sum rather than
+    /// each ACK, so that growth does not depend on how many segments an ACK covers.
     fn css_growth(&mut self, acked_segs: u32) -> u32 {
         let acked = acked_segs.saturating_add(self.css_remainder.into());
         self.css_remainder = (acked % CSS_GROWTH_DIVISOR) as u8;
@@ -109,7 +109,7 @@ impl HyStart {
                 self.css_remainder = 0;
             }
         } else if current < self.css_baseline {
-            // It was a passing delay.
+            // The delay was temporary.
             self.css_baseline = NONE;
         }
     }

@@ -1,7 +1,7 @@
-//! Congestion control: one trait, its algorithms by name, and the window they steer.
+//! Congestion control: the trait, the algorithms by name, and the window that they control.
 //!
-//! The sender owns the [`Cwnd`] and decides *when* something happens (an ACK, a loss event, a
-//! timeout, an idle restart); the algorithm decides *how much*.
+//! The sender owns the [`Cwnd`] and decides *when* an event happens (an ACK, a loss, a timeout, an
+//! idle restart); the algorithm decides *by how much* the window changes.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -23,159 +23,160 @@ pub use dctcp::Dctcp;
 pub use reno::Reno;
 pub use sample::{CcInfo, FlightSample, LostUnit, MarkSample, RateSample};
 
-/// What one cumulative or selective ACK said, as an algorithm sees it.
+/// The result of one cumulative or selective ACK, as an algorithm receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AckSample {
     /// When the ACK arrived.
     pub now: Instant,
-    /// When the last one before it moved `snd_una`, or, if that was later, when sending began
-    /// again.
+    /// When the previous ACK advanced `snd_una`, or, if that was later, when sending began again.
     pub prior: Instant,
-    /// Segments that this ACK newly acknowledged (each segment of a super-segment counted).
+    /// Segments newly acknowledged by this ACK (each segment of a super-segment counts).
     pub acked_segs: u32,
-    /// Round-trip time of this ACK, if it gave an unambiguous one (Karn).
+    /// RTT sample of this ACK, if it gave an unambiguous one (Karn).
     pub rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,
     /// First unacknowledged byte after this ACK.
     pub snd_una: SeqNum,
-    /// Next byte to be sent, which ends the current round.
+    /// Next byte to be sent; its acknowledgement ends the current round.
     pub snd_nxt: SeqNum,
 }
 
-/// Why the window must shrink.
+/// The reason for a reduction of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CongestionEvent {
-    /// Loss found by duplicate or selective ACKs; fast recovery begins.
+    /// Loss detected by duplicate or selective ACKs; fast recovery begins.
     Loss,
     /// The peer echoed Congestion Experienced (RFC 3168); at most once per round trip.
     Ecn,
-    /// The retransmission timer fired; the sender sets cwnd to one segment itself.
+    /// The retransmission timer fired; the sender itself sets cwnd to one segment.
     Rto,
 }
 
-/// An algorithm that steers a [`Cwnd`].
+/// A congestion control algorithm, which controls a [`Cwnd`].
 ///
 /// Call [`on_ack`](Self::on_ack) only while the window may grow (not during fast recovery or a
-/// window reduction, where proportional rate reduction rules). An algorithm that
-/// [owns the window](Self::owns_cwnd) gets [`on_rate_sample`](Self::on_rate_sample) instead, for
-/// every ACK, after [`on_lost`](Self::on_lost) for each loss that the ACK uncovered.
+/// window reduction, which proportional rate reduction governs). An algorithm that [owns the
+/// window](Self::owns_cwnd) gets [`on_rate_sample`](Self::on_rate_sample) instead, for every ACK,
+/// after [`on_lost`](Self::on_lost) for each loss that the ACK revealed.
 pub trait CongestionControl: Send + fmt::Debug {
-    /// Its name, as `TCP_CONGESTION` has it.
+    /// Returns the name for `TCP_CONGESTION`.
     fn name(&self) -> &'static str;
 
-    /// Grows the window for newly acknowledged segments. Not called where the application or the
-    /// peer was what limited sending (RFC 7661).
+    /// Grows the window for newly acknowledged segments. Not called while the application or the
+    /// peer's window limits sending (RFC 7661).
     fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample);
 
-    /// The new ssthresh, in segments (at least 2), as a congestion event begins. The sender
-    /// stores it in the window, with what is needed for an undo ([`Cwnd::reduce`]).
+    /// Returns the new ssthresh, in segments (at least 2), when a congestion event begins. The
+    /// sender stores it in the window, together with the state for an undo ([`Cwnd::reduce`]).
     fn ssthresh(&mut self, window: &Cwnd, event: CongestionEvent, now: Instant) -> u32;
 
-    /// A mark brings cwnd to ssthresh at once, not over a round trip.
+    /// Returns whether a mark reduces cwnd to ssthresh immediately rather than over a round trip.
     fn reduces_at_once(&self) -> bool {
         false
     }
 
-    /// Text is lost while cwnd comes down because of a mark: the new ssthresh. One window is
-    /// reduced once, so it differs only where a mark costs less than a loss.
+    /// Returns the new ssthresh after a loss during the reduction caused by a mark. A window is
+    /// reduced once, so it differs only for algorithms that reduce less for a mark than for a loss.
     fn ssthresh_of_loss_after_mark(&self, window: &Cwnd) -> u32 {
         window.ssthresh
     }
 
-    /// Nothing was in flight for `idle` and sending starts again; the sender has already decayed
+    /// Adapts to a restart after nothing was in flight for `idle`; the sender has already decayed
     /// the window (RFC 2861, [`Cwnd::restart_after_idle`]).
     fn on_idle_restart(&mut self, window: &Cwnd, idle: Nanos) {
         let _ = (window, idle);
     }
 
-    /// The reduction proved unnecessary (Eifel, DSACK): the cwnd to go back to, in segments.
+    /// Returns the cwnd to restore, in segments, after a reduction proved unnecessary (Eifel,
+    /// DSACK).
     fn undo(&mut self, window: &Cwnd) -> u32 {
         window.cwnd.max(window.prior_cwnd)
     }
 
-    /// The rate at which it wants to be paced, headers included, if it decides that itself
-    /// (BBR).
+    /// Returns the pacing rate, headers included, if the algorithm determines it (BBR).
     fn pacing_rate(&self) -> Option<Rate> {
         None
     }
 
-    /// It models the path from delivery-rate samples and sets cwnd itself, in recovery too: no
-    /// proportional rate reduction, no window validation after idle time.
+    /// Returns whether the algorithm models the path from delivery-rate samples and sets cwnd
+    /// itself, also in recovery: no proportional rate reduction, no window validation after idle
+    /// time.
     fn owns_cwnd(&self) -> bool {
         false
     }
 
-    /// An ACK arrived, of whatever kind. Only called if it [owns the window](Self::owns_cwnd).
+    /// Processes an ACK of any kind. Only called if it [owns the window](Self::owns_cwnd).
     fn on_rate_sample(&mut self, window: &mut Cwnd, sample: &RateSample, rng: &mut Rng) {
         let _ = (window, sample, rng);
     }
 
-    /// Segments are taken for lost. Only called if it [owns the window](Self::owns_cwnd).
+    /// Processes segments marked lost. Only called if it [owns the window](Self::owns_cwnd).
     fn on_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
         let _ = (window, lost, now);
     }
 
-    /// All that was lost has been repaired.
+    /// Ends recovery once all lost segments were delivered.
     fn on_repaired(&mut self, window: &mut Cwnd) {
         let _ = window;
     }
 
-    /// Nothing was lost after all; [`undo`](Self::undo) has restored the window.
+    /// Processes the detection that nothing was lost; [`undo`](Self::undo) has restored the window.
     fn on_spurious(&mut self, now: Instant) {
         let _ = now;
     }
 
-    /// Nothing is in flight after a time in which the application was the limit, and sending
-    /// starts again.
+    /// Adapts to a restart of sending with nothing in flight, after the application was the limit.
     fn on_restart(&mut self, window: &mut Cwnd, now: Instant) {
         let _ = (window, now);
     }
 
-    /// It keeps less in flight than the path could carry on purpose (BBR's `ProbeRTT`): what is
-    /// sent now tells no rate.
+    /// Returns whether the algorithm deliberately keeps less in flight than the path could carry
+    /// (BBR's `ProbeRTT`), so that rate samples of data sent now do not count.
     fn holds_back(&self) -> bool {
         false
     }
 
-    /// The least segments of a transmit unit, instead of `tcp_min_tso_segs`.
+    /// Returns the least segments in a super-segment, if it replaces `tcp_min_tso_segs`.
     fn min_tso_segs(&self) -> Option<u32> {
         None
     }
 
-    /// The send buffer grows to so many windows.
+    /// Returns the size to which the send buffer grows, in windows.
     fn sndbuf_expand(&self) -> u32 {
         2
     }
 
-    /// It lives on marks: the connection asks for ECN whatever `tcp_ecn` says, all that it sends is
-    /// ECN-capable, and it tells the peer of marks as RFC 8257 3.2 has it.
+    /// Returns whether the algorithm requires ECN: the connection requests it whatever `tcp_ecn`
+    /// is, all its segments are ECN-capable, and it reports marks to the peer according to RFC 8257
+    /// 3.2.
     fn needs_ecn(&self) -> bool {
         false
     }
 
-    /// The peer takes no part in ECN. Only called if it [needs that](Self::needs_ecn).
+    /// Adapts to a peer without ECN. Only called if it [needs ECN](Self::needs_ecn).
     fn go_without_ecn(&mut self) {}
 
-    /// An ACK tells how much of what arrived was marked: before [`ssthresh`](Self::ssthresh), if
-    /// it has the window reduced. Only called if it [needs ECN](Self::needs_ecn).
+    /// Processes the marked share of acknowledged data, before [`ssthresh`](Self::ssthresh) if that
+    /// has the window reduced. Only called if it [needs ECN](Self::needs_ecn).
     fn on_marks(&mut self, sample: &MarkSample) {
         let _ = sample;
     }
 
-    /// What `ss -i` would show of it.
+    /// Returns the state that `ss -i` shows.
     fn info(&self) -> CcInfo {
         CcInfo::None
     }
 }
 
-/// The names that [`by_name`] knows.
+/// The names accepted by [`by_name`].
 pub const AVAILABLE: [&str; 4] = ["cubic", "reno", "bbr", "dctcp"];
 
-/// A fresh instance of the algorithm called `name`.
+/// Returns a new instance of the algorithm called `name`.
 ///
 /// # Errors
-/// If there is none of that name; the error lists those there are.
+///
+/// [`UnknownCongestion`] if there is none of that name; its message lists the available ones.
 pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongestion> {
     match name {
         "cubic" => Ok(Box::new(Cubic::new())),
@@ -186,21 +187,21 @@ pub fn by_name(name: &str) -> Result<Box<dyn CongestionControl>, UnknownCongesti
     }
 }
 
-/// Some of the algorithms, by name.
+/// A set of the available algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CongestionSet(u8);
 
 impl CongestionSet {
-    /// Every one that there is.
+    /// The set of all algorithms.
     pub const ALL: Self = Self((1 << AVAILABLE.len()) - 1);
 
-    /// The one called `name` is among them.
+    /// Returns whether the set contains the algorithm called `name`.
     pub fn has(self, name: &str) -> bool {
         let place = AVAILABLE.iter().position(|known| *known == name);
         place.is_some_and(|place| self.0 >> place & 1 != 0)
     }
 
-    /// From names with spaces between; `None` if one of them is not known, or there is none.
+    /// Parses names separated by spaces; returns `None` for an unknown name or an empty list.
     pub fn parse(text: &str) -> Option<Self> {
         let place = |name| AVAILABLE.iter().position(|known| *known == name);
         let mut names = text.split_whitespace();
@@ -220,7 +221,7 @@ impl fmt::Display for CongestionSet {
     }
 }
 
-/// There is no congestion control of that name.
+/// The error for an unknown congestion control name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownCongestion;
 

@@ -4,12 +4,12 @@ use fullsend_units::Instant;
 
 use super::{AckSample, CongestionControl, CongestionEvent, Cwnd};
 
-/// RFC 5681: slow start, then one segment per round trip; half on loss.
+/// Reno (RFC 5681): slow start, then one segment per round trip; half of the window on loss.
 #[derive(Clone, Debug, Default)]
 pub struct Reno(());
 
 impl Reno {
-    /// A fresh instance.
+    /// Creates an instance.
     pub const fn new() -> Self {
         Self(())
     }
@@ -31,7 +31,7 @@ impl CongestionControl for Reno {
     }
 
     fn ssthresh(&mut self, window: &Cwnd, _: CongestionEvent, _: Instant) -> u32 {
-        // RFC 5681 (4), with cwnd for FlightSize as it limits what is in flight.
+        // RFC 5681 (4), with cwnd instead of FlightSize, as cwnd limits what is in flight.
         (window.cwnd / 2).max(2)
     }
 }

@@ -1,85 +1,85 @@
-//! What an algorithm that models the path is told: delivery-rate samples and single losses.
+//! The input of algorithms that model the path: delivery-rate samples and single losses.
 
 use core::fmt;
 
 use fullsend_units::{Instant, Mss, Nanos, Rate, SeqNum};
 
-/// How a flight got through: from the sending of the newest segment that an ACK delivered (with
-/// the ACK before it) to that ACK.
+/// The delivery of one flight, from the transmission of the newest segment that an ACK delivered
+/// (and the ACK before it) to that ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlightSample {
-    /// Segments that had been delivered when it was sent.
+    /// Segments delivered before it was sent.
     pub prior_delivered_segs: u32,
     /// Segments delivered since.
     pub delivered_segs: u32,
-    /// In this time; `None` if it cannot be told reliably.
+    /// Time in which they were delivered; `None` if it cannot be determined reliably.
     pub interval: Option<Nanos>,
     /// Segments marked lost since it was sent.
     pub lost_segs: u32,
     /// Segments in flight right after it was sent.
     pub in_flight_segs: u32,
-    /// The application, and not the path, was the limit.
+    /// Whether the application, not the path, was the limit.
     pub app_limited: bool,
 }
 
-/// One ACK, as an algorithm sees it that [steers in recovery
-/// too](super::CongestionControl::owns_cwnd).
+/// The result of one ACK, for an algorithm that [owns the
+/// window](super::CongestionControl::owns_cwnd).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateSample {
     /// When the ACK arrived.
     pub now: Instant,
     /// Segments delivered over the connection's life; wraps.
     pub delivered_segs: u32,
-    /// Of these, by this ACK.
+    /// Segments delivered by this ACK.
     pub newly_delivered_segs: u32,
     /// Segments in flight after this ACK.
     pub in_flight_segs: u32,
-    /// Round trip of the newest segment that this ACK delivered, if unambiguous and if it overtook
-    /// none.
+    /// RTT of the newest segment that this ACK delivered, if it is unambiguous and the segment
+    /// overtook no other.
     pub rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,
     /// The flight that the newest segment belonged to; `None` if nothing was delivered.
     pub flight: Option<FlightSample>,
-    /// The window was what limited sending.
+    /// Whether the window limited sending.
     pub cwnd_limited: bool,
-    /// Fast recovery is under way.
+    /// Whether fast recovery is in progress.
     pub in_recovery: bool,
-    /// The peer sends SACK, so that more than one loss a round trip is seen.
+    /// Whether the peer sends SACK, so that more than one loss per round trip is visible.
     pub sack: bool,
-    /// The largest transmit unit that goes out now, in segments.
+    /// The largest super-segment that may be sent now, in segments.
     pub send_quantum_segs: u32,
-    /// Segment size.
+    /// Payload bytes of a full segment.
     pub mss: Mss,
 }
 
-/// Segments of one transmit unit that are taken for lost.
+/// Segments of one transmission that are marked lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LostUnit {
-    /// The first one's first byte.
+    /// Sequence number of the first byte.
     pub seq: SeqNum,
-    /// The first byte behind the last one.
+    /// Sequence number after the last byte.
     pub end: SeqNum,
-    /// How many.
+    /// Number of segments.
     pub segs: u32,
-    /// Segments lost since these were sent, these included.
+    /// Segments lost since these were sent, including these.
     pub lost_segs: u32,
     /// Segments in flight right after these were sent.
     pub in_flight_segs: u32,
-    /// They were sent while the application was the limit.
+    /// Whether they were sent while the application was the limit.
     pub app_limited: bool,
-    /// Segments delivered over the connection's life as the loss was found; wraps.
+    /// Segments delivered over the connection's life when the loss was detected; wraps.
     pub delivered_segs: u32,
-    /// The same, as they were sent.
+    /// Segments delivered over the connection's life when they were sent; wraps.
     pub prior_delivered_segs: u32,
 }
 
-/// How much of our text arrived marked (CE), as one ACK tells.
+/// The marked (CE) share of our data, as one ACK reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MarkSample {
     /// Bytes that this ACK newly acknowledged, cumulatively or selectively.
     pub acked_bytes: u32,
-    /// Of these, marked.
+    /// Bytes among these that were marked.
     pub marked_bytes: u32,
     /// First unacknowledged byte after this ACK.
     pub snd_una: SeqNum,
@@ -87,34 +87,34 @@ pub struct MarkSample {
     pub snd_nxt: SeqNum,
 }
 
-/// What an algorithm tells of itself, in the words of `ss -i`.
+/// The state of an algorithm, under the names of `ss -i`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum CcInfo {
-    /// Nothing beside the window.
+    /// No state other than the window.
     None,
     /// BBR's model of the path.
     Bbr {
-        /// Bandwidth that the path is thought to have for this flow.
+        /// Estimated bandwidth of the path for this flow.
         bw: Rate,
         /// Round-trip time without queues.
         min_rtt: Nanos,
-        /// Paced at so many times the bandwidth.
+        /// Pacing rate as a multiple of the bandwidth.
         pacing_gain: f64,
-        /// The window is so many times the bandwidth-delay product.
+        /// Window as a multiple of the bandwidth-delay product.
         cwnd_gain: f64,
     },
-    /// DCTCP's estimate of what the path marks.
+    /// DCTCP's estimate of the marked share.
     Dctcp {
-        /// The text that the peer sent last came marked.
+        /// Whether the last data from the peer was marked.
         ce_state: bool,
-        /// The share of bytes that were marked lately, in 1,024ths.
+        /// Average share of marked bytes, in 1,024ths.
         alpha: u32,
         /// Bytes marked in the present window.
         ab_ecn: u32,
         /// Bytes acknowledged in the present window.
         ab_tot: u32,
     },
-    /// DCTCP with a peer that takes no part in ECN: Reno.
+    /// DCTCP with a peer that does not use ECN: Reno.
     DctcpFallback,
 }
 

@@ -1,5 +1,5 @@
 //! Accurate ECN (RFC 9768): the flags AE, CWR and ECE count marked packets, so that the sender
-//! learns of each.
+//! learns of every mark.
 
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{AccEcn, TcpFlags};
@@ -8,27 +8,27 @@ use super::bytes::Bytes;
 
 /// The ACE field.
 pub(super) const ACE: TcpFlags = TcpFlags::AE.union(TcpFlags::CWR).union(TcpFlags::ECE);
-/// RFC 9768 3.2.1: counters of marked packets begin here, so that zeroed flags show.
+/// Initial value of the counters of marked packets (RFC 9768 3.2.1), by which zeroed flags are
+/// detected.
 const FIRST_COUNT: u32 = 5;
-/// Segments of an acknowledgement that was put together of several on its way, or is of a
-/// super-segment.
+/// Segments covered by an acknowledgement that was merged on the path, or is for a super-segment.
 const MANY: u32 = 4;
-/// The field counts modulo this.
+/// Modulus of the ACE counter.
 const CYCLE: u32 = 8;
 
-/// What is wrong with the path, as bits of `tcpi_accecn_fail_mode`.
+/// Faults of the path, as bits of `tcpi_accecn_fail_mode`.
 pub(super) mod fail {
-    /// The peer may not know what our flags count.
+    /// The peer may not know that our flags are a counter.
     pub(in crate::ecn) const ACE_SEND: u8 = 1;
-    /// Something changes the flags, or the IP field, on their way to us.
+    /// The path modifies the flags or the IP field of received segments.
     pub(in crate::ecn) const ACE_RECV: u8 = 2;
     /// Segments with our option are lost.
     pub(in crate::ecn) const OPTION_SEND: u8 = 4;
-    /// The peer's option is not what it sent.
+    /// The peer's option is modified on the path.
     pub(in crate::ecn) const OPTION_RECV: u8 = 8;
 }
 
-/// The ACE field as a number.
+/// Returns the ACE field as a number.
 pub(super) const fn ace(flags: TcpFlags) -> u32 {
     ((flags.0 & ACE.0) / TcpFlags::ECE.0) as u32
 }
@@ -37,8 +37,8 @@ const fn flags(ace: u32) -> TcpFlags {
     TcpFlags((ace % CYCLE) as u16 * TcpFlags::ECE.0)
 }
 
-/// RFC 9768 3.1.2, table 2: how a handshake's segment tells with which ECN field the one before it
-/// came.
+/// Returns the flags by which a segment of the handshake reflects the ECN field of the one before
+/// it (RFC 9768 3.1.2, table 2).
 pub(super) const fn reflection(field: EcnField) -> TcpFlags {
     flags(match field {
         EcnField::NotEct => 0b010,
@@ -48,26 +48,26 @@ pub(super) const fn reflection(field: EcnField) -> TcpFlags {
     })
 }
 
-/// What we count, and what we tell.
+/// The packet counters of Accurate ECN, in both directions.
 #[derive(Clone, Debug)]
 pub(super) struct Accurate {
-    /// Packets that came with CE; wraps.
+    /// Packets received with CE; wraps.
     pub(super) received_ce: u32,
-    /// Of those, not told yet.
+    /// CE packets not reported yet.
     untold: u32,
-    /// How text came last.
+    /// ECN field of the last data received.
     last_field: EcnField,
-    /// With which ECN field the peer's SYN or SYN-ACK came, while that is to be told.
+    /// ECN field of the peer's SYN or SYN-ACK, until it is reflected.
     pub(super) handshake: Option<EcnField>,
-    /// Segments that an acknowledgement usually is for, in 64ths; 0 before the first.
+    /// Average number of segments that an acknowledgement covers, in 64ths; 0 before the first.
     usual_delivered: u32,
     /// Bits of [`fail`].
     pub(super) fails: u8,
-    /// A count of the peer's has come.
+    /// Whether a counter of the peer was received.
     heard: bool,
-    /// The segment at hand tells no count: it ends the handshake.
+    /// Whether the present segment carries no counter, because it completes the handshake.
     pub(super) reflects: bool,
-    /// The segment at hand has a later timestamp than those before.
+    /// Whether the present segment has a later timestamp than those before.
     pub(super) later: bool,
     pub(super) bytes: Bytes,
 }
@@ -77,7 +77,7 @@ impl Default for Accurate {
         Self {
             received_ce: 0,
             untold: 0,
-            // As nearly all text comes.
+            // The usual field of data.
             last_field: EcnField::Ect0,
             handshake: None,
             usual_delivered: 0,
@@ -90,30 +90,30 @@ impl Default for Accurate {
     }
 }
 
-/// An acknowledgement's part in telling of marks.
+/// The feedback of one acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Feedback {
     pub(super) flags: TcpFlags,
-    /// Segments and bytes of ours that it is for.
+    /// Segments and bytes of ours that it newly covers.
     pub(super) delivered: u32,
     pub(super) delivered_bytes: u32,
-    /// Bytes of these that were marked, where the option tells for sure.
+    /// Marked bytes among these, if the option reports them without ambiguity.
     pub(super) ce_bytes: Option<u32>,
-    /// Bytes of a full segment.
+    /// Payload bytes of a full segment.
     pub(super) mss: u32,
-    /// `delivered` is exact.
+    /// Whether `delivered` is exact.
     pub(super) exact: bool,
 }
 
 impl Accurate {
-    /// The path mangles the flags or the field: nothing of ours is ECN-capable, and what the peer
-    /// tells is not heard. What we tell goes on.
+    /// Returns whether the path modifies the flags or the IP field: our segments are then not
+    /// ECN-capable, and the peer's counters are ignored. Our own feedback continues.
     pub(super) const fn is_muted(&self) -> bool {
         self.fails & (fail::ACE_SEND | fail::ACE_RECV) != 0
     }
 
-    /// `segs` packets arrived with this field and, together, `len` bytes of text. True: the peer
-    /// should hear of it at once (RFC 9768 3.2.2.5.1).
+    /// Counts `segs` packets received with this ECN field and `len` bytes of data in total. Returns
+    /// whether to acknowledge them immediately (RFC 9768 3.2.2.5.1).
     pub(super) fn on_packets(&mut self, field: EcnField, segs: u32, len: u32) -> bool {
         let ce = field == EcnField::Ce;
         if ce {
@@ -121,8 +121,8 @@ impl Accurate {
             self.untold = self.untold.saturating_add(segs);
         }
         if len == 0 {
-            // Before the field has gone round. Acknowledgements of acknowledgements end, as each
-            // tells of several.
+            // Before the counter wraps. Acknowledgements of acknowledgements end, as each reports
+            // several packets.
             return self.untold >= CYCLE - 2;
         }
         self.bytes.on_text(field, len);
@@ -133,10 +133,10 @@ impl Accurate {
         changed || self.untold >= 2
     }
 
-    /// The ACE field of a segment that leaves; `bare`: without text.
+    /// Returns the ACE field of a segment to send; `bare` if it has no payload.
     pub(super) fn tell(&mut self, bare: bool) -> TcpFlags {
         match self.handshake.take() {
-            // RFC 9768 3.2.2.1, table 3: the handshake's last segment.
+            // RFC 9768 3.2.2.1, table 3: the last segment of the handshake.
             Some(field) if bare => reflection(field),
             _ => {
                 self.untold = 0;
@@ -145,8 +145,8 @@ impl Accurate {
         }
     }
 
-    /// The first count behind the handshake: zero is hardly that of three marks, but of something
-    /// that clears flags (RFC 9768 3.2.2.4), unless the option tells of marks.
+    /// Checks the first counter after the handshake: zero is more likely a cleared field than three
+    /// marks (RFC 9768 3.2.2.4), unless the option reports marks.
     pub(super) fn hear_first(&mut self, flags: TcpFlags, option: Option<&AccEcn>) {
         if self.reflects || core::mem::replace(&mut self.heard, true) {
             return;
@@ -158,7 +158,7 @@ impl Accurate {
         }
     }
 
-    /// How many more of ours were marked, of `known` so far.
+    /// Returns how many more segments of ours were marked than the `known` ones.
     pub(super) fn newly_marked(&mut self, known: u32, told: &Feedback) -> u32 {
         let usually_many = self.learn_delivered(told.delivered);
         let ace = ace(told.flags);
@@ -166,18 +166,19 @@ impl Accurate {
         if told.delivered < CYCLE {
             return delta;
         }
-        // It may have gone round: as many as there can have been (RFC 9768 appendix A.2.1).
+        // The counter may have wrapped: assume the largest possible number (RFC 9768 appendix
+        // A.2.1).
         let most = told.delivered - (told.delivered - delta) % CYCLE;
         match told.ce_bytes {
             Some(bytes) => told.by_bytes(delta, most, bytes),
-            // A peer whose acknowledgements are always for many sends one before the count goes
-            // round (RFC 9768 3.2.2.5.1). From another, some were lost.
+            // A peer whose acknowledgements always cover many segments sends one before the counter
+            // wraps (RFC 9768 3.2.2.5.1). From another peer, acknowledgements were lost.
             None if usually_many => delta,
             None => most,
         }
     }
 
-    /// True if acknowledgements are usually for many segments.
+    /// Updates the average and returns whether acknowledgements usually cover many segments.
     fn learn_delivered(&mut self, delivered: u32) -> bool {
         let now = delivered.min(1 << 16) * 64;
         self.usual_delivered = match self.usual_delivered {
@@ -189,14 +190,14 @@ impl Accurate {
 }
 
 impl Feedback {
-    /// Between the least and the most marked segments, what fits the marked bytes (RFC 9768
-    /// appendix A.2.2).
+    /// Returns the number of marked segments between `least` and `most` that fits the marked bytes
+    /// (RFC 9768 appendix A.2.2).
     fn by_bytes(&self, least: u32, most: u32, bytes: u32) -> u32 {
         if bytes == 0 {
             return least;
         }
         if self.exact && self.delivered >= 2 * CYCLE {
-            // Many segments: marked as many of them as of the bytes.
+            // With many segments, the marked share of segments equals that of bytes.
             if bytes >= self.delivered_bytes {
                 return most;
             }
@@ -204,7 +205,7 @@ impl Feedback {
             let segs = segs.div_ceil(self.delivered_bytes.into()) as u32;
             return most.min(least + segs / CYCLE * CYCLE);
         }
-        // As many bytes as the least can hold, and not half of what the most would.
+        // `least` if it can hold these bytes, and `most` would hold more than twice as many.
         let half = most.saturating_mul(self.mss) / 2;
         if bytes <= least.saturating_mul(self.mss) && bytes < half {
             least

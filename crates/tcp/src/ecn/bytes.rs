@@ -1,5 +1,5 @@
-//! The option of Accurate ECN (RFC 9768 3.2.3): how many bytes of text came with each field, told
-//! to the peer where there is room, and heard from it.
+//! The AccECN option (RFC 9768 3.2.3): counters of payload bytes by ECN field, sent where there is
+//! room, and received from the peer.
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 use fullsend_wire::EcnField;
@@ -7,61 +7,62 @@ use fullsend_wire::tcp::{AccEcn, AccEcnOrder, TcpOptions};
 
 use crate::Sysctl;
 
-/// Bytes that the option takes from each segment's text.
+/// Bytes that the option takes from the payload of each segment.
 pub(super) const LEN: u32 = 12;
-/// Counters in the option.
+/// Number of counters in the option.
 const FIELDS: usize = 3;
-/// SACK blocks that do not give way to counters the peer needs.
+/// SACK blocks that are kept even if counters are needed.
 const LEAST_BLOCKS: usize = 2;
-/// Counters have 24 bits; the option goes before one has grown by a quarter of that (RFC 9768
-/// 3.2.3.3).
+/// Width of a counter in bits. The option is sent before one has grown by a quarter of its range
+/// (RFC 9768 3.2.3.3).
 const BITS: u32 = 24;
 const BEACON_BYTES: u32 = 1 << (BITS - 2);
-/// Without an option for this long, what it counted could not be told from what it did not.
+/// Bytes sent without an option after which its counters would be ambiguous.
 const TOO_LATE_BYTES: u64 = 1 << (BITS - 1);
 
-/// Whether the peer's option arrives, as `tcpi_accecn_opt_seen` has it.
+/// Whether the peer's option was received, as `tcpi_accecn_opt_seen` reports it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) enum Seen {
     #[default]
     Never,
-    /// Without counters.
+    /// Received without counters.
     Empty,
     Counters,
-    /// Zero, where counters begin at one.
+    /// Received with zero in a counter that begins at one.
     Zeroed,
 }
 
-/// Counts by field; those of Not-ECT are not told.
+/// Counters by ECN field; those of Not-ECT are not reported.
 type Counts = [u32; 4];
 
-/// Both directions' byte counters.
+/// The byte counters of both directions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bytes {
-    /// From zero on; wrap.
+    /// Begin at zero; wrap.
     pub(super) received: Counts,
     pub(super) delivered: Counts,
     pub(super) seen: Seen,
-    /// The peer must hear of at least so many counters.
+    /// Number of counters that the next option must include.
     needed: u8,
-    /// The next so many acknowledgements should have the option.
+    /// Number of further acknowledgements that must carry the option.
     demand: u8,
-    /// Each segment's text leaves room for it.
+    /// Whether each data segment reserves room for the option.
     reserved: bool,
-    /// When it was sent last.
+    /// When the option was last sent.
     sent_at: Instant,
-    /// The duplicate that was told beside it.
+    /// The duplicate that the segment with the last option reported.
     told_duplicate: Option<SeqNum>,
-    /// How our text arrived by the last options: what it is for, where one is missing.
+    /// The ECN field of our data according to the last options: assumed where an option is missing.
     usual: Option<EcnField>,
 }
 
-/// RFC 9768 3.2.1: the counters of ECT begin at one, so that a zeroed option shows.
+/// Returns the initial value of a counter (RFC 9768 3.2.1): one for ECT, so that a zeroed option is
+/// detected.
 const fn first_count(field: EcnField) -> u32 {
     !matches!(field, EcnField::Ce) as u32
 }
 
-/// Counters that the option needs to reach this one's.
+/// Returns how many counters an option must have to include that of `field`.
 const fn place(field: EcnField) -> u8 {
     match field {
         EcnField::NotEct => 0,
@@ -72,7 +73,7 @@ const fn place(field: EcnField) -> u8 {
 }
 
 impl Bytes {
-    /// `len` bytes of text came with this field.
+    /// Counts `len` bytes of data received with this ECN field.
     pub(super) fn on_text(&mut self, field: EcnField, len: u32) {
         let count = &mut self.received[field as usize];
         let before = core::mem::replace(count, count.wrapping_add(len));
@@ -82,24 +83,24 @@ impl Bytes {
         }
     }
 
-    /// The field changed, or is CE: the next two acknowledgements tell so without doubt.
+    /// Requests the option on the next two acknowledgements, as the ECN field changed or is CE.
     pub(super) fn on_change(&mut self) {
         self.demand = 2;
     }
 
-    /// The peer should have it again.
+    /// Requests the option on the next acknowledgement.
     pub(super) fn demand_one(&mut self) {
         self.demand = self.demand.max(1);
     }
 
-    /// It may be sent: the peer's has been seen (RFC 9768 3.2.3.2), and `fails` says that ours is
-    /// not lost.
+    /// Returns whether the option may be sent: the peer's was received (RFC 9768 3.2.3.2), and ours
+    /// is not lost according to `fails`.
     pub(super) fn is_usable(&self, sysctl: &Sysctl, fails: bool) -> bool {
         let mode = sysctl.tcp_ecn_option;
         mode != 0 && self.seen != Seen::Never && (!fails || mode >= 3)
     }
 
-    /// Whether text is to leave room for it. True if that is new.
+    /// Sets whether data reserves room for the option. Returns whether that changed.
     pub(super) fn reserve(&mut self, usable: bool) -> bool {
         core::mem::replace(&mut self.reserved, usable) != usable
     }
@@ -108,7 +109,7 @@ impl Bytes {
         self.reserved
     }
 
-    /// It is time for one (RFC 9768 3.2.3.3).
+    /// Returns whether the option is due (RFC 9768 3.2.3.3).
     pub(super) fn is_due(&self, sysctl: &Sysctl, now: Instant, srtt: Nanos) -> bool {
         let beacons = sysctl.tcp_ecn_option_beacon;
         let since = now.since(self.sent_at);
@@ -117,7 +118,7 @@ impl Bytes {
         sysctl.tcp_ecn_option >= 2 || self.demand > 0 || beacon
     }
 
-    /// The counters, as they stand.
+    /// Returns the option with the present counters.
     pub(super) fn option(&self) -> AccEcn {
         let order = [EcnField::Ect1, EcnField::Ce, EcnField::Ect0];
         let counters =
@@ -125,8 +126,8 @@ impl Bytes {
         AccEcn::new(AccEcnOrder::Ect1First, &counters)
     }
 
-    /// Puts as many counters in as there is room for, if those are all that the peer must hear
-    /// of. For these the last SACK blocks give way. `duplicate`: the first block is one.
+    /// Adds the option with as many counters as fit, if these include all that are needed. The last
+    /// SACK blocks may be removed for them. `duplicate`: the first block is a DSACK.
     pub(super) fn tell(&mut self, now: Instant, options: &mut TcpOptions, duplicate: bool) {
         self.told_duplicate = None;
         if !self.fit(options) {
@@ -161,13 +162,13 @@ impl Bytes {
         false
     }
 
-    /// Text from `seq` on came again. True: that was told, with our option beside it, and did not
-    /// arrive.
+    /// Returns whether data from `seq` on was reported as a duplicate together with our option, and
+    /// was retransmitted nevertheless because that report was lost.
     pub(super) fn is_told_again(&self, seq: SeqNum) -> bool {
         self.told_duplicate == Some(seq)
     }
 
-    /// A segment came with the option. False: something zeroes it.
+    /// Processes a received option. Returns `false` if the path zeroes it.
     pub(super) fn see(&mut self, option: &AccEcn) -> bool {
         if self.seen < Seen::Counters {
             // RFC 9768 3.2.3.2.4.
@@ -180,14 +181,14 @@ impl Bytes {
         self.seen != Seen::Zeroed
     }
 
-    /// After `sent` bytes without an option its counters could have gone round: from now on none
-    /// is believed.
+    /// Returns whether `sent` bytes without an option are enough for its counters to wrap, so that
+    /// later options are ignored.
     pub(super) fn is_too_late(&self, sent: u64) -> bool {
         self.seen == Seen::Never && sent >= TOO_LATE_BYTES
     }
 
-    /// An acknowledgement for `delivered` bytes of ours, with this option or none: how many of
-    /// them were marked, if that is certain.
+    /// Processes an acknowledgement for `delivered` bytes of ours, with this option or none.
+    /// Returns how many of them were marked, if that is certain.
     pub(super) fn hear(&mut self, option: Option<&AccEcn>, delivered: u32) -> Option<u32> {
         let before = self.delivered[EcnField::Ce as usize];
         let certain = match option {
@@ -207,7 +208,7 @@ impl Bytes {
         true
     }
 
-    /// False: more than one counter changed, or one went back.
+    /// Returns `false` if more than one counter changed, or one decreased.
     fn hear_option(&mut self, option: &AccEcn) -> bool {
         let usual = self.usual;
         let (mut others, mut back) = (0, false);
@@ -232,7 +233,7 @@ impl Bytes {
     }
 }
 
-/// A difference of two counters.
+/// Returns the signed difference of two counters.
 const fn sign_extended(difference: u32) -> i32 {
     (difference << (u32::BITS - BITS)) as i32 >> (u32::BITS - BITS)
 }
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(bytes.option(), told(301, 200, 101));
     }
 
-    /// How many counters and SACK blocks leave, of as many blocks as there are.
+    /// The number of counters and SACK blocks that fit, if there are this many blocks.
     #[test]
     fn blocks_give_way_to_counters_that_are_needed() {
         let fit = |needed: u8, blocks: u32, timestamps: bool| {
@@ -303,15 +304,15 @@ mod tests {
     #[test]
     fn options_tell_how_bytes_arrived() {
         let mut bytes = Bytes::default();
-        // The first says nothing of one acknowledgement alone.
+        // The first option includes earlier acknowledgements.
         assert_eq!(bytes.hear(Some(&told(1, 0, 1001)), 1000), None);
         assert_eq!(bytes.hear(Some(&told(1, 0, 2001)), 1000), Some(0));
-        // What is usual is assumed where there is none.
+        // Without an option the usual field is assumed.
         assert_eq!(bytes.hear(None, 500), Some(0));
         assert_eq!(bytes.delivered[Ect0 as usize], 2500);
         assert_eq!(bytes.hear(Some(&told(1, 700, 2501)), 700), Some(700));
         assert_eq!(bytes.hear(None, 300), Some(300));
-        // Two others at once, and one that goes back.
+        // Two other counters change at once, and one decreases.
         assert_eq!(bytes.hear(Some(&told(11, 1000, 2511)), 20), None);
         assert_eq!(bytes.hear(None, 300), None);
         assert_eq!(bytes.hear(Some(&told(11, 900, 2511)), 20), None);
@@ -354,7 +355,7 @@ mod tests {
             assert_eq!(bytes.is_due(&sysctl, at(105), srtt), due);
             bytes.tell(at(105), &mut options(0, true), false);
         }
-        // A quarter of what a counter holds.
+        // A quarter of a counter's range.
         bytes.on_text(Ect0, 0x3f_ffff);
         assert!(!bytes.is_due(&sysctl, at(106), srtt));
         bytes.on_text(Ect0, 1);
@@ -375,7 +376,7 @@ mod tests {
         assert!(bytes.is_usable(&sysctl, true));
         sysctl.tcp_ecn_option = 0;
         assert!(!bytes.is_usable(&sysctl, false));
-        // A duplicate that comes again though it was told.
+        // A duplicate that arrives again although it was reported.
         bytes.tell(Instant::ZERO, &mut options(1, false), true);
         assert!(bytes.is_told_again(SeqNum::new(0)) && !bytes.is_told_again(SeqNum::new(10)));
         bytes.tell(Instant::ZERO, &mut options(1, false), false);

@@ -1,5 +1,5 @@
-//! ECN as DCTCP has it. Its receiver (RFC 8257 3.2) sets ECE as the text that came last says, so that
-//! the sender knows of each byte whether it was marked.
+//! The ECN receiver of DCTCP (RFC 8257 3.2). It sets ECE according to the mark of the last data
+//! received, so that the sender learns of each byte whether it was marked.
 
 use alloc::vec::Vec;
 
@@ -13,26 +13,27 @@ use crate::connection::State;
 use crate::recovery::AckNews;
 use crate::{Connection, Cx, SegmentOut};
 
-/// Changes between two chances to send; what is beyond counts as it changes to.
+/// Most changes recorded until the next segment is sent; further ones count as the last.
 const MOST_PAST: usize = 16;
 
-/// What such a receiver keeps.
+/// The state of a DCTCP receiver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mirror {
-    /// The text that came last was marked (DCTCP.CE).
+    /// Whether the last data was marked (DCTCP.CE).
     ce: bool,
-    /// Acknowledgements that were owed as it changed: up to where, and how that text had come.
+    /// The acknowledgements due before changes of `ce`: the number to acknowledge, and the mark of
+    /// that data.
     past: Vec<(SeqNum, bool)>,
 }
 
 impl Mirror {
-    /// Text came; before it `owed` was the next byte, if that is not acknowledged. True: the
-    /// sender should hear at once.
+    /// Processes the mark of received data; `owed` is the end of earlier unacknowledged data.
+    /// Returns whether to acknowledge immediately.
     fn on_text(&mut self, ce: bool, owed: Option<SeqNum>) -> bool {
         if ce == self.ce {
             return false;
         }
-        // Behind a hole rcv_nxt stands still.
+        // While data is missing, rcv_nxt does not move.
         let owed = owed.filter(|owed| self.past.last().is_none_or(|(last, _)| owed.after(*last)));
         if let Some(owed) = owed
             && self.past.len() < MOST_PAST
@@ -47,14 +48,15 @@ impl Mirror {
         self.ce
     }
 
-    /// The first acknowledgement that goes before the present one.
+    /// Removes and returns the first acknowledgement due before the present one.
     fn take_past(&mut self) -> Option<(SeqNum, bool)> {
         (!self.past.is_empty()).then(|| self.past.remove(0))
     }
 }
 
 impl Connection {
-    /// Text came in ECN of RFC 3168; before it `rcv_nxt` was the next byte.
+    /// Processes the mark of data received with classic ECN; `rcv_nxt` is its value before that
+    /// data.
     pub(super) fn mirror_text(&mut self, flags: TcpFlags, field: EcnField, rcv_nxt: SeqNum) {
         let owed = rcv_nxt.after(self.rcv.ack.last_acked()).then_some(rcv_nxt);
         let Some(ecn) = &mut self.ecn else {
@@ -66,14 +68,15 @@ impl Connection {
         let changed = field.is_capable() && mirror.on_text(field == EcnField::Ce, owed);
         ecn.demands_cwr = mirror.ce();
         ecn.seen |= field.is_capable();
-        // A sender that has reduced may wait for this acknowledgement: its window may be a single
-        // segment.
+        // A sender that has reduced its window may wait for this acknowledgement: the window may be
+        // a single segment.
         if changed || flags.contains(TcpFlags::CWR) {
             self.rcv.ack.now();
         }
     }
 
-    /// RFC 8257 3.2: what was owed as the field changed goes first, as that text came.
+    /// Changes a segment into the first acknowledgement that is due for data before a change of
+    /// marks (RFC 8257 3.2).
     pub(super) fn tell_past(&mut self, segment: &mut SegmentOut) {
         let mirror = self.ecn.as_mut().and_then(|ecn| ecn.mirror.as_mut());
         let Some((end, ce)) = mirror.and_then(|mirror| mirror.take_past()) else {
@@ -84,7 +87,7 @@ impl Connection {
         if ce {
             repr.flags = repr.flags.union(TcpFlags::ECE);
         }
-        // The window ends where it would without this.
+        // Keeps the right edge of the window.
         let less = repr.ack.since(end) >> self.rcv.window.scale().shift();
         let window = u32::from(repr.window.0).saturating_add(less);
         repr.window = WireWindow(window.min(u16::MAX.into()) as u16);
@@ -92,12 +95,12 @@ impl Connection {
         self.rcv.ack.now();
     }
 
-    /// The congestion control is a new one, or the handshake is over: what it needs of ECN.
+    /// Adapts ECN to a newly selected congestion control, or to the end of the handshake.
     #[cold]
     pub(crate) fn settle_ecn(&mut self, cx: &Cx<'_>) {
         let needs = self.cc.needs_ecn();
         if self.state == State::SynSent && self.snd.rtx.is_empty() {
-            // The SYN, which asks, is still to go.
+            // The SYN with the request is not sent yet.
             self.ecn = Ecn::to_ask(cx.sysctl, needs);
             return;
         }
@@ -108,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// What the congestion control tells of itself beside the window (`TCP_CC_INFO`).
+    /// Returns the state of the congestion control (`TCP_CC_INFO`).
     pub fn cc_info(&self) -> CcInfo {
         let mut info = self.cc.info();
         if let CcInfo::Dctcp { ce_state, .. } = &mut info {
@@ -118,7 +121,7 @@ impl Connection {
         info
     }
 
-    /// The congestion control that lives on marks hears of each ACK.
+    /// Reports the marks of an ACK to a congestion control that needs ECN.
     pub(super) fn tell_marks(&mut self, news: &AckNews<'_>, marked: u32) {
         let acked_bytes = self.delivered_bytes(news);
         let delivered = news.ack.delivered_segs + news.sack.delivered_segs;
@@ -156,7 +159,7 @@ mod tests {
         assert_eq!(mirror.take_past(), Some((seq(2000), false)));
         assert_eq!(mirror.take_past(), None);
         assert!(!mirror.on_text(true, Some(seq(3000))));
-        // All is acknowledged already: the change alone is told.
+        // Everything is acknowledged already: only the change is reported.
         assert!(mirror.on_text(false, None) && !mirror.ce());
         assert_eq!(mirror.take_past(), None);
     }
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(mirror.take_past(), None);
     }
 
-    /// Behind a hole nothing new is acknowledged, however often the field changes.
+    /// While data is missing nothing new is acknowledged, however often the mark changes.
     #[test]
     fn no_acknowledgement_is_told_twice() {
         let mut mirror = Mirror::default();

@@ -1,5 +1,4 @@
-//! Explicit congestion notification (RFC 3168, RFC 8257, RFC 9768): who may use it, what is marked,
-//! what is told.
+//! Explicit congestion notification (RFC 3168, RFC 8257, RFC 9768): negotiation, marking, feedback.
 
 mod accurate;
 mod bytes;
@@ -21,62 +20,64 @@ use crate::recovery::{AckNews, Phase};
 use crate::recv::Arrival;
 use crate::{Connection, Cx, SegmentIn, SegmentOut, Sysctl};
 
-/// How marks are told.
+/// The form of the feedback about marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Mode {
-    /// RFC 3168: once a round trip.
+    /// RFC 3168: an echo, at most once per round trip.
     #[default]
     Classic,
-    /// RFC 9768: each.
+    /// RFC 9768: a count of all marks.
     Accurate,
 }
 
-/// What a connection keeps that uses ECN, or has asked for it; others have none.
+/// The state of a connection that uses ECN or has requested it; others have none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ecn {
     mode: Mode,
     accurate: Accurate,
-    /// CE arrived, and the peer has not said yet that it slows down: it is told with each segment
-    /// (RFC 3168 6.1.3).
+    /// CE was received and the peer has not sent CWR yet: each segment carries ECE (RFC 3168
+    /// 6.1.3).
     demands_cwr: bool,
-    /// cwnd was reduced: the next new text says so (RFC 3168 6.1.2).
+    /// cwnd was reduced: the next new data carries CWR (RFC 3168 6.1.2).
     owes_cwr: bool,
-    /// Text of an ECN-capable sender has arrived.
+    /// Whether data with an ECN-capable codepoint was received.
     seen: bool,
-    /// Segments of ours that arrived marked, or (RFC 3168) beside an echo; wraps.
+    /// Segments of ours that were delivered with a mark, or (RFC 3168) acknowledged together with
+    /// an echo; wraps.
     delivered_ce: u32,
-    /// The congestion control [lives on marks](crate::congestion::CongestionControl::needs_ecn).
+    /// Present if the congestion control [needs
+    /// ECN](crate::congestion::CongestionControl::needs_ecn).
     mirror: Option<Box<Mirror>>,
 }
 
 impl Ecn {
-    /// The congestion window was reduced: the peer is to be told (RFC 3168 only).
+    /// Requests CWR on the next new data after a reduction of cwnd (RFC 3168 only).
     pub(crate) fn owe_cwr(&mut self) {
         self.owes_cwr = self.mode == Mode::Classic;
     }
 
-    /// The reduction was taken back before anything was said of it.
+    /// Cancels a pending CWR after the reduction was undone.
     pub(crate) fn withdraw_cwr(&mut self) {
         self.owes_cwr = false;
     }
 
-    /// Text of an ECN-capable sender has arrived.
+    /// Returns whether data with an ECN-capable codepoint was received.
     pub(crate) fn is_seen(&self) -> bool {
         self.seen
     }
 
-    /// Marks a segment that leaves; `fresh`: with text that was never sent before.
+    /// Sets the IP field and the flags of a segment; `fresh` if it carries new data.
     fn mark(&mut self, segment: &mut SegmentOut, fresh: bool) {
         let flags = &mut segment.repr.flags;
         if self.mode == Mode::Accurate {
-            // As every packet's mark is told, all may be marked.
+            // All segments may be ECN-capable, as the peer reports every mark.
             if !self.accurate.is_muted() {
                 segment.ecn = EcnField::Ect0;
             }
             return;
         }
-        // RFC 3168 6.1.4, 6.1.5: neither acknowledgements nor retransmissions are ECN-capable. As on
-        // Linux, all is that DCTCP sends.
+        // RFC 3168 6.1.4, 6.1.5: neither acknowledgements nor retransmissions are ECN-capable. As
+        // on Linux, all segments of DCTCP are.
         if fresh || self.mirror.is_some() {
             segment.ecn = EcnField::Ect0;
         }
@@ -88,16 +89,17 @@ impl Ecn {
         }
     }
 
-    /// Text arrived. True: the sender should hear of it at once.
+    /// Processes the mark and flags of received data. Returns whether to acknowledge it
+    /// immediately.
     fn on_text(&mut self, flags: TcpFlags, field: EcnField) -> bool {
         let mut urgent = false;
         if flags.contains(TcpFlags::CWR) {
-            // Its window may be a single segment, which waits for this acknowledgement.
+            // The sender's window may be a single segment, which waits for this acknowledgement.
             self.demands_cwr = false;
             urgent = true;
         }
         match field {
-            // A sender who marks its text does not mark retransmissions, so this is one.
+            // A sender of ECN-capable data does not mark retransmissions, so this is one.
             EcnField::NotEct => urgent |= self.seen,
             EcnField::Ce => {
                 urgent |= !self.demands_cwr;
@@ -115,13 +117,13 @@ impl Ecn {
         self.mode == Mode::Accurate
     }
 
-    /// Our option may be sent.
+    /// Returns whether our AccECN option may be sent.
     fn is_option_usable(&self, sysctl: &Sysctl) -> bool {
         let lost = self.accurate.fails & fail::OPTION_SEND != 0;
         self.is_accurate() && self.accurate.bytes.is_usable(sysctl, lost)
     }
 
-    /// Bytes of options that text leaves room for.
+    /// Returns the option bytes that every data segment reserves.
     #[inline]
     pub(crate) fn option_bytes(&self) -> u32 {
         if self.accurate.bytes.is_reserved() {
@@ -131,7 +133,7 @@ impl Ecn {
         }
     }
 
-    /// A segment came with the option.
+    /// Processes a received AccECN option.
     fn see_option(&mut self, option: &AccEcn) {
         if !self.accurate.bytes.see(option) {
             self.accurate.fails |= fail::OPTION_RECV;
@@ -140,13 +142,13 @@ impl Ecn {
 }
 
 impl Connection {
-    /// The ECN side of a segment that leaves with text for the first time (`fresh`), or otherwise.
+    /// Sets the ECN fields of a segment; `fresh` if it carries data for the first time.
     #[cold]
     pub(crate) fn mark_ecn(&mut self, cx: &Cx<'_>, segment: &mut SegmentOut, fresh: bool) {
         let Some(ecn) = &mut self.ecn else {
             return;
         };
-        // RFC 3168 6.1.6: probes of a closed window are not ECN-capable.
+        // RFC 3168 6.1.6: zero-window probes are not ECN-capable.
         let probe = fresh && self.snd.nxt.after(self.snd.una + self.snd.wnd);
         let fresh = fresh && !probe && !segment.payload.is_empty();
         ecn.mark(segment, fresh);
@@ -154,13 +156,13 @@ impl Connection {
         if ecn.mirror.is_some() {
             self.tell_past(segment);
         }
-        // As on Linux, what answers once both have closed tells no counts.
+        // As on Linux, an answer after both ends have closed carries no counts.
         if accurate && self.state != State::Closed {
             self.tell_counts(cx, segment);
         }
     }
 
-    /// ACE field and option.
+    /// Sets the ACE field and the AccECN option of a segment.
     fn tell_counts(&mut self, cx: &Cx<'_>, segment: &mut SegmentOut) {
         let Some(ecn) = &mut self.ecn else {
             return;
@@ -168,7 +170,7 @@ impl Connection {
         let usable = ecn.is_option_usable(cx.sysctl);
         let (accurate, repr) = (&mut ecn.accurate, &mut segment.repr);
         let bare = segment.payload.is_empty();
-        // What the SYN-ACK reflects may be needed again.
+        // The SYN-ACK may be retransmitted, and needs the reflected codepoint again.
         let opening = accurate
             .handshake
             .filter(|_| self.state == State::SynReceived);
@@ -190,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// Text leaves room for the option if it is to be sent.
+    /// Reserves room for the AccECN option in data segments if it is to be sent.
     #[cold]
     pub(crate) fn reserve_ecn_option(&mut self, cx: &Cx<'_>) {
         if let Some(ecn) = &mut self.ecn {
@@ -201,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// The ECN side of an acceptable segment; `last`: it ends the handshake.
+    /// Processes the ECN fields of an acceptable segment; `last` if it completes the handshake.
     #[cold]
     pub(crate) fn take_ecn(&mut self, cx: &Cx<'_>, segment: &SegmentIn, last: bool) {
         let (repr, field) = (&segment.repr, segment.ecn);
@@ -226,7 +228,7 @@ impl Connection {
         self.reserve_ecn_option(cx);
     }
 
-    /// Counts packets that arrived by their field.
+    /// Counts received packets by their codepoint.
     fn count_ecn(&mut self, segment: &SegmentIn) {
         let Some(ecn) = self.ecn.as_mut().filter(|ecn| ecn.is_accurate()) else {
             return;
@@ -240,14 +242,14 @@ impl Connection {
         }
     }
 
-    /// Text that we have came again, left of the window.
+    /// Processes the ECN fields of data received before, left of the window.
     #[cold]
     pub(crate) fn take_ecn_of_old(&mut self, segment: &SegmentIn) {
         self.count_ecn(segment);
         self.note_lost_option(segment.repr.seq);
     }
 
-    /// RFC 9768 3.2.3.2.2: if what told of a duplicate did not arrive, the option may be why.
+    /// RFC 9768 3.2.3.2.2: if the report of a duplicate was lost, the option may be the cause.
     fn note_lost_option(&mut self, seq: SeqNum) {
         if let Some(ecn) = &mut self.ecn
             && ecn.accurate.bytes.is_told_again(seq)
@@ -256,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// A SYN-ACK for a connection that stands is answered as the first was (RFC 9768 3.2.2.1).
+    /// Answers a SYN-ACK in a synchronized state as the first one was (RFC 9768 3.2.2.1).
     #[cold]
     pub(crate) fn reflect_syn_again(&mut self, segment: &SegmentIn) {
         let repr = &segment.repr;
@@ -270,7 +272,7 @@ impl Connection {
         }
     }
 
-    /// The ECN side of text that arrived; before it `rcv_nxt` was the next byte.
+    /// Processes the ECN fields of received data; `rcv_nxt` is its value before that data.
     #[cold]
     pub(crate) fn take_ecn_of_text(
         &mut self,
@@ -284,7 +286,7 @@ impl Connection {
         let Some(ecn) = self.ecn.as_mut().filter(|ecn| !ecn.is_accurate()) else {
             return;
         };
-        // What came twice says nothing new of the path.
+        // Data received twice reports nothing new about the path.
         let stale = matches!(arrival, Arrival::Duplicate | Arrival::Pruned);
         let flags = segment.repr.flags;
         if ecn.mirror.is_some() {
@@ -297,8 +299,8 @@ impl Connection {
         }
     }
 
-    /// An ACK for what is in flight: true if it tells of marks (RFC 3168 6.1.2, RFC 9768
-    /// 3.2.2.5.2).
+    /// Processes the ECN feedback of an ACK for data in flight. Returns whether it reports marks
+    /// (RFC 3168 6.1.2, RFC 9768 3.2.2.5.2).
     #[cold]
     pub(crate) fn take_feedback(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
         let Some(ecn) = &self.ecn else {
@@ -308,7 +310,7 @@ impl Connection {
         let told = match ecn.mode {
             _ if flags.contains(TcpFlags::SYN) => None,
             Mode::Accurate => Some(self.hear_counts(news)).filter(|marked| *marked > 0),
-            // What the echo is for counts as marked.
+            // All segments acknowledged with an echo count as marked.
             Mode::Classic => flags
                 .contains(TcpFlags::ECE)
                 .then_some(news.ack.delivered_segs + news.sack.delivered_segs),
@@ -321,15 +323,15 @@ impl Connection {
         };
         ecn.delivered_ce = ecn.delivered_ce.wrapping_add(marked);
         cx.mib.delivered_ce += u64::from(marked);
-        // The path did ask for less: no reduction is taken back.
+        // The path is congested, so no reduction is undone.
         self.recovery.forget_undo();
         true
     }
 
-    /// Bytes of ours that an ACK says have arrived.
+    /// Returns the bytes of ours that an ACK reports as delivered.
     fn delivered_bytes(&self, news: &AckNews<'_>) -> u32 {
         let bytes_of = |segs: u32| segs.saturating_mul(self.snd.mss.bytes());
-        // Of what was SACKed before only segments are known.
+        // Of data SACKed earlier only the number of segments is known.
         let acked = if news.ack.acked_segs == news.ack.delivered_segs {
             news.ack.acked_bytes
         } else {
@@ -338,7 +340,7 @@ impl Connection {
         acked.saturating_add(bytes_of(news.sack.delivered_segs))
     }
 
-    /// Segments of ours that were marked, by what an ACK tells (RFC 9768 3.2.2.5.2).
+    /// Returns the number of our segments that an ACK reports as marked (RFC 9768 3.2.2.5.2).
     fn hear_counts(&mut self, news: &AckNews<'_>) -> u32 {
         let sent = self.snd.text_in_flight() - self.syn_in_flight();
         let sent = self.stats.bytes_acked + u64::from(sent);
@@ -348,7 +350,7 @@ impl Connection {
         };
         let accurate = &mut ecn.accurate;
         let arrived = news.ack.delivered_segs + news.sack.delivered_segs;
-        // An ACK that was overtaken counts less than we know.
+        // A reordered ACK has a lower count than those received before.
         let in_order = news.advanced || arrived > 0 || accurate.later;
         if !in_order || accurate.is_muted() {
             return 0;
@@ -391,7 +393,7 @@ mod tests {
         assert!(!ecn.on_text(TcpFlags::ACK, EcnField::Ce));
         assert!(!ecn.on_text(TcpFlags::ACK, EcnField::Ect0) && ecn.demands_cwr);
         assert!(ecn.on_text(TcpFlags::CWR, EcnField::Ect0) && !ecn.demands_cwr);
-        // The very segment with CWR was marked: that is news.
+        // The segment with CWR is marked itself, which is a new mark.
         assert!(ecn.on_text(TcpFlags::CWR, EcnField::Ce) && ecn.demands_cwr);
     }
 }

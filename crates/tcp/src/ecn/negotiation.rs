@@ -1,5 +1,5 @@
-//! Who uses ECN, and which (RFC 3168 6.1.1, RFC 9768 3.1): what SYNs ask for, what answers agree
-//! to, and what shows on the way that the path changes it.
+//! Negotiation of ECN (RFC 3168 6.1.1, RFC 9768 3.1): the flags of SYNs and their answers, and the
+//! detection of paths that change them.
 
 use alloc::boxed::Box;
 
@@ -13,10 +13,11 @@ use crate::Sysctl;
 /// ECN-setup SYN (RFC 3168 6.1.1).
 const SETUP: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR);
 
-/// SYN-ACKs that ask for or agree to accurate ECN before one goes without.
+/// SYN-ACKs that request or accept Accurate ECN before one is sent without it.
 const TRIES: u32 = 2;
 
-/// RFC 9768 3.1.1, 3.1.3: all three flags, and what may come to stand for more.
+/// Returns whether a SYN requests Accurate ECN (RFC 9768 3.1.1, 3.1.3): all three flags, or a value
+/// reserved for later use.
 const fn asks_accurate(flags: TcpFlags) -> bool {
     !matches!(ace(flags), 0 | 0b011)
 }
@@ -29,7 +30,8 @@ impl Ecn {
         }
     }
 
-    /// For an active open, if we are to ask for it; `needs`: the congestion control lives on marks.
+    /// Returns the state of an active open, if it requests ECN; `needs` if the congestion control
+    /// requires it.
     pub(crate) fn to_ask(sysctl: &Sysctl, needs: bool) -> Option<Box<Self>> {
         let mode = match sysctl.tcp_ecn {
             3 => Mode::Accurate,
@@ -42,7 +44,8 @@ impl Ecn {
         Some(Box::new(ecn))
     }
 
-    /// For a passive open, if the SYN asks for it; `needs`: the congestion control lives on marks.
+    /// Returns the state of a passive open, if the SYN requests ECN and the sysctl permits it;
+    /// `needs` if the congestion control requires it.
     pub(crate) fn to_answer(
         sysctl: &Sysctl,
         (syn, field): (&TcpRepr, EcnField),
@@ -53,8 +56,8 @@ impl Ecn {
             ecn.mode = Mode::Accurate;
             ecn.accurate.handshake = Some(field);
         } else {
-            // RFC 3168 6.1.1: a SYN that is itself ECN-capable was changed on its way, or comes from
-            // a host that takes the flags for others. Or it is DCTCP's.
+            // RFC 3168 6.1.1: a SYN that is itself ECN-capable was modified on the path, or comes
+            // from a host that gives the flags another meaning. Or it is DCTCP's.
             let granted = needs || (sysctl.tcp_ecn != 0 && !field.is_capable());
             if !granted || !syn.flags.contains(SETUP) {
                 return None;
@@ -64,7 +67,7 @@ impl Ecn {
         Some(Box::new(ecn))
     }
 
-    /// The congestion control lives on marks, or does not.
+    /// Enables or disables the DCTCP receiver.
     pub(crate) fn set_mirror(&mut self, needs: bool) {
         if !needs {
             self.mirror = None;
@@ -73,8 +76,8 @@ impl Ecn {
         }
     }
 
-    /// The ECN field of a SYN or SYN-ACK with these flags. Linux: DCTCP's may be marked like its
-    /// text. What accurate ECN reflects in the handshake is a field that nobody may change.
+    /// Returns the ECN field of a SYN or SYN-ACK with these flags. Linux: DCTCP's is ECN-capable
+    /// like its data. Accurate ECN sends Not-ECT, so that the reflection detects any change.
     pub(crate) fn syn_field(&self, flags: TcpFlags) -> EcnField {
         let asks = self.mode == Mode::Classic && flags.contains(TcpFlags::ECE);
         if asks && self.mirror.is_some() {
@@ -84,7 +87,7 @@ impl Ecn {
         }
     }
 
-    /// The SYN that we answer came again, with these flags and this field.
+    /// Processes a retransmission of the SYN that we answer.
     pub(crate) fn hear_syn_again(&mut self, flags: TcpFlags, field: EcnField) {
         self.accurate.handshake = Some(field);
         if ace(flags) == 0 {
@@ -92,13 +95,13 @@ impl Ecn {
         }
     }
 
-    /// The SYN that we answer came without its flags, too: its sender may have fallen back (RFC
+    /// Records that the SYN was also received without ECN flags: the peer may have fallen back (RFC
     /// 9768 3.1.5).
     pub(crate) fn hear_bare_syn(&mut self) {
         self.accurate.fails |= fail::ACE_RECV;
     }
 
-    /// The peer answered our SYN with `answer`, which came with `field`: false if it takes no part.
+    /// Processes the peer's answer to our SYN. Returns `false` if it does not use ECN.
     pub(crate) fn hear_answer(
         &mut self,
         sysctl: &Sysctl,
@@ -113,16 +116,16 @@ impl Ecn {
             return flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR);
         }
         match ace(flags) {
-            // It knows nothing of ECN, or reflects what it does not know.
+            // The peer does not support ECN, or reflects flags that it does not know.
             0 | 0b111 => return false,
-            // RFC 9768 3.1.2: it knows RFC 3168 only.
+            // RFC 9768 3.1.2: the peer supports RFC 3168 only.
             0b001 => self.mode = Mode::Classic,
             _ => self.hear_syn_ack(sysctl, answer, field),
         }
         true
     }
 
-    /// Both opened at once: the peer's SYN is to be answered.
+    /// Processes the peer's SYN in a simultaneous open.
     fn hear_crossing_syn(&mut self, flags: TcpFlags, field: EcnField) -> bool {
         if self.mode == Mode::Accurate && asks_accurate(flags) {
             self.accurate.handshake = Some(field);
@@ -132,9 +135,9 @@ impl Ecn {
         flags.contains(SETUP)
     }
 
-    /// A SYN-ACK that agrees to accurate ECN.
+    /// Processes a SYN-ACK that accepts Accurate ECN.
     fn hear_syn_ack(&mut self, sysctl: &Sysctl, answer: &TcpRepr, field: EcnField) {
-        // RFC 9768 3.1.2, table 2: one value reflects nothing, and stands for what may come.
+        // RFC 9768 3.1.2, table 2: one value reflects nothing, and is reserved for later use.
         if ace(answer.flags) != 0b101 {
             self.hear_reflection(sysctl, answer.flags);
         }
@@ -148,8 +151,8 @@ impl Ecn {
         self.accurate.bytes.reserve(usable);
     }
 
-    /// The segment that ends the handshake, for which our SYN or SYN-ACK was Not-ECT; `bare`:
-    /// without text, `repeats`: how often ours had been sent again.
+    /// Processes the segment that completes the handshake, for which our SYN or SYN-ACK was
+    /// Not-ECT; `bare` if it has no payload, `repeats` is the number of our retransmissions.
     pub(super) fn hear_last(
         &mut self,
         sysctl: &Sysctl,
@@ -162,27 +165,27 @@ impl Ecn {
             return;
         }
         if segment.flags.contains(TcpFlags::SYN) {
-            // Both opened at once.
+            // Simultaneous open.
             self.accurate.reflects = true;
             return self.hear_syn_ack(sysctl, segment, field);
         }
         let sacks = !segment.options.sack.as_slice().is_empty();
         if repeats >= TRIES && sysctl.tcp_ecn_fallback {
-            // RFC 9768 3.1.5: the peer may have got the one that agreed to nothing.
+            // RFC 9768 3.1.5: the peer may have received the SYN-ACK without Accurate ECN.
             self.accurate.fails |= fail::ACE_SEND;
         }
         if !bare || sacks {
             return;
         }
         self.accurate.reflects = true;
-        // RFC 9768 3.2.2.1, table 4: three values mean nothing yet.
+        // RFC 9768 3.2.2.1, table 4: three values have no meaning yet.
         if !matches!(ace(segment.flags), 0b001 | 0b101 | 0b111) {
             self.hear_reflection(sysctl, segment.flags);
         }
     }
 
-    /// A handshake's segment says this of the one that we sent, Not-ECT. Another field was changed
-    /// on the path (RFC 9768 3.2.2.3); zeroed flags were, too (3.2.2.1).
+    /// Processes the reflection of our SYN or SYN-ACK, which was Not-ECT. Another codepoint was
+    /// modified on the path (RFC 9768 3.2.2.3), as were zeroed flags (3.2.2.1).
     fn hear_reflection(&mut self, sysctl: &Sysctl, flags: TcpFlags) {
         let told = flags.0 & ACE.0;
         if told == reflection(EcnField::NotEct).0 {
@@ -195,10 +198,10 @@ impl Ecn {
         }
     }
 
-    /// The flags of our SYN, or SYN-ACK; `earlier`: how often it was sent before.
+    /// Returns the flags of our SYN or SYN-ACK after `earlier` transmissions.
     pub(crate) fn syn_flags(&self, sysctl: &Sysctl, syn_ack: bool, earlier: u32) -> TcpFlags {
-        // RFC 3168 6.1.1.1, RFC 9768 3.1.4: something on the path may drop such SYNs. Accurate ECN
-        // is asked for once more.
+        // RFC 3168 6.1.1.1, RFC 9768 3.1.4: a middlebox may drop such SYNs. Accurate ECN is
+        // requested once more.
         let tries = if self.mode == Mode::Accurate {
             TRIES
         } else {
@@ -214,8 +217,8 @@ impl Ecn {
         }
     }
 
-    /// The option of our SYN-ACK, the first time: something on the path may drop what has it
-    /// (RFC 9768 3.2.3.2.2).
+    /// Returns the AccECN option of our first SYN-ACK. Retransmissions omit it, as a middlebox may
+    /// drop segments with it (RFC 9768 3.2.3.2.2).
     pub(crate) fn syn_ack_option(&self, sysctl: &Sysctl, earlier: u32) -> Option<AccEcn> {
         let sent = self.mode == Mode::Accurate && earlier == 0 && sysctl.tcp_ecn_option != 0;
         sent.then(|| self.accurate.bytes.option())
@@ -247,7 +250,7 @@ mod tests {
     #[test]
     fn the_sysctl_says_who_asks_and_who_answers() {
         let (no, classic, accurate) = (None, Some(Mode::Classic), Some(Mode::Accurate));
-        // Asks; answers to a SYN of RFC 3168, and to one of RFC 9768.
+        // Columns: active open; passive open from a SYN of RFC 3168, and from one of RFC 9768.
         let rows = [
             [no, no, no],
             [classic, classic, classic],
@@ -305,7 +308,7 @@ mod tests {
             |flags| Ecn::default().hear_answer(&sysctl, &segment(flags), EcnField::NotEct);
         assert!(accepted(ack.union(TcpFlags::ECE)));
         assert!(!accepted(ack));
-        // A host that reflects what it does not know.
+        // A host that reflects flags that it does not know.
         assert!(!accepted(ack.union(SETUP)));
         assert!(accepted(TcpFlags::SYN.union(SETUP)));
         assert!(!accepted(TcpFlags::SYN.union(TcpFlags::ECE)));

@@ -1,4 +1,4 @@
-//! What `TCP_INFO` tells of ECN.
+//! The fields of `TCP_INFO` about ECN.
 
 use fullsend_wire::EcnField;
 
@@ -8,11 +8,11 @@ use crate::TcpInfo;
 /// `tcpi_ecn_mode`.
 const RFC_3168: u8 = 1;
 const ACCURATE: u8 = 2;
-/// Asked for, and no answer yet.
+/// Requested, and not answered yet.
 const PENDING: u8 = 3;
 
 impl Ecn {
-    /// Fills its fields in; `asks`: the SYN is not answered yet.
+    /// Sets the ECN fields of `info`; `asks` if the SYN is not answered yet.
     pub(crate) fn report(&self, info: &mut TcpInfo, asks: bool) {
         info.tcpi_delivered_ce = self.delivered_ce;
         info.tcpi_ecn_mode = match self.mode {

@@ -1,4 +1,4 @@
-//! What the model makes of rate and window (draft 5.6).
+//! Rate and window from the model (draft 5.6).
 
 use fullsend_units::{Instant, Mss, Nanos, Rate};
 
@@ -6,11 +6,11 @@ use super::{Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::{Cwnd, INITIAL_WINDOW_SEGS};
 use crate::send::HEADERS_BYTES;
 
-/// `BBR.PacingMarginPercent`: a little slower than the path, so that queues go.
+/// `BBR.PacingMarginPercent`: slightly slower than the path, so that queues drain.
 pub(super) const PACING_MARGIN: f64 = 0.99;
-/// Below this rate (1.2 Mbit/s) units are single segments.
+/// Bytes per second (1.2 Mbit/s) below which super-segments have one segment.
 const SLOW_BYTES: u64 = 150_000;
-/// `UpdateOffloadBudget`: units on their way through sender, segmentation and receiver.
+/// Super-segments in progress at sender, segmentation and receiver (`UpdateOffloadBudget`).
 const OFFLOAD_UNITS: u32 = 3;
 
 /// The pacing rate.
@@ -18,13 +18,13 @@ const OFFLOAD_UNITS: u32 = 3;
 pub(super) struct Pace {
     /// Segments per second.
     rate: f64,
-    /// A round trip was known when it was set.
+    /// Whether an RTT was known when the rate was set.
     has_rtt: bool,
 }
 
 impl Pace {
     pub(super) const fn new() -> Self {
-        // The initial window in a round trip that is taken for a millisecond.
+        // The initial window in an assumed round trip of one millisecond.
         let nominal = INITIAL_WINDOW_SEGS as f64 * 1000.0;
         Self {
             rate: State::Startup.pacing_gain() * nominal,
@@ -32,7 +32,7 @@ impl Pace {
         }
     }
 
-    /// `InitPacingRate`, as soon as there is a round trip.
+    /// Performs `InitPacingRate` once there is an RTT.
     pub(super) fn init(&mut self, srtt: Nanos) {
         if self.has_rtt || srtt == Nanos::ZERO {
             return;
@@ -42,7 +42,7 @@ impl Pace {
         self.rate = State::Startup.pacing_gain() * nominal;
     }
 
-    /// Bytes per second, headers included.
+    /// Returns the rate in bytes per second, headers included.
     pub(super) fn wire_rate(&self, mss: Mss) -> Rate {
         let bytes = self.rate * f64::from(mss.bytes() + HEADERS_BYTES);
         Rate((bytes as u64).max(1))
@@ -58,8 +58,8 @@ impl Pace {
 }
 
 impl Bbr {
-    /// `SetPacingRateWithGain`: until the pipe was full once the rate only grows, so that a slow
-    /// application does not slow the search.
+    /// Performs `SetPacingRateWithGain`: until the path was full once the rate only grows, so that
+    /// a slow application does not slow the search.
     pub(super) fn set_pacing_rate(&mut self, gain: f64) {
         let rate = gain * self.bw * PACING_MARGIN;
         if self.bw > 0.0 && (self.full.reached || rate > self.pace.rate) {
@@ -67,7 +67,7 @@ impl Bbr {
         }
     }
 
-    /// `HandleRestartFromIdle`: at exactly the path's bandwidth.
+    /// Performs `HandleRestartFromIdle`: paces at exactly the path's bandwidth.
     pub(super) fn restart_from_idle(&mut self, window: &mut Cwnd, now: Instant) {
         self.idle_restart = true;
         self.extra_acked.restart(now);
@@ -78,28 +78,28 @@ impl Bbr {
         }
     }
 
-    /// `BDPMultiple`: so many times what the path holds at `bw`, in segments.
+    /// Returns `BDPMultiple`: the bandwidth-delay product at `bw`, times `gain`, in segments.
     pub(super) fn bdp(&self, bw: f64, gain: f64) -> u32 {
         let Some(min_rtt) = self.min_rtt.get() else {
             return INITIAL_WINDOW_SEGS;
         };
-        // A part of a segment takes a whole one.
+        // Rounds up to a whole segment.
         (gain * bw * min_rtt.as_secs_f64()).min(f64::from(INFINITE / 4)) as u32 + 1
     }
 
-    /// `QuantizationBudget`: no less than offloading and delayed ACKs need to keep moving.
+    /// Performs `QuantizationBudget`: at least the amount that offloading and delayed ACKs need.
     fn quantized(&self, inflight: u32) -> u32 {
         let budget = OFFLOAD_UNITS.saturating_mul(self.send_quantum);
         let more = if self.state == State::Up { 2 } else { 0 };
         inflight.max(budget).max(MIN_PIPE_CWND).saturating_add(more)
     }
 
-    /// `Inflight`.
+    /// Returns `Inflight`.
     pub(super) fn inflight(&self, bw: f64, gain: f64) -> u32 {
         self.quantized(self.bdp(bw, gain))
     }
 
-    /// `SetCwnd`.
+    /// Performs `SetCwnd`.
     pub(super) fn set_cwnd(&self, window: &mut Cwnd, newly_delivered: u32) {
         let bdp = self.bdp(self.bw, self.state.cwnd_gain());
         let max_inflight = self.quantized(bdp.saturating_add(self.extra_acked.get()));
@@ -116,7 +116,7 @@ impl Bbr {
         window.cwnd = window.cwnd.min(self.model_bound());
     }
 
-    /// `BoundCwndForModel`.
+    /// Returns the bound of `BoundCwndForModel`.
     fn model_bound(&self) -> u32 {
         let long_term = match self.state {
             State::Cruise | State::ProbeRtt => self.inflight_with_headroom(),
@@ -131,7 +131,7 @@ impl Bbr {
         self.bdp(self.bw, gain).max(MIN_PIPE_CWND)
     }
 
-    /// `SaveCwnd`: the window before recovery or `ProbeRTT` takes from it.
+    /// Performs `SaveCwnd`: saves the window before recovery or `ProbeRTT` reduces it.
     pub(super) fn save_cwnd(&mut self, window: &Cwnd) {
         let modulated = self.in_recovery || self.state == State::ProbeRtt;
         let kept = if modulated { self.prior_cwnd } else { 0 };

@@ -1,17 +1,17 @@
-//! What the model remembers: round trips, the most bandwidth, the most aggregation.
+//! The filters of the model: round trips, maximum bandwidth, maximum aggregation.
 
 use fullsend_units::{Instant, Nanos};
 
 use super::{Ack, Bbr};
 use crate::congestion::Cwnd;
 
-/// Round trips counted in packets (draft 5.5.1): one ends when something is delivered that was
-/// sent after it began.
+/// Round trips counted in packets (draft 5.5.1): one ends when a segment is delivered that was sent
+/// after it began.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds {
     /// `BBR.next_round_delivered`.
     next_delivered: u32,
-    /// The present ACK began a round.
+    /// Whether the present ACK began a round.
     pub(super) start: bool,
     pub(super) count: u32,
 }
@@ -25,12 +25,13 @@ impl Rounds {
         }
     }
 
-    /// A round begins, with so many segments delivered.
+    /// Begins a round at this number of delivered segments.
     pub(super) const fn start_at(&mut self, delivered: u32) {
         self.next_delivered = delivered;
     }
 
-    /// `prior`: delivered as what is acknowledged now was sent; `None`: nothing was.
+    /// Updates the round. `prior` is the number of segments delivered when the data acknowledged
+    /// now was sent; `None` if nothing was acknowledged.
     fn update(&mut self, prior: Option<u32>, delivered: u32) {
         self.start = prior.is_some_and(|prior| reached(prior, self.next_delivered));
         if self.start {
@@ -40,12 +41,12 @@ impl Rounds {
     }
 }
 
-/// `count`, which wraps, is not before `mark`.
+/// Returns whether `count`, which wraps, is not before `mark`.
 pub(super) const fn reached(count: u32, mark: u32) -> bool {
     count.wrapping_sub(mark) as i32 >= 0
 }
 
-/// The most bandwidth seen in the present probing cycle and the one before (draft 5.5.6).
+/// The maximum bandwidth of the present and the previous probing cycle (draft 5.5.6).
 #[derive(Clone, Debug)]
 pub(super) struct MaxBw {
     before: f64,
@@ -64,14 +65,14 @@ impl MaxBw {
         self.before.max(self.present)
     }
 
-    /// A sample that the application limited counts only if it shows more than is known.
+    /// Adds a sample. An application-limited one counts only if it exceeds the known maximum.
     fn update(&mut self, rate: f64, app_limited: bool) {
         if rate >= self.get() || !app_limited {
             self.present = self.present.max(rate);
         }
     }
 
-    /// A cycle ends; one without samples ends none.
+    /// Ends a cycle, unless it has no samples.
     pub(super) const fn advance(&mut self) {
         if self.present > 0.0 {
             self.before = self.present;
@@ -80,12 +81,12 @@ impl MaxBw {
     }
 }
 
-/// Rounds that each half of the filter covers once Startup is over (`BBR.ExtraAckedFilterLen` is
-/// twice that).
+/// Rounds that each half of the filter covers after Startup (`BBR.ExtraAckedFilterLen` is twice
+/// that).
 const EXTRA_ACKED_HALF: u32 = 5;
 
-/// How much more arrives at once than the bandwidth explains (draft 5.5.9): the most of the last
-/// rounds, remembered in two halves.
+/// The maximum number of segments acknowledged ahead of the bandwidth (draft 5.5.9) in the last
+/// rounds, kept in two halves.
 #[derive(Clone, Debug)]
 pub(super) struct ExtraAcked {
     interval_start: Instant,
@@ -111,7 +112,7 @@ impl ExtraAcked {
         self.before.max(self.present)
     }
 
-    /// Silence is no aggregation.
+    /// Restarts the interval, as idle time is no aggregation.
     pub(super) const fn restart(&mut self, now: Instant) {
         self.interval_start = now;
     }
@@ -139,7 +140,7 @@ impl ExtraAcked {
 }
 
 impl Bbr {
-    /// Draft 5.5.5, `UpdateMaxBw`.
+    /// Performs `UpdateMaxBw` (draft 5.5.5).
     pub(super) fn update_max_bw(&mut self, ack: &Ack<'_>) {
         let prior = ack.sample.flight.map(|f| f.prior_delivered_segs);
         self.rounds.update(prior, self.delivered);
@@ -151,10 +152,10 @@ impl Bbr {
         }
     }
 
-    /// Draft 5.5.9, `UpdateACKAggregation`.
+    /// Performs `UpdateACKAggregation` (draft 5.5.9).
     pub(super) fn update_aggregation(&mut self, window: &Cwnd, ack: &Ack<'_>) {
         if self.rounds.start {
-            // In Startup one round is remembered.
+            // In Startup the filter covers one round.
             let half = if self.full.reached {
                 EXTRA_ACKED_HALF
             } else {
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(filter.get() as u32, 120);
     }
 
-    /// 1000 segments a second, but 20 arrive every 20 ms.
+    /// The path delivers 1000 segments a second, but 20 arrive every 20 ms.
     #[test]
     fn aggregation_is_what_comes_ahead_of_the_rate() {
         let mut extra = ExtraAcked::new();

@@ -1,5 +1,5 @@
-//! What loss does to the model (draft 5.5.10): short-term bounds while the flow is not probing, a
-//! long-term bound where probing went too far; and taking it back (draft 5.5.11).
+//! The reaction of the model to loss (draft 5.5.10): short-term bounds while the flow is not
+//! probing, a long-term bound after a probe that went too far; and their undo (draft 5.5.11).
 
 use fullsend_units::{Instant, SeqNum};
 
@@ -8,14 +8,14 @@ use super::filters::reached;
 use super::{Ack, BETA, Bbr, INFINITE, LOSS_THRESH, MOST_LOSS, State};
 use crate::congestion::{Cwnd, LostUnit};
 
-/// The latest round's delivery, and the bounds that loss has made of it since the last probe.
+/// The delivery of the latest round, and the bounds that loss has set since the last probe.
 #[derive(Clone, Debug)]
 pub(super) struct ShortTerm {
-    /// `BBR.bw_shortterm`; infinite: none.
+    /// `BBR.bw_shortterm`; infinite: no bound.
     pub(super) bw: f64,
     /// `BBR.inflight_shortterm`.
     pub(super) inflight: u32,
-    /// The most of the present loss round.
+    /// The maximum of the present loss round.
     bw_latest: f64,
     pub(super) inflight_latest: u32,
 }
@@ -30,13 +30,13 @@ impl ShortTerm {
         }
     }
 
-    /// `ResetShortTermModel`.
+    /// Performs `ResetShortTermModel`.
     pub(super) const fn reset(&mut self) {
         self.bw = f64::INFINITY;
         self.inflight = INFINITE;
     }
 
-    /// Once for each round with loss: down to what was delivered, but not by more than beta.
+    /// Lowers the bounds once per round with loss, to what was delivered, but at most by beta.
     fn lower(&mut self, max_bw: f64, cwnd: u32, marked: bool) {
         let bw = if self.bw.is_finite() { self.bw } else { max_bw };
         let inflight = if self.inflight == INFINITE {
@@ -44,9 +44,10 @@ impl ShortTerm {
         } else {
             self.inflight
         };
-        // A round that delivered all that was paced shows no lower bandwidth. Without the margin
-        // each lossy round would take a hundredth, down to where others have the path. Marks take
-        // it: they delete nothing from the queue, and it would stand where it is marked.
+        // A round that delivered everything that was paced indicates no lower bandwidth. Without
+        // the margin each lossy round would reduce it by a hundredth, in favour of competing flows.
+        // Marks do reduce it: they remove nothing from the queue, which would persist at the
+        // marking threshold.
         let margin = if marked { 1.0 } else { PACING_MARGIN };
         let delivered = (self.bw_latest / margin).min(bw);
         self.bw = delivered.max(BETA * bw);
@@ -56,24 +57,24 @@ impl ShortTerm {
     }
 }
 
-/// Rounds in which loss is counted.
+/// The rounds in which losses are counted.
 #[derive(Clone, Debug)]
 pub(super) struct LossRound {
     /// `BBR.is_loss_in_round`.
     pub(super) in_round: bool,
-    /// The present ACK began such a round.
+    /// Whether the present ACK began such a round.
     pub(super) round_start: bool,
     /// `BBR.loss_round_delivered`.
     round_delivered: u32,
-    /// Segments delivered as the round began, and lost in it so far.
+    /// Segments delivered when the round began, and segments lost in it so far.
     began_at: u32,
     lost_segs: u32,
-    /// A mark began it, or came in it.
+    /// Whether a mark began the round, or was reported in it.
     marked: bool,
-    /// Separate holes found in this round.
+    /// Separate holes detected in this round.
     pub(super) ranges: u32,
     last_end: SeqNum,
-    /// Segments delivered as Startup and Drain ended, until the first probe.
+    /// Segments delivered when Startup and Drain ended; forgotten at the first probe.
     startup_end: Option<u32>,
 }
 
@@ -92,18 +93,18 @@ impl LossRound {
         }
     }
 
-    /// Startup ends, or Drain behind it. What they put into the queue too much was looked for: the
-    /// loss of it shows in the round trips that follow, and would slow them until the next probe.
+    /// Records the end of Startup or Drain. The losses from the queue that they built deliberately
+    /// are detected in the following round trips, and would slow these down until the next probe.
     pub(super) const fn on_startup_end(&mut self, delivered: u32) {
         self.startup_end = Some(delivered);
     }
 
-    /// A probe begins.
+    /// Forgets the end of Startup when a probe begins.
     pub(super) const fn forget_startup(&mut self) {
         self.startup_end = None;
     }
 
-    /// The loss is of what Startup sent, and Startup is over.
+    /// Returns whether the lost data was sent in Startup, which has ended.
     fn is_of_startup(&self, lost: &LostUnit) -> bool {
         let end = self.startup_end;
         end.is_some_and(|end| !reached(lost.prior_delivered_segs, end))
@@ -116,7 +117,7 @@ impl LossRound {
         self.last_end = lost.end;
     }
 
-    /// A round begins with its first loss.
+    /// Begins a round with its first loss.
     fn begin(&mut self, delivered: u32) {
         if !self.in_round {
             self.in_round = true;
@@ -127,7 +128,7 @@ impl LossRound {
         }
     }
 
-    /// The round that ends lost more than probing tolerates.
+    /// Returns whether the ending round lost more than a probe tolerates.
     fn was_too_lossy(&self, delivered: u32, sack: bool) -> bool {
         let sent = delivered
             .wrapping_sub(self.began_at)
@@ -142,7 +143,7 @@ impl LossRound {
     }
 }
 
-/// The model before a loss that may prove to be none.
+/// The model before a loss that may prove spurious.
 #[derive(Clone, Debug)]
 pub(super) struct Undo {
     /// The state that the loss ended.
@@ -163,11 +164,11 @@ impl Undo {
     }
 }
 
-/// More than the threshold was lost of what was in flight, and more than chance explains: a path
-/// that loses one packet in a hundred at random has the threshold's two in every thirtieth flight
-/// of 400, and each would cost bandwidth until the next probe. So two standard deviations more are
-/// asked for, where the draft asks for none; but of few segments that is many, and no flow may
-/// keep others from a short queue.
+/// Returns whether more than the threshold of the data in flight was lost, and more than chance
+/// explains. With a random loss of one packet in a hundred, every thirtieth flight of 400 reaches
+/// the threshold of two, and each would cost bandwidth until the next probe. Therefore two standard
+/// deviations more are required, where the draft requires none. As that is a large share of few
+/// segments, an upper limit keeps the flow from maintaining a queue against others.
 fn too_high(lost: u32, in_flight: u32, sack: bool) -> bool {
     let tolerated = f64::from(in_flight) * LOSS_THRESH;
     let excess = f64::from(lost) - tolerated;
@@ -176,7 +177,7 @@ fn too_high(lost: u32, in_flight: u32, sack: bool) -> bool {
     by_chance || too_many || (lost > 0 && !sack)
 }
 
-/// How much was in flight, up to the segment of the unit at which loss crossed the threshold.
+/// Returns the amount in flight up to the segment at which the loss crossed the threshold.
 fn inflight_at_loss(lost: &LostUnit) -> u32 {
     let before = f64::from(lost.in_flight_segs.saturating_sub(lost.segs));
     let lost_before = f64::from(lost.lost_segs.saturating_sub(lost.segs));
@@ -185,13 +186,13 @@ fn inflight_at_loss(lost: &LostUnit) -> u32 {
 }
 
 impl Bbr {
-    /// `IsInflightTooHigh`, of what the present ACK delivered.
+    /// Performs `IsInflightTooHigh` on the data that the present ACK delivered.
     pub(super) fn is_inflight_too_high(&self, ack: &Ack<'_>) -> bool {
         let flight = ack.sample.flight;
         flight.is_some_and(|f| too_high(f.lost_segs, f.in_flight_segs, self.sack))
     }
 
-    /// `UpdateLatestDeliverySignals`.
+    /// Performs `UpdateLatestDeliverySignals`.
     pub(super) fn update_latest_signals(&mut self, ack: &Ack<'_>) {
         let latest = &mut self.short_term;
         latest.bw_latest = latest.bw_latest.max(ack.rate);
@@ -206,7 +207,7 @@ impl Bbr {
         }
     }
 
-    /// `AdvanceLatestDeliverySignals`.
+    /// Performs `AdvanceLatestDeliverySignals`.
     pub(super) fn advance_latest_signals(&mut self, ack: &Ack<'_>) {
         if self.loss.round_start {
             self.short_term.bw_latest = ack.rate;
@@ -214,21 +215,21 @@ impl Bbr {
         }
     }
 
-    /// `ResetCongestionSignals`.
+    /// Performs `ResetCongestionSignals`.
     pub(super) const fn reset_congestion_signals(&mut self) {
         self.loss.in_round = false;
         self.short_term.bw_latest = 0.0;
         self.short_term.inflight_latest = 0;
     }
 
-    /// `UpdateCongestionSignals`.
+    /// Performs `UpdateCongestionSignals`.
     pub(super) fn update_congestion_signals(&mut self, window: &Cwnd, ack: &Ack<'_>) {
         self.update_max_bw(ack);
         if !self.loss.round_start {
             return;
         }
-        // The draft lowers for any loss. A path that loses one packet in a hundred by chance would
-        // be left to others then, bit by bit, until the next probe.
+        // The draft lowers the bounds for any loss. On a path that loses one packet in a hundred by
+        // chance, the flow would lose its bandwidth to others step by step until the next probe.
         if !self.state.is_probing() && self.loss.was_too_lossy(self.delivered, self.sack) {
             let marked = self.loss.marked;
             self.short_term
@@ -237,7 +238,7 @@ impl Bbr {
         self.loss.in_round = false;
     }
 
-    /// `HandleLostPacket`.
+    /// Performs `HandleLostPacket`.
     pub(super) fn handle_lost(&mut self, window: &Cwnd, lost: &LostUnit, now: Instant) {
         self.delivered = lost.delivered_segs;
         if self.loss.is_of_startup(lost) {
@@ -254,8 +255,8 @@ impl Bbr {
         }
     }
 
-    /// The path marked something: RFC 3168 6.1.2 wants no less than for a loss, so this is a round
-    /// with more of it than the threshold. (The draft leaves ECN open.)
+    /// Processes a mark. RFC 3168 6.1.2 requires at least the reaction to a loss, so the round
+    /// counts as one with more loss than the threshold. (The draft leaves ECN open.)
     pub(super) fn handle_mark(&mut self, window: &Cwnd, now: Instant) {
         self.loss.begin(self.delivered);
         self.loss.lost_segs = u32::MAX / 2;
@@ -289,7 +290,7 @@ impl Bbr {
         }
     }
 
-    /// `SaveStateUponLoss`.
+    /// Performs `SaveStateUponLoss`.
     pub(super) fn save_state_upon_loss(&mut self, window: &Cwnd) {
         self.save_cwnd(window);
         self.undo = Undo {
@@ -300,7 +301,7 @@ impl Bbr {
         };
     }
 
-    /// `HandleSpuriousLossDetection`; the window is restored by the caller.
+    /// Performs `HandleSpuriousLossDetection`; the caller restores the window.
     pub(super) fn handle_spurious_loss(&mut self) {
         self.loss.in_round = false;
         self.full.reset(0.0);
@@ -350,7 +351,7 @@ mod tests {
         assert!(too_high(29, 1000, true));
         assert!(!too_high(1, 20, true));
         assert!(too_high(2, 10, true));
-        // Chance would explain two of 20 and three of 50.
+        // Chance could explain two of 20 and three of 50.
         assert!(too_high(1, 10, true) && too_high(2, 20, true) && too_high(3, 50, true));
         assert!(!too_high(2, 50, true));
         assert!(
@@ -359,7 +360,7 @@ mod tests {
         );
     }
 
-    /// Of 1000 in flight the last 100 were lost: the 18th of them is beyond 2 %.
+    /// Of 1000 segments in flight the last 100 were lost: the 18th of them exceeds 2 %.
     #[test]
     fn the_threshold_is_found_within_a_unit() {
         assert_eq!(inflight_at_loss(&lost(100, 100, 1000)), 918);
@@ -376,11 +377,11 @@ mod tests {
         model.bw_latest = 100.0;
         model.lower(1000.0, 100, false);
         assert_eq!((model.bw.round() as u32, model.inflight), (636, 49));
-        // All that was paced, a hundredth below the bound, was delivered.
+        // Everything paced, a hundredth below the bound, was delivered.
         model.bw_latest = 631.0;
         model.lower(1000.0, 100, false);
         assert_eq!(model.bw.round() as u32, 636);
-        // Marks take the hundredth.
+        // Marks do reduce the bound by a hundredth.
         model.lower(1000.0, 100, true);
         assert_eq!(model.bw.round() as u32, 631);
         model.reset();

@@ -1,28 +1,28 @@
-//! The `ProbeBW` cycle (draft 5.3.3): slower than the path, as fast as it, faster; and what is
-//! learned of the most that may be in flight.
+//! The `ProbeBW` cycle (draft 5.3.3): sends more slowly than the path, as fast as it, and faster,
+//! to learn the long-term bound on the amount in flight.
 
 use fullsend_units::{Instant, Nanos};
 
 use super::{Ack, Bbr, INFINITE, MIN_PIPE_CWND, State};
 use crate::congestion::Cwnd;
 
-/// `BBR.Headroom`: the part of the path's volume that is left to others.
+/// `BBR.Headroom`: the share of the path's volume that is left to other flows.
 const HEADROOM: f64 = 0.15;
-/// A flow probes at least as often as Reno would on this many segments (draft 5.3.3.8).
+/// Limit of the rounds between probes: those of Reno with this many segments (draft 5.3.3.8).
 const MOST_RENO_ROUNDS: u32 = 63;
-/// The least wall-clock time between probes; up to a second more is drawn.
+/// The least time between probes; up to one second is added at random.
 const PROBE_WAIT: Nanos = Nanos::from_secs(2);
 
-/// Which part of a probe the present ACK tells of.
+/// The part of a probe that the present ACK belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AckPhase {
-    /// Of none.
+    /// No probe.
     Init,
-    /// Of what went before it.
+    /// Data sent before the probe.
     Starting,
-    /// Of the probe.
+    /// Data of the probe.
     Feedback,
-    /// Of its last round.
+    /// The last round of the probe.
     Stopping,
     Refilling,
 }
@@ -31,17 +31,17 @@ enum AckPhase {
 #[derive(Clone, Debug)]
 pub(super) struct ProbeBw {
     ack_phase: AckPhase,
-    /// When the cycle began, and how long it lasts at most.
+    /// When the cycle began, and its longest duration.
     cycle_stamp: Instant,
     wait: Nanos,
     pub(super) rounds_since_probe: u32,
-    /// What is acknowledged now was sent to probe (`BBR.is_bw_probe_sample`).
+    /// Whether the data acknowledged now was sent as a probe (`BBR.is_bw_probe_sample`).
     pub(super) is_sample: bool,
-    /// The last probe put too much in flight.
+    /// Whether the last probe put too much in flight.
     pub(super) prev_too_high: bool,
-    /// The last probe was a cautious one (draft 5.3.3.6).
+    /// Whether the last probe was a precautionary one (draft 5.3.3.6).
     prev_precautionary: bool,
-    /// Growth of the long-term bound: segments acknowledged for each more, and so far.
+    /// Growth of the long-term bound: acknowledged segments per increment, and acknowledged so far.
     acked_per_inc: u32,
     acked: u32,
     up_rounds: u32,
@@ -69,7 +69,7 @@ impl ProbeBw {
 }
 
 impl Bbr {
-    /// `UpdateProbeBWCyclePhase`.
+    /// Performs `UpdateProbeBWCyclePhase`.
     pub(super) fn update_cycle_phase(&mut self, window: &Cwnd, ack: &Ack<'_>) {
         if !self.full.reached || self.adapt_long_term_model(window, ack) {
             return;
@@ -89,13 +89,13 @@ impl Bbr {
         }
     }
 
-    /// `StartProbeBW_DOWN`.
+    /// Performs `StartProbeBW_DOWN`.
     pub(super) fn start_down(&mut self, now: Instant) {
         self.reset_congestion_signals();
         let dice = self.roll();
         let probe = &mut self.probe_bw;
         probe.acked_per_inc = INFINITE;
-        // Draft 5.3.3.8: drawn, so that flows that compete mix.
+        // Draft 5.3.3.8: random, so that competing flows do not synchronize.
         probe.rounds_since_probe = dice & 1;
         let part = u64::from(dice >> 1);
         probe.wait = PROBE_WAIT + Nanos::from_nanos((part * 1_000_000_000) >> 31);
@@ -151,19 +151,20 @@ impl Bbr {
             return true;
         }
         if ack.sample.cwnd_limited && window.cwnd >= bound {
-            // The bound, and not the path, is what limits the rate.
+            // The bound, not the path, limits the rate.
             self.full.reset(ack.rate);
             return false;
         }
         self.full.now
     }
 
-    /// Our estimate of the path's volume, unless congestion cut the window.
+    /// Returns the estimated volume of the path, at most the window, which congestion may have
+    /// reduced.
     pub(super) fn target_inflight(&self, window: &Cwnd) -> u32 {
         self.bdp(self.bw, 1.0).min(window.cwnd)
     }
 
-    /// The long-term bound less what is left to others.
+    /// Returns the long-term bound without the headroom for other flows.
     pub(super) fn inflight_with_headroom(&self) -> u32 {
         let bound = self.inflight_longterm;
         if bound == INFINITE {
@@ -173,7 +174,7 @@ impl Bbr {
         bound.saturating_sub(headroom).max(MIN_PIPE_CWND)
     }
 
-    /// `RaiseInflightLongtermSlope`: 1, 2, 4, ... segments more in each round.
+    /// Performs `RaiseInflightLongtermSlope`: 1, 2, 4, ... more segments in each round.
     fn raise_slope(&mut self, window: &Cwnd) {
         let probe = &mut self.probe_bw;
         let growth = 1 << probe.up_rounds;
@@ -181,7 +182,7 @@ impl Bbr {
         probe.acked_per_inc = (window.cwnd / growth).max(1);
     }
 
-    /// `ProbeInflightLongtermUpward`.
+    /// Performs `ProbeInflightLongtermUpward`.
     fn raise_long_term(&mut self, window: &Cwnd, ack: &Ack<'_>) {
         if !ack.sample.cwnd_limited || window.cwnd < self.inflight_longterm {
             return;
@@ -199,7 +200,7 @@ impl Bbr {
         }
     }
 
-    /// `AdaptLongTermModel`. True if it changed the state.
+    /// Performs `AdaptLongTermModel`. Returns whether it changed the state.
     fn adapt_long_term_model(&mut self, window: &Cwnd, ack: &Ack<'_>) -> bool {
         let phase = self.probe_bw.ack_phase;
         if phase == AckPhase::Starting && self.rounds.start {
@@ -212,7 +213,7 @@ impl Bbr {
                 self.max_bw.advance();
             }
             let probe = &self.probe_bw;
-            // The cautious probe did no harm: a full one may follow.
+            // The precautionary probe caused no loss: a full one may follow.
             if self.state.is_probe_bw() && probe.prev_precautionary && !probe.prev_too_high {
                 self.start_refill();
                 return true;

@@ -1,4 +1,4 @@
-//! The path's round trip without queues, and the pauses that let it show (draft 5.3.4, 5.5.7).
+//! The minimum RTT of the path, and the `ProbeRTT` periods that reveal it (draft 5.3.4, 5.5.7).
 
 use fullsend_units::{Instant, Nanos};
 
@@ -7,12 +7,12 @@ use crate::congestion::Cwnd;
 
 /// `BBR.MinRTTFilterLen`.
 const MIN_RTT_FILTER: Nanos = Nanos::from_secs(10);
-/// `BBR.ProbeRTTInterval`; all flows have the same, so that they pause together.
+/// `BBR.ProbeRTTInterval`; the same for all flows, so that they drain the queue together.
 const PROBE_RTT_INTERVAL: Nanos = Nanos::from_secs(5);
 /// `BBR.ProbeRTTDuration`.
 const PROBE_RTT_DURATION: Nanos = Nanos::from_millis(200);
 
-/// The least round trip of the last ten seconds, and of the last five.
+/// The minimum RTT of the last ten seconds, and of the last five.
 #[derive(Clone, Debug)]
 pub(super) struct MinRtt {
     /// `MAX` before the first sample.
@@ -20,9 +20,9 @@ pub(super) struct MinRtt {
     long_at: Instant,
     short: Nanos,
     short_at: Instant,
-    /// The sample before; zero at first.
+    /// The previous sample; zero at first.
     last: Nanos,
-    /// Nothing lower came for so long that it is time to look.
+    /// Whether `ProbeRTT` is due because no lower sample came for an interval.
     expired: bool,
 }
 
@@ -42,8 +42,8 @@ impl MinRtt {
         (self.long != Nanos::MAX).then_some(self.long)
     }
 
-    /// One packet that jumps the way, with nothing before it that it overtakes, is not the path: of a
-    /// round trip much shorter than the least known there must be two in a row.
+    /// Filters a sample against a single packet that took a shorter path without overtaking
+    /// another: two samples in a row are needed for an RTT much lower than the known minimum.
     fn believed(&mut self, rtt: Nanos) -> Nanos {
         let last = core::mem::replace(&mut self.last, rtt);
         if rtt < self.short / 4 * 3 {
@@ -71,10 +71,10 @@ impl MinRtt {
     }
 }
 
-/// The present pause.
+/// The present `ProbeRTT` period.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeRtt {
-    /// When it may end; `None` before little enough is in flight.
+    /// When the period may end; `None` until the amount in flight is low enough.
     done_at: Option<Instant>,
     round_done: bool,
 }
@@ -93,7 +93,7 @@ impl Bbr {
         self.min_rtt.update(ack.sample.now, ack.sample.rtt);
     }
 
-    /// `CheckProbeRTT`.
+    /// Performs `CheckProbeRTT`.
     pub(super) fn check_probe_rtt(&mut self, window: &mut Cwnd, ack: &Ack<'_>) {
         if self.state != State::ProbeRtt && self.min_rtt.expired && !self.idle_restart {
             self.save_cwnd(window);
@@ -110,8 +110,8 @@ impl Bbr {
         }
     }
 
-    /// `HandleProbeRTT`. That rates of this time are low is said by
-    /// [`holds_back`](crate::congestion::CongestionControl::holds_back).
+    /// Performs `HandleProbeRTT`. [`holds_back`](crate::congestion::CongestionControl::holds_back)
+    /// marks the rate samples of this period as application-limited.
     fn handle_probe_rtt(&mut self, window: &mut Cwnd, ack: &Ack<'_>) {
         let now = ack.sample.now;
         if self.probe_rtt.done_at.is_none() {
@@ -131,7 +131,7 @@ impl Bbr {
         if self.probe_rtt.done_at.is_none_or(|at| now <= at) {
             return;
         }
-        // The next pause is due an interval from now.
+        // The next period is due one interval from now.
         self.min_rtt.short_at = now;
         self.restore_cwnd(window);
         self.short_term.reset();

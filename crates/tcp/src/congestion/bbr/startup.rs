@@ -1,25 +1,25 @@
-//! Startup and Drain (draft 5.3.1, 5.3.2): the first search for the bandwidth, and how it ends.
+//! Startup and Drain (draft 5.3.1, 5.3.2): the first search for the bandwidth, and its end.
 
 use super::{Ack, Bbr, State};
 
-/// A rate that grows by less than this in a round is on a plateau.
+/// Growth factor per round below which the rate is on a plateau.
 const GROWTH: f64 = 1.25;
-/// So many rounds on it fill the pipe: a receive window may need some to open.
+/// Rounds on a plateau after which the path is full: a receive window may need some to open.
 const PLATEAU_ROUNDS: u8 = 3;
-/// `BBRStartupFullLossCnt`: holes in one round that say that the pipe is full.
+/// `BBRStartupFullLossCnt`: holes in one round that indicate a full path.
 const FULL_LOSS_RANGES: u32 = 6;
-/// Drain takes no longer, however wrong the estimate is.
+/// Most rounds of Drain, however wrong the estimate is.
 const DRAIN_ROUNDS: u32 = 3;
 
-/// Whether sending faster still makes the path deliver faster (draft 5.3.1.2).
+/// The detection that sending faster no longer makes the path deliver faster (draft 5.3.1.2).
 #[derive(Clone, Debug)]
 pub(super) struct FullPipe {
     /// The rate to exceed.
     bw: f64,
     rounds: u8,
-    /// The present search has found the limit.
+    /// Whether the present search has found the limit.
     pub(super) now: bool,
-    /// Some search has.
+    /// Whether any search has found the limit.
     pub(super) reached: bool,
 }
 
@@ -33,7 +33,7 @@ impl FullPipe {
         }
     }
 
-    /// A search begins, from this rate.
+    /// Begins a search from this rate.
     pub(super) const fn reset(&mut self, bw: f64) {
         self.bw = bw;
         self.rounds = 0;
@@ -64,7 +64,8 @@ impl Bbr {
         }
     }
 
-    /// Draft 5.3.1.3: losses over a whole round of recovery, many and spread.
+    /// Ends Startup after high loss over a whole round of recovery, with many holes (draft
+    /// 5.3.1.3).
     fn check_startup_high_loss(&mut self, ack: &Ack<'_>) {
         if self.state != State::Startup || self.full.reached || !ack.sample.in_recovery {
             self.loss.forget_ranges_at_round_end();
@@ -120,7 +121,7 @@ mod tests {
                 .map(|r| round(r, false))
                 .contains(&true)
         );
-        // What the application limits says nothing, and growth begins the count anew.
+        // An application-limited sample does not count, and growth restarts the count.
         assert!(!round(100, true));
         assert!(!round(500, false));
         assert!(![510, 520].map(|r| round(r, false)).contains(&true));

@@ -1,4 +1,4 @@
-//! The state machine on a path that a test describes; samples for the tests beside the rules.
+//! The state machine on a simulated path, and samples for the tests of each rule.
 
 use alloc::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::congestion::{
 
 mod gains;
 
-/// An ACK that tells a rate of so many segments per second, over 100 ms.
+/// Returns an ACK with a rate of `per_second` segments per second, over 100 ms.
 pub(super) fn sample(per_second: u32) -> RateSample {
     let delivered = per_second / 10;
     RateSample {
@@ -37,20 +37,21 @@ pub(super) fn sample(per_second: u32) -> RateSample {
     }
 }
 
-/// A path of 1000 segments a second and 100 ms, told to BBR in one ACK each 10 ms.
+/// A path of 1000 segments a second and 100 ms, with one ACK every 10 ms.
 struct Drive {
     bbr: Bbr,
     window: Cwnd,
     rng: Rng,
     now: Instant,
     delivered: u32,
-    /// Segments per second that the path delivers at most.
+    /// Most segments per second that the path delivers.
     rate: u32,
     rtt: Nanos,
     lost: u32,
     app_limited: bool,
     recovering: bool,
-    /// What was delivered as what arrives now was sent, one for each ACK of a round trip.
+    /// Segments delivered when the data arriving now was sent, one entry for each ACK of a round
+    /// trip.
     sent: VecDeque<u32>,
 }
 
@@ -71,10 +72,10 @@ impl Drive {
         }
     }
 
-    /// One ACK: the flow gets what its window and the path admit.
+    /// Processes one ACK: the flow gets what its window and the path admit.
     fn ack(&mut self) {
         self.now += Nanos::from_millis(10);
-        // Ever a little shorter, so that there is no need of a pause to see it.
+        // Decreases slightly each time, so that no ProbeRTT is needed to measure it.
         self.rtt = self.rtt.saturating_sub(Nanos::from_nanos(1));
         let newly = (self.rate / 100).min(self.window.cwnd / 10).max(1);
         self.delivered = self.delivered.wrapping_add(newly);
@@ -103,7 +104,7 @@ impl Drive {
             .on_rate_sample(&mut self.window, &sample, &mut self.rng);
     }
 
-    /// Until the state is this one; how many ACKs that took.
+    /// Runs until this state and returns the number of ACKs.
     fn until(&mut self, state: State) -> u32 {
         for acks in 0..2000 {
             if self.bbr.state == state {
@@ -114,12 +115,12 @@ impl Drive {
         panic!("never {state:?}: {:?}", self.bbr);
     }
 
-    /// `segs` segments are found lost, of which `lost` were lost since their sending.
+    /// Reports `segs` segments lost, of which `lost` were lost since they were sent.
     fn lose(&mut self, segs: u32, lost: u32) {
         self.lose_sent_at(self.delivered, segs, lost);
     }
 
-    /// The same, sent when so many had been delivered.
+    /// Reports `segs` lost segments that were sent at this number of delivered segments.
     fn lose_sent_at(&mut self, prior_delivered_segs: u32, segs: u32, lost: u32) {
         let unit = LostUnit {
             seq: SeqNum::new(self.delivered * 1448),
@@ -198,7 +199,7 @@ fn loss_in_a_probe_sets_the_long_term_bound_and_ends_the_probe() {
     );
 }
 
-/// Its queue overflowed as Drain began; that is found when the flow cruises already.
+/// The queue overflowed when Drain began, and the loss is detected while the flow cruises.
 #[test]
 fn what_startup_lost_does_not_slow_what_follows() {
     for (late, slowed) in [(false, false), (true, true)] {
@@ -240,7 +241,7 @@ fn loss_while_cruising_gives_way_by_what_was_delivered() {
         drive.ack();
     }
     assert!(drive.bbr.bw > 950.0);
-    // Chance.
+    // Losses that chance explains.
     drive.lose(3, 3);
     for _ in 0..21 {
         drive.ack();
@@ -252,7 +253,7 @@ fn loss_while_cruising_gives_way_by_what_was_delivered() {
     }
     let bw = drive.bbr.bw;
     assert!((700.0..=900.0).contains(&bw), "{bw}");
-    // The next probe forgets it.
+    // The next probe resets the bound.
     drive.until(State::Refill);
     drive.ack();
     assert!(drive.bbr.bw > 900.0);
@@ -341,7 +342,7 @@ fn after_silence_it_goes_on_at_the_paths_rate() {
 fn the_pause_holds_half_a_pipe_for_200_ms_and_restores_the_window() {
     let mut drive = Drive::new();
     drive.until(State::Cruise);
-    // A queue that stays: no round trip as low as the first.
+    // A persistent queue: no RTT as low as the first.
     drive.rtt = Nanos::from_millis(110);
     drive.until(State::ProbeRtt);
     assert!(drive.bbr.holds_back());
@@ -358,7 +359,8 @@ fn the_pause_holds_half_a_pipe_for_200_ms_and_restores_the_window() {
     assert!(drive.window.cwnd >= before * 9 / 10, "{:?}", drive.window);
 }
 
-/// RFC 3168 6.1.2: an echoed mark counts as too much loss; Startup ends, the bounds come down.
+/// RFC 3168 6.1.2: an echoed mark counts as too much loss; Startup ends, and the bounds are
+/// lowered.
 #[test]
 fn a_mark_ends_startup_and_lowers_the_bounds() {
     let mut drive = Drive::new();

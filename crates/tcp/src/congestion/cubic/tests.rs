@@ -5,12 +5,12 @@ use fullsend_units::{Instant, Nanos, SeqNum};
 use super::super::{AckSample, CongestionControl, CongestionEvent, Cwnd, Reno};
 use super::{Cubic, cbrt};
 
-/// A flow that always fills its window, one ACK for each two segments.
+/// A flow that always fills its window, with one ACK for each two segments.
 struct Flow<C> {
     cc: C,
     window: Cwnd,
     now: Instant,
-    /// The last ACK, or the first text after a pause.
+    /// The last ACK, or the first data after a pause.
     prior: Instant,
     rtt: Nanos,
 }
@@ -91,10 +91,10 @@ fn a_loss_takes_three_tenths_and_remembers_the_plateau() {
     flow.loss(CongestionEvent::Loss);
     assert_eq!((flow.window.cwnd, flow.window.ssthresh), (70, 70));
     assert_eq!(flow.cc.epoch.w_max.to_bits(), 100f32.to_bits());
-    // RFC 9438 4.7: a second loss below the plateau gives way.
+    // RFC 9438 4.7: a second loss below the plateau lowers it.
     flow.loss(CongestionEvent::Loss);
     assert!((flow.cc.epoch.w_max - 59.5).abs() < 1e-4);
-    // Never below two.
+    // Never below two segments.
     flow.window.cwnd = 1;
     flow.loss(CongestionEvent::Ecn);
     assert_eq!(flow.window.ssthresh, 2);
@@ -134,7 +134,7 @@ fn the_curve_is_pinned() {
     assert_eq!(curve, [141, 169, 186, 195, 199, 200, 207, 227, 247, 267]);
 }
 
-/// RFC 9438 4.3: on a short path CUBIC is no slower than Reno with its decrease.
+/// RFC 9438 4.3: on a short path CUBIC is no slower than Reno with the same decrease.
 #[test]
 fn on_a_short_path_it_is_as_fast_as_reno() {
     let mut cubic = Flow::new(Cubic::new(), 40, 2);
@@ -143,7 +143,7 @@ fn on_a_short_path_it_is_as_fast_as_reno() {
     let after = cubic.rounds(20)[19];
     let gained = f64::from(after - at_loss);
     assert!((gained - 20.0 * super::ALPHA).abs() <= 2.0, "{gained}");
-    // Beyond the old window it takes Reno's pace, one segment a round trip.
+    // Beyond the old window it grows as Reno does, by one segment a round trip.
     cubic.rounds(40);
     let from = cubic.window.cwnd;
     assert!(from >= 40);
@@ -178,7 +178,7 @@ fn an_unneeded_reduction_is_taken_back() {
     assert_eq!(flow.cc.cwnd_prior, prior);
 }
 
-/// RFC 9438 5.8 and RFC 7661: idle and application-limited time leaves window and clock alone.
+/// RFC 9438 5.8 and RFC 7661: idle and application-limited time changes neither window nor clock.
 #[test]
 fn time_without_need_does_not_count() {
     let (mut busy, mut lazy) = (
@@ -190,7 +190,7 @@ fn time_without_need_does_not_count() {
         flow.rounds(10);
     }
     for _ in 0..100 {
-        // The sender tells nothing of these.
+        // The sender does not report these ACKs.
         lazy.now += Nanos::from_millis(100);
         lazy.prior = lazy.now;
     }
@@ -220,7 +220,7 @@ fn the_target_is_one_and_a_half_windows_at_most() {
     flow.now += Nanos::from_secs(1000);
     flow.ack(140);
     assert_eq!(flow.window.cwnd, 210);
-    // As far for one ACK of each segment.
+    // The growth is the same with one ACK for each segment.
     for _ in 0..210 {
         flow.ack(1);
     }
@@ -236,7 +236,7 @@ fn huge_stretch_acks_stay_within_bounds() {
     assert!(flow.window.cwnd <= 20);
 }
 
-/// RFC 5681: one segment a round trip, by bytes and not by ACKs.
+/// RFC 5681: one segment a round trip, by acknowledged bytes rather than by ACKs.
 #[test]
 fn reno_adds_one_segment_a_round_trip_and_halves() {
     let mut flow = Flow::new(Reno::new(), 100, 100);

@@ -3,7 +3,7 @@ use fullsend_units::{Instant, SeqNum};
 use super::Dctcp;
 use crate::congestion::{CcInfo, CongestionControl, CongestionEvent, Cwnd, MarkSample};
 
-/// A sender whose windows are of 1,000 bytes each.
+/// A sender whose windows have 1,000 bytes each.
 struct Sender {
     cc: Dctcp,
     una: u32,
@@ -15,7 +15,7 @@ impl Sender {
         Self { cc, una: 0 }
     }
 
-    /// One window goes by, with so many of its bytes marked, and alpha behind it.
+    /// Completes one window with `marked_bytes` marked bytes, and returns alpha.
     fn window(&mut self, marked_bytes: u32) -> u32 {
         self.una += 1000;
         self.cc.on_marks(&MarkSample {
@@ -43,7 +43,7 @@ impl Sender {
     }
 }
 
-/// RFC 8257 3.3 by hand: alpha less a sixteenth of itself, and 64 for a window that is all marked.
+/// RFC 8257 3.3, computed by hand: alpha loses a sixteenth, and gains 64 for a fully marked window.
 #[test]
 fn alpha_follows_the_share_of_marked_bytes() {
     let mut sender = Sender::new();
@@ -73,7 +73,7 @@ fn alpha_goes_to_zero_and_not_below() {
     assert_eq!(sender.window(0), 0);
 }
 
-/// Several ACKs for one window are one update, made by the ACK that reaches its end.
+/// Several ACKs of one window cause one update, at the ACK that reaches its end.
 #[test]
 fn alpha_changes_once_a_window() {
     let mut sender = Sender::new();
@@ -83,7 +83,7 @@ fn alpha_changes_once_a_window() {
         snd_una: SeqNum::new(una),
         snd_nxt: SeqNum::new(1000),
     };
-    // The first ACK ends what was before.
+    // The first ACK ends the initial window.
     sender.cc.on_marks(&ack(100, 0));
     assert_eq!(sender.alpha(), 960);
     for una in (200..1000).step_by(100) {
@@ -105,7 +105,7 @@ fn a_mark_costs_half_of_alpha() {
     let mut sender = Sender::new();
     assert_eq!(sender.ssthresh(100, CongestionEvent::Ecn), 50);
     while sender.window(0) > 256 {}
-    // 256 - 16 + ... : 255 comes next below.
+    // 256 - 16 + ...: the next value below is 255.
     let alpha = sender.alpha();
     assert!((240..=256).contains(&alpha), "{alpha}");
     assert_eq!(
@@ -127,7 +127,7 @@ fn a_loss_costs_half_whatever_alpha_is() {
     }
 }
 
-/// A loss in the window that a mark has reduced already: as much as Reno would have taken.
+/// A loss in the window that a mark has already reduced: in total the reduction of Reno.
 #[test]
 fn a_loss_after_a_mark_takes_the_rest_of_the_half() {
     let mut sender = Sender::new();

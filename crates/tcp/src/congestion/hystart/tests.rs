@@ -8,15 +8,15 @@ struct Flow {
     hystart: HyStart,
     window: Cwnd,
     una: SeqNum,
-    /// End of what is in flight.
+    /// The end of the data in flight.
     nxt: SeqNum,
     now: Instant,
-    /// Segments that one ACK covers.
+    /// Number of segments that one ACK covers.
     per_ack: u32,
 }
 
 impl Flow {
-    /// An ACK for each two segments.
+    /// Creates a flow with an ACK for each two segments.
     fn new() -> Self {
         Self::with_ack_for_each(2)
     }
@@ -35,13 +35,13 @@ impl Flow {
 
     const MSS: Mss = Mss::clamped(1448);
 
-    /// Segments that the next ACK covers.
+    /// Returns the number of segments that the next ACK covers.
     fn next_acked(&self) -> u32 {
         let in_flight = self.nxt.since(self.una) / Self::MSS.bytes();
         self.per_ack.min(in_flight)
     }
 
-    /// One ACK arrives, and the window is filled again.
+    /// Processes one ACK and fills the window again.
     fn ack(&mut self, rtt: Nanos) {
         let acked_segs = self.next_acked();
         self.una += acked_segs * Self::MSS.bytes();
@@ -60,8 +60,8 @@ impl Flow {
         self.nxt = self.nxt.latest(end);
     }
 
-    /// One round of HyStart, with this round trip: segments acknowledged, and segments that the
-    /// window grew by.
+    /// Runs one round of HyStart with this round-trip time. Returns the segments acknowledged, and
+    /// the segments that the window grew by.
     fn round_of(&mut self, rtt: Nanos) -> (u32, u32) {
         self.now += rtt;
         let (una, cwnd) = (self.una, self.window.cwnd);
@@ -92,7 +92,7 @@ fn a_steady_round_trip_lets_slow_start_go_on() {
     assert_eq!(flow.window.ssthresh, u32::MAX);
 }
 
-/// RFC 9406 4.2: the round in which the delay shows counts towards the five.
+/// RFC 9406 4.2: the round that shows the delay is the first of the five.
 #[test]
 fn a_growing_queue_ends_slow_start_after_five_careful_rounds() {
     let mut flow = Flow::new();
@@ -131,7 +131,7 @@ fn conservative_growth_does_not_depend_on_how_often_the_peer_acknowledges() {
         assert!(flow.is_conservative(), "{per_ack}");
         for _ in 0..3 {
             let (acked, grown) = flow.round(60);
-            // The round before may leave up to three acknowledged segments.
+            // Up to three acknowledged segments may remain from the previous round.
             assert!(
                 (acked / 4..=acked.div_ceil(4)).contains(&grown),
                 "{per_ack}: {acked} acknowledged, {grown} more"
@@ -140,7 +140,7 @@ fn conservative_growth_does_not_depend_on_how_often_the_peer_acknowledges() {
     }
 }
 
-/// Whether a rise of the round trip from one round to the next begins conservative slow start.
+/// Returns whether an RTT increase from one round to the next begins conservative slow start.
 fn ends_with_rise(last_us: u64, current_us: u64) -> bool {
     let mut flow = Flow::new();
     flow.round_of(Nanos::from_micros(last_us));
@@ -181,7 +181,7 @@ fn a_round_is_judged_at_its_eighth_sample() {
     assert!(flow.is_conservative());
 }
 
-/// The threshold is 4 ms at least: paths of microseconds are never held back by their noise.
+/// The threshold is at least 4 ms: the noise of a path of microseconds never slows it down.
 #[test]
 fn noise_of_a_short_path_means_nothing() {
     let mut flow = Flow::new();

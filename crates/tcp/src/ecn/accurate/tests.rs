@@ -3,7 +3,7 @@ use fullsend_wire::tcp::{AccEcn, AccEcnOrder, TcpFlags};
 
 use super::{ACE, Accurate, Feedback, ace, fail, flags, reflection};
 
-/// `delivered` segments are acknowledged, and the count is this.
+/// Returns the feedback of an ACK for `delivered` segments with this counter.
 fn told(count: u32, delivered: u32) -> Feedback {
     Feedback {
         flags: TcpFlags::ACK.union(flags(count)),
@@ -15,7 +15,7 @@ fn told(count: u32, delivered: u32) -> Feedback {
     }
 }
 
-/// Table 2: AE, CWR and ECE in this order.
+/// RFC 9768 table 2: AE, CWR and ECE in this order.
 #[test]
 fn the_handshake_tells_the_field_of_the_segment_before() {
     let fields = [
@@ -56,7 +56,7 @@ fn marks_are_told_soon_but_acknowledgements_do_not_breed() {
         now
     });
     assert_eq!(later, [false, true, false, true]);
-    // The end of marks is news, too.
+    // The end of the marks is a change, too.
     assert!(ecn.on_packets(EcnField::Ect0, 1, 1000));
     let bare = [(); 6].map(|()| ecn.on_packets(EcnField::Ce, 1, 0));
     assert_eq!(bare, [false, false, false, false, false, true]);
@@ -68,17 +68,17 @@ fn a_count_that_may_have_gone_round_is_taken_for_the_most_it_can_be() {
     assert_eq!(ecn.newly_marked(0, &told(5, 2)), 0);
     assert_eq!(ecn.newly_marked(0, &told(7, 2)), 2);
     assert_eq!(ecn.newly_marked(7, &told(5, 3)), 1);
-    // Two, or ten.
+    // Two or ten were marked; the larger number counts.
     assert_eq!(ecn.newly_marked(0, &told(7, 12)), 10);
     assert_eq!(ecn.newly_marked(0, &told(7, 9)), 2);
     assert_eq!(ecn.newly_marked(0, &told(5, 7)), 0);
-    // But not where each acknowledgement is for many.
+    // Not so if acknowledgements usually cover many segments.
     let mut ecn = Accurate::default();
     assert_eq!(ecn.newly_marked(0, &told(5, 20)), 0);
     assert_eq!(ecn.newly_marked(0, &told(7, 12)), 2);
 }
 
-/// Marked bytes tell how often the count went round.
+/// The marked bytes determine how often the counter wrapped.
 #[test]
 fn bytes_decide_where_the_count_leaves_it_open() {
     let mut ecn = Accurate::default();
@@ -94,7 +94,7 @@ fn bytes_decide_where_the_count_leaves_it_open() {
     assert_eq!(marked(7, 12, 2000), 2);
     assert_eq!(marked(7, 12, 2001), 10);
     assert_eq!(marked(7, 12, 9000), 10);
-    // Of many segments, in proportion.
+    // With many segments, in proportion.
     assert_eq!(marked(7, 40, 2000), 2);
     assert_eq!(marked(7, 40, 18_000), 18);
     assert_eq!(marked(7, 40, 40_000), 34);
@@ -112,7 +112,7 @@ fn a_first_count_of_zero_mutes() {
     let marked = |ce| Some(AccEcn::new(AccEcnOrder::Ect0First, &[1, ce, 1]));
     assert!(muted(flags(0), None) && muted(flags(0), marked(0)));
     assert!(!muted(flags(0), marked(3000)));
-    // Nor is a later one.
+    // A zero in a later counter does not mute.
     assert!(!muted(flags(5), None));
 }
 

@@ -1,5 +1,6 @@
-//! The gains of each state (draft-ietf-ccwg-bbr 5.6.1), as rate and window show them, and what
-//! aggregation adds. Expected values are computed from the path: 1000 segments a second, 100 ms.
+//! The gains of each state (draft-ietf-ccwg-bbr 5.6.1), as rate and window show them, and the
+//! effect of aggregation. Expected values are computed from the path: 1000 segments a second, 100
+//! ms.
 
 use fullsend_units::Nanos;
 
@@ -7,14 +8,14 @@ use super::{Bbr, CongestionControl, Drive, FlightSample, RateSample, State, samp
 
 /// Segments per second that the path delivers.
 const PATH_BW: f64 = 1000.0;
-/// Segments that the path holds.
+/// Volume of the path in segments.
 const PATH_BDP: f64 = 100.0;
-/// Ten segments are acknowledged every 10 ms: so many come ahead of the rate.
+/// Ten segments are acknowledged every 10 ms: the number that arrives ahead of the rate.
 const BURST: f64 = 10.0;
-/// Draft 5.6.2: a percent below the path's rate.
+/// Draft 5.6.2: one percent below the path's rate.
 const MARGIN: f64 = 0.99;
 
-/// The rate of departures as a multiple of the bandwidth that the model has, without the margin.
+/// Returns the pacing rate as a multiple of the model's bandwidth, without the margin.
 fn pacing_gain(bbr: &Bbr) -> f64 {
     let wire = f64::from(bbr.mss.bytes() + 60);
     let rate = bbr.pacing_rate().map_or(0.0, |rate| rate.0 as f64);
@@ -32,14 +33,14 @@ fn assert_pacing_gain(drive: &Drive, gain: f64) {
 
 fn assert_window(drive: &Drive, segs: f64) {
     let (state, cwnd) = (drive.bbr.state, f64::from(drive.window.cwnd));
-    // The model's bandwidth may be a percent off, and what is in flight is rounded up.
+    // The model's bandwidth may be a percent off, and the amount in flight is rounded up.
     assert!(
         (cwnd - segs).abs() <= 0.01 * segs + 1.0,
         "{state:?}: {cwnd}, not {segs}"
     );
 }
 
-/// In Cruise for the second time: what Startup left in the model's filters is forgotten.
+/// Returns a flow in its second Cruise: the effect of Startup on the model's filters has expired.
 fn settled() -> Drive {
     let mut drive = Drive::new();
     drive.until(State::Up);
@@ -48,8 +49,8 @@ fn settled() -> Drive {
 }
 
 impl Drive {
-    /// `segs` segments are acknowledged at once, `span` after the ACK before; the flight behind
-    /// them fills the path, or a queue beside it.
+    /// Acknowledges `segs` segments at once, `span` after the previous ACK; the remaining flight
+    /// fills the path, or a queue beside it.
     fn ack_at_once(&mut self, segs: u32, span: Nanos, in_flight_segs: u32) {
         self.now += span;
         self.delivered = self.delivered.wrapping_add(segs);
@@ -64,7 +65,7 @@ impl Drive {
             srtt: self.rtt,
             flight: Some(FlightSample {
                 prior_delivered_segs: prior,
-                // As the path delivers on average.
+                // The average delivery of the path.
                 delivered_segs: 100,
                 interval: Some(Nanos::from_millis(100)),
                 lost_segs: 0,
@@ -78,8 +79,8 @@ impl Drive {
     }
 }
 
-/// Draft 5.6.2: before the first bandwidth sample Startup's gain of the initial window per round
-/// trip, then of the bandwidth.
+/// Draft 5.6.2: Startup's gain applies to the initial window per round trip before the first
+/// bandwidth sample, and then to the bandwidth.
 #[test]
 fn startup_paces_at_2_77_times_the_bandwidth() {
     let mut drive = Drive::new();
@@ -103,7 +104,7 @@ fn startup_paces_at_2_77_times_the_bandwidth() {
 fn drain_paces_at_half_the_bandwidth() {
     let mut drive = Drive::new();
     for _ in 0..100 {
-        // Twice what the path holds: Drain has something to do.
+        // Twice the volume of the path, so that Drain is needed.
         drive.ack_at_once(10, Nanos::from_millis(10), 200);
         if drive.bbr.state == State::Drain {
             break;
@@ -146,7 +147,7 @@ fn the_window_is_two_pipes_and_two_and_a_quarter_while_probing() {
     assert_window(&drive, 2.25 * PATH_BDP + BURST + 2.0);
 }
 
-/// Draft 5.3.4.3: half a pipe, so that the queue drains.
+/// Draft 5.3.4.3: half of the path's volume, so that the queue drains.
 #[test]
 fn the_pause_keeps_half_a_pipe_at_the_paths_rate() {
     let mut drive = Drive::new();
@@ -158,8 +159,8 @@ fn the_pause_keeps_half_a_pipe_at_the_paths_rate() {
     assert_window(&drive, 0.5 * 0.1 * drive.bbr.bw);
 }
 
-/// Draft 5.5.9: what arrives ahead of the bandwidth is added to the window, for ten rounds at most
-/// (`BBR.ExtraAckedFilterLen`; our filter forgets after five to ten).
+/// Draft 5.5.9: segments acknowledged ahead of the bandwidth are added to the window, for ten
+/// rounds at most (`BBR.ExtraAckedFilterLen`; our filter covers five to ten).
 #[test]
 fn aggregation_is_added_to_the_window_for_some_rounds() {
     let mut drive = settled();
@@ -167,7 +168,7 @@ fn aggregation_is_added_to_the_window_for_some_rounds() {
         drive.ack_at_once(60, Nanos::from_millis(60), 100);
     }
     assert_window(&drive, 2.0 * PATH_BDP + 60.0);
-    // Silence, after which the flow is no longer ahead of its rate.
+    // Idle time, after which the flow is no longer ahead of its rate.
     drive.ack_at_once(10, Nanos::from_millis(70), 100);
     let round = |drive: &mut Drive| {
         for _ in 0..10 {
