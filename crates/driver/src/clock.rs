@@ -4,8 +4,8 @@ use fullsend_units::Instant;
 
 /// A source of time that never runs backwards.
 ///
-/// A pump reads it more than once in a turn, because calls of a device take time. An [`Instant`] is a
-/// clock that stands still, for simulations.
+/// A pump reads it several times in one [`Pump::turn`](crate::Pump::turn), because calls of a device
+/// take time. An [`Instant`] is a clock that stands still, for simulations.
 pub trait Clock {
     /// Returns the time now.
     fn now(&self) -> Instant;

@@ -1,4 +1,4 @@
-//! Packets that left a host and that its device has not finished with, and their completion (TSQ).
+//! Packets between a host and its device, and their completion (TSQ).
 
 use std::collections::VecDeque;
 use std::mem;
@@ -7,39 +7,40 @@ use fullsend_offload::{Packet, TxToken};
 
 use fullsend_device::Device;
 
-/// Packets held for a device that is full before the host should be asked for no more.
+/// Limit of packets that wait for a full device, from which on the host is not asked for more.
 const HELD: usize = 64;
 
 /// The packets between a host and its device, in order.
 ///
-/// A driver [`gather`](Self::gather)s what the host gives while the outbox [`has_room`](Self::has_room),
-/// [`flush`](Self::flush)es it to the device, and completes each
-/// [`next_completed`](Self::next_completed) token at the host.
+/// A driver fills it from the host with [`gather`](Self::gather) while it [has room](Self::has_room),
+/// passes the packets to the device with [`flush`](Self::flush), and reports each
+/// [completed](Self::next_completed) token to the host.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Not yet taken by the device.
+    /// Packets that the device has not accepted yet.
     packets: VecDeque<Packet>,
-    /// Of all that is in `packets` or in flight at the device.
+    /// Tokens of the packets in `packets` and of those in flight at the device.
     tokens: VecDeque<TxToken>,
     gathered: Vec<Packet>,
-    /// The device has failed, and that is in the log.
+    /// Whether the device has failed, which is logged once.
     failed: bool,
 }
 
 impl Outbox {
-    /// Returns whether the device has taken every packet.
+    /// Returns whether the device has accepted every packet.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Returns whether the host may give more packets: those that wait for a full device are bounded.
+    /// Returns whether the host may send more packets: the number that waits for a full device is
+    /// bounded.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.packets.len() < HELD
     }
 
-    /// Returns whether the device may have finished packets whose completion was not reported.
+    /// Returns whether the device may have finished packets whose completion has not been reported.
     #[inline]
     pub(crate) fn has_uncompleted(&self) -> bool {
         self.tokens.len() > self.packets.len()
@@ -52,7 +53,7 @@ impl Outbox {
         let given = self.gathered.len();
         self.tokens.extend(self.gathered.iter().map(|p| p.tx));
         if self.packets.is_empty() {
-            // The containers change their kinds and keep their memory; no packet moves.
+            // The vectors swap their buffers, which are kept; no packet is moved.
             let packets = VecDeque::from(mem::take(&mut self.gathered));
             self.gathered = Vec::from(mem::replace(&mut self.packets, packets));
         } else {
@@ -61,8 +62,8 @@ impl Outbox {
         given
     }
 
-    /// Gives the device as many packets as it takes. If it fails, all are dropped, as by a card
-    /// without a carrier: TCP retransmits.
+    /// Passes the device as many packets as it accepts. If the device fails, all are dropped, as by a
+    /// network card without a carrier: TCP retransmits.
     #[inline]
     pub(crate) fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {
@@ -73,8 +74,8 @@ impl Outbox {
         }
     }
 
-    /// Returns the next packet that the device has finished with and that a socket waits for, while
-    /// `in_flight` of those that it took are on their way.
+    /// Returns the token of the next packet that the device has finished with and that belongs to a
+    /// socket. `in_flight` is the number of accepted packets that the device has not finished with.
     #[inline]
     pub(crate) fn next_completed(&mut self, in_flight: usize) -> Option<TxToken> {
         let unfinished = self.packets.len() + in_flight;
@@ -98,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many packets a call, or fails.
+    /// Accepts a number of packets in each call, or fails.
     struct Narrow(io::Result<usize>);
 
     impl Device for Narrow {

@@ -10,48 +10,49 @@ use fullsend_units::Instant;
 
 use crate::{Clock, Outbox};
 
-/// Frames received in one turn. A turn that received as many may find more in the device.
+/// Most frames received in one poll. If a poll receives this many, the device may have more.
 pub const RX_BATCH: usize = 64;
-/// Super-segments requested from the host at once.
+/// Most super-segments requested from the host at once.
 const TX_BATCH: usize = 8;
-/// Packets sent, or a batch more, before the device is read. Where software cuts super-segments
-/// into packets, each two bring an ACK; unless they are read, the kernel's queue overflows and
-/// drops them.
+/// Packets sent, up to the end of a batch, before the device is read again. Where software segments
+/// super-segments, every second packet causes an ACK; if these are not read, the kernel's queue
+/// overflows and drops them.
 const TX_BUDGET: usize = 256;
-/// The most frames that a device may have queued: the length that a TUN's queue is raised to. After
-/// this many, all that was queued at the first has been received.
+/// Most frames that a device may have queued: the length that a TUN's queue is set to. After this many,
+/// everything that was queued at the first has been received.
 const RX_QUEUE: usize = 4096;
-/// Requests to the host in one call of [`Pump::transmit`] that gave packets for the host itself only,
-/// of which each moves up to 256.
+/// Number of requests to the host in one [`Pump::transmit`] that returned only packets for the host
+/// itself. Each request moves up to 256 of them.
 const LOCAL_ROUNDS: usize = 2;
 
-/// The work that a transmission leaves.
+/// The work that a transmission leaves to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transmitted {
-    /// The host has more to send than one call should: call [`Pump::turn`] soon.
+    /// The host has more to send than one call should send: call [`Pump::turn`] soon.
     pub more: bool,
-    /// The driver must run a turn although its timer has not fired: there is more to send, packets
-    /// that the device did not take, a completion that a write waits for, or an earlier deadline
-    /// than the driver has [armed](Pump::arm).
+    /// The driver must call [`Pump::turn`] although its timer has not fired: there is more to send, the
+    /// device did not accept all packets, a write waits for a completion, or there is an earlier
+    /// deadline than the driver has [armed](Pump::arm).
     pub wake: bool,
-    /// A completion that a write waits for has come already, too late for this call.
+    /// A completion that a write waits for has already happened, too late for this call.
     completed: bool,
 }
 
-/// The result of a turn, and the events to wait for.
+/// The result of [`Pump::turn`], and the events to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// Frames received. With [`RX_BATCH`] or more, the device may have more; with fewer, it has not.
+    /// Number of frames received. With [`RX_BATCH`] or more, the device may have more; with fewer, it is
+    /// empty.
     pub received: usize,
-    /// The host has more to send: run another turn without waiting.
+    /// The host has more to send: call [`Pump::turn`] again without waiting.
     pub more: bool,
     /// Packets wait for the device to become writable.
     pub blocked: bool,
-    /// When the next turn is due without anything received.
+    /// When to call [`Pump::turn`] next if nothing is received, or `None` if no timer is set.
     pub deadline: Option<Instant>,
-    /// The part of `deadline` that must not be late: when a packet leaves its queue.
+    /// The earliest departure time of a queued packet: a deadline that should be met exactly.
     pub departure: Option<Instant>,
-    /// The time after the turn's reception.
+    /// The time after the reception.
     pub now: Instant,
 }
 
@@ -78,26 +79,26 @@ pub struct Turn {
 pub struct Pump<D> {
     iface: IfaceId,
     device: D,
-    /// The device is read by [`turn`](Self::turn).
+    /// Whether [`turn`](Self::turn) reads the device.
     reads: bool,
     outbox: Outbox,
     rx: Vec<Packet>,
-    /// Frames received since the device was found empty.
+    /// Frames received since the device was last empty.
     unread: usize,
-    /// Packets sent since the device was found empty.
+    /// Packets sent since the device was last empty.
     unanswered: usize,
-    /// How often the host had begun to hold writes until a completion.
+    /// The host's count of writes that began to wait for a completion, at the last call.
     throttled: u64,
-    /// The device was full, and the driver knows.
+    /// Whether the device was full, and the driver has been notified.
     blocked: bool,
-    /// When the driver's timer fires at the latest.
+    /// The latest time at which the driver's timer fires.
     armed: Instant,
     /// The time of the last call that sent or received.
     now: Instant,
 }
 
 impl<D: Device> Pump<D> {
-    /// Joins `iface` of a host to `device`.
+    /// Returns a pump between interface `iface` of a host and `device`.
     pub fn new(iface: IfaceId, device: D) -> Self {
         Self {
             iface,
@@ -114,8 +115,8 @@ impl<D: Device> Pump<D> {
         }
     }
 
-    /// Joins `iface` to a device that only sends: what comes in is passed to
-    /// [`input`](Self::input), so that nothing sent waits for the device to be read.
+    /// Returns a pump for a device that only sends: received packets are passed to
+    /// [`input`](Self::input), so sending does not wait for the device to be read.
     pub fn transmit_only(iface: IfaceId, device: D) -> Self {
         Self {
             reads: false,
@@ -123,7 +124,7 @@ impl<D: Device> Pump<D> {
         }
     }
 
-    /// Returns the interface.
+    /// Returns the number of the host's interface.
     #[inline]
     pub const fn iface(&self) -> IfaceId {
         self.iface
@@ -135,7 +136,7 @@ impl<D: Device> Pump<D> {
         &self.device
     }
 
-    /// Returns the device, to change its settings.
+    /// Returns the device for changes of its settings.
     #[inline]
     pub const fn device_mut(&mut self) -> &mut D {
         &mut self.device
@@ -147,13 +148,13 @@ impl<D: Device> Pump<D> {
         self.now
     }
 
-    /// Returns whether the device has taken every packet that the host gave.
+    /// Returns whether the device has accepted every packet that the host sent.
     #[inline]
     pub fn is_drained(&self) -> bool {
         self.outbox.is_empty()
     }
 
-    /// Returns whether [`transmit`](Self::transmit) has something to do.
+    /// Returns whether [`transmit`](Self::transmit) has packets to send.
     #[inline]
     pub fn has_to_send(&self, host: &Host) -> bool {
         !self.outbox.is_empty() || host.wants_transmit(self.iface)
@@ -161,13 +162,13 @@ impl<D: Device> Pump<D> {
 
     /// Receives one batch, runs the timers that are due, and transmits.
     ///
-    /// The device is read if `receive` (it may be readable), if a timer is due, or if much was sent
-    /// since it was read. Timers run after everything that arrived by their deadline was received:
-    /// after a pause of this process, the ACK that stops a retransmission timer may be waiting in
-    /// the device. What arrives while the device is read is stamped with the time after the read.
+    /// The device is read if `receive` (it may be readable), if a timer is due, or if many packets were
+    /// sent since it was read. Timers run after everything that arrived by their deadline was received:
+    /// after a pause of this process, the ACK that stops a retransmission timer may be waiting in the
+    /// device. Frames that arrive while the device is read have the time after the read.
     ///
     /// # Errors
-    /// Those of [`Device::receive`]: the device is of no more use.
+    /// Those of [`Device::receive`]: the device has failed for good.
     pub fn turn(&mut self, host: &mut Host, clock: &impl Clock, receive: bool) -> io::Result<Turn> {
         let begin = clock.now();
         let due = |host: &Host| host.poll_deadline().is_some_and(|at| at <= begin);
@@ -184,7 +185,7 @@ impl<D: Device> Pump<D> {
             host.poll_until(now, begin);
         }
         let left = self.transmit(host, now, clock);
-        // A completion that came before it could be asked for is processed by another turn.
+        // A completion that came before the notification was requested is processed by the next call.
         let more = left.more || left.completed;
         Ok(Turn {
             received,
@@ -196,8 +197,8 @@ impl<D: Device> Pump<D> {
         })
     }
 
-    /// Receives one batch at `now` and transmits the answers, in the driver's place: for a device
-    /// whose other end is in this process. Returns what is left to do.
+    /// Receives one batch at `now` and transmits the answers in place of the driver, for a device whose
+    /// other end is in this process. Returns the work that is left.
     ///
     /// # Errors
     /// Those of [`Device::receive`].
@@ -214,13 +215,13 @@ impl<D: Device> Pump<D> {
         Ok(left)
     }
 
-    /// Gives the host packets that the caller has received, as they came (not parsed).
+    /// Passes the host packets that the caller has received, unparsed.
     pub fn input(&mut self, host: &mut Host, now: Instant, packets: &mut Vec<Packet>) {
         host.receive(now, self.iface, packets);
     }
 
-    /// Moves packets that the host may send to the device, until the host has no more, the device is
-    /// full, or the budget is used up.
+    /// Transmits packets of the host until it has no more, the device is full, or the budget is used up.
+    /// Returns the work that is left.
     #[inline]
     pub fn transmit(&mut self, host: &mut Host, now: Instant, clock: &impl Clock) -> Transmitted {
         let mut left = Transmitted::default();
@@ -240,8 +241,8 @@ impl<D: Device> Pump<D> {
         left
     }
 
-    /// Requests a notification of the device's next completion if a write began to wait for one.
-    /// Returns whether it has come already, so that the next turn must process it.
+    /// Requests a notification of the device's next completion if a write began to wait for one. Returns
+    /// whether it has already happened, so that [`turn`](Self::turn) must process it.
     #[inline]
     pub fn awaits_completion(&mut self, host: &Host) -> bool {
         let throttled = host.throttled();
@@ -250,8 +251,8 @@ impl<D: Device> Pump<D> {
             && !self.device.notify_completion()
     }
 
-    /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier
-    /// deadline has come up since its last turn.
+    /// Records that the driver's timer is about to be set for `at`. Returns false if an earlier deadline
+    /// has been set since the last [`turn`](Self::turn): do not wait then.
     pub fn arm(&mut self, host: &Host, at: Instant) -> bool {
         self.armed = at;
         host.poll_deadline().is_none_or(|due| due >= at)
@@ -263,15 +264,15 @@ impl<D: Device> Pump<D> {
         (self.unanswered, self.unread) = if received < RX_BATCH {
             (0, 0)
         } else {
-            // A device that is never found empty must not stop us from sending: each frame
-            // received allows a packet.
+            // A device that is never empty must not stop us from sending: each frame received allows one
+            // packet.
             let unanswered = self.unanswered.saturating_sub(received);
             (unanswered, self.unread + received)
         };
         Ok(received)
     }
 
-    /// Gives the host what was read.
+    /// Passes the received frames to the host.
     fn deliver(&mut self, host: &mut Host, now: Instant) {
         self.now = now;
         if !self.rx.is_empty() {
@@ -279,11 +280,11 @@ impl<D: Device> Pump<D> {
         }
     }
 
-    /// Returns whether the host may have more to give and the device would take it.
+    /// Transmits batches. Returns whether the host has more to send and the device would accept it.
     ///
-    /// The clock is read anew for each batch: over a TUN the kernel's TCP runs in our write, and
-    /// segments that leave milliseconds after the time that they are stamped with are probed for,
-    /// and sent again, that much too early.
+    /// The clock is read for each batch: over a TUN the kernel's TCP runs within our write, and segments
+    /// that are sent milliseconds after their timestamp would be probed for, and retransmitted, too
+    /// early.
     fn push(&mut self, host: &mut Host, mut now: Instant, clock: &impl Clock) -> bool {
         let mut local_rounds = 0;
         while !self.reads || self.unanswered < TX_BUDGET {

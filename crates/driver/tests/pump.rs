@@ -1,4 +1,4 @@
-//! A pump sends within the call that makes it possible, before any timer.
+//! A call of a socket transmits the packets that it makes possible, without waiting for a timer.
 
 use fullsend_buf::Slice;
 use fullsend_device::{Device, PairConfig, PairEnd, pair};
@@ -10,7 +10,7 @@ use fullsend_units::{Instant, Seed};
 
 const NOW: Instant = Instant::from_nanos(5_000_000_000);
 
-/// A host with a pump over one end of a link, and the other end.
+/// Returns a host with a pump over one end of a link, and the link's other end.
 fn pumped(link: Link, address: &str) -> (Host, Pump<PairEnd>, PairEnd) {
     let (end, other) = pair(PairConfig {
         link,
@@ -24,7 +24,7 @@ fn pumped(link: Link, address: &str) -> (Host, Pump<PairEnd>, PairEnd) {
     let iface = host.add_interface(IfaceConfig::over(end.caps(), Mac([2, 0, 0, 0, 0, 1])));
     let cidr: Cidr = address.parse().unwrap();
     host.add_address(Instant::ZERO, iface, cidr).unwrap();
-    // Duplicate address detection is over.
+    // Duplicate address detection has ended.
     host.poll(NOW);
     let mut pump = Pump::new(iface, end);
     let _ = pump.turn(&mut host, &NOW, true).unwrap();
