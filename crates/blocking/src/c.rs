@@ -1,8 +1,9 @@
-//! The calls with C's pointers: what the two C libraries have in common.
+//! The calls with C pointers, which the two C libraries share.
 //!
-//! Every `unsafe fn` here takes the pointers of the system call of its name, and the caller vouches
-//! for what that call asks of them: each is null or points to memory of the length told, which
-//! nobody else touches during the call. A null pointer where there must be none is EFAULT.
+//! Each `unsafe fn` takes the arguments of the system call of its name, and the caller must
+//! guarantee what that call requires: each pointer is null or points to memory of the given length
+//! that no other code accesses during the call. A null pointer where one is not allowed fails with
+//! EFAULT.
 #![allow(unsafe_code, reason = "C's pointers become slices here")]
 #![allow(
     clippy::missing_safety_doc,
@@ -29,31 +30,31 @@ pub use returned::{Returned, returned, set_errno};
 use crate::abi::SOCK_NONBLOCK;
 use crate::stack::Stack;
 
-/// `bind(2)`.
+/// Binds a socket to an address: `bind(2)`.
 pub unsafe fn bind(
     stack: &Stack,
     handle: Handle,
     addr: *const sockaddr,
     len: socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     let addr = unsafe { ptr::address(addr, len) }?;
     stack.bind(handle, addr)
 }
 
-/// `connect(2)`.
+/// Connects a socket: `connect(2)`.
 pub unsafe fn connect(
     stack: &Stack,
     handle: Handle,
     addr: *const sockaddr,
     len: socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     let addr = unsafe { ptr::address(addr, len) }?;
     stack.connect(handle, addr)
 }
 
-/// `accept4(2)`; both pointers may be null.
+/// Accepts a connection: `accept4(2)`. Both pointers may be null.
 pub unsafe fn accept4(
     stack: &Stack,
     handle: Handle,
@@ -63,7 +64,7 @@ pub unsafe fn accept4(
 ) -> Result<Handle> {
     let (new, peer) = stack.accept4(handle, flags)?;
     if !addr.is_null() {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller guarantees both.
         let given = unsafe { ptr::give_address(peer, addr, len) };
         if let Err(error) = given {
             stack.close(new)?;
@@ -73,7 +74,7 @@ pub unsafe fn accept4(
     Ok(new)
 }
 
-/// `getsockname(2)`.
+/// Writes the local address of a socket: `getsockname(2)`.
 pub unsafe fn getsockname(
     stack: &Stack,
     handle: Handle,
@@ -81,11 +82,11 @@ pub unsafe fn getsockname(
     len: *mut socklen_t,
 ) -> Result<()> {
     let name = stack.getsockname(handle)?;
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller guarantees both.
     unsafe { ptr::give_address(name, addr, len) }
 }
 
-/// `getpeername(2)`.
+/// Writes the peer's address: `getpeername(2)`.
 pub unsafe fn getpeername(
     stack: &Stack,
     handle: Handle,
@@ -93,11 +94,11 @@ pub unsafe fn getpeername(
     len: *mut socklen_t,
 ) -> Result<()> {
     let name = stack.getpeername(handle)?;
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller guarantees both.
     unsafe { ptr::give_address(name, addr, len) }
 }
 
-/// `setsockopt(2)`.
+/// Sets a socket option: `setsockopt(2)`.
 pub unsafe fn setsockopt(
     stack: &Stack,
     handle: Handle,
@@ -106,12 +107,12 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for the value.
+    // SAFETY: the caller guarantees the value.
     let value = unsafe { ptr::bytes(value, ptr::length(len)?) }?;
     stack.setsockopt(handle, level, name, value)
 }
 
-/// `getsockopt(2)`.
+/// Reads a socket option: `getsockopt(2)`.
 pub unsafe fn getsockopt(
     stack: &Stack,
     handle: Handle,
@@ -120,8 +121,8 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for the length, and for as much of the value; one borrow ends
-    // before the other begins.
+    // SAFETY: the caller guarantees the length, and a value of that length; one borrow ends before
+    // the other begins.
     unsafe {
         let room = ptr::length(*ptr::one_mut(len)?)?;
         let value = ptr::bytes_mut(value, room)?;
@@ -131,8 +132,8 @@ pub unsafe fn getsockopt(
     Ok(())
 }
 
-/// `fcntl(2)`: `F_GETFL` and `F_SETFL` with `O_NONBLOCK`; `F_GETFD` and `F_SETFD`, which have no
-/// effect.
+/// Reads or sets descriptor flags: `fcntl(2)` with `F_GETFL` and `F_SETFL` for `O_NONBLOCK`, and
+/// `F_GETFD` and `F_SETFD`, which have no effect.
 pub fn fcntl(stack: &Stack, handle: Handle, command: c_int, argument: c_int) -> Result<c_int> {
     match command {
         libc::F_GETFL => {
@@ -153,8 +154,8 @@ pub fn fcntl(stack: &Stack, handle: Handle, command: c_int, argument: c_int) -> 
     }
 }
 
-/// `ioctl(2)` with one `int`: `FIONBIO`, `FIONREAD`, `SIOCOUTQ` and their like. `argument` is not
-/// followed for a request that the socket does not know.
+/// Runs a request with an `int` argument: `ioctl(2)` with `FIONBIO`, `FIONREAD`, `SIOCOUTQ` and
+/// similar requests. `argument` is not dereferenced for a request that the socket does not support.
 pub unsafe fn ioctl(
     stack: &Stack,
     handle: Handle,
@@ -163,19 +164,19 @@ pub unsafe fn ioctl(
 ) -> Result<c_int> {
     let request = u32::try_from(request).map_err(|_| Errno::ENOTTY)?;
     if libc::Ioctl::from(request) == libc::FIONBIO {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let on = *unsafe { ptr::one_mut(argument) }? != 0;
         stack.set_nonblocking(handle, on)?;
         return Ok(0);
     }
-    // A request that is not known may have an argument that is no pointer, or none: it fails here.
+    // Fails for an unsupported request, whose argument may not be a pointer.
     let value = stack.ioctl(handle, request, 0)?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     *unsafe { ptr::one_mut(argument) }? = value;
     Ok(0)
 }
 
-/// `pipe2(2)`: the reader's end, the writer's end. `O_CLOEXEC` has no effect.
+/// Creates a pipe: `pipe2(2)`. Returns its read end and its write end. `O_CLOEXEC` has no effect.
 pub fn pipe2(stack: &Stack, flags: c_int) -> Result<[Handle; 2]> {
     if flags & !(libc::O_NONBLOCK | libc::O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! The calls that may wait, as BSD and Linux have them.
+//! Socket calls, of which some may wait.
 
 mod io;
 mod many;
@@ -12,19 +12,19 @@ use fullsend_units::{Instant, Nanos};
 use crate::abi::SHUT_WR;
 use crate::stack::Stack;
 
-/// When a call that may wait that long gives up. `None` never does.
+/// Returns when a call that may wait for `span` times out; with `None` it never does.
 fn until(now: Instant, span: Option<Nanos>) -> Option<Instant> {
     span.map(|span| now + span)
 }
 
-/// How long a call waits.
+/// The timeout of a call.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// Not at all.
+    /// It does not wait.
     None,
-    /// As the socket's `SO_RCVTIMEO` says.
+    /// The socket's `SO_RCVTIMEO`.
     Receive,
-    /// As the socket's `SO_SNDTIMEO` says.
+    /// The socket's `SO_SNDTIMEO`.
     Send,
 }
 
@@ -42,7 +42,7 @@ impl Patience {
 }
 
 impl Stack {
-    /// Waits on one handle while `call` gives EAGAIN.
+    /// Calls `call` until it does not return EAGAIN, and waits for the handle in between.
     fn retry<R>(
         &self,
         handle: Handle,
@@ -60,30 +60,31 @@ impl Stack {
         .ok_or(Errno::EAGAIN)
     }
 
-    /// `socket(2)`.
+    /// Creates a socket: `socket(2)`.
     pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<Handle> {
         self.call(|posix, _| posix.socket(domain, kind, protocol))
     }
 
-    /// `bind(2)`.
+    /// Binds a socket to an address: `bind(2)`.
     pub fn bind(&self, handle: Handle, addr: SockAddr) -> Result<()> {
         self.call(|posix, now| posix.bind(now, handle, addr))
     }
 
-    /// `listen(2)`.
+    /// Makes a socket listen: `listen(2)`.
     pub fn listen(&self, handle: Handle, backlog: i32) -> Result<()> {
         self.call(|posix, now| posix.listen(now, handle, backlog))
     }
 
-    /// `accept4(2)`: waits for a connection, at most `SO_RCVTIMEO`.
+    /// Accepts a connection: `accept4(2)`. Waits for at most `SO_RCVTIMEO`.
     pub fn accept4(&self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
         self.retry(handle, Patience::Receive, |posix, _| {
             posix.accept4(handle, flags)
         })
     }
 
-    /// `connect(2)`: waits until the connection stands, at most `SO_SNDTIMEO` (then
-    /// EINPROGRESS, and the attempt goes on).
+    /// Connects a socket: `connect(2)`. Waits for the handshake for at most `SO_SNDTIMEO`. After
+    /// that it fails with EINPROGRESS and the handshake continues; a call while it continues fails
+    /// with EALREADY.
     pub fn connect(&self, handle: Handle, addr: SockAddr) -> Result<()> {
         let mut pending = Errno::EINPROGRESS;
         let mut first = true;
@@ -103,34 +104,35 @@ impl Stack {
         .ok_or(pending)
     }
 
-    /// `getsockname(2)`.
+    /// Returns the local address of a socket: `getsockname(2)`.
     pub fn getsockname(&self, handle: Handle) -> Result<SockAddr> {
         self.call(|posix, _| posix.getsockname(handle))
     }
 
-    /// `getpeername(2)`.
+    /// Returns the peer's address: `getpeername(2)`.
     pub fn getpeername(&self, handle: Handle) -> Result<SockAddr> {
         self.call(|posix, _| posix.getpeername(handle))
     }
 
-    /// `shutdown(2)`; who sleeps in a call on the socket wakes.
+    /// Shuts down one or both directions of a connection: `shutdown(2)`. Wakes threads that wait in
+    /// a call on the socket.
     pub fn shutdown(&self, handle: Handle, how: i32) -> Result<()> {
         self.call(|posix, now| posix.shutdown(now, handle, how))
     }
 
-    /// `close(2)`. Threads that sleep in a call on the socket wake with EBADF. With `SO_LINGER` the
-    /// call waits up to that long for the peer to acknowledge what was written. Memory that C lent
-    /// and that is still in use is copied.
+    /// Closes a handle: `close(2)`. Threads that wait in a call on the socket wake with EBADF. With
+    /// `SO_LINGER` the call waits, for at most that time, until the peer has acknowledged the
+    /// written data. Memory lent by C code that is still in use is copied.
     ///
     /// # Errors
-    /// EBADF for a handle that is not open. On a stack that has ended, its error: the socket is
-    /// closed nevertheless.
+    /// EBADF for a handle that is not open. On a stack that has ended, the error that it ended
+    /// with; the socket is closed nevertheless.
     pub fn close(&self, handle: Handle) -> Result<()> {
         let lingered = self.linger_as_set(handle);
         let (mut shard, now) = self.shared.lock();
         let alive = shard.alive();
         let closed = shard.posix.close(now, handle);
-        // Under the lock of the close: no packet is read meanwhile.
+        // Under the lock under which the socket was closed: no packet can be read in between.
         let copied = closed.is_ok() && self.lent.copy_all(handle);
         self.finish(shard, now);
         if copied {
@@ -148,7 +150,7 @@ impl Stack {
     }
 
     fn linger(&self, handle: Handle, span: Nanos) -> Result<()> {
-        // One that is not connected has nothing to send.
+        // A socket that is not connected has nothing to send.
         let _ = self.shutdown(handle, SHUT_WR);
         self.wait(
             &[handle],
@@ -161,12 +163,12 @@ impl Stack {
         Ok(())
     }
 
-    /// `setsockopt(2)`.
+    /// Sets a socket option: `setsockopt(2)`.
     pub fn setsockopt(&self, handle: Handle, level: i32, name: i32, value: &[u8]) -> Result<()> {
         self.call(|posix, now| posix.setsockopt(now, handle, level, name, value))
     }
 
-    /// `getsockopt(2)`; how many bytes of `value` were filled.
+    /// Reads a socket option into `value`: `getsockopt(2)`. Returns its length in bytes.
     pub fn getsockopt(
         &self,
         handle: Handle,
@@ -177,17 +179,17 @@ impl Stack {
         self.call(|posix, now| posix.getsockopt(now, handle, level, name, value))
     }
 
-    /// `ioctl(2)`: the value that the request gives.
+    /// Returns the value of a request: `ioctl(2)`.
     pub fn ioctl(&self, handle: Handle, request: u32, argument: i32) -> Result<i32> {
         self.call(|posix, _| posix.ioctl(handle, request, argument))
     }
 
-    /// `O_NONBLOCK`.
+    /// Returns whether a handle has `O_NONBLOCK`.
     pub fn is_nonblocking(&self, handle: Handle) -> Result<bool> {
         self.call(|posix, _| posix.is_nonblocking(handle))
     }
 
-    /// Sets `O_NONBLOCK`.
+    /// Sets or clears `O_NONBLOCK`.
     pub fn set_nonblocking(&self, handle: Handle, on: bool) -> Result<()> {
         self.call(|posix, _| posix.set_nonblocking(handle, on))
     }

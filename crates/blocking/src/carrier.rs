@@ -1,4 +1,4 @@
-//! Gives the packets in the outbox of a user-driven stack to the program.
+//! Passes the packets in the outbox of a user-driven stack to the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use crate::hand::Outbox;
 
 type Output = Box<dyn Fn(&Packet) + Send + Sync>;
 
-/// Calls the program's `output` for each packet of an outbox: on one thread at a time, so that packets
-/// keep their order, and without the stack's lock.
+/// Calls the program's `output` for each packet of an outbox: on one thread at a time, so that
+/// packets keep their order, and without the stack's lock.
 #[derive(Default)]
 pub(crate) struct Carrier {
     output: OnceLock<Output>,
-    /// Set while a thread empties the outbox. After clearing it the thread checks the outbox again,
-    /// so packets that others queued meanwhile are carried, too.
+    /// Set while a thread empties the outbox. The thread checks the outbox again after clearing it,
+    /// so that packets which others queued in between are carried too.
     busy: AtomicBool,
     /// Held from taking a packet to the return of `output`. Reentrant, since `output` may call the
     /// stack.
@@ -62,8 +62,9 @@ impl Carrier {
         self.output.get().is_some() && !outbox.is_empty()
     }
 
-    /// Waits for the `output` call that another thread may be in, so that the caller may free memory
-    /// which packets taken before refer to. Deadlocks if the caller holds a lock that `output` takes.
+    /// Waits until a running `output` call of another thread has returned, so that the caller may
+    /// free memory that earlier packets refer to. Deadlocks if the caller holds a lock that
+    /// `output` takes.
     pub(crate) fn wait_for_hand(&self) {
         drop(self.hand.lock());
     }

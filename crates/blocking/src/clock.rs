@@ -1,4 +1,4 @@
-//! What time it is.
+//! The clock of a stack.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time;
 
 use fullsend_units::Instant;
 
-/// Where a stack takes its time from.
+/// A source of time for a stack.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -19,7 +19,7 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's monotonic clock, from now on.
+    /// Returns the system's monotonic clock, starting at zero now.
     #[allow(
         clippy::disallowed_methods,
         reason = "this is where a driven stack's time comes from"
@@ -28,23 +28,24 @@ impl Clock {
         Self(Source::Real(time::Instant::now()))
     }
 
-    /// A clock that stands still until [`Clock::advance_to`].
+    /// Returns a clock that starts at zero and only changes by [`Clock::advance_to`].
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::default()))
     }
 
-    /// Asks `now` for the time, ns since anything that does not change. It must not go back.
+    /// Returns a clock that calls `now` for the time in ns since any fixed point. It must not run
+    /// backwards.
     pub fn asked(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Source::Asked(Arc::new(now)))
     }
 
-    /// What time it is.
+    /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
             Source::Real(start) => {
                 let span = start.elapsed();
-                // 64 bits of nanoseconds are 584 years.
+                // 64 bits of nanoseconds last 584 years.
                 Instant::from_nanos(span.as_secs() * 1_000_000_000 + u64::from(span.subsec_nanos()))
             }
             Source::Manual(ns) => Instant::from_nanos(ns.load(Ordering::Acquire)),
@@ -52,15 +53,15 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock, if that is later than what it shows. The stack notices at its next
-    /// turn. Other clocks go by themselves.
+    /// Advances a manual clock to `at`, unless it is later already. The stack notices at its next
+    /// call of [`Stack::turn`](crate::Stack::turn). Has no effect on other clocks.
     pub fn advance_to(&self, at: Instant) {
         if let Source::Manual(ns) = &self.0 {
             ns.fetch_max(at.as_nanos(), Ordering::AcqRel);
         }
     }
 
-    /// A sleep of so and so long is as long on this clock.
+    /// Returns whether a sleep of the system takes the same time on this clock.
     pub(crate) const fn is_real(&self) -> bool {
         matches!(self.0, Source::Real(_))
     }

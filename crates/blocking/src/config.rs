@@ -1,4 +1,4 @@
-//! How a stack is put together, as text: `KEY=VALUE` settings.
+//! Configuration of a stack by text: `KEY=VALUE` settings.
 
 use std::fmt;
 use std::io;
@@ -13,29 +13,29 @@ use fullsend_stack::{
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Seed};
 
-/// Free payload memory that a stack keeps for reuse unless told otherwise, bytes.
+/// Default limit of free payload memory that a stack keeps for reuse, in bytes.
 const POOL_BYTES: usize = 16 << 20;
-/// The MTU of a stack without a TUN or TAP unless told otherwise.
+/// Default MTU of a stack without a TUN or TAP, in bytes.
 const MTU: u32 = 1500;
 
-/// How to put a stack together.
+/// The settings of a stack.
 ///
 /// | key | value |
 /// |---|---|
-/// | `tun`, `tap` | run over the device of that name, which is made if it does not exist |
-/// | `address` | `10.9.0.2/24`, `fd09::2/64`; once for each |
-/// | `kernel_address` | the same for the kernel's side of a TUN or TAP |
-/// | `gateway` | the default route of the gateway's family |
-/// | `route` | `10.8.0.0/16 via 10.9.0.1`; without `via`, straight to the link |
-/// | `mtu` | largest IP packet, bytes |
-/// | `link` | `ip` or `ethernet`: what packets begin with, when driven by hand |
-/// | `mac` | our hardware address on Ethernet, `02:00:00:00:00:01` |
-/// | `offload` | which offloads to ask a TUN or TAP for, as in `csum,tso4` (`all`, `none`) |
+/// | `tun`, `tap` | name of the device to use, which is created if it does not exist |
+/// | `address` | an address with its prefix length: `10.9.0.2/24`, `fd09::2/64`; may be repeated |
+/// | `kernel_address` | an address with its prefix length for the kernel's side of a TUN or TAP; may be repeated |
+/// | `gateway` | gateway of the default route of its address family |
+/// | `route` | `10.8.0.0/16 via 10.9.0.1`, or without `via` for a destination on the link |
+/// | `mtu` | size of the largest IP packet, in bytes |
+/// | `link` | header that the packets of a user-driven stack begin with: `ip` or `ethernet` |
+/// | `mac` | Ethernet address of the stack, `02:00:00:00:00:01` |
+/// | `offload` | offloads to request from a TUN or TAP: `csum,tso4`, `all`, `none` |
 /// | `gso`, `gro` | `on` or `off` |
 /// | `qdisc` | `fq`, `tbf rate 100mbit burst 64kb`, `pfifo limit 1000`, `noqueue` |
-/// | `seed` | a number that all random numbers derive from, for repeatable runs |
-/// | `pool_bytes` | free payload memory kept for reuse |
-/// | `control` | the path of a socket through which `fullsend stat` inspects the stack and sets options; `on`: where `fullsend stat` looks for this process |
+/// | `seed` | number from which all random numbers are derived, for repeatable runs |
+/// | `pool_bytes` | limit of free payload memory kept for reuse, in bytes |
+/// | `control` | path of a socket through which `fullsend stat` inspects the stack and sets options; `on`: the path where `fullsend stat` expects the socket of this process |
 /// | any other | a tunable by its Linux name, with or without `net.ipv4.` |
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -49,7 +49,7 @@ pub struct Config {
     control: Option<Control>,
 }
 
-/// Where the control socket is.
+/// The path of the control socket.
 #[derive(Clone, Debug)]
 enum Control {
     /// [`fullsend_control::default_path`].
@@ -57,7 +57,7 @@ enum Control {
     At(PathBuf),
 }
 
-/// What a stack runs over.
+/// The device of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceChoice {
     Hand(Link),
@@ -65,17 +65,18 @@ pub(crate) enum DeviceChoice {
     Tap(String),
 }
 
-/// A destination, and through whom it is reached.
+/// A destination and its gateway, or `None` if the destination is on the link.
 pub(crate) type Route = (Cidr, Option<IpAddr>);
 
-/// What is wrong with a setting, and what to write instead.
+/// Error of a setting: what is wrong and what to write instead.
 ///
-/// `Debug` is the same text: it is what a `main` that returns `io::Result` prints.
+/// `Debug` prints the same message, as it is what a `main` that returns `io::Result` prints.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) String);
 
 impl ConfigError {
-    /// From a text that names the setting and the mend.
+    /// Returns an error with the message `text`, which should name the setting and what to write
+    /// instead.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -123,9 +124,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// From settings separated by commas, semicolons or line ends; `#` begins a remark.
+    /// Parses settings separated by commas, semicolons or line ends; `#` begins a comment.
     ///
     /// A piece without `=` belongs to the value before it: `tcp_wmem=4096,16384,65536`.
+    ///
+    /// # Errors
+    /// A message that names the first invalid setting and what to write instead.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         for (key, value) in Self::pairs(text)? {
@@ -134,7 +138,10 @@ impl Config {
         Ok(config)
     }
 
-    /// The settings of a text as [`parse`](Self::parse) takes it, in order.
+    /// Returns the keys and values of settings in the syntax of [`parse`](Self::parse), in order.
+    ///
+    /// # Errors
+    /// A message that names a piece without a key and what to write instead.
     pub fn pairs(text: &str) -> Result<Vec<(String, String)>, ConfigError> {
         let mut out = Vec::<(String, String)>::new();
         for line in text.split(['\n', ';']) {
@@ -155,7 +162,10 @@ impl Config {
         Ok(out)
     }
 
-    /// Sets one. Those that stand for lists are added to.
+    /// Sets one setting. A key that may be repeated adds a value.
+    ///
+    /// # Errors
+    /// A message that names the setting and what to write instead.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         match key {
             "tun" => self.device = DeviceChoice::Tun(value.into()),
@@ -188,12 +198,12 @@ impl Config {
         Ok(())
     }
 
-    /// Runs over a TUN or TAP, which somebody must drive.
+    /// Returns whether the stack has a TUN or TAP, and is not user-driven.
     pub fn has_device(&self) -> bool {
         !matches!(self.device, DeviceChoice::Hand(_))
     }
 
-    /// The path of the control socket. The directory of the default one is made.
+    /// Returns the path of the control socket. Creates the directory of the default path.
     pub(crate) fn control(&self) -> io::Result<Option<PathBuf>> {
         match &self.control {
             None => Ok(None),
@@ -202,7 +212,7 @@ impl Config {
         }
     }
 
-    /// The name of the interface.
+    /// Returns the name of the interface.
     pub(crate) fn link_name(&self) -> &str {
         match &self.device {
             DeviceChoice::Hand(_) => "link0",
@@ -210,7 +220,7 @@ impl Config {
         }
     }
 
-    /// The host as yet without interfaces, and what its random numbers derive from.
+    /// Returns a host without interfaces, and the seed of its random numbers.
     pub(crate) fn host(&self) -> io::Result<(Host, Seed)> {
         let seed = self.seed.map_or_else(os_seed, Ok)?;
         let host = Host::new(HostConfig {
@@ -221,7 +231,7 @@ impl Config {
         Ok((host, seed))
     }
 
-    /// The TUN or TAP, not opened yet.
+    /// Returns the TUN or TAP to open, or `None` for a user-driven stack.
     pub(crate) fn tun(&self) -> Option<TunBuilder> {
         let mut tun = match &self.device {
             DeviceChoice::Hand(_) => return None,
@@ -238,12 +248,12 @@ impl Config {
         Some(tun)
     }
 
-    /// The MTU where no device says it.
+    /// Returns the MTU of a stack without a device.
     pub(crate) fn mtu(&self) -> u32 {
         self.net.mtu.unwrap_or(MTU)
     }
 
-    /// Gives the host its interface, addresses and routes.
+    /// Creates the host's interface with its addresses and routes.
     pub(crate) fn set_up(
         &self,
         host: &mut Host,
@@ -271,7 +281,7 @@ fn switch(key: &str, value: &str) -> Result<bool, ConfigError> {
     }
 }
 
-/// A change of the link's.
+/// Parses a change of the link.
 pub(crate) fn parse_change(key: &str, value: &str) -> Result<IfaceChange, ConfigError> {
     Ok(match key {
         "mtu" => IfaceChange::Mtu(number(key, value)?),
@@ -320,7 +330,7 @@ pub(crate) fn parse_route(text: &str) -> Result<Route, ConfigError> {
     }
 }
 
-/// The default route of the gateway's family.
+/// Parses a gateway and returns the default route of its address family.
 pub(crate) fn parse_gateway(text: &str) -> Result<Route, ConfigError> {
     let gateway: IpAddr = text
         .parse()
@@ -335,7 +345,7 @@ fn parse_mac(text: &str) -> Result<Mac, ConfigError> {
         for byte in &mut mac {
             *byte = u8::from_str_radix(pieces.next()?, 16).ok()?;
         }
-        // A group's address cannot be a sender's.
+        // A multicast address cannot be a source address.
         (pieces.next().is_none() && mac[0] & 1 == 0).then_some(Mac(mac))
     };
     let want = "the address of one host, such as 02:00:00:00:00:01";

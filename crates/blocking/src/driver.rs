@@ -1,5 +1,5 @@
-//! The thread behind a stack with a device: it receives, runs timers, and sends what callers
-//! could not send themselves.
+//! The thread of a stack with a device. It receives, runs timers, and transmits what no call
+//! transmitted.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -18,11 +18,11 @@ pub(crate) use crate::kick::Kick;
 use crate::signals;
 use crate::stack::Shared;
 
-/// What a turn leaves to do.
+/// What to do after a poll.
 enum Next {
-    /// Another turn at once.
+    /// Poll again at once.
     Again,
-    /// A turn when the device has something, or room if `blocked`, or at the time.
+    /// Poll when the device is readable, or writable if `blocked`, or at `until`.
     Sleep {
         blocked: bool,
         until: Option<Instant>,
@@ -31,12 +31,12 @@ enum Next {
     End,
 }
 
-/// Starts it. `device` is a copy of the device's file, to wait on.
+/// Starts the thread. `device` is a duplicate of the device's file descriptor, to wait on.
 pub(crate) fn spawn(shared: &Arc<Shared>, device: OwnedFd) -> io::Result<JoinHandle<()>> {
     let shared = shared.clone();
     let drive = move || {
         signals::block_all();
-        // Departures of paced packets are times to the microsecond; the default is 50 late.
+        // Departure times of paced packets are in microseconds; the default slack is 50 us.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         if let Err(error) = drive(&shared, &device) {
             tracing::error!(%error, "the stack stops: its device failed");
@@ -56,7 +56,7 @@ fn drive(shared: &Shared, device: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// One batch.
+/// Receives one batch, runs timers and transmits.
 fn turn(shared: &Shared) -> io::Result<Next> {
     if let Some(kick) = &shared.kick {
         kick.begin_batch();
@@ -74,7 +74,7 @@ fn turn(shared: &Shared) -> io::Result<Next> {
     for notice in notices {
         tracing::warn!("{notice}");
     }
-    // Threads that wait with a timeout wake by themselves.
+    // `until` need not include the timeouts of threads: these threads wake by themselves.
     Ok(Next::Sleep {
         blocked: turn.blocked,
         until: turn.deadline,

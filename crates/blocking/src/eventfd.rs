@@ -1,11 +1,11 @@
-//! An eventfd, which threads and `poll` wait for.
+//! An eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A counter behind a descriptor: readable once it was signalled.
+/// An eventfd: a file that is readable after it was signalled.
 #[derive(Debug)]
 pub(crate) struct EventFd(OwnedFd);
 
@@ -18,7 +18,7 @@ impl EventFd {
     }
 
     pub(crate) fn signal(&self) {
-        // A full counter is readable as it is.
+        // Fails only if the counter is full; the file is readable then.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 

@@ -12,15 +12,15 @@ use parking_lot::Mutex;
 
 use crate::Clock;
 
-/// Most packets in an outbox; the stack queues further ones.
+/// Limit of packets in an outbox; the stack queues further ones.
 const OUTBOX_PACKETS: usize = 1024;
 
-/// A FIFO of the packets that left the stack, each with its time of departure.
+/// A FIFO of the packets that a stack has sent, each with its time of departure.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     queue: Arc<Mutex<VecDeque<(Instant, Packet)>>>,
     clock: Clock,
-    /// Packets are completed when they enter the outbox, not when they are taken.
+    /// Whether packets are completed when they enter the outbox instead of when they are taken.
     completes_at_once: bool,
 }
 
@@ -33,11 +33,11 @@ impl Outbox {
         }
     }
 
-    /// Takes the next packet, with the time at which it left the stack.
+    /// Takes the next packet, with the time at which it was sent.
     ///
-    /// A packet may refer to memory that its sender lent (`MSG_ZEROCOPY`). After dropping one outside
-    /// of the stack's calls, call [`Stack::turn`](crate::Stack::turn), which wakes threads that wait
-    /// for the completion.
+    /// A packet may refer to lent memory (`MSG_ZEROCOPY`). If it is dropped outside of the stack's
+    /// calls, call [`Stack::turn`](crate::Stack::turn) afterwards to wake threads that wait for the
+    /// completion.
     pub fn take(&self) -> Option<(Instant, Packet)> {
         self.queue.lock().pop_front()
     }
@@ -48,7 +48,7 @@ impl Outbox {
     }
 }
 
-/// The device that puts packets into an outbox.
+/// A device that puts sent packets into an outbox.
 pub(crate) struct HandDevice {
     pub(crate) outbox: Outbox,
     pub(crate) caps: Caps,

@@ -1,11 +1,11 @@
-//! How a caller wakes the driver's thread. `crates/models` tries every interleaving of this file.
+//! Waking of the driver's thread by calls. `crates/models` tests every interleaving of this file.
 
 use std::io;
 
 use crate::eventfd::EventFd;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Wakes the driver, once however often it is asked before it wakes.
+/// Wakes the driver, at most once for each of its batches.
 pub(crate) struct Kick {
     file: EventFd,
     kicked: AtomicBool,
@@ -19,7 +19,7 @@ impl Kick {
         })
     }
 
-    /// The file that the driver waits on.
+    /// Returns the file that the driver waits on.
     pub(crate) fn file(&self) -> &EventFd {
         &self.file
     }
@@ -30,17 +30,18 @@ impl Kick {
         }
     }
 
-    /// The driver begins a batch: work that is queued from here on needs another kick.
+    /// Records that the driver begins a batch: work queued after this call needs another wake-up.
     ///
-    /// It does not touch the file. A kick that comes between the two would lose its signal and still
-    /// be marked, so that no later one would wake the driver; or leave its signal unmarked, so that
-    /// the file would stay readable and the driver spin.
+    /// It does not read the file. If it did, a wake-up between the two steps would either lose its
+    /// signal and stay marked, so that no later one would wake the driver, or leave its signal
+    /// unmarked, so that the file would stay readable and the driver would spin.
     pub(crate) fn begin_batch(&self) {
-        // Reads what kicks wrote: a kick that still finds the mark has its work seen by this batch.
+        // Synchronizes with wake-ups: one that still finds the mark has its work processed by this
+        // batch.
         self.kicked.swap(false, Ordering::AcqRel);
     }
 
-    /// The file is readable: takes the signal. A batch must follow.
+    /// Reads the signal of the readable file. A batch must follow.
     pub(crate) fn take_signal(&self) {
         self.file.drain();
     }

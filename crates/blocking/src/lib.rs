@@ -1,9 +1,12 @@
-//! A stack for threads: BSD's socket calls, blocking and not, over a TUN or TAP that a thread of
-//! ours drives, or by hand: the program carries the packets and says what time it is.
+//! A TCP/IP stack for threads: the BSD socket calls, blocking and non-blocking, over a TUN or TAP
+//! that a thread of the stack drives, or user-driven: the program carries the packets and may set
+//! the clock.
 //!
 //! [`Stack`] is a mutex around [`Posix`](fullsend_posix::Posix) and its device. A call that must
-//! wait sleeps on a condition variable, in the kernel, until its socket is ready. The C library
-//! and packetdrill's are made of it.
+//! wait sleeps on a condition variable until its socket is ready. The methods named after a system
+//! call behave and fail as that call does on Linux, with a stack's own handles; every call on a
+//! stack that has ended fails with the error that it ended with. The C library and the packetdrill
+//! library are built on this crate.
 //!
 //! ```
 //! use fullsend_blocking::{Clock, Config, Hand, SockAddr, Stack, abi::*};

@@ -1,4 +1,4 @@
-//! The state behind the lock: the calls with their host, the device, and the threads that wait.
+//! The state behind the lock: the sockets with their host, the device, and the waiting threads.
 
 use std::io;
 
@@ -15,13 +15,13 @@ use crate::wait::Waiting;
 pub(crate) struct Shard {
     pub(crate) posix: Posix,
     pump: Pump<Box<dyn Device>>,
-    /// A thread of ours reads the device and runs the timers.
+    /// Whether a thread of the stack reads the device and runs the timers.
     driven: bool,
     clock: Clock,
     pub(crate) waiting: Waiting,
     /// Sockets that became ready at the last [`settle`](Self::settle).
     pub(crate) ready: Vec<Handle>,
-    /// Why nothing works any more.
+    /// The error of all calls once the stack has ended.
     pub(crate) dead: Option<Errno>,
 }
 
@@ -51,7 +51,7 @@ impl Shard {
         self.pump.iface()
     }
 
-    /// One turn of the driver's thread, which is about to sleep until the deadline that it returns.
+    /// Polls for the driver's thread, which then sleeps until the returned deadline.
     pub(crate) fn turn(&mut self) -> io::Result<Turn> {
         let host = self.posix.host_mut();
         let turn = self.pump.turn(host, &self.clock, true)?;
@@ -62,7 +62,7 @@ impl Shard {
         Ok(turn)
     }
 
-    /// Accepts packets that the program carried here.
+    /// Accepts packets that the program has received.
     pub(crate) fn input(&mut self, now: Instant, packets: &mut Vec<Packet>) {
         self.pump.input(self.posix.host_mut(), now, packets);
     }
@@ -76,7 +76,7 @@ impl Shard {
         self.waiting.time_out(now);
     }
 
-    /// Returns when `run_timers` has something to do.
+    /// Returns when [`run_timers`](Self::run_timers) must be called, if at all.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let host = self.posix.host().poll_deadline();
         let waiting = self.waiting.deadline();

@@ -1,9 +1,10 @@
-//! Signals are the program's: none is delivered to a thread of ours.
+//! Signal masks: the program's signals are never delivered to a thread of the stack.
 
-/// Blocks all signals for this thread.
+/// Blocks all signals for the calling thread.
 #[allow(unsafe_code, reason = "std has no signal masks")]
 pub(crate) fn block_all() {
-    // SAFETY: a set on our own stack, filled before it is used; the old mask is not asked for.
+    // SAFETY: the set is a local that is filled before its use; the null pointer discards the old
+    // mask.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

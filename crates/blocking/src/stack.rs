@@ -1,4 +1,4 @@
-//! The stack: its lock, how it begins and ends, and what whoever drives it by hand calls.
+//! The stack: its lock, its start and end, and the methods for user-driven stacks.
 
 use std::fmt;
 use std::io;
@@ -24,42 +24,41 @@ use crate::hand::{HandDevice, Outbox};
 use crate::shard::Shard;
 use crate::{signals, wait};
 
-/// What a stack that is driven by hand is told about the way its packets take.
+/// How the program handles the packets of a user-driven stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hand {
-    /// Whoever takes the packets cuts super-segments and completes checksums.
+    /// The program segments super-segments and computes checksums.
     pub offload: bool,
-    /// A packet is sent when it is put into the outbox, not when it is taken out.
+    /// A packet is completed when it enters the outbox, not when the program takes it.
     pub completes_at_once: bool,
-    /// Whoever takes the packets may keep them for long, as a TUN does: what `MSG_ZEROCOPY` lends
-    /// is copied, and the error queue says so.
+    /// The program may keep packets for long, as a TUN does. Data sent with `MSG_ZEROCOPY` is then
+    /// copied, which the error queue reports.
     pub keeps: bool,
 }
 
-/// A TCP/IP stack that threads share. Its calls are BSD's.
+/// A TCP/IP stack that threads share, with the BSD socket calls.
 ///
-/// When it is dropped, its connections are reset and whoever sleeps in a call wakes with
-/// ESHUTDOWN.
+/// Dropping it resets its connections and wakes the threads that wait in a call with ESHUTDOWN.
 pub struct Stack {
     pub(crate) shared: Arc<Shared>,
     outbox: Option<Outbox>,
     pub(crate) carrier: Carrier,
     driver: Option<JoinHandle<()>>,
-    /// Memory is not lent.
+    /// Whether data sent with `MSG_ZEROCOPY` is copied.
     pub(crate) copies: bool,
-    /// What C lends.
+    /// Memory that C code has lent.
     pub(crate) lent: Loans,
-    /// The control socket, open while this lives.
+    /// The control socket, which is open while this lives.
     _control: Option<Server>,
 }
 
-/// What callers and the driver share.
+/// The state that callers and the driver share.
 pub(crate) struct Shared {
     shard: Mutex<Shard>,
     pub(crate) clock: Clock,
     pub(crate) kick: Option<Kick>,
     link_name: String,
-    /// Nanoseconds since 1970.
+    /// The start of the stack, in ns since the Unix epoch.
     started: u64,
 }
 
@@ -88,14 +87,16 @@ impl Inspect for Shared {
 }
 
 impl Shared {
-    /// The lock, and the time at which it was had: the host must never see time run backwards.
+    /// Locks the shard and returns it with the time read under the lock, as time must never run
+    /// backwards for the host.
     pub(crate) fn lock(&self) -> (MutexGuard<'_, Shard>, Instant) {
         let shard = self.shard.lock();
         let now = self.clock.now();
         (shard, now)
     }
 
-    /// What follows every call.
+    /// Transmits pending packets and wakes ready threads and, if needed, the driver. Follows every
+    /// call.
     pub(crate) fn settle(&self, shard: &mut Shard, now: Instant) {
         if shard.settle(now)
             && let Some(kick) = &self.kick
@@ -104,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// Ends it: whatever is called or sleeps from here on fails with `why`.
+    /// Ends the stack: waiting threads and all later calls fail with `why`.
     pub(crate) fn end(&self, why: Errno) {
         let (mut shard, now) = self.lock();
         if shard.dead.is_none() {
@@ -124,8 +125,8 @@ impl Stack {
     /// Opens the TUN or TAP of the settings, and starts a thread that drives the stack.
     ///
     /// # Errors
-    /// What the system says about the device, and `InvalidInput` for a setting that makes no
-    /// sense; the text names it and the mend.
+    /// `InvalidInput` for an invalid setting, with a message that names it and what to write
+    /// instead; the operating system's error if the device or the control socket cannot be opened.
     pub fn open(config: &Config) -> io::Result<Self> {
         let Some(tun) = config.tun() else {
             let text = "no device: give tun=NAME or tap=NAME, or drive the stack by hand";
@@ -140,11 +141,12 @@ impl Stack {
         Ok(stack)
     }
 
-    /// A stack whose packets the program carries: what it sends waits in [`outbox`](Self::outbox),
-    /// what comes in is given to [`input`](Self::input), and [`turn`](Self::turn) runs timers.
+    /// Returns a user-driven stack: sent packets wait in [`outbox`](Self::outbox), received ones
+    /// are passed to [`input`](Self::input), and [`turn`](Self::turn) runs timers.
     ///
     /// # Errors
-    /// `InvalidInput` for a setting that makes no sense; the text names it and the mend.
+    /// `InvalidInput` for an invalid setting, with a message that names it and what to write
+    /// instead.
     pub fn by_hand(config: &Config, clock: Clock, hand: Hand) -> io::Result<Self> {
         let DeviceChoice::Hand(link) = config.device else {
             let text = "a stack that is driven by hand has no device: leave tun= and tap= out";
@@ -203,66 +205,68 @@ impl Stack {
         Ok(stack)
     }
 
-    /// What left a stack that is driven by hand.
+    /// Returns the packets that a user-driven stack has sent, or `None` if the stack has a device.
     pub const fn outbox(&self) -> Option<&Outbox> {
         self.outbox.as_ref()
     }
 
-    /// Has `output` called with each packet that leaves a stack driven by hand: on a thread that
-    /// calls the stack, by one at a time, in the order of sending, and without the stack's lock. It
-    /// may call the stack, but must not wait in a call of it. The first `output` stays.
+    /// Sets the function that is called with each packet that a user-driven stack sends: on a
+    /// thread that is in a call of the stack, one packet at a time, in the order of sending, and
+    /// without the stack's lock. It may call the stack, but must not wait in such a call. Only the
+    /// first call has an effect.
     pub fn on_output(&self, output: impl Fn(&Packet) + Send + Sync + 'static) {
         self.carrier.set(Box::new(output));
     }
 
-    /// Takes packets that were carried here, as they came (not parsed).
+    /// Passes received packets, unparsed, to a user-driven stack.
     pub fn input(&self, packets: &mut Vec<Packet>) {
         let (mut shard, now) = self.shared.lock();
         shard.input(now, packets);
         self.finish(shard, now);
     }
 
-    /// Runs the timers that are due and wakes those whose time-out has come. A stack with a device
-    /// does that by itself.
+    /// Runs the timers that are due and wakes the threads whose timeout has expired. A stack with a
+    /// device needs no such call.
     pub fn turn(&self) {
         let (mut shard, now) = self.shared.lock();
         shard.run_timers(now);
         self.finish(shard, now);
     }
 
-    /// What the world's clock (ns since 1970) shows when the stack's shows nought: the times that
-    /// `SO_TIMESTAMPING` and its kin tell are in it. Unless told otherwise it fits the system's clock
-    /// when the stack begins.
+    /// Sets the time, in ns since the Unix epoch, at which the stack's clock was zero. Receive and
+    /// transmit timestamps (`SO_TIMESTAMPING` and similar options) are relative to it. By default
+    /// it is derived from the system's clock when the stack starts.
     pub fn set_epoch(&self, epoch: Nanos) {
         self.shared.lock().0.posix.set_epoch(epoch);
     }
 
-    /// A thread that sleeps in a call was woken, and has not looked what for: there is more to
-    /// come from it.
+    /// Returns whether a thread that waits in a call was woken and has not run since, so that more
+    /// calls or packets may follow from it.
     pub fn has_woken(&self) -> bool {
         self.shared.lock().0.waiting.has_woken()
     }
 
-    /// A thread sleeps in a call.
+    /// Returns whether a thread waits in a call.
     pub fn has_sleepers(&self) -> bool {
         self.shared.lock().0.waiting.has_sleepers()
     }
 
-    /// Sets the clock, if it is a [manual](Clock::manual) one and that is later than what it shows.
+    /// Advances a [manual](Clock::manual) clock to `at`, unless it is later already.
     pub fn advance_to(&self, at: Instant) {
         self.shared.clock.advance_to(at);
     }
 
-    /// When [`turn`](Self::turn) must be called at the latest.
+    /// Returns the latest time at which [`turn`](Self::turn) must be called, or `None` if no timer
+    /// is set.
     pub fn deadline(&self) -> Option<Instant> {
         self.shared.lock().0.deadline()
     }
 
-    /// Changes a setting of the running stack: an `address`, `route` or `gateway` is added, `mtu`,
-    /// `tso`, `gso` and `qdisc` are those of the link, and every tunable can be set.
+    /// Changes a setting of the running stack: `address`, `route` and `gateway` add one; `mtu`,
+    /// `tso`, `gso` and `qdisc` configure the link; any other key is a tunable.
     ///
     /// # Errors
-    /// What is wrong with it, and the mend.
+    /// A message that names the setting and what to write instead.
     pub fn set(&self, key: &str, value: &str) -> Result<(), config::ConfigError> {
         let (mut shard, now) = self.shared.lock();
         let iface = shard.iface();
@@ -289,38 +293,38 @@ impl Stack {
         Ok(())
     }
 
-    /// The value of a tunable, as Linux writes it.
+    /// Returns the value of a tunable, as Linux writes it.
     ///
     /// # Errors
-    /// There is none of that name; the text tells the nearest.
+    /// If there is no tunable of that name; the message suggests the nearest.
     pub fn get(&self, key: &str) -> Result<String, config::ConfigError> {
         let (shard, _) = self.shared.lock();
         let value = shard.posix.host().sysctl().get(key);
         value.map_err(|e| config::ConfigError(e.to_string()))
     }
 
-    /// Every counter by its `nstat` name.
+    /// Returns every counter with its `nstat` name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.shared.lock().0.posix.host().counters()
     }
 
-    /// A file that becomes readable whenever any socket becomes ready for something it was not
-    /// ready for when it was last asked. Read its eight bytes, then ask the sockets.
+    /// Returns a file that becomes readable when any socket becomes ready for an event that it was
+    /// not ready for at the last call on it. Read its eight bytes, then poll the sockets.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error if the file cannot be created.
     pub fn event_file(&self) -> io::Result<OwnedFd> {
         let (mut shard, _) = self.shared.lock();
         shard.waiting.event()?.as_fd().try_clone_to_owned()
     }
 
-    /// Ends it as dropping does; calls fail with `why` from here on.
+    /// Ends the stack as dropping it does, but waiting threads and later calls fail with `why`.
     pub fn end(&self, why: Errno) {
         self.shared.end(why);
         self.carry();
     }
 
-    /// One call, which does not wait.
+    /// Runs a call that does not wait.
     pub(crate) fn call<R>(
         &self,
         call: impl FnOnce(&mut Posix, Instant) -> Result<R, Errno>,
@@ -332,8 +336,8 @@ impl Stack {
         result
     }
 
-    /// Asks again and again, asleep in between, until `call` gives something else than `None` or
-    /// `patience` is over; then `None`.
+    /// Calls `call` until it does not return `Ok(None)`, and waits for the handles `on` in between.
+    /// Returns `Ok(None)` when the time that `patience` returns has passed.
     pub(crate) fn wait<R>(
         &self,
         on: &[Handle],
@@ -362,12 +366,13 @@ impl Stack {
                 return Ok(None);
             }
             if on.iter().any(|handle| shard.ready.contains(handle)) {
-                // Packets that this call sent were answered already, over loopback.
+                // The packets that this call sent over loopback have already been answered.
                 now = self.shared.clock.now();
                 continue;
             }
-            // One that meets another carrier tries again, since that may have made it ready, and
-            // sleeps then: the other one carries what was there.
+            // If another thread is emptying the outbox, this thread tries its call once more, as
+            // that may have made it ready, and then sleeps: the other thread carries the remaining
+            // packets.
             if may_carry && self.has_to_carry() {
                 drop(shard);
                 may_carry = self.carry();
@@ -392,8 +397,8 @@ impl Stack {
         outbox.is_some_and(|outbox| self.carrier.has_work(outbox))
     }
 
-    /// Empties the outbox, and lets the stack fill it again, until it stays empty. Returns false if
-    /// another thread does that.
+    /// Empties the outbox until the stack has nothing more to send. Returns false if another thread
+    /// is emptying it.
     fn carry(&self) -> bool {
         let Some(outbox) = &self.outbox else {
             return true;
@@ -409,7 +414,7 @@ impl Stack {
     }
 }
 
-/// ns since 1970.
+/// Returns the time of day, in ns since the Unix epoch.
 #[allow(
     clippy::disallowed_methods,
     reason = "time stamps that users see are in real time"
@@ -423,7 +428,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         self.end(Errno(libc::ESHUTDOWN));
         if let Some(driver) = self.driver.take() {
-            // It has told what went wrong.
+            // The thread has logged its error.
             let _ = driver.join();
         }
     }

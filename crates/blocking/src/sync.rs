@@ -1,5 +1,4 @@
-//! The primitives that `kick.rs` and `wait.rs` are made of; in `crates/models`, loom's stand in their
-//! place.
+//! The primitives that `kick.rs` and `wait.rs` use. `crates/models` replaces them by loom's.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! The threads that sleep in a call, by the handles that they wait for. The stack's lock protects all
-//! of it. `crates/models` tries every interleaving of this file.
+//! The threads that wait in a call, by the handles that they wait for, protected by the stack's
+//! lock. `crates/models` tests every interleaving of this file.
 #![allow(
     clippy::missing_const_for_thread_local,
     reason = "loom's thread_local! has no such form"
@@ -16,32 +16,32 @@ use crate::eventfd::EventFd;
 use crate::shard::Shard;
 use crate::sync::{Arc, AtomicBool, Condvar, MutexGuard, Ordering, thread_local};
 
-/// One sleeping thread.
+/// A waiting thread.
 #[derive(Default)]
 struct Sleeper {
     condvar: Condvar,
-    /// Set when a handle that it waits for changed, or its time-out came.
+    /// Set when one of its handles became ready, or its timeout has expired.
     woken: AtomicBool,
 }
 
 thread_local! {
-    /// The sleeper of this thread; empty while the thread sleeps.
+    /// The sleeper of this thread; `None` while the thread sleeps.
     static SLEEPER: Cell<Option<Arc<Sleeper>>> = Cell::new(None);
 }
 
-/// All sleeping threads.
+/// All waiting threads.
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// Sleepers by the handles that they wait for.
     by_handle: BTreeMap<Handle, Vec<Arc<Sleeper>>>,
-    /// Sleepers with a time-out.
+    /// Sleepers with a timeout.
     timed: Vec<(Instant, Arc<Sleeper>)>,
-    /// Becomes readable whenever a handle becomes ready.
+    /// Becomes readable when any handle becomes ready.
     event: Option<EventFd>,
 }
 
 impl Waiting {
-    /// Wakes the sleepers that wait for one of these handles.
+    /// Wakes the sleepers that wait for any of the handles.
     pub(crate) fn wake(&mut self, ready: &[Handle]) {
         for handle in ready {
             for sleeper in self.by_handle.get(handle).into_iter().flatten() {
@@ -51,7 +51,7 @@ impl Waiting {
         self.signal();
     }
 
-    /// Wakes the sleepers whose time-out has come.
+    /// Wakes the sleepers whose timeout has expired.
     pub(crate) fn time_out(&mut self, now: Instant) {
         let due = self.timed.iter().filter(|(at, _)| *at <= now);
         due.for_each(|(_, sleeper)| rouse(sleeper));
@@ -69,17 +69,18 @@ impl Waiting {
         self.by_handle.values().flatten().any(woken) || self.timed.iter().any(|(_, s)| woken(s))
     }
 
-    /// Returns whether a thread sleeps.
+    /// Returns whether a thread waits.
     pub(crate) fn has_sleepers(&self) -> bool {
         !self.by_handle.is_empty() || !self.timed.is_empty()
     }
 
-    /// Returns the earliest time-out.
+    /// Returns the earliest timeout.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timed.iter().map(|(at, _)| *at).min()
     }
 
-    /// Returns a file that becomes readable whenever a handle becomes ready; the first call makes it.
+    /// Returns a file that becomes readable when any handle becomes ready. The first call creates
+    /// it.
     pub(crate) fn event(&mut self) -> io::Result<&EventFd> {
         if self.event.is_none() {
             self.event = Some(EventFd::new()?);
@@ -120,8 +121,8 @@ fn rouse(sleeper: &Sleeper) {
     sleeper.condvar.notify_one();
 }
 
-/// Releases the lock and sleeps until one of `on` changes, or until `until`. `real` is the current
-/// time of a real clock; on a manual clock [`Waiting::time_out`] ends the sleep.
+/// Unlocks the shard and sleeps until one of `on` becomes ready, or until `until`. `real` is the
+/// current time of a real clock; on a manual clock [`Waiting::time_out`] ends the sleep.
 pub(crate) fn sleep(
     shard: &mut MutexGuard<'_, Shard>,
     on: &[Handle],

@@ -1,4 +1,4 @@
-//! Calls that wait, between threads.
+//! Tests of calls that wait, between threads.
 
 mod common;
 
@@ -54,13 +54,13 @@ fn a_write_of_much_more_than_the_buffers_hold_is_taken_whole() {
     });
 }
 
-/// Takes the numbers of the calls that the next report in the error queue completes.
+/// Returns the numbers of the calls that the next report in the error queue completes.
 fn completion(stack: &Stack, handle: Handle) -> Option<(u32, u32)> {
     let mut control = [0; 128];
     let flags = MSG_ERRQUEUE | MSG_DONTWAIT;
     stack.recvmsg(handle, &mut [], flags, &mut control).ok()?;
     let word = |at: usize| u32::from_ne_bytes(control[at..at + 4].try_into().unwrap());
-    // The header of the message is 16 bytes long; ee_info and ee_data follow 8 bytes later.
+    // The cmsg header is 16 bytes long; ee_info and ee_data follow 8 bytes later.
     Some((word(24), word(28)))
 }
 
@@ -101,7 +101,7 @@ fn a_copied_call_with_zerocopy_completes_after_its_last_part() {
     assert_eq!(sent, Ok(16_000_000));
     assert_eq!(completion(&a, client), Some((0, 0)));
     assert_eq!(completion(&a, client), None);
-    // A call that its time-out ends completes, too.
+    // A call that times out completes, too.
     let part = a.sendmsg(
         client,
         &[&half, &half],
@@ -130,7 +130,7 @@ fn accept_and_connect_sleep() {
     assert_eq!(error, Err(Errno::ECONNREFUSED));
 }
 
-/// A connection whose SYN waits for the first data.
+/// Returns a socket whose SYN is deferred until the first data.
 fn deferred(stack: &Stack, to: &str) -> Handle {
     let client = stack.socket(AF_INET, SOCK_STREAM, 0).unwrap();
     for option in [TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE] {
@@ -169,8 +169,8 @@ fn a_write_that_rides_on_the_syn_waits_for_the_handshake() {
     }
 }
 
-/// As on Linux, `SPLICE_F_NONBLOCK` is about the pipe only, and the bytes of a SYN that is refused stay
-/// in the pipe.
+/// As on Linux, `SPLICE_F_NONBLOCK` applies to the pipe only, and the bytes of a SYN that is
+/// refused stay in the pipe.
 #[test]
 fn a_splice_that_rides_on_the_syn_waits_for_the_handshake() {
     const SPLICE_F_NONBLOCK: u32 = 2;
@@ -190,7 +190,7 @@ fn a_splice_that_rides_on_the_syn_waits_for_the_handshake() {
         let (server, _) = b.accept4(listener, 0).unwrap();
         let got = read(&b, server, data.len(), MSG_WAITALL).unwrap();
         assert_eq!(got, data);
-        // A socket that does not wait reports what the SYN carries.
+        // A non-blocking socket returns the number of bytes on the SYN.
         let client = deferred(&a, "10.0.0.2:80");
         a.set_nonblocking(client, true).unwrap();
         assert_eq!(a.write(writer, &[b"hello", b"again"]), Ok(10));
@@ -237,7 +237,7 @@ fn nobody_waits_who_said_so() {
     b.set_nonblocking(server, true).unwrap();
     assert_eq!(read(&b, server, 1, 0), Err(Errno::EAGAIN));
     let client = a.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0).unwrap();
-    // Nobody answers for that address.
+    // No host has that address.
     let error = a.connect(client, addr("10.0.0.77:80"));
     assert_eq!(error, Err(Errno::EINPROGRESS));
 }
@@ -258,7 +258,7 @@ fn on_a_clock_that_stands_still_a_time_out_comes_when_it_is_moved() {
         || {
             clock.advance_to(Instant::ZERO + Nanos::from_secs(4));
             b.turn();
-            // It may have been seen asleep before it was told what to wait for.
+            // The thread may be asleep before its timeout is registered.
             while b.deadline() != Some(Instant::ZERO + span) {
                 thread::yield_now();
             }
@@ -306,7 +306,7 @@ fn over_ethernet_by_hand_a_neighbour_is_asked_for_first() {
     assert_eq!(error, Err(Errno::EINPROGRESS));
     let (at, frame) = host.outbox().unwrap().take().unwrap();
     let frame = frame.to_bytes();
-    // ARP, to everybody, from our hardware address.
+    // A broadcast ARP frame from the stack's Ethernet address.
     assert_eq!(
         frame[..14],
         [255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 7, 8, 6]
@@ -380,7 +380,7 @@ fn a_stack_that_ends_amid_traffic_leaves_nobody_waiting() {
             });
             scope.spawn(move || while read(b, server, 1 << 16, 0).is_ok_and(|r| !r.is_empty()) {});
         }
-        // In the middle of it: calls of another kind go on meanwhile.
+        // Meanwhile, calls of another kind must not block.
         for _ in 0..1000 {
             assert_eq!(a.get("tcp_sack").unwrap(), "1");
         }

@@ -1,4 +1,4 @@
-//! Who carries the packets of a stack that is driven by hand.
+//! Tests of which thread carries the packets of a user-driven stack.
 
 mod common;
 
@@ -18,11 +18,11 @@ fn deliver(to: &Stack, packet: &Packet) {
     to.input(&mut vec![Packet::from_frame(frame)]);
 }
 
-/// A thread between a call and its packets may be kept from running for as long.
+/// Time limit: a thread between a call and its packets may be descheduled for long.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Waits until `done` gives a result. Returns `None` if a packet stays in the outbox of `from` while
-/// every thread that could carry it sleeps.
+/// Waits until `done` has a result. Returns `None` if a packet stays in the outbox of `from` while
+/// all threads that could carry it sleep.
 #[allow(clippy::disallowed_methods, reason = "a stall is one of real threads")]
 fn carried<R>(from: &Stack, done: &Receiver<R>) -> Option<R> {
     let mut since = None;
@@ -72,10 +72,10 @@ fn a_call_that_met_another_carrier_carries_later() {
     let (second, server) = connected(&a, &b);
     *armed.lock().unwrap() = true;
     thread::scope(|scope| {
-        // One thread is stopped with a packet in its hand.
+        // One thread is stopped within `output`, with a packet.
         let stopped = scope.spawn(|| a.sendmsg(first, &[b"x"], 0, None, &[]));
         reached.recv().unwrap();
-        // Another sleeps in a call that has much to send.
+        // Another thread waits in a call that has much to send.
         let data = vec![7; 3_000_000];
         let (tell, done) = channel();
         let (stack, len) = (&a, data.len());
@@ -106,7 +106,7 @@ fn a_call_that_met_another_carrier_carries_later() {
 fn a_packet_of_a_call_within_output_is_carried() {
     let (a, b) = pair(&Clock::manual());
     let (client, server) = connected(&a, &b);
-    // The answers of `b` make `a` send from within the output of `b`, and so on.
+    // An answer of `b` makes `a` send from within the output of `b`, and so on.
     let data = vec![1; 100_000];
     thread::scope(|scope| {
         let reader = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Waiting for many at once, and pipes.
+//! Tests of waiting for several handles, and of pipes.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn add(stack: &Stack, set: Handle, handle: Handle, events: u32, data: u64) {
     stack.epoll_ctl(set, EPOLL_CTL_ADD, handle, event).unwrap();
 }
 
-/// What is ready now.
+/// Returns the events of the set that are ready now.
 fn ready(stack: &Stack, set: Handle) -> Vec<(u32, u64)> {
     let mut found = [EpollEvent::default(); 8];
     let n = stack
@@ -41,7 +41,7 @@ fn who_waits_for_a_set_wakes_for_any_of_it() {
         );
         assert_eq!((n, found[0].data), (Ok(1), data));
     }
-    // Level-triggered is told again, edge-triggered is not until there is more.
+    // Level-triggered events are reported again; edge-triggered ones only when more data arrives.
     assert_eq!(ready(&b, set), [(EPOLLIN, 1)]);
     send(&a, client2, b"y");
     let mut all = ready(&b, set);
@@ -93,7 +93,7 @@ fn a_pipe_sleeps_and_splice_moves_what_it_has_to_a_socket() {
     let got = b.recvmsg(server, &mut [&mut buffer], MSG_WAITALL, &mut []);
     assert_eq!((got.unwrap().len, &buffer), (14, b"through a pipe"));
 
-    // More than a pipe holds: the writer sleeps until somebody reads.
+    // More than a pipe holds: the writer waits until a thread reads.
     let much = vec![3; 300_000];
     let read = |want: usize| {
         let mut out = vec![0; want];

@@ -1,5 +1,5 @@
-//! `MSG_ZEROCOPY`: memory that C lends until the error queue reports its completion or the socket is
-//! closed.
+//! `MSG_ZEROCOPY`: memory that C code lends until the error queue reports its completion or the
+//! socket is closed.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -12,17 +12,17 @@ use parking_lot::Mutex;
 
 use crate::stack::Stack;
 
-/// Loans of one socket that are noted before those that were returned are forgotten.
+/// Loans of one socket that are recorded before those already returned are removed.
 const NOTED: usize = 16;
 
-/// C's memory, or from the close of its socket on a copy.
+/// Memory of C code; once its socket is closed, a copy of it.
 struct Lent {
     start: *const u8,
     len: usize,
     copy: OnceLock<Box<[u8]>>,
 }
 
-// SAFETY: reading bytes that nobody changes is the same on every thread.
+// SAFETY: the bytes do not change, so any thread may read them.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
@@ -31,8 +31,9 @@ impl Loan for Lent {
     fn bytes(&self) -> &[u8] {
         match self.copy.get() {
             Some(copy) => copy,
-            // SAFETY: the caller of `send` vouches for the memory until it was told that the loan
-            // was dropped, or the socket was closed, which sets the copy.
+            // SAFETY: the caller of `send` guarantees the memory until its completion is reported,
+            // which follows the drop of this loan, or until the socket is closed, which sets the
+            // copy.
             None => unsafe { slice::from_raw_parts(self.start, self.len) },
         }
     }
@@ -55,8 +56,8 @@ impl Loans {
         loans.push(Arc::downgrade(lent));
     }
 
-    /// Removes a loan of a call that failed: the socket may have been closed before the call, and
-    /// nothing would remove the loan later.
+    /// Removes the loan of a call that failed: if the socket was closed before the call, nothing
+    /// else would remove it.
     fn forget(&self, handle: Handle, lent: &Weak<Lent>) {
         let mut all = self.0.lock();
         if let Some(loans) = all.get_mut(&handle) {
@@ -67,17 +68,17 @@ impl Loans {
         }
     }
 
-    /// Copies what a socket still has on loan, so that its memory is C's again, and returns whether
-    /// there was any.
+    /// Copies the memory that a socket still has on loan, which ends the loans. Returns whether
+    /// there were any.
     ///
-    /// To be called under the stack's lock. All who read packets hold it, but for the carrier of a
-    /// stack that is driven by hand: wait for the packet in its hand then.
+    /// Must be called under the stack's lock. All readers of packets hold it, except for the
+    /// carrier of a user-driven stack: the caller must wait for the packet that it is passing on.
     pub(crate) fn copy_all(&self, handle: Handle) -> bool {
         let loans = self.0.lock().remove(&handle).unwrap_or_default();
         let mut copied = false;
         for lent in loans.into_iter().filter_map(|loan| loan.upgrade()) {
             let copy = lent.bytes().into();
-            // Only the close of its socket, of which there is one, sets it.
+            // Set only once, as a socket is closed only once.
             let _ = lent.copy.set(copy);
             copied = true;
         }
@@ -85,7 +86,7 @@ impl Loans {
     }
 }
 
-/// Returns whether this call lends its one piece of memory: the socket has `SO_ZEROCOPY`.
+/// Returns whether the call lends its memory: it is one piece, and the socket has `SO_ZEROCOPY`.
 pub(super) fn lends(stack: &Stack, handle: Handle, pieces: &[&[u8]], flags: c_int) -> bool {
     if stack.copies || flags & MSG_ZEROCOPY == 0 || pieces.len() != 1 || pieces[0].is_empty() {
         return false;
@@ -95,11 +96,11 @@ pub(super) fn lends(stack: &Stack, handle: Handle, pieces: &[&[u8]], flags: c_in
     got.is_ok() && on != [0; 4]
 }
 
-/// Sends without a copy.
+/// Sends `piece` without a copy.
 ///
 /// # Safety
-/// The bytes do not change and are not freed until the error queue has reported the call's
-/// completion, the socket was closed, or the stack is gone.
+/// The bytes must not change or be freed until the error queue has reported the call's completion,
+/// the socket is closed, or the stack is gone.
 pub(super) unsafe fn send(
     stack: &Stack,
     handle: Handle,
@@ -112,8 +113,8 @@ pub(super) unsafe fn send(
         copy: OnceLock::new(),
     });
     stack.lent.note(handle, &lent);
-    // A strong reference here would outlive the completion, and a close could then copy memory that
-    // C has back.
+    // A strong reference would outlive the completion, and closing the socket could then copy
+    // memory that has been returned to C.
     let noted = Arc::downgrade(&lent);
     let sent = stack.send_lent(handle, &Slice::lend(lent), flags);
     if sent.is_err() {

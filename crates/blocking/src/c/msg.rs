@@ -1,4 +1,4 @@
-//! The `read` and `write`, `recv` and `send` families.
+//! The `read`, `write`, `recv` and `send` families.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -10,62 +10,62 @@ use super::scatter::Buffers;
 use super::{lent, ptr};
 use crate::stack::Stack;
 
-/// What Linux transfers in one call at most.
+/// Linux's limit of bytes transferred in one call.
 const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 fn count(n: c_int) -> Result<usize> {
     usize::try_from(n).map_err(|_| Errno::EINVAL)
 }
 
-/// `read(2)`.
+/// Reads into one buffer: `read(2)`.
 pub unsafe fn read(
     stack: &Stack,
     handle: Handle,
     buffer: *mut c_void,
     len: usize,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the buffer.
+    // SAFETY: the caller guarantees the buffer.
     let buffer = unsafe { ptr::bytes_mut(buffer, len.min(MAX_RW_COUNT)) }?;
     stack.read(handle, &mut [buffer])
 }
 
-/// `readv(2)`.
+/// Reads into several buffers: `readv(2)`.
 pub unsafe fn readv(
     stack: &Stack,
     handle: Handle,
     pieces: *const iovec,
     n: c_int,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the pieces.
+    // SAFETY: the caller guarantees the pieces.
     let mut buffers = unsafe { Buffers::new(pieces, count(n)?, (null_mut(), 0)) }?;
     buffers.with(|pieces, _| stack.read(handle, pieces), |&len| (len, 0))
 }
 
-/// `write(2)`.
+/// Writes from one buffer: `write(2)`.
 pub unsafe fn write(
     stack: &Stack,
     handle: Handle,
     buffer: *const c_void,
     len: usize,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the buffer.
+    // SAFETY: the caller guarantees the buffer.
     let buffer = unsafe { ptr::bytes(buffer, len.min(MAX_RW_COUNT)) }?;
     stack.write(handle, &[buffer])
 }
 
-/// `writev(2)`.
+/// Writes from several buffers: `writev(2)`.
 pub unsafe fn writev(
     stack: &Stack,
     handle: Handle,
     pieces: *const iovec,
     n: c_int,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the pieces.
+    // SAFETY: the caller guarantees the pieces.
     let pieces = unsafe { ptr::gather(pieces, count(n)?) }?;
     stack.write(handle, &pieces)
 }
 
-/// `recvfrom(2)`; `recv` with a null address.
+/// Receives into one buffer: `recvfrom(2)`, or `recv(2)` with a null address.
 pub unsafe fn recvfrom(
     stack: &Stack,
     handle: Handle,
@@ -75,21 +75,21 @@ pub unsafe fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the buffer.
+    // SAFETY: the caller guarantees the buffer.
     let buffer = unsafe { ptr::bytes_mut(buffer, len.min(MAX_RW_COUNT)) }?;
     let got = stack.recvmsg(handle, &mut [buffer], flags, &mut [])?;
     if !addr.is_null() {
         match got.from {
-            // SAFETY: the caller vouches for both.
+            // SAFETY: the caller guarantees both.
             Some(from) => unsafe { ptr::give_address(from, addr, addr_len) }?,
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             None => *unsafe { ptr::one_mut(addr_len) }? = 0,
         }
     }
     Ok(got.len)
 }
 
-/// `sendto(2)`; `send` with a null address.
+/// Sends from one buffer: `sendto(2)`, or `send(2)` with a null address.
 pub unsafe fn sendto(
     stack: &Stack,
     handle: Handle,
@@ -99,7 +99,7 @@ pub unsafe fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the buffer and the address.
+    // SAFETY: the caller guarantees the buffer and the address.
     let (buffer, dest) = unsafe {
         let buffer = ptr::bytes(buffer, len.min(MAX_RW_COUNT))?;
         let dest = if addr.is_null() {
@@ -109,19 +109,19 @@ pub unsafe fn sendto(
         };
         (buffer, dest)
     };
-    // SAFETY: the caller vouches for memory that it lends, with its flags.
+    // SAFETY: the caller guarantees memory lent according to the flags.
     unsafe { send(stack, handle, &[buffer], flags, dest, &[]) }
 }
 
-/// `recvmsg(2)`.
+/// Receives with ancillary data: `recvmsg(2)`.
 pub unsafe fn recvmsg(
     stack: &Stack,
     handle: Handle,
     message: *mut msghdr,
     flags: c_int,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the message and what it points to. It is copied, because its
-    // pieces may overlap it.
+    // SAFETY: the caller guarantees the message and the memory it points to. The message is copied,
+    // as its pieces may overlap it.
     let mut buffers = unsafe {
         let given = *ptr::one_mut(message)?;
         if given.msg_iovlen > 1024 {
@@ -134,12 +134,12 @@ pub unsafe fn recvmsg(
         |pieces, control| stack.recvmsg(handle, pieces, flags, control),
         |got| (got.len, got.control_len),
     )?;
-    // SAFETY: as above, and no other borrow of it is left.
+    // SAFETY: as above, and no other borrow of the message is left.
     let message = unsafe { ptr::one_mut(message) }?;
     if !message.msg_name.is_null() {
         match got.from {
             None => message.msg_namelen = 0,
-            // SAFETY: the caller vouches for the name and its length.
+            // SAFETY: the caller guarantees the name and its length.
             Some(from) => unsafe {
                 ptr::give_address(from, message.msg_name.cast(), &raw mut message.msg_namelen)
             }?,
@@ -150,14 +150,14 @@ pub unsafe fn recvmsg(
     Ok(got.len)
 }
 
-/// `sendmsg(2)`.
+/// Sends with ancillary data: `sendmsg(2)`.
 pub unsafe fn sendmsg(
     stack: &Stack,
     handle: Handle,
     message: *const msghdr,
     flags: c_int,
 ) -> Result<usize> {
-    // SAFETY: the caller vouches for the message and what it points to.
+    // SAFETY: the caller guarantees the message and the memory it points to.
     let (pieces, control, dest) = unsafe {
         let message = message.as_ref().ok_or(Errno::EFAULT)?;
         if message.msg_iovlen > 1024 {
@@ -173,12 +173,12 @@ pub unsafe fn sendmsg(
         };
         (pieces, control, dest)
     };
-    // SAFETY: the caller vouches for memory that it lends, with its flags.
+    // SAFETY: the caller guarantees memory lent according to the flags.
     unsafe { send(stack, handle, &pieces, flags, dest, control) }
 }
 
 /// # Safety
-/// With `MSG_ZEROCOPY` as for [`lent::send`].
+/// With `MSG_ZEROCOPY`, the requirements of [`lent::send`].
 unsafe fn send(
     stack: &Stack,
     handle: Handle,
@@ -188,7 +188,7 @@ unsafe fn send(
     control: &[u8],
 ) -> Result<usize> {
     if dest.is_none() && control.is_empty() && lent::lends(stack, handle, pieces, flags) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         return unsafe { lent::send(stack, handle, pieces[0], flags) };
     }
     stack.sendmsg(handle, pieces, flags, dest, control)

@@ -1,4 +1,4 @@
-//! From pointers to slices.
+//! Conversion of pointers to slices.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -6,23 +6,25 @@ use std::slice;
 use fullsend_posix::{Errno, Result, SockAddr};
 use libc::{iovec, sockaddr, socklen_t};
 
-/// `UIO_MAXIOV`.
+/// Linux's `UIO_MAXIOV`.
 const MAX_IOVECS: usize = 1024;
 
-/// C's `socklen_t` is Linux's `int`.
+/// Returns a length that fits Linux's `int`, which it uses for `socklen_t`.
 pub(super) fn length(len: socklen_t) -> Result<usize> {
     c_int::try_from(len).map_err(|_| Errno::EINVAL)?;
     Ok(len as usize)
 }
 
-/// What may be one object's size.
+/// Returns `len` if an object can have that size.
 fn checked(len: usize) -> Result<usize> {
     isize::try_from(len).map_err(|_| Errno::EINVAL)?;
     Ok(len)
 }
 
+/// Returns `len` bytes at `start` as a slice.
+///
 /// # Safety
-/// `start` is null, or `len` bytes from there can be read, and do not change, for `'a`.
+/// `start` is null, or points to `len` bytes that are readable and do not change during `'a`.
 pub(super) unsafe fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
@@ -30,12 +32,14 @@ pub(super) unsafe fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [
     if start.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: not null, of an object's size, and the caller vouches for the rest.
+    // SAFETY: not null and of a valid size; the caller guarantees the rest.
     Ok(unsafe { slice::from_raw_parts(start.cast(), checked(len)?) })
 }
 
+/// Returns `len` bytes at `start` as a mutable slice.
+///
 /// # Safety
-/// `start` is null, or `len` bytes from there are the caller's alone for `'a`.
+/// `start` is null, or points to `len` bytes that no other code accesses during `'a`.
 pub(super) unsafe fn bytes_mut<'a>(start: *mut c_void, len: usize) -> Result<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
@@ -43,19 +47,23 @@ pub(super) unsafe fn bytes_mut<'a>(start: *mut c_void, len: usize) -> Result<&'a
     if start.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: not null, of an object's size, and the caller vouches for the rest.
+    // SAFETY: not null and of a valid size; the caller guarantees the rest.
     Ok(unsafe { slice::from_raw_parts_mut(start.cast(), checked(len)?) })
 }
 
+/// Returns the object at `at`.
+///
 /// # Safety
-/// `at` is null, or points to a `T` that is the caller's alone for `'a`.
+/// `at` is null, or points to a `T` that no other code accesses during `'a`.
 pub(super) unsafe fn one_mut<'a, T>(at: *mut T) -> Result<&'a mut T> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { at.as_mut() }.ok_or(Errno::EFAULT)
 }
 
+/// Returns `len` objects at `start` as a mutable slice.
+///
 /// # Safety
-/// `start` is null, or points to `len` of `T` that are the caller's alone for `'a`.
+/// `start` is null, or points to `len` objects that no other code accesses during `'a`.
 pub(super) unsafe fn array_mut<'a, T>(start: *mut T, len: usize) -> Result<&'a mut [T]> {
     if len == 0 {
         return Ok(&mut []);
@@ -64,12 +72,14 @@ pub(super) unsafe fn array_mut<'a, T>(start: *mut T, len: usize) -> Result<&'a m
         return Err(Errno::EFAULT);
     }
     checked(len.checked_mul(size_of::<T>()).ok_or(Errno::EINVAL)?)?;
-    // SAFETY: not null, of an object's size, and the caller vouches for the rest.
+    // SAFETY: not null and of a valid size; the caller guarantees the rest.
     Ok(unsafe { slice::from_raw_parts_mut(start, len) })
 }
 
+/// Returns `count` entries at `start`.
+///
 /// # Safety
-/// `start` is null, or points to `count` of them.
+/// `start` is null, or points to `count` entries that do not change during `'a`.
 pub(super) unsafe fn iovecs<'a>(start: *const iovec, count: usize) -> Result<&'a [iovec]> {
     if count == 0 {
         return Ok(&[]);
@@ -80,43 +90,47 @@ pub(super) unsafe fn iovecs<'a>(start: *const iovec, count: usize) -> Result<&'a
     if start.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null; the caller guarantees the rest.
     Ok(unsafe { slice::from_raw_parts(start, count) })
 }
 
+/// Returns the pieces that `count` entries at `start` point to.
+///
 /// # Safety
-/// As for each of the pieces, [`bytes`].
+/// The requirements of [`iovecs`], and those of [`bytes`] for each piece.
 pub(super) unsafe fn gather<'a>(start: *const iovec, count: usize) -> Result<Vec<&'a [u8]>> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let pieces = unsafe { iovecs(start, count) }?;
     let piece = |v: &iovec| {
-        // SAFETY: the caller vouches for each of them.
+        // SAFETY: the caller guarantees each of them.
         unsafe { bytes(v.iov_base, v.iov_len) }
     };
     pieces.iter().map(piece).collect()
 }
 
+/// Parses a socket address of `len` bytes at `addr`.
+///
 /// # Safety
-/// As [`bytes`].
+/// The requirements of [`bytes`].
 pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<SockAddr> {
     if addr.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     SockAddr::from_bytes(unsafe { bytes(addr.cast(), length(len)?) }?)
 }
 
-/// Writes as much of an address as there is room for, and how long it is.
+/// Writes an address to `addr`, truncated to the length at `len`, and its full length to `len`.
 ///
 /// # Safety
-/// `len` is null or points to a length, `addr` to as many bytes.
+/// `len` is null or points to a length, and `addr` is null or points to that many bytes.
 pub(super) unsafe fn give_address(
     name: SockAddr,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for both, and one borrow ends before the other begins: C may give
-    // a length that lies within the address.
+    // SAFETY: the caller guarantees both. One borrow ends before the other begins, as the length
+    // may lie within the address.
     unsafe {
         let given = length(*one_mut(len)?)?;
         let room = bytes_mut(addr.cast(), given)?;

@@ -1,4 +1,4 @@
-//! `poll` and `epoll`.
+//! `poll` and `epoll` with C pointers.
 
 use std::ffi::c_int;
 use std::ops::Deref;
@@ -12,12 +12,12 @@ use super::ptr;
 use crate::calls::PollLine;
 use crate::stack::Stack;
 
-/// Events told in one call at most: what is on the stack of the thread meanwhile.
+/// Most events returned by one call: they are in an array on the thread's stack.
 const MAX_EVENTS: usize = 64;
-/// Most entries of one `poll`: what Linux's RLIMIT_NOFILE can be raised to (fs.nr_open).
+/// Most entries of one `poll`: the maximum of Linux's RLIMIT_NOFILE (fs.nr_open).
 const MAX_FILES: usize = 1 << 20;
 
-/// Milliseconds; negative is forever.
+/// Returns the duration of `timeout_ms` milliseconds, or `None` (forever) if it is negative.
 fn span(timeout_ms: c_int) -> Option<Nanos> {
     u64::try_from(timeout_ms).ok().map(Nanos::from_millis)
 }
@@ -28,15 +28,16 @@ fn span(timeout_ms: c_int) -> Option<Nanos> {
 /// EINVAL for more than [`MAX_FILES`] entries, EFAULT for a null pointer to some.
 unsafe fn entries<'a>(files: *mut pollfd, n: nfds_t) -> Result<&'a mut [pollfd]> {
     let n = usize::try_from(n).ok().filter(|&n| n <= MAX_FILES);
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller guarantees them.
     unsafe { ptr::array_mut(files, n.ok_or(Errno::EINVAL)?) }
 }
 
-/// `poll(2)`. `file_of` returns the stack and the handle of a descriptor; entries of descriptors
-/// that it does not know are `POLLNVAL`, and those of negative ones are skipped.
+/// Waits for descriptors: `poll(2)`. `file_of` returns the stack and the handle of a descriptor;
+/// entries of descriptors that it does not know are `POLLNVAL`, and those of negative ones are
+/// skipped.
 ///
-/// Without a descriptor that is known it sleeps by the clock of `sleep_on`, or, if that is `None`,
-/// by the system's, where a signal ends the sleep with EINTR.
+/// Without any known descriptor it sleeps by the clock of `sleep_on`. If that is `None`, it sleeps
+/// by the system's clock, and a signal ends the sleep with EINTR.
 ///
 /// # Errors
 /// EINVAL for more than 1,048,576 entries, and EXDEV for descriptors of two stacks.
@@ -47,7 +48,7 @@ pub unsafe fn poll<S: Deref<Target = Stack>>(
     n: nfds_t,
     timeout_ms: c_int,
 ) -> Result<c_int> {
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller guarantees them.
     let files = unsafe { entries(files, n) }?;
     let mut unknown = 0;
     let mut stack: Option<S> = None;
@@ -86,16 +87,16 @@ pub unsafe fn poll<S: Deref<Target = Stack>>(
     Ok(ready as c_int + unknown)
 }
 
-/// Sleeps for `timeout_ms` of the system's clock, forever if it is negative.
+/// Sleeps for `timeout_ms` milliseconds of the system's clock, or forever if it is negative.
 fn sleep(timeout_ms: c_int) -> Result<()> {
-    // SAFETY: no entries, so no pointer is followed.
+    // SAFETY: without entries, no pointer is dereferenced.
     match unsafe { libc::poll(null_mut(), 0, timeout_ms) } {
         0 => Ok(()),
         _ => Err(Errno(libc::EINTR)),
     }
 }
 
-/// `epoll_ctl(2)`.
+/// Adds, modifies or removes a handle of an epoll set: `epoll_ctl(2)`.
 pub unsafe fn epoll_ctl(
     stack: &Stack,
     set: Handle,
@@ -106,7 +107,7 @@ pub unsafe fn epoll_ctl(
     let event = if operation == libc::EPOLL_CTL_DEL {
         EpollEvent::default()
     } else {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let event = unsafe { ptr::one_mut(event) }?;
         EpollEvent {
             events: event.events,
@@ -116,7 +117,7 @@ pub unsafe fn epoll_ctl(
     stack.epoll_ctl(set, operation, handle, event)
 }
 
-/// `epoll_wait(2)`.
+/// Waits until a handle of an epoll set is ready: `epoll_wait(2)`.
 pub unsafe fn epoll_wait(
     stack: &Stack,
     set: Handle,
@@ -125,7 +126,7 @@ pub unsafe fn epoll_wait(
     timeout_ms: c_int,
 ) -> Result<c_int> {
     let max = usize::try_from(max).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller guarantees them.
     let events = unsafe { ptr::array_mut(events, max) }?;
     let mut found = [EpollEvent::default(); MAX_EVENTS];
     let n = stack.epoll_wait(set, &mut found[..max.min(MAX_EVENTS)], span(timeout_ms))?;

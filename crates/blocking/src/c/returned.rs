@@ -1,4 +1,4 @@
-//! How a call tells C what came of it.
+//! Conversion of results to C return values and `errno`.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -7,13 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fullsend_posix::{Errno, Result};
 
-/// What a C function can return.
+/// A success value that a C function can return.
 pub trait Returned {
-    /// What C gets for an error.
+    /// The return value for an error.
     const FAILED: Self::C;
-    /// C's type.
+    /// The C type of the return value.
     type C;
-    /// What C gets for a success.
+    /// Returns the return value for this success.
     fn value(self) -> Self::C;
 }
 
@@ -49,17 +49,17 @@ impl Returned for *mut c_void {
     }
 }
 
-/// Sets this thread's `errno`.
+/// Sets the `errno` of the calling thread.
 pub fn set_errno(errno: Errno) {
-    // SAFETY: the location is this thread's own, always valid.
+    // SAFETY: the location belongs to this thread and is always valid.
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Runs a call for C: an error becomes -1 (or null) and `errno`. A panic, which would be a mistake
-/// of ours, never reaches C: it is written to standard error, and the call fails with EIO.
+/// Runs a call for C: an error becomes -1 (or null) and `errno`. A panic, which is a bug in the
+/// stack, does not reach C: it is written to standard error, and the call fails with EIO.
 pub fn returned<R: Returned>(call: impl FnOnce() -> Result<R>) -> R::C {
-    // A stack that was left in the middle of something may fail again; what it never does is
-    // touch memory that is not its own.
+    // A stack that panicked may be inconsistent and fail again, but it cannot access invalid
+    // memory.
     let result = catch_unwind(AssertUnwindSafe(call));
     match result.unwrap_or_else(|panic| Err(report(&*panic))) {
         Ok(value) => value.value(),
@@ -76,7 +76,7 @@ fn report(panic: &(dyn Any + Send)) -> Errno {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let text = text.unwrap_or("a panic");
-    // Where to write that this fails too is unknown.
+    // There is no place to report that this fails.
     let _ = writeln!(
         std::io::stderr(),
         "fullsend: a mistake in the stack, please report it: {text}"

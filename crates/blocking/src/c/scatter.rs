@@ -1,35 +1,36 @@
-//! The buffers of a receive call, as C gives them.
+//! The buffers of a receive call from C.
 
 use fullsend_posix::{Errno, Result};
 use libc::iovec;
 
 use super::ptr;
 
-/// Memory of a caller: where it starts, and its length in bytes.
+/// Memory of a caller: its start and its length in bytes.
 type Range = (*mut u8, usize);
 
-/// Disjoint buffers for a call that fills several pieces of a caller's memory.
+/// Disjoint buffers for a call that fills several pieces of the caller's memory.
 ///
-/// Two pieces may share bytes: Linux fills one after the other, and the later one wins. Two `&mut`
-/// to one byte are undefined behaviour, so such pieces are filled through memory of our own.
+/// Two pieces may overlap: Linux fills them in order, and the later one wins. As two `&mut` to one
+/// byte are undefined behaviour, such pieces are filled through separate buffers.
 pub(super) struct Buffers {
     pieces: Vec<Range>,
-    /// One buffer for each piece, if two of them overlap.
+    /// A separate buffer for each piece, if any two overlap.
     own: Option<Vec<Vec<u8>>>,
 }
 
 impl Buffers {
-    /// The pieces of `start`, and the bytes at `last` behind them.
+    /// Returns buffers for the `count` pieces at `start`, and for the memory at `last`, which
+    /// follows them.
     ///
     /// # Errors
-    /// EFAULT for a null pointer with a length, EINVAL for a length that no object has, ENOMEM if
-    /// pieces overlap and memory for them cannot be had.
+    /// EFAULT for a null pointer with a length, EINVAL for a length that no object has, and ENOMEM
+    /// if pieces overlap and the separate buffers cannot be allocated.
     ///
     /// # Safety
-    /// `start` is null or points to `count` of them. Each piece and `last` is null or points to as
-    /// many bytes, which nothing else touches for as long as this lives.
+    /// `start` is null or points to `count` entries. Each piece, and `last`, is null or points to
+    /// memory of its length that no other code accesses while this value lives.
     pub(super) unsafe fn new(start: *const iovec, count: usize, last: Range) -> Result<Self> {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let given = unsafe { ptr::iovecs(start, count) }?;
         let mut pieces = Vec::with_capacity(given.len() + 1);
         for piece in given {
@@ -48,8 +49,8 @@ impl Buffers {
         Ok(Self { pieces, own })
     }
 
-    /// Calls `fill` with a slice for each piece, and one for the bytes behind them; `filled` says
-    /// how many bytes of the pieces and of the last slice it has filled.
+    /// Calls `fill` with a slice for each piece, and one for `last`. `filled` returns from its
+    /// result how many bytes of the pieces and of `last` it has written.
     pub(super) fn with<R>(
         &mut self,
         fill: impl FnOnce(&mut [&mut [u8]], &mut [u8]) -> Result<R>,
@@ -70,7 +71,7 @@ impl Buffers {
                 let filled = if at == last { in_last } else { left }.min(len);
                 left = left.saturating_sub(filled);
                 if filled > 0 {
-                    // SAFETY: `new` asks for `len` bytes there, and `from` is memory of our own.
+                    // SAFETY: `new` requires `len` bytes there, and `from` is a separate buffer.
                     unsafe { start.copy_from_nonoverlapping(from.as_ptr(), filled) };
                 }
             }
@@ -83,8 +84,8 @@ fn slice_of<'a>((start, len): Range) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
     }
-    // SAFETY: not null, of an object's size, and `Buffers::new` asks for the bytes for as long as it
-    // lives; `overlap` has shown that no other slice has one of them.
+    // SAFETY: not null and of a valid size. `Buffers::new` requires the bytes for as long as it
+    // lives, and `overlap` has shown that no other slice contains any of them.
     unsafe { std::slice::from_raw_parts_mut(start, len) }
 }
 
@@ -101,13 +102,13 @@ fn overlap(pieces: &[Range]) -> bool {
         .any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0)
 }
 
-/// The pieces' bytes: what a call leaves alone keeps its value.
+/// Copies the bytes of the pieces, so that those which a call does not fill keep their values.
 fn copies(pieces: &[Range]) -> Result<Vec<Vec<u8>>> {
     let copy = |&(start, len): &Range| {
         let mut copy = Vec::new();
         copy.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
         if len > 0 {
-            // SAFETY: checked by `Buffers::new`; the slice ends here.
+            // SAFETY: `Buffers::new` has checked the range, and the slice is dropped here.
             copy.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
         }
         Ok(copy)
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Fills up to `room` bytes of the pieces with 1, 2, 3, ...; returns the memory.
+    /// Fills up to `room` bytes of the pieces with 1, 2, 3, ... and returns the memory.
     fn filled(ranges: &[(usize, usize)], room: usize) -> [u8; 8] {
         let mut memory = [0; 8];
         let base = memory.as_mut_ptr();
@@ -138,7 +139,8 @@ mod tests {
             .iter()
             .map(|&(at, len)| piece(base, at, len))
             .collect();
-        // SAFETY: within `memory`, which is not used before the last use of `buffers`.
+        // SAFETY: the pieces are within `memory`, which is not used before the last use of
+        // `buffers`.
         let buffers = unsafe { Buffers::new(pieces.as_ptr(), pieces.len(), (base, 0)) };
         let fill = |slices: &mut [&mut [u8]], _: &mut [u8]| {
             let bytes = slices.iter_mut().flat_map(|slice| slice.iter_mut());
@@ -167,7 +169,7 @@ mod tests {
             filled(&[(3, 2), (3, 2), (3, 0)], 99),
             [0, 0, 0, 3, 4, 0, 0, 0]
         );
-        // The piece that nothing came for takes nothing back.
+        // A piece without received bytes does not restore the old ones.
         assert_eq!(filled(&[(0, 4), (2, 4)], 4), [1, 2, 3, 4, 0, 0, 0, 0]);
         assert_eq!(filled(&[(0, 4), (2, 4)], 5), [1, 2, 5, 4, 0, 0, 0, 0]);
     }

@@ -1,5 +1,5 @@
-//! Sending and receiving. A stream's call that may wait goes on until it has done what it was
-//! asked for, and tells what it did so far when it cannot.
+//! Sending and receiving. A call on a stream that may wait continues until all bytes are
+//! transferred; if it fails after some, it returns their number.
 
 use fullsend_buf::Slice;
 use fullsend_posix::{Errno, Handle, Posix, Received, Result, SockAddr};
@@ -12,8 +12,9 @@ use crate::abi::{
 use crate::stack::Stack;
 
 impl Stack {
-    /// `sendmsg(2)`: waits for room, at most `SO_SNDTIMEO`, until all is taken; how much was.
-    /// With `MSG_FASTOPEN` and no cookie to send data with, it waits for the connection too.
+    /// Sends data: `sendmsg(2)`. Waits for at most `SO_SNDTIMEO` until all of it is in the send
+    /// buffer, and returns the number of bytes. With `MSG_FASTOPEN` and no cookie, it also waits
+    /// for the handshake.
     pub fn sendmsg(
         &self,
         handle: Handle,
@@ -24,13 +25,14 @@ impl Stack {
     ) -> Result<usize> {
         let want: usize = data.iter().map(|part| part.len()).sum();
         let mut done = 0;
-        // What a call whose time is up gives.
+        // The error of a call that times out.
         let mut late = Errno::EAGAIN;
-        // The first attempt opens the connection, others go on with it.
+        // Only the first attempt opens the connection.
         let mut opens = flags & MSG_FASTOPEN;
-        // What was taken rides on a SYN: how that fares is for this call to tell.
+        // Set when the accepted bytes are on a SYN: the call then returns the result of the
+        // handshake.
         let mut opening = false;
-        // Completes a copied call with MSG_ZEROCOPY after its last part.
+        // Completes a copying call with MSG_ZEROCOPY, once its last part is queued.
         let mut copied = None;
         let sent = self.wait(
             &[handle],
@@ -54,7 +56,7 @@ impl Stack {
                         n
                     })
                 } else {
-                    // The first part has used the number of this call.
+                    // The first part has used the completion number of this call.
                     let flags = flags & !MSG_ZEROCOPY;
                     posix.sendmsg(now, handle, &rest(data, done), flags, dest, control)
                 };
@@ -68,7 +70,7 @@ impl Stack {
                     Err(Errno::EAGAIN) => return Ok(None),
                     Err(error) => return Err(error),
                 }
-                // A write succeeds before the handshake is over only with the SYN.
+                // Before the handshake has ended, a write succeeds only if its data is on the SYN.
                 if posix.is_opening(handle) {
                     opening = true;
                 } else if done >= want {
@@ -78,7 +80,8 @@ impl Stack {
             },
         );
         if copied.is_some() {
-            // The call ends early. Its completion is reported by a call of the stack.
+            // The call ends early. Dropped within a call of the stack, which reports the
+            // completion.
             let _ = self.call(|_, _| {
                 copied = None;
                 Ok(())
@@ -93,9 +96,9 @@ impl Stack {
         }
     }
 
-    /// Sends memory that its owner lends, without a copy: see
-    /// [`Posix::send_lent`]. Waits for room, at most `SO_SNDTIMEO`; how much was taken, from the
-    /// front, which may be less than all.
+    /// Sends lent memory without a copy: see [`Posix::send_lent`]. Waits for room for at most
+    /// `SO_SNDTIMEO`. Returns the number of bytes queued from the front, which may be less than
+    /// all.
     pub fn send_lent(&self, handle: Handle, data: &Slice, flags: i32) -> Result<usize> {
         if self.call(|posix, _| Ok(posix.is_deferred(handle)))? {
             // The SYN carries a copy of the data, and the call waits for the handshake.
@@ -106,8 +109,8 @@ impl Stack {
         })
     }
 
-    /// `recvmsg(2)`: waits for data, at most `SO_RCVTIMEO`: for `SO_RCVLOWAT` bytes of them, or
-    /// for as many as the buffers hold with `MSG_WAITALL`.
+    /// Receives data: `recvmsg(2)`. Waits for at most `SO_RCVTIMEO` until `SO_RCVLOWAT` bytes have
+    /// arrived, or with `MSG_WAITALL` until the buffers are full.
     pub fn recvmsg(
         &self,
         handle: Handle,
@@ -161,7 +164,7 @@ impl Stack {
     }
 }
 
-/// Reports of errors are there or not; nobody waits for them.
+/// Returns the timeout of a call with `flags`. `MSG_ERRQUEUE` never waits, as on Linux.
 fn patience(flags: i32, usual: Patience) -> Patience {
     if flags & (MSG_DONTWAIT | MSG_ERRQUEUE) == 0 {
         usual
@@ -170,13 +173,13 @@ fn patience(flags: i32, usual: Patience) -> Patience {
     }
 }
 
-/// No more will come.
+/// Returns whether no more data will arrive.
 fn ended(posix: &mut Posix, handle: Handle) -> bool {
     let events = posix.poll_events(handle).unwrap_or(EPOLLERR);
     events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0
 }
 
-/// What follows the first `done` bytes.
+/// Returns `data` without its first `done` bytes.
 pub(super) fn rest<'a>(data: &[&'a [u8]], mut done: usize) -> Vec<&'a [u8]> {
     let mut out = Vec::with_capacity(data.len());
     for part in data {

@@ -1,4 +1,4 @@
-//! Waiting for many: `poll` and `epoll_wait`.
+//! Waiting for several handles: `poll` and `epoll_wait`.
 
 use fullsend_posix::{EpollEvent, Handle, Posix, Result};
 use fullsend_units::Nanos;
@@ -7,23 +7,23 @@ use super::until;
 use crate::abi::{EPOLLERR, EPOLLHUP};
 use crate::stack::Stack;
 
-/// What `POLLNVAL` is: not open.
+/// `POLLNVAL`: the handle is not open.
 const POLLNVAL: u32 = 0x20;
 
-/// One line of what `poll` asks, as `struct pollfd`.
+/// An entry of a `poll` call, as `struct pollfd`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollLine {
-    /// Whom; `None` is passed over.
+    /// The handle; an entry with `None` is skipped.
     pub handle: Option<Handle>,
-    /// What for, `EPOLL*` bits.
+    /// The requested events, `EPOLL*` bits.
     pub events: u32,
-    /// What is so. `EPOLLERR` and `EPOLLHUP` come unasked.
+    /// The events that occurred. `EPOLLERR` and `EPOLLHUP` are reported without a request.
     pub revents: u32,
 }
 
 impl Stack {
-    /// `poll(2)`: waits until one of them is ready, at most so long (`None`: forever); how many
-    /// are.
+    /// Waits until an entry is ready, for at most `span` (`None`: forever): `poll(2)`. Returns the
+    /// number of ready entries.
     pub fn poll(&self, lines: &mut [PollLine], span: Option<Nanos>) -> Result<usize> {
         let handles: Vec<Handle> = lines.iter().filter_map(|line| line.handle).collect();
         let ready = self.wait(
@@ -52,12 +52,12 @@ fn look(posix: &mut Posix, lines: &mut [PollLine]) -> usize {
 }
 
 impl Stack {
-    /// `epoll_create1(2)`.
+    /// Creates an epoll set: `epoll_create1(2)`.
     pub fn epoll_create(&self) -> Result<Handle> {
         self.call(|posix, _| posix.epoll_create())
     }
 
-    /// `epoll_ctl(2)`.
+    /// Adds, modifies or removes a handle of an epoll set: `epoll_ctl(2)`.
     pub fn epoll_ctl(
         &self,
         set: Handle,
@@ -68,8 +68,8 @@ impl Stack {
         self.call(|posix, _| posix.epoll_ctl(set, operation, handle, event))
     }
 
-    /// `epoll_wait(2)`: waits until one of the set is ready, at most so long (`None`: forever);
-    /// how many of `out` were filled.
+    /// Waits until a handle of the set is ready, for at most `span` (`None`: forever):
+    /// `epoll_wait(2)`. Returns the number of events written to `out`.
     pub fn epoll_wait(
         &self,
         set: Handle,

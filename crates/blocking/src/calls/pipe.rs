@@ -1,4 +1,4 @@
-//! `pipe`, `read` and `write` on anything, and `splice`.
+//! `pipe`, `splice`, and `read` and `write` on sockets and pipes.
 
 use fullsend_buf::Chain;
 use fullsend_posix::{Errno, Handle, Posix, Result, SockAddr};
@@ -13,12 +13,12 @@ use crate::stack::Stack;
 const SPLICE_F_NONBLOCK: u32 = 2;
 
 impl Stack {
-    /// `pipe2(2)`: the reader's end, the writer's end.
+    /// Creates a pipe: `pipe2(2)`. Returns its read end and its write end.
     pub fn pipe(&self, nonblocking: bool) -> Result<(Handle, Handle)> {
         self.call(|posix, _| posix.pipe(nonblocking))
     }
 
-    /// `readv(2)` on a socket or a pipe.
+    /// Reads from a socket or a pipe: `readv(2)`.
     pub fn read(&self, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
         match self.recvmsg(handle, data, 0, &mut []) {
             Err(Errno::ENOTSOCK) => self.retry(handle, Patience::Receive, |posix, now| {
@@ -28,7 +28,7 @@ impl Stack {
         }
     }
 
-    /// `writev(2)` on a socket or a pipe.
+    /// Writes to a socket or a pipe: `writev(2)`.
     pub fn write(&self, handle: Handle, data: &[&[u8]]) -> Result<usize> {
         match self.sendmsg(handle, data, 0, None, &[]) {
             Err(Errno::ENOTSOCK) => self.write_pipe(handle, data),
@@ -54,10 +54,11 @@ impl Stack {
         }
     }
 
-    /// `splice(2)` without offsets: waits for both ends, unless `SPLICE_F_NONBLOCK` or
-    /// `O_NONBLOCK` say otherwise. If the bytes are the first of a connection with
-    /// `TCP_FASTOPEN_CONNECT`, the call waits for the handshake, whatever `flags` say, unless the
-    /// socket has `O_NONBLOCK`. If the handshake fails, the pipe holds the bytes again.
+    /// Moves bytes between a socket and a pipe: `splice(2)` without offsets. Waits for both ends,
+    /// unless `SPLICE_F_NONBLOCK` or `O_NONBLOCK` is set. If the bytes are the first of a
+    /// connection with `TCP_FASTOPEN_CONNECT`, the call waits for the handshake regardless of
+    /// `flags`, unless the socket has `O_NONBLOCK`. If the handshake fails, the bytes are returned
+    /// to the pipe.
     pub fn splice(&self, from: Handle, to: Handle, len: usize, flags: u32) -> Result<usize> {
         let mut on_syn = None;
         let moved = self.wait(
@@ -70,7 +71,7 @@ impl Stack {
                     .flatten();
                 match posix.splice(now, from, to, len, flags) {
                     Err(Errno::EAGAIN) => {
-                        // Either of them may be the obstacle: both are watched.
+                        // Either end may be the one that is not ready, so the call waits for both.
                         posix.poll_events(from)?;
                         posix.poll_events(to)?;
                         Ok(None)
@@ -91,8 +92,8 @@ impl Stack {
         }
     }
 
-    /// Waits for the handshake of a connection whose SYN carries `moved`, the first of `len` bytes to
-    /// splice, and continues.
+    /// Waits for the handshake of a connection whose SYN carries `moved`, the first of `len` bytes
+    /// to splice, then moves the rest.
     fn finish_opening(
         &self,
         [from, to]: [Handle; 2],
@@ -105,7 +106,7 @@ impl Stack {
             |posix, now| match posix.connect(now, to, SockAddr::any(AF_INET)) {
                 Err(Errno::EALREADY) => Ok(None),
                 Ok(()) | Err(Errno::EISCONN) => {
-                    // The next call moves the bytes that do not fit now.
+                    // A later call moves the bytes that do not fit now.
                     let rest = len - moved.len();
                     let more = posix.splice(now, from, to, rest, flags).unwrap_or(0);
                     Ok(Some(more))

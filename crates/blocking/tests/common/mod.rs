@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ pub(crate) fn stack(settings: &str, clock: &Clock) -> Arc<Stack> {
     Arc::new(Stack::by_hand(&config, clock.clone(), Hand::default()).unwrap())
 }
 
-/// Carries what `from` sends to `to`, on the threads that make it send.
+/// Carries the packets of `from` to `to`, on the threads that make `from` send.
 fn join(from: &Arc<Stack>, to: &Arc<Stack>) {
     let to: Weak<Stack> = Arc::downgrade(to);
     from.on_output(move |packet| {
@@ -31,7 +31,7 @@ fn join(from: &Arc<Stack>, to: &Arc<Stack>) {
     });
 }
 
-/// Two stacks with a wire between them: 10.0.0.1 and 10.0.0.2.
+/// Returns two stacks, 10.0.0.1 and 10.0.0.2, with a wire between them.
 pub(crate) fn pair(clock: &Clock) -> (Arc<Stack>, Arc<Stack>) {
     let a = stack("address=10.0.0.1/24,address=fd00::1/64,seed=1", clock);
     let b = stack("address=10.0.0.2/24,address=fd00::2/64,seed=2", clock);
@@ -40,7 +40,7 @@ pub(crate) fn pair(clock: &Clock) -> (Arc<Stack>, Arc<Stack>) {
     (a, b)
 }
 
-/// The same on the system's clock, with a thread that runs their timers.
+/// Returns two such stacks on the system's clock, with a thread that runs their timers.
 pub(crate) fn live_pair() -> (Arc<Stack>, Arc<Stack>) {
     let (a, b) = pair(&Clock::real());
     let both = [Arc::downgrade(&a), Arc::downgrade(&b)];
@@ -55,7 +55,7 @@ pub(crate) fn live_pair() -> (Arc<Stack>, Arc<Stack>) {
     (a, b)
 }
 
-/// A connection: the client's end on `a`, the server's on `b`.
+/// Returns a connection: the client's end on `a`, the server's end on `b`.
 pub(crate) fn connected(a: &Arc<Stack>, b: &Arc<Stack>) -> (Handle, Handle) {
     let listener = b.socket(AF_INET, SOCK_STREAM, 0).unwrap();
     b.bind(listener, addr("10.0.0.2:80")).unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn connected(a: &Arc<Stack>, b: &Arc<Stack>) -> (Handle, Handle) {
     (client, server)
 }
 
-/// Runs `call` in a thread, and `then` once that thread sleeps.
+/// Runs `call` in a thread, and `then` once that thread waits in the call.
 pub(crate) fn while_asleep<R: Send>(call: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
