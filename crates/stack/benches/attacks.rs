@@ -1,10 +1,10 @@
-//! What attacks cost in processor time: `cargo bench -p fullsend-stack --bench attacks`.
+//! The processor time that attacks cost: `cargo bench -p fullsend-stack --bench attacks`.
 //!
-//! Four flows run as fast as one core takes them, in turns without and with 100,000 attack packets
-//! a second of processor time beside them; what is told is the share of the throughput that is kept
-//! (median of the rounds), and what one packet costs. The first line is the measure for the others:
-//! packets that are dropped as soon as they are parsed, being for somebody else. An argument picks
-//! the attacks whose name has it.
+//! Four flows run as fast as one core allows, in alternating periods without and with 100,000
+//! attack packets per second of processor time. The report has the share of the throughput that is
+//! kept (median of the rounds) and the cost of one packet. The first line is the reference for the
+//! others: packets for another host, which are dropped as soon as they are parsed. An argument
+//! selects the attacks whose name contains it.
 #![allow(clippy::print_stdout, reason = "a benchmark's report")]
 
 #[path = "../tests/common/mod.rs"]
@@ -24,10 +24,10 @@ use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use siege::{Attacker, Siege, spoof};
 
-/// Attack packets in a second of processor time.
+/// Attack packets per second of processor time.
 const RATE: f64 = 100_000.0;
 const ROUNDS: usize = 9;
-/// Packets made before the clock runs.
+/// Number of packets built before the measurement.
 const MADE: usize = 4096;
 const SPAN: Nanos = Nanos::from_millis(400);
 
@@ -93,13 +93,13 @@ fn syn(a: &mut Attacker<'_>, port: u16) -> Packet {
     forge::tcp(a.stranger(true), to_port(port), repr, b"")
 }
 
-/// Seconds that this thread had a processor, which it may share with others.
+/// Returns the processor time of this thread in seconds, without that of other threads.
 fn cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Bytes and seconds of one turn.
+/// Runs the flows for one period. Returns the bytes transferred and the processor time in seconds.
 fn turn(siege: &mut Siege, packets: usize, made: &[Packet]) -> (f64, f64) {
     let began = cpu_s();
     let bytes = siege.run(SPAN, packets, |a| (1, made[a.number % MADE].clone()));
@@ -113,7 +113,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn measure(name: &str, attack: Attack) {
     let mut siege = Siege::new();
-    // The longer the path, the more of the time is the users' turns.
+    // A longer path makes the applications' share of the time larger.
     siege.net.delay = Nanos::from_micros(100);
     let made: Vec<Packet> = siege.forge(MADE, attack);
     let (mut kept, mut cost) = (Vec::new(), Vec::new());
@@ -121,7 +121,7 @@ fn measure(name: &str, attack: Attack) {
         let (bytes, peace_s) = turn(&mut siege, 0, &made);
         let packets = (RATE * peace_s) as usize;
         let (war_bytes, war_s) = turn(&mut siege, packets, &made);
-        // As many packets as arrive while the turn lasts.
+        // The number of packets is that which arrives while the period lasts.
         kept.push((war_bytes / war_s) / (bytes / peace_s));
         cost.push((war_s - peace_s * war_bytes / bytes) / packets as f64 * 1e9);
     }
@@ -131,7 +131,7 @@ fn measure(name: &str, attack: Attack) {
 }
 
 fn main() {
-    // Cargo adds `--bench`.
+    // Cargo adds the argument `--bench`.
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     for (name, attack) in ATTACKS {
         if wanted.as_ref().is_none_or(|wanted| name.contains(wanted)) {

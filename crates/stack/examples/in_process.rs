@@ -1,4 +1,4 @@
-//! Two hosts in one thread, as fast as they go: what the stack costs without devices, locks and
+//! Two hosts in one thread, as fast as possible: the cost of the stack without devices, locks and
 //! tasks.
 //!
 //! `cargo run --release -p fullsend-stack --example in_process -- [stream|rr|small|idle] [tso|mtu]
@@ -28,7 +28,7 @@ impl Clock {
     }
 }
 
-/// Seconds this thread has had a CPU, which other load on the machine does not stretch.
+/// Returns the processor time of this thread in seconds, without that of other threads.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
@@ -41,7 +41,7 @@ struct Pair {
     now: Instant,
     mtu_nic: bool,
     frames: Vec<Packet>,
-    /// Super-segments that cross at a time: few enough to stay in the cache.
+    /// Maximum number of super-segments carried at a time: few enough to stay in the cache.
     burst: usize,
 }
 
@@ -86,7 +86,8 @@ impl Pair {
         }
     }
 
-    /// Everything that one host has to send, to the other.
+    /// Carries all packets that one host has to send to the other host. Returns whether there were
+    /// any.
     fn carry(&mut self, from: usize) -> bool {
         let mut any = false;
         loop {
@@ -153,7 +154,7 @@ fn stream(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
         pair.tick();
         rounds += 1;
         for &(client, _) in &ids {
-            // One burst of writes, then the driver's turn, as with a writer on its own task.
+            // One burst of writes, then one poll of the driver, as with a writer in its own task.
             for _ in 0..(256 * 1024 / message).max(1) {
                 let n = would_block(pair.hosts[0].tcp_write(pair.now, client, &data, false));
                 if n == 0 {
@@ -201,7 +202,8 @@ fn rr(pair: &mut Pair, flows: usize, message: usize, span: Duration) {
     let begin = pair.clock.now();
     let cpu = cpu_seconds();
     while Duration::from(pair.clock.now().since(begin)) < span {
-        // Few flows at a time, so that what one end wrote is in the cache when the other reads.
+        // A few flows at a time, so that the data written by one end is in the cache when the other
+        // end reads it.
         for group in (0..flows).step_by(16) {
             let group = group..flows.min(group + 16);
             pair.tick();

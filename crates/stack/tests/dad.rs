@@ -16,11 +16,11 @@ use fullsend_wire::ndp::NdpRepr;
 
 const SHARED: &str = "fe80::7";
 
-/// Some hosts on one Ethernet segment, each with a hardware address of its own.
+/// Hosts on one Ethernet segment, each with its own hardware address.
 struct Segment {
     hosts: Vec<Host>,
     now: Instant,
-    /// A sender gets its own frames, too.
+    /// Whether a sender receives its own frames, too.
     loops: bool,
     frames: Vec<Vec<u8>>,
 }
@@ -45,7 +45,7 @@ impl Segment {
         self.hosts[who].add_address(self.now, IFACE, cidr).unwrap();
     }
 
-    /// Carries frames until there are none, then lets time pass.
+    /// Carries frames until there are none, then advances the time.
     fn run_for(&mut self, span: Nanos) {
         let end = self.now + span;
         loop {
@@ -119,7 +119,7 @@ fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
         };
         assert_eq!(host.tcp_listen(addr, config), Err(refused));
         assert!(!host.is_own_address(addr.ip()));
-        // Once the other is gone, it may be tried again.
+        // Once the other host is gone, the address may be tried again.
         net.hosts.remove(0);
         net.add(0, "fe80::7/64");
         assert_eq!(net.states(0).last(), Some(&AddressState::Tentative));
@@ -131,7 +131,7 @@ fn the_only_address_of_a_host_is_given_up_when_another_host_has_it() {
     }
 }
 
-/// RFC 4862 5.4.3: of two that ask at once neither gets it.
+/// RFC 4862 5.4.3: if two hosts try to configure an address at once, neither gets it.
 #[test]
 fn two_hosts_that_want_one_address_at_once_both_give_it_up() {
     let mut net = Segment::new(2);
@@ -145,7 +145,7 @@ fn two_hosts_that_want_one_address_at_once_both_give_it_up() {
     }
 }
 
-/// RFC 7527: on a link that sends frames back to their sender, a host's own solicitation is not
+/// RFC 7527: on a link that loops frames back to their sender, a host's own solicitation is not
 /// another host's.
 #[test]
 fn a_solicitation_that_comes_back_is_not_a_duplicate() {
@@ -163,7 +163,7 @@ fn a_solicitation_that_comes_back_is_not_a_duplicate() {
 }
 
 /// RFC 7527 4.3: on such a link, only the nonce distinguishes the solicitation of another host that
-/// wants the address, too.
+/// tries to configure the address, too.
 #[test]
 fn a_nonce_distinguishes_two_hosts_where_solicitations_come_back() {
     let mut net = Segment::new(2);
@@ -176,14 +176,14 @@ fn a_nonce_distinguishes_two_hosts_where_solicitations_come_back() {
         assert_eq!(net.states(who), [AddressState::Duplicate]);
         assert_eq!(net.counter(who, "Ip6DadDuplicates"), 1);
     }
-    // The first host's own solicitation came back before the second host's arrived.
+    // The first host's own solicitation was looped back before the second host's arrived.
     assert_eq!(net.counter(0, "Ip6DadLoopbacks"), 1);
     let nonces: Vec<_> = net.frames.iter().filter_map(|frame| nonce(frame)).collect();
     assert_eq!(nonces.len(), 2);
     assert_ne!(nonces[0], nonces[1]);
 }
 
-/// The nonce of a solicitation in duplicate address detection.
+/// Returns the nonce of a solicitation in duplicate address detection.
 fn nonce(frame: &[u8]) -> Option<[u8; 6]> {
     let link = EthernetView::new(frame).unwrap();
     let ip = Ipv6View::new(link.payload()).ok()?;

@@ -1,5 +1,5 @@
-//! Path MTU discovery of datagrams (`IP_MTU_DISCOVER`), and which "too big" messages they accept. The
-//! lengths and errors are those of Linux 6.18.
+//! Path MTU discovery of datagrams (`IP_MTU_DISCOVER`), and which "too big" messages they accept.
+//! The lengths and errors are those of Linux 6.18.
 
 mod common;
 
@@ -44,7 +44,7 @@ impl Rig {
         Self { host, now, id }
     }
 
-    /// Sends a datagram that is `len` bytes long with its headers. Returns the packets that leave.
+    /// Sends a datagram that is `len` bytes long with its headers. Returns the packets sent.
     fn send(&mut self, to: SocketAddr, len: usize) -> Result<Vec<Vec<u8>>, StackError> {
         let data = Slice::copied_from(&vec![7; len - headers(to)]);
         self.host.udp_send(self.now, self.id, data, to, None)?;
@@ -53,14 +53,14 @@ impl Rig {
         Ok(out.iter().map(Packet::to_bytes).collect())
     }
 
-    /// [`send`](Self::send), which returns the length and DF of each packet.
+    /// Sends like [`send`](Self::send). Returns the length and DF of each packet.
     fn sent(&mut self, to: SocketAddr, len: usize) -> Result<Vec<(usize, bool)>, StackError> {
         let packets = self.send(to, len)?;
         let show = |packet: &Vec<u8>| (packet.len(), packet[0] >> 4 == 4 && packet[6] & 0x40 != 0);
         Ok(packets.iter().map(show).collect())
     }
 
-    /// A router reports that `packet` is longer than `mtu`.
+    /// Delivers a router's report that `packet` exceeds `mtu`.
     fn too_big(&mut self, packet: &[u8], mtu: u32) {
         let v6 = packet[0] >> 4 == 6;
         let router: IpAddr = ROUTERS[usize::from(v6)].parse().unwrap();
@@ -97,12 +97,13 @@ impl Rig {
     }
 }
 
-/// Bytes of the IP and UDP headers.
+/// Returns the length of the IP and UDP headers, bytes.
 fn headers(to: SocketAddr) -> usize {
     if to.is_ipv4() { 28 } else { 48 }
 }
 
-/// A packet of the host's socket to `to` with 1500 bytes, as a forger imagines it.
+/// Returns the packet that an off-path attacker would quote: 1500 bytes from the host's socket to
+/// `to`.
 fn imagined(to: SocketAddr) -> Vec<u8> {
     let mut datagram = vec![0; 1508 - headers(to)];
     datagram[..2].copy_from_slice(&7u16.to_be_bytes());
@@ -144,7 +145,7 @@ fn datagrams_are_fragmented_or_refused_as_the_socket_says() {
             assert_eq!(rig.mtu(to), 1400);
             assert_eq!(rig.sent(to, 1400), whole(1400, df), "{how:?} {to}");
             assert_eq!(rig.sent(to, 1401), then, "{how:?} {to}");
-            // To itself, the host sends what its loopback carries.
+            // Datagrams to the host itself use the loopback MTU.
             let own = SocketAddr::new("127.0.0.1".parse().unwrap(), 9);
             assert_eq!(rig.sent(own, 1501), Ok(Vec::new()));
         }
@@ -162,7 +163,7 @@ fn each_family_has_its_own_path_mtu_discovery() {
     assert!(rig.sent(six, 1501).is_err());
 }
 
-/// A connected socket's next call returns EMSGSIZE; one that keeps errors gets the message.
+/// A connected socket's next call returns EMSGSIZE; a socket that keeps errors gets the message.
 #[test]
 fn sockets_report_that_a_datagram_was_too_big() {
     for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
@@ -181,7 +182,7 @@ fn sockets_report_that_a_datagram_was_too_big() {
             }
             rig.host.udp_keep_errors(rig.id, keeps).unwrap();
             let packet = rig.send(to, 1500).unwrap().remove(0);
-            // Nor is what this host itself refuses a pending error.
+            // A datagram that this host itself refuses does not cause a pending error either.
             let local = rig.send(to, 1501).is_err();
             assert_eq!(rig.error(), None, "{what}");
             rig.too_big(&packet, 1400);
@@ -205,7 +206,7 @@ fn sockets_report_that_a_datagram_was_too_big() {
     }
 }
 
-/// RFC 5927 4: a "too big" is about a datagram that was sent. Linux accepts these.
+/// RFC 5927 4: a "too big" must be about a datagram that was sent. Linux accepts these.
 #[test]
 fn a_connected_socket_that_sent_nothing_long_accepts_no_too_big() {
     for to in PEERS.map(|to| to.parse::<SocketAddr>().unwrap()) {
@@ -237,10 +238,10 @@ fn a_connected_socket_that_sent_nothing_long_accepts_no_too_big() {
     }
 }
 
-/// Peers of a busy server.
+/// Number of peers of a busy server.
 const COUNT: u16 = 4000;
 
-/// A server that sends to many peers within a round trip remembers nearly all of them.
+/// A server that sends to many peers within a round trip recognizes nearly all of them.
 #[test]
 fn a_busy_server_accepts_too_big_of_each_of_its_peers() {
     let mut rig = Rig::new(MtuDiscover::Want);

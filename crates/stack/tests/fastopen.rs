@@ -9,7 +9,8 @@ use fullsend_tcp::{SocketOption, State, TcpError};
 use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-/// Host 0 is a client of host 1, which has a listener with room for `qlen`.
+/// Creates host 0 as a client and host 1 as a server, whose listener has a Fast Open queue of
+/// `qlen`.
 fn pair(addrs: [&str; 2], qlen: u32) -> (Net, ListenerId, String) {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let to = if addrs == V4 {
@@ -25,7 +26,8 @@ fn pair(addrs: [&str; 2], qlen: u32) -> (Net, ListenerId, String) {
     (net, listener, to)
 }
 
-/// Opens as `sendmsg(MSG_FASTOPEN)` does: how many bytes ride on the SYN.
+/// Opens a connection like `sendmsg(MSG_FASTOPEN)`. Returns the number of bytes that the SYN
+/// carries.
 fn open(net: &mut Net, to: &str, data: &[u8]) -> (TcpId, Result<usize, StackError>) {
     let now = net.now;
     let host = &mut net.hosts[0];
@@ -37,7 +39,7 @@ fn open(net: &mut Net, to: &str, data: &[u8]) -> (TcpId, Result<usize, StackErro
 
 const WOULD_BLOCK: StackError = StackError::Tcp(TcpError::WouldBlock);
 
-/// The first connection, which brings the cookie.
+/// Makes the first connection, whose SYN-ACK carries the cookie.
 fn get_cookie(net: &mut Net, listener: ListenerId, to: &str) {
     let (id, sent) = open(net, to, b"too early");
     assert_eq!(sent, Err(WOULD_BLOCK));
@@ -60,8 +62,8 @@ fn tcp(packet: &Packet) -> TcpRepr {
     TcpRepr::parse(packet.transport_header()).unwrap().0
 }
 
-/// RFC 7413 3: the server's user has the request before the client knows of the handshake, and
-/// the answer follows the SYN-ACK at once.
+/// RFC 7413 3: the server's application has the request before the client knows of the handshake,
+/// and the answer follows the SYN-ACK immediately.
 #[test]
 fn a_request_rides_on_the_syn() {
     for addrs in [V4, V6] {
@@ -97,7 +99,7 @@ fn a_request_rides_on_the_syn() {
     }
 }
 
-/// More is written than the SYN takes: the rest is for after the handshake.
+/// More is written than the SYN can carry: the rest is sent after the handshake.
 #[test]
 fn a_syn_carries_what_fits_beside_the_options() {
     let (mut net, listener, to) = pair(V4, 10);
@@ -138,7 +140,8 @@ fn a_server_repeats_the_syn_ack_of_fast_open_as_often_as_the_listener_says() {
     }
 }
 
-/// RFC 7413 4.1.3: a path that drops SYNs with text gets a SYN without, and the text after it.
+/// RFC 7413 4.1.3: if the path drops SYNs with data, a SYN without data is sent, and the data after
+/// the handshake.
 #[test]
 fn text_in_the_syn_is_sent_again_after_a_plain_syn() {
     let (mut net, listener, to) = pair(V4, 10);
@@ -159,7 +162,7 @@ fn text_in_the_syn_is_sent_again_after_a_plain_syn() {
     assert_eq!(count(&net, 0, "ActiveFail"), 1);
 }
 
-/// A cookie that is wrong, or was made with an older key, is answered with the right one.
+/// A wrong cookie, or one made with an older key, is answered with the right one.
 #[test]
 fn keys_rotate() {
     let (mut net, listener, to) = pair(V4, 10);
@@ -180,7 +183,7 @@ fn keys_rotate() {
     assert_eq!(sent, Ok(1));
     net.run_for(Nanos::from_millis(100));
     assert_eq!(count(&net, 1, "PassiveAltKey"), 1);
-    // The SYN-ACK brought the new cookie.
+    // The SYN-ACK carried the new cookie.
     set(&mut net, new);
     open(&mut net, &to, b"x").1.unwrap();
     net.run_for(Nanos::from_millis(100));
@@ -196,12 +199,13 @@ fn keys_rotate() {
     assert_eq!(info.tcpi_bytes_acked, 1, "sent again at once");
 }
 
-/// RFC 7413 5.1: what is in the handshake is bounded, and resetting it makes no room.
+/// RFC 7413 5.1: the number of connections in the handshake is bounded, and resetting them makes no
+/// room.
 #[test]
 fn the_queue_is_bounded() {
     let (mut net, listener, to) = pair(V4, 2);
     get_cookie(&mut net, listener, &to);
-    // The SYN-ACKs do not arrive.
+    // The SYN-ACKs are lost.
     net.filter = Some(Box::new(|from, _| from == 0));
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -210,7 +214,7 @@ fn the_queue_is_bounded() {
     net.run_for(Nanos::from_millis(10));
     assert_eq!(count(&net, 1, "Passive"), 2);
     assert_eq!(count(&net, 1, "ListenOverflow"), 2);
-    // The client's host answers for a connection that it no longer has: RST.
+    // The client's host resets connections that it no longer has.
     let now = net.now;
     for id in clients {
         net.hosts[0].tcp_abort(now, id);
@@ -250,7 +254,7 @@ fn without_a_cookie_where_both_say_so() {
     assert_eq!(count(&net, 0, "Active"), 1);
 }
 
-/// RFC 7413 4.1.3.1.
+/// RFC 7413 4.1.3.1: Fast Open is suspended if the path drops its segments.
 #[test]
 fn a_path_that_swallows_what_fast_open_sends_turns_it_off() {
     let (mut net, listener, to) = pair(V4, 10);

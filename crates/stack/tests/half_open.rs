@@ -38,7 +38,7 @@ fn with_cookies_only_a_handshake_leaves_nothing_and_the_connection_has_all_optio
             net.hosts[0].sysctl_mut().tcp_timestamps = timestamps;
             let listener = net.listen(1, &to());
             let client = connect(&mut net, &to());
-            // SYN and SYN-ACK.
+            // Carries the SYN and the SYN-ACK.
             let mut sent = 0;
             net.run_until(Nanos::from_micros(15), |net| {
                 sent = net.counter(1, "TcpExtSyncookiesSent");
@@ -70,7 +70,7 @@ fn a_flood_leaves_room_for_honest_peers() {
     for to in TO {
         let mut net = Net::new(Link::Ip, Nic::Mtu);
         let listener = net.listen_with(1, &to(), 10);
-        // The flood's answers go nowhere.
+        // The answers to the flood are lost.
         net.filter = Some(Box::new(|from, _| from == 0));
         let flood: Vec<_> = (0..300).map(|_| connect(&mut net, &to())).collect();
         net.run_for(Nanos::from_millis(100));
@@ -90,8 +90,8 @@ fn a_flood_leaves_room_for_honest_peers() {
     }
 }
 
-/// As on Linux, `TCP_SYNCNT` of a listener counts the retransmissions of its SYN-ACKs, which may be
-/// fewer or more than `tcp_synack_retries`.
+/// As on Linux, `TCP_SYNCNT` of a listener is the number of retransmissions of its SYN-ACKs, which
+/// may be fewer or more than `tcp_synack_retries`.
 #[test]
 fn a_listeners_syncnt_counts_its_syn_acks() {
     for (syncnt, end) in [(1, 3), (2, 7), (6, 127)] {
@@ -119,8 +119,7 @@ fn half_open_connections_are_given_up_and_their_queue_heals() {
     net.listen_with(1, &to, 10);
     net.filter = Some(Box::new(|from, _| from == 0));
     let client = connect(&mut net, &to);
-    // SYN-ACKs at 0, 1, 3, 7, 15, 31 s; the end at 63 s. The client's own repetitions do not
-    // come through.
+    // SYN-ACKs at 0, 1, 3, 7, 15, 31 s; the end at 63 s. The client's retransmissions are lost.
     net.run_for(Nanos::from_millis(1));
     net.filter = Some(Box::new(|_, _| false));
     net.run_for(Nanos::from_millis(62_900));
@@ -144,12 +143,12 @@ fn an_old_half_open_connection_goes_sooner_when_there_are_many() {
     }
     net.run_for(Nanos::from_millis(1));
     net.filter = Some(Box::new(|_, _| false));
-    // After two repetitions: at 0, 1, 3 s, and the end at 7 s.
+    // After two retransmissions: at 0, 1, 3 s, and the end at 7 s.
     net.run_for(Nanos::from_secs(8));
     assert!(net.hosts[1].tcp_connections() <= 5);
 }
 
-/// A packet of host 0's connection, remade by `edit`, arrives at host 1.
+/// Delivers a packet of host 0's connection, modified by `edit`, to host 1.
 fn inject(net: &mut Net, seen: &Packet, edit: impl FnOnce(&mut TcpRepr)) {
     let mut repr = repr_of(seen);
     edit(&mut repr);
@@ -160,7 +159,8 @@ fn inject(net: &mut Net, seen: &Packet, edit: impl FnOnce(&mut TcpRepr)) {
     net.hosts[1].receive(now, IFACE, &mut vec![frame]);
 }
 
-/// A half-open connection on host 1; the ACK that would complete it was caught.
+/// Creates a half-open connection on host 1; the ACK that would complete it is intercepted and
+/// returned.
 fn half_open(backlog: usize) -> (Net, ListenerId, TcpId, Packet) {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let listener = net.listen_with(1, &TO[0](), backlog);
@@ -224,7 +224,7 @@ fn a_last_ack_without_room_comes_again_or_resets() {
     for abort in [false, true] {
         let (mut net, listener, client, _) = half_open(1);
         net.hosts[1].sysctl_mut().tcp_abort_on_overflow = abort;
-        // Others take the places.
+        // Other connections fill the queue.
         let others = [0, 1].map(|_| connect(&mut net, &TO[0]()));
         net.run_for(Nanos::from_millis(1));
         for other in others {
@@ -238,7 +238,7 @@ fn a_last_ack_without_room_comes_again_or_resets() {
             continue;
         }
         assert!((0..2).all(|_| accept(&mut net, listener).is_some()));
-        // Our SYN-ACK comes again, and with it the client's ACK.
+        // The SYN-ACK is retransmitted and causes another ACK of the client.
         net.run_for(Nanos::from_secs(4));
         let server = accept(&mut net, listener).unwrap();
         net.transfer((0, client), (1, server), b"hello");
@@ -254,7 +254,7 @@ fn a_last_ack_waits_while_the_allocator_refuses() {
     assert_eq!(net.counter(1, "TcpExtListenDrops"), 1);
     assert_eq!(net.counter(1, "TcpExtListenOverflows"), 0);
     net.hosts[1].pool().set_reserve(0);
-    // Our SYN-ACK comes again, and with it the client's ACK.
+    // The SYN-ACK is retransmitted and causes another ACK of the client.
     net.run_for(Nanos::from_secs(4));
     let server = accept(&mut net, listener).unwrap();
     net.transfer((0, client), (1, server), b"hello");
@@ -282,7 +282,7 @@ fn guessed_cookies_are_refused() {
     }
     assert_eq!(net.counter(1, "TcpExtSyncookiesFailed"), 999);
     assert_eq!(accept(&mut net, listener), None);
-    // The true one is good once more than a minute later, and not after two.
+    // The valid cookie is accepted once, more than a minute later, but not after two minutes.
     net.now += Nanos::from_secs(64);
     inject(&mut net, &ack, |_| {});
     assert!(accept(&mut net, listener).is_some());
@@ -303,17 +303,17 @@ fn without_a_flood_no_cookie_is_believed() {
     );
 }
 
-/// A client that lost its first text and has filled our window: its ACKs stand at the window's
-/// edge, and it echoes the ACK that answered one of its segments.
+/// A client whose first data was lost and that has filled the window: its ACKs are at the window's
+/// right edge, and it echoes the timestamp of the ACK that answered one of its segments.
 #[test]
 fn a_client_with_a_full_window_completes_its_handshake() {
     let (mut net, listener, _, ack) = half_open(4);
     net.run_for(Nanos::from_millis(20));
     inject(&mut net, &ack, |r| r.seq += 70_000);
     inject(&mut net, &ack, |r| {
-        // What the SYN-ACK offered: whole segments without timestamps.
+        // The window that the SYN-ACK offered: whole segments, without timestamps.
         r.seq += 45 * 1448;
-        // Between the SYN-ACK and that answer.
+        // A timestamp between that of the SYN-ACK and that of the answer.
         let ts = r.options.timestamps.as_mut().unwrap();
         ts.ecr = ts.ecr.wrapping_add(10);
     });

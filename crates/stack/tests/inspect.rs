@@ -1,4 +1,4 @@
-//! What tools see of a host.
+//! Inspection of a host's sockets and links.
 
 mod common;
 
@@ -8,7 +8,7 @@ use fullsend_stack::{SocketCursor, SocketInfo, SocketKind, SocketOwner};
 use fullsend_tcp::{SocketOption, TimerKind};
 use fullsend_units::Nanos;
 
-/// Every socket of a host, by pieces of `slots`.
+/// Returns every socket of a host, listed `slots` slots at a time.
 fn all(net: &mut Net, host: usize, slots: usize) -> Vec<SocketInfo> {
     let mut out = Vec::new();
     let mut cursor = Some(SocketCursor::default());
@@ -46,7 +46,7 @@ fn queues_state_memory_and_timer_of_a_connection() {
         ("cubic", false, false)
     );
 
-    // Nothing gets through any more: what is written stays, and the timer runs.
+    // All packets are dropped from now on: written data stays queued, and the timer runs.
     net.filter = Some(Box::new(|_, _| false));
     let now = net.now;
     net.hosts[0]

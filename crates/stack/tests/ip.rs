@@ -1,4 +1,4 @@
-//! What is not TCP: UDP, ICMP, fragments, neighbours, and everything that is not in order.
+//! UDP, ICMP, fragments, neighbours, and invalid packets.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn recv(net: &mut Net, who: usize, id: UdpId) -> Option<(Vec<u8>, String, String
     Some((data, from.to_string(), to.to_string()))
 }
 
-/// GRO joins datagrams of one size; their reader never notices.
+/// GRO joins datagrams of one size; the reader still gets each of them.
 #[test]
 fn datagrams_in_a_row_are_read_one_by_one() {
     for (link, nic) in ALL {
@@ -75,7 +75,7 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
                 net.hosts[1].udp_ready(server, Interest::Read, &waker),
                 Ok(false)
             );
-            // RFC 768: up to what the length fields of UDP and IP can hold.
+            // RFC 768: up to the maximum of the length fields of UDP and IP.
             let most = if a.starts_with('[') { 65_527 } else { 65_507 };
             for len in [0, 1, 1400, 1473, 20_000, 65_000, 65_488, most] {
                 let data = bytes(len);
@@ -101,7 +101,7 @@ fn datagrams_cross_whole_or_in_fragments_and_are_answered() {
     }
 }
 
-/// Over loopback the longest datagram of IPv6 is a packet longer than the MTU of 65,536.
+/// Over loopback, the longest datagram of IPv6 makes a packet that exceeds the MTU of 65,536.
 #[test]
 fn the_longest_datagrams_reach_the_host_itself() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
@@ -191,7 +191,7 @@ fn ports_come_from_the_range() {
     }
 }
 
-/// An IP packet as a device gives it.
+/// Returns an IP packet as a device yields it.
 fn ip_frame(src: &str, dst: &str, protocol: u8, body: &[u8]) -> Packet {
     forge::ip(src.parse().unwrap(), dst.parse().unwrap(), protocol, body)
 }
@@ -224,7 +224,7 @@ fn pings_are_answered() {
     assert_eq!(net.counter(0, "IcmpInEchos"), 1);
 }
 
-/// Keeps copies of what host 0 sends.
+/// Keeps copies of the packets that host 0 sends.
 fn spy(net: &mut Net) -> Rc<RefCell<Vec<Vec<u8>>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let copy = seen.clone();
@@ -247,7 +247,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
             format!("{}:80", V4[1])
         };
         let (client, server, _) = net.connect(&to);
-        // A router in between takes 1300 bytes at most.
+        // A router on the path forwards at most 1300 bytes.
         let seen: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
         let dropped = seen.clone();
         net.filter = Some(Box::new(move |from, packet| {
@@ -273,7 +273,7 @@ fn a_smaller_path_mtu_shrinks_segments_and_loses_nothing() {
             got.len() >= written
         });
         assert!(got == data[..written], "{} of {written} bytes", got.len());
-        // The next connection knows.
+        // The next connection uses the learned path MTU.
         net.filter = None;
         let seen = spy(&mut net);
         let listener = net.listen(1, &to.replace(":80", ":81"));
@@ -302,7 +302,8 @@ fn a_made_up_too_big_is_not_believed() {
     assert_eq!(longest, Some(1500));
 }
 
-/// A router at host 1's address reports that a packet of host 0 is too big for a path of `mtu`.
+/// Returns the report of a router, at host 1's address, that a packet of host 0 exceeds a path MTU
+/// of `mtu`.
 fn too_big(v6: bool, mtu: u16, quote: &[u8]) -> Packet {
     if v6 {
         let repr = Icmpv6Repr::PacketTooBig {
@@ -320,7 +321,7 @@ fn too_big(v6: bool, mtu: u16, quote: &[u8]) -> Packet {
     ip_frame(V4[1], V4[0], protocol::ICMP, &message)
 }
 
-/// Sends `len` bytes by UDP from host 0 to host 1, and returns the lengths of the packets.
+/// Sends `len` bytes by UDP from host 0 to host 1. Returns the lengths of the packets.
 fn datagram_packets(net: &mut Net, id: UdpId, to: &str, len: usize) -> Vec<usize> {
     let seen = spy(net);
     let (now, data) = (net.now, Slice::copied_from(&bytes(len)));
@@ -331,7 +332,8 @@ fn datagram_packets(net: &mut Net, id: UdpId, to: &str, len: usize) -> Vec<usize
     seen.borrow().iter().map(Vec::len).collect()
 }
 
-/// The longest packet of a transfer on a new connection and on one that stands already.
+/// Returns the length of the longest packet of transfers on a new connection and on an existing
+/// one.
 fn longest_segments(net: &mut Net, old: (TcpId, TcpId), listener: ListenerId, to: &str) -> usize {
     let seen = spy(net);
     let new = net.connect_to(listener, to);
@@ -342,8 +344,8 @@ fn longest_segments(net: &mut Net, old: (TcpId, TcpId), listener: ListenerId, to
     seen.borrow().iter().map(Vec::len).max().unwrap()
 }
 
-/// A message that quotes UDP is believed where that socket's own traffic can have drawn it, and
-/// then by datagrams only: TCP's path MTU follows messages about segments in flight.
+/// A message that quotes UDP is accepted only if traffic of that socket can have caused it, and
+/// applies to datagrams only: TCP's path MTU follows messages about segments in flight.
 #[test]
 fn a_too_big_about_datagrams_does_not_reach_tcp() {
     for v6 in [false, true] {
@@ -369,13 +371,13 @@ fn a_too_big_about_datagrams_does_not_reach_tcp() {
             let frame = too_big(v6, mtu, &quote[..100]);
             net.hosts[0].receive(now, IFACE, &mut vec![frame]);
         };
-        // Nothing was sent there; then only a short datagram, for which no path is too small.
+        // Nothing was sent to the peer; then only a short datagram, which fits every path.
         quote_of(&mut net, &peer);
         datagram_packets(&mut net, udp, &peer, 100);
         quote_of(&mut net, &peer);
         let whole = 1400 + if v6 { 48 } else { 28 };
         assert_eq!(datagram_packets(&mut net, udp, &peer, 1400), [whole]);
-        // A long one went to that port, and to no other.
+        // A long datagram was sent to that port, and to no other.
         quote_of(&mut net, &peer.replace(":53", ":54"));
         assert_eq!(datagram_packets(&mut net, udp, &peer, 1400), [whole]);
         quote_of(&mut net, &peer);
@@ -445,7 +447,8 @@ fn an_address_that_somebody_has_is_not_taken() {
     );
 }
 
-/// A SYN that finds the queue of its next hop full is sent again; it does not fail the connection.
+/// A SYN that is dropped because the queue of its next hop is full is retransmitted; the connection
+/// does not fail.
 #[test]
 fn connections_wait_for_a_neighbour_whose_queue_overflows() {
     let mut net = Net::new(Link::Ethernet, Nic::Tso);
@@ -475,7 +478,7 @@ fn connections_wait_for_a_neighbour_whose_queue_overflows() {
     assert_eq!(net.hosts[0].tcp_state(client), Ok(State::Established));
 }
 
-/// Bytes that look like packets more often than chance would have it.
+/// Generates bytes that are valid packets more often than by chance.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let body = prop::collection::vec(any::<u8>(), 0..120);
     let proto = prop::sample::select(vec![0u8, 1, 6, 17, 43, 44, 58, 59, 60, 99]);
@@ -498,7 +501,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes, it is counted and the host goes on.
+    /// The host counts and survives any input.
     #[test]
     fn garbage_is_survived(
         ethernet in any::<bool>(),
@@ -537,7 +540,8 @@ proptest! {
         let counter = |name| host.counters().into_iter().find(|(n, _)| *n == name).unwrap().1;
         let seen = counter("IpInReceives") + counter("Ip6InReceives") + counter("GroMalformed");
         prop_assert_eq!(seen, count);
-        // Answers are bounded by what provoked them (neighbours are asked three times).
+        // The number of answers is bounded by that of the frames (neighbours are solicited three
+        // times).
         prop_assert!(out.len() as u64 <= 4 * count + 4);
     }
 }

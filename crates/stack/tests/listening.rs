@@ -1,5 +1,5 @@
-//! Listeners: several that share a port (`SO_REUSEPORT`), those that wait for text
-//! (`TCP_DEFER_ACCEPT`), and what their connections inherit.
+//! Listeners: groups that share a port (`SO_REUSEPORT`), deferred accepts (`TCP_DEFER_ACCEPT`), and
+//! inherited options.
 
 mod common;
 
@@ -57,7 +57,8 @@ fn listeners_that_share_a_port_get_equal_parts() {
     }
 }
 
-/// Which listener a flow belongs to depends on no other: one that closes takes its own flows.
+/// The listener of a flow does not depend on the others of its group: closing one moves only its
+/// own flows.
 #[test]
 fn one_that_closes_moves_no_flow_of_the_others() {
     let mut runs = [false, true].map(|close_one| {
@@ -107,8 +108,8 @@ fn a_deferred_accept_waits_for_text() {
     assert_eq!(net.hosts[1].tcp_read(now, incoming.id, &mut buf), Ok(5));
 }
 
-/// A peer that never sends anything gets the SYN-ACK once more when the time is over, and its
-/// answer is accepted.
+/// A peer that sends no data gets a second SYN-ACK when the time is over, and its answer is
+/// accepted.
 #[test]
 fn deferring_ends() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
@@ -163,7 +164,7 @@ fn connections_begin_with_their_listeners_options() {
     assert_eq!((options.so_rcvbuf, options.ip_tos), (20_000, 0x28));
 }
 
-/// DCTCP is agreed on in the handshake: a listener's choice counts from the SYN-ACK on.
+/// DCTCP is negotiated in the handshake: a listener's choice applies from the SYN-ACK on.
 #[test]
 fn a_listeners_congestion_control_takes_part_in_the_handshake() {
     for (choice, client_has, server_has) in [

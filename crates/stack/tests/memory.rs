@@ -1,4 +1,4 @@
-//! What sockets there are, what memory they hold, and when their writers are told of room.
+//! Socket statistics, memory limits, and when writers are woken for space.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn sockstat_tells_of_sockets_as_linux_does() {
     assert_eq!(line(&net, 1), "TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 0");
 }
 
-/// Writes until there is no room; bytes taken.
+/// Writes until there is no space. Returns the number of bytes accepted.
 fn fill(net: &mut Net, id: TcpId, piece: usize) -> usize {
     let data = bytes(piece);
     let mut taken = 0;
@@ -54,10 +54,10 @@ fn drain(net: &mut Net, id: TcpId) -> usize {
     got
 }
 
-/// How a steady flow was carried.
+/// The measurements of a steady flow.
 struct Steady {
     wakes: usize,
-    /// Packets that the sender's device took.
+    /// Packets sent to the device.
     units: usize,
     most_unsent: u32,
 }
@@ -116,10 +116,10 @@ fn steady_flow(total: usize, lowat: u32, legacy: bool) -> Steady {
 fn a_writer_is_woken_once_for_each_half_of_notsent_lowat() {
     let (total, lowat) = (128 << 20, 8 << 20);
     let steady = steady_flow(total, lowat, false);
-    // The first filling needs no wake.
+    // The first filling of the buffer needs no wake.
     let expected = (total - lowat as usize) / (lowat as usize / 2);
     println!("{} wakes, {} units", steady.wakes, steady.units);
-    // What is unsent may pass the limit by the unit that was begun below it.
+    // Unsent data may exceed the limit by the segment that was begun below it.
     assert!(
         steady.most_unsent < lowat + 65_160,
         "{}",
@@ -149,7 +149,7 @@ fn under_the_old_rule_every_send_woke_the_writer() {
 fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, _server, _) = net.connect(&format!("{}:80", V4[1]));
-    // Nothing is let through, so that what is unsent stays.
+    // All packets are dropped, so that unsent data stays.
     net.filter = Some(Box::new(|_, _| false));
     fill(&mut net, client, 4096);
     net.run_for(Nanos::from_millis(1));
@@ -166,7 +166,7 @@ fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
         .unwrap();
     let (count, waker) = Count::waker();
     let mut wakes_at = |lowat: u32| {
-        // The socket has no limit of its own: the sysctl's is in force at once.
+        // The socket has no limit of its own, so the sysctl applies immediately.
         let low = (unsent / 2).to_string();
         net.hosts[0]
             .set_sysctl(net.now, "tcp_notsent_lowat", &low)
@@ -188,7 +188,7 @@ fn there_is_an_event_below_half_of_notsent_lowat_and_none_at_it() {
     assert_eq!(wakes_at(2 * unsent + 2), 1);
 }
 
-/// One random schedule of a writer that waits as epoll's users do, edge by edge.
+/// Runs one random schedule of a writer that waits edge-triggered, as with epoll.
 fn never_stuck(seed: u64) {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let mut net = Net::new(Link::Ip, Nic::Tso);
@@ -219,13 +219,13 @@ fn never_stuck(seed: u64) {
         wake_all(&mut net.hosts[0]);
         may_write |= count.get() > seen;
         seen = count.get();
-        // Only an edge lets the writer go on: one that is lost would leave it here.
+        // The writer continues only after an edge: if one is lost, it is stuck here.
         while may_write && sent < total {
             sent += fill(net, client, piece);
             let ready = net.hosts[0].tcp_ready(net.now, client, Interest::Write, &waker);
             may_write = ready.unwrap();
         }
-        // Once all is written nothing but time would pass.
+        // Once all is written, nothing but timers would run.
         if sent >= total || rng.chance(0.7) {
             got += drain(net, server);
         }
@@ -255,7 +255,7 @@ fn peers_that_write_and_never_read_stay_within_tcp_mem() {
     let mut most = 0;
     for _ in 0..20 {
         for &(client, server) in &conns {
-            // The server answers what it has not read, in steps, and the client does not read either.
+            // The server writes without reading, in steps, and the client does not read either.
             let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
             while let Ok(n) = net.hosts[1].tcp_write(net.now, server, &data, false) {
                 assert!(n > 0);
@@ -293,7 +293,7 @@ fn connections_go_on_while_the_allocator_refuses() {
         .map(|i| net.connect(&format!("{}:{}", V4[1], 1000 + i)))
         .collect();
     let data = bytes(1 << 20);
-    // The peers of the first three never read.
+    // The peers of the first three connections never read.
     for &(client, _, _) in &pairs[..3] {
         let _ = net.hosts[0].tcp_write(net.now, client, &data, false);
     }
@@ -306,11 +306,11 @@ fn connections_go_on_while_the_allocator_refuses() {
         let more = fill(&mut net, client, 100_000);
         assert!(more <= 8192, "{more} bytes taken");
     }
-    // The one that reads and writes goes on, both ways.
+    // The connection that reads and writes continues in both directions.
     let (client, server, listener) = pairs[3];
     net.transfer((0, client), (1, server), &data[..100_000]);
     net.transfer((1, server), (0, client), &data[..100_000]);
-    // No new ones.
+    // New connections are refused.
     let refused = net.hosts[0].tcp_connect(net.now, None, "10.0.0.2:1003".parse().unwrap());
     assert_eq!(refused, Err(StackError::Tcp(TcpError::OutOfMemory)));
     net.hosts[0].pool().set_reserve(0);
@@ -321,7 +321,7 @@ fn connections_go_on_while_the_allocator_refuses() {
     net.run_for(Nanos::from_millis(100));
     assert_eq!(net.counter(1, "TcpExtListenDrops"), dropped + 1);
     assert!(net.counter(1, "TcpExtPruneCalled") > 0);
-    // Memory is back: the SYN is sent again, and the readers get what waits.
+    // Memory is available again: the SYN is retransmitted, and the readers get the queued data.
     net.hosts[1].pool().set_reserve(0);
     assert!(net.run_until(Nanos::from_secs(10), |net| {
         net.hosts[1].tcp_accept(listener).unwrap().is_some()
@@ -346,7 +346,7 @@ fn a_refused_write_says_so_only_where_no_acknowledgement_will_make_room() {
     let (client, ..) = net.connect(&format!("{}:80", V4[1]));
     let host = &mut net.hosts[0];
     host.pool().set_reserve(usize::MAX);
-    // The test holds the whole stock.
+    // The test holds the whole reserve.
     let pool = host.pool().clone();
     let stock: Vec<_> = std::iter::from_fn(|| pool.try_room_from_reserve(512)).collect();
     let write = |host: &mut fullsend_stack::Host, now| host.tcp_write(now, client, b"x", false);
@@ -369,7 +369,7 @@ fn a_connect_after_a_shortage_succeeds_without_traffic() {
     assert!(host.tcp_connect(now, None, to).is_ok());
 }
 
-/// Host 1 receives a fragment of 1500 bytes in a block of its pool.
+/// Delivers a fragment of 1500 bytes in a chunk of its pool to host 1.
 fn receive_fragment(net: &mut Net, ident: u16, index: u16, more: bool) {
     let [src, dst] = V4.map(|ip| ip.parse().unwrap());
     let repr = Ipv4Repr {

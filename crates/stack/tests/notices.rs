@@ -1,4 +1,4 @@
-//! What a host has for the log.
+//! The notices that a host has for the log.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn notices(net: &mut Net, who: usize) -> Vec<Notice> {
     net.hosts[who].take_notices(now)
 }
 
-/// Sends `count` SYNs to port 80 of host 1, each from a port of its own.
+/// Sends a SYN from each of `ports` to port 80 of host 1.
 fn syns(net: &mut Net, ports: std::ops::Range<u16>) {
     let mut packets: Vec<_> = ports
         .map(|port| {

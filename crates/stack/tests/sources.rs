@@ -1,5 +1,5 @@
-//! Packets and frames that are not for this host or that no host can have sent: neither delivered
-//! nor answered, but counted.
+//! Packets and frames that are not for this host, or whose source no host can have: they are
+//! counted, but neither delivered nor answered.
 
 mod common;
 
@@ -20,8 +20,8 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A host with an address of each family and default routes, a UDP socket at port 53 and a listener
-/// at port 80.
+/// A host with an address of each family and default routes, a UDP socket on port 53 and a listener
+/// on port 80.
 struct Rig {
     host: Host,
     link: Link,
@@ -50,7 +50,7 @@ impl Rig {
             any_destination: false,
         };
         host.tcp_listen("[::]:80".parse().unwrap(), config).unwrap();
-        // Duplicate address detection.
+        // Waits for duplicate address detection.
         now += Nanos::from_secs(2);
         host.poll(now);
         host.transmit(now, iface, &mut Vec::new(), 64);
@@ -67,7 +67,8 @@ impl Rig {
         counters.into_iter().find(|(n, _)| *n == name).unwrap().1
     }
 
-    /// Frames that the host sends after this IP packet has arrived in a frame to `dst` with `tags`.
+    /// Delivers an IP packet in a frame to `dst` with `tags`. Returns the number of frames that the
+    /// host sends.
     fn frame(&mut self, dst: Mac, tags: &[u16], ip: &[u8]) -> usize {
         let mut bytes = Vec::new();
         if self.link == Link::Ethernet {
@@ -215,7 +216,7 @@ fn sources_that_no_host_has_get_no_answer() {
     }
 }
 
-/// The same packets from a host of the network, and from one beyond it, are answered.
+/// Packets from a host of the local network, and from one of another network, are answered.
 #[test]
 fn sources_that_hosts_have_are_answered() {
     for link in [Link::Ip, Link::Ethernet] {
@@ -240,7 +241,7 @@ fn sources_that_hosts_have_are_answered() {
     }
 }
 
-/// A host that has no address yet asks all hosts for one (RFC 2131 4.1).
+/// A host that has no address yet requests one by broadcast (RFC 2131 4.1).
 #[test]
 fn a_host_without_an_address_reaches_all_hosts_and_no_single_one() {
     for (dst, taken) in [
@@ -263,7 +264,7 @@ fn a_host_without_an_address_reaches_all_hosts_and_no_single_one() {
             1 - taken as u64,
             "{dst}"
         );
-        // No answer can reach it.
+        // The unspecified address cannot be answered.
         assert_eq!(rig.frame(mac, &[], &datagram("0.0.0.0", dst, 54)), 0);
         assert_eq!(rig.frame(mac, &[], &echo("0.0.0.0", dst)), 0);
     }
@@ -287,7 +288,7 @@ fn nothing_is_sent_to_the_address_of_no_host() {
     }
 }
 
-/// RFC 4291 2.7: groups of a reserved scope and of one interface never come from a link.
+/// RFC 4291 2.7: groups of reserved or interface-local scope never come from a link.
 #[test]
 fn groups_of_no_link_are_not_for_us() {
     let mut rig = Rig::new(Link::Ip);
@@ -302,7 +303,7 @@ fn groups_of_no_link_are_not_for_us() {
     }
 }
 
-/// Linux drops `PACKET_OTHERHOST`, be it ARP, IPv4 or IPv6.
+/// Linux drops `PACKET_OTHERHOST` frames of ARP, IPv4 and IPv6.
 #[test]
 fn frames_for_other_stations_are_dropped() {
     for packet in [
@@ -321,8 +322,8 @@ fn frames_for_other_stations_are_dropped() {
     }
 }
 
-/// As Linux: TCP never, a datagram for one host that came to all is delivered, and no error is sent
-/// about it (RFC 1122 3.2.2).
+/// As on Linux: TCP is never accepted. A unicast datagram in a broadcast frame is delivered, but no
+/// error is sent about it (RFC 1122 3.2.2).
 #[test]
 fn frames_to_all_stations_carry_no_tcp() {
     for mac in [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
@@ -348,7 +349,7 @@ fn frames_to_all_stations_carry_no_tcp() {
     }
 }
 
-/// The fragments of a packet: the first 8 bytes of its payload, and the rest.
+/// Returns two fragments of a packet: the first 8 bytes of its payload, and the rest.
 fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
     let v6 = packet[0] >> 4 == 6;
     let (header, payload) = packet.split_at(if v6 { 40 } else { 20 });
@@ -377,8 +378,8 @@ fn fragments(packet: &[u8]) -> [Vec<u8>; 2] {
     ]
 }
 
-/// The rules for frames to groups hold for what is put together of them: no TCP, and no errors (RFC
-/// 1122 3.2.2).
+/// The rules for frames to groups also hold for packets that are reassembled from them: no TCP, and
+/// no errors (RFC 1122 3.2.2).
 #[test]
 fn fragments_in_frames_to_all_stations_carry_no_tcp_and_draw_no_error() {
     let group = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());
@@ -400,14 +401,14 @@ fn fragments_in_frames_to_all_stations_carry_no_tcp_and_draw_no_error() {
                     .collect();
                 assert_eq!(sent, [0, answers], "{dst} {macs:?}");
             }
-            // A datagram for a socket is delivered all the same.
+            // A datagram for a socket is delivered nevertheless.
             let mut rig = Rig::new(Link::Ethernet);
             for (mac, piece) in macs.into_iter().zip(fragments(&datagram(src, dst, 53))) {
                 rig.frame(mac, &[], &piece);
             }
             assert_eq!(rig.datagrams(), 1, "{dst} {macs:?}");
         }
-        // No error is sent, either, when the rest does not arrive.
+        // No error is sent either if the other fragment does not arrive.
         for (mac, errors) in [(OWN, 1), (to_all, 0)] {
             let mut rig = Rig::new(Link::Ethernet);
             let [first, _] = fragments(&datagram(src, dst, 53));
@@ -421,7 +422,7 @@ fn fragments_in_frames_to_all_stations_carry_no_tcp_and_draw_no_error() {
     }
 }
 
-/// Behind an extension header, the second fragment does not show that it carries TCP.
+/// With an extension header, the second fragment does not show that it carries TCP.
 #[test]
 fn a_segment_hidden_in_fragments_is_no_tcp_in_a_frame_to_a_group() {
     let group = Mac::of_v6_group("ff02::1:ff00:1".parse().unwrap());
@@ -444,8 +445,8 @@ fn a_segment_hidden_in_fragments_is_no_tcp_in_a_frame_to_a_group() {
     }
 }
 
-/// Class E (RFC 1112 4) has hosts only where a network of the host or a route says so. There packets
-/// are accepted and errors are sent.
+/// Class E (RFC 1112 4) has hosts only where a local network or a route covers the address. From
+/// there packets are accepted, and errors are sent.
 #[test]
 fn class_e_has_hosts_where_a_network_or_a_route_says_so() {
     let src = "240.0.0.2";
@@ -473,7 +474,8 @@ fn class_e_has_hosts_where_a_network_or_a_route_says_so() {
     }
 }
 
-/// IEEE 802.1Q: frames of a VLAN are not for an interface without one; VLAN 0 names only a priority.
+/// IEEE 802.1Q: frames of a VLAN are not for an interface without one; VLAN 0 carries only a
+/// priority.
 #[test]
 fn frames_of_a_vlan_are_not_for_an_untagged_interface() {
     for (tags, taken) in [
@@ -493,8 +495,8 @@ fn frames_of_a_vlan_are_not_for_an_untagged_interface() {
     }
 }
 
-/// RFC 6946: a packet of one fragment is whole by itself, and leaves alone those pieces of another
-/// packet that have its addresses and identification.
+/// RFC 6946: an atomic fragment is a whole packet and does not interfere with fragments of another
+/// packet that have the same addresses and identification.
 #[test]
 fn atomic_fragments_are_processed_on_their_own() {
     let whole = datagram("fd00::2", "fd00::1", 53);
@@ -518,7 +520,7 @@ fn atomic_fragments_are_processed_on_their_own() {
     assert_eq!(rig.counter("Ip6ReasmOKs"), 1);
 }
 
-/// Hosts of a link still reach each other.
+/// Hosts of a link can still reach each other.
 #[test]
 fn transfers_cross_ethernet() {
     for to in ["10.0.0.2:80", "[fd00::2]:80"] {

@@ -46,7 +46,7 @@ fn orderly_end(net: &mut Net, client: TcpId, server: TcpId) {
     let now = net.now;
     net.hosts[1].tcp_close(now, server);
     net.run_for(Nanos::from_millis(100));
-    // The one that closed first keeps TIME-WAIT, and no more than that.
+    // Only the end that closed first keeps state: its TIME-WAIT entry.
     assert_eq!(net.hosts[0].tcp_connections(), 0);
     assert_eq!(net.hosts[1].tcp_connections(), 0);
     assert_eq!(net.counter(0, "TcpExtTW"), 1);
@@ -111,7 +111,7 @@ fn syn_floods_are_bounded() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     net.hosts[1].sysctl_mut().tcp_syncookies = 0;
     net.listen_with(1, &to, 10);
-    // The answers never arrive.
+    // The SYN-ACKs are lost.
     net.filter = Some(Box::new(|from, _| from == 0));
     for _ in 0..500 {
         let now = net.now;
@@ -226,7 +226,8 @@ fn loopback_needs_no_interface() {
     let data = bytes(300_000);
     net.transfer((0, client), (0, server.id), &data);
     assert_eq!(net.crossed, [0, 0]);
-    // As on Linux: with headers no longer than what IPv4 can tell, though the MTU is 65,536.
+    // As on Linux: a segment with its headers fits the length field of IPv4, though the MTU is
+    // 65,536.
     let info = net.hosts[0].tcp_info(now, client).unwrap();
     assert_eq!((info.tcpi_advmss, info.tcpi_snd_mss), (65_495, 65_483));
 }
@@ -329,7 +330,7 @@ fn errors_name_what_is_wrong() {
     assert_eq!(error, StackError::AddressInUse(from));
 }
 
-/// Ends a connection in order, host 0 first, so that host 0 keeps TIME-WAIT.
+/// Closes both ends of a connection, host 0 first, so that host 0 keeps TIME-WAIT.
 fn close_both(net: &mut Net, client: TcpId, server: TcpId) {
     let now = net.now;
     net.hosts[0].tcp_close(now, client);
@@ -376,7 +377,7 @@ fn time_wait_gives_way_to_a_peers_later_syn() {
         net.run_for(Nanos::from_millis(5));
         let server = net.hosts[0].tcp_accept(listener).unwrap().unwrap();
         net.transfer((1, client), (0, server.id), &bytes(1000));
-        // The one that listens closes first, and so keeps TIME-WAIT.
+        // The listening host closes first and so keeps TIME-WAIT.
         close_both(&mut net, server.id, client);
         assert_eq!(net.hosts[0].tcp_time_waits(), 1);
         assert_eq!(net.counter(0, "TcpExtTWRecycled"), round);
@@ -388,7 +389,7 @@ fn time_wait_gives_way_to_a_peers_later_syn() {
 fn a_connection_that_is_over_answers_with_rst() {
     let mut net = Net::new(Link::Ip, Nic::Tso);
     let (client, server, _) = net.connect("10.0.0.2:80");
-    // The server dies, and its RST gets lost.
+    // The server aborts, and its RST is lost.
     net.filter = Some(Box::new(|from, _| from == 0));
     let now = net.now;
     net.hosts[1].tcp_abort(now, server);
@@ -404,7 +405,7 @@ fn a_connection_that_is_over_answers_with_rst() {
         net.hosts[0].tcp_take_error(client),
         Ok(Some(TcpError::ConnectionReset))
     );
-    // The client's handle is still open, but its four-tuple is free.
+    // The client's handle is still open, but its 4-tuple is free.
     let (local, remote) = net.hosts[0].tcp_addrs(client).unwrap();
     let now = net.now;
     net.hosts[0].tcp_connect(now, Some(local), remote).unwrap();
@@ -425,7 +426,7 @@ fn ports_come_from_the_range_and_run_out_with_an_error() {
         assert!((40_000..=40_009).contains(&port));
     }
     assert_eq!(host.tcp_connect(now, None, to), Err(StackError::NoPorts));
-    // Another destination has its own.
+    // Another destination has its own ports.
     assert!(
         host.tcp_connect(now, None, "10.0.0.2:81".parse().unwrap())
             .is_ok()

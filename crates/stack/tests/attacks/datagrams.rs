@@ -1,4 +1,5 @@
-//! Below TCP: fragments that never become whole, datagrams and segments for nobody, garbage.
+//! Attacks below TCP: fragments that are never complete, datagrams and segments without a socket,
+//! and garbage.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,7 @@ use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 use crate::common::{V4, V6, forge};
 use crate::siege::{Attacker, Siege, packets};
 
-/// Reassembly holds 4 MiB (`ipfrag_high_thresh`), and a table of what it holds.
+/// Reassembly holds 4 MiB (`ipfrag_high_thresh`), and the table of its packets.
 const REASSEMBLY: isize = (4 << 20) + (2 << 20);
 const BOUND: isize = 2 << 20;
 
@@ -66,7 +67,7 @@ fn datagrams_for_nobody() {
         let to = if v4 { V4[1] } else { V6[1] };
         let mut datagram = [0, 9, 0, 9, 0, 8, 0, 0];
         if !v4 {
-            // Not summed: IPv6 has to drop it; half of them are enough.
+            // Without a checksum, IPv6 must drop it; the other half of the packets suffices.
             datagram[6] = 1;
         }
         let to = to.parse().unwrap();

@@ -1,4 +1,4 @@
-//! What this thread has on the heap, and the most it had.
+//! A counting allocator: the heap memory of this thread, and its peak.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,18 +11,19 @@ thread_local! {
 struct Counting;
 
 fn count(bytes: isize) {
-    // The harness frees what a thread has left after its locals are gone.
+    // The test harness frees a thread's remaining memory after its thread-locals are gone.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are those that the system asks for.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is that of the system's
+        // allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -36,12 +37,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes held by the thread.
+/// Returns the bytes that the thread holds.
 pub(crate) fn held() -> isize {
     HELD.get()
 }
 
-/// The most that was held since the last call.
+/// Returns the peak since the last call.
 pub(crate) fn take_peak() -> isize {
     PEAK.replace(held())
 }

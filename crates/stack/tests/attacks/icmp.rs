@@ -1,4 +1,4 @@
-//! ICMP errors about packets that the attacker has not seen (RFC 5927).
+//! ICMP errors about packets that the attacker has not observed (RFC 5927).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +15,8 @@ use crate::siege::{Seen, Siege};
 
 const BOUND: isize = 2 << 20;
 
-/// An error that a router at `from` sends about `seen`'s segment at `seq`: "too big" with `mtu`, or
-/// "unreachable" with this code.
+/// Returns the error of a router at `from` about the segment of `seen` at `seq`: "too big" with
+/// `mtu`, or "unreachable" with this code.
 fn error(from: SocketAddr, seen: &Seen, seq: SeqNum, mtu: Option<u32>, code: u8) -> Packet {
     let mut tcp = [0; 20];
     tcp[..2].copy_from_slice(&seen.from.port().to_be_bytes());
@@ -27,7 +27,7 @@ fn error(from: SocketAddr, seen: &Seen, seq: SeqNum, mtu: Option<u32>, code: u8)
     error_about(from, seen, &quote, mtu, code)
 }
 
-/// The same error about any packet of `seen`'s sender.
+/// Returns the error of a router at `from` about any packet of the sender of `seen`.
 fn error_about(from: SocketAddr, seen: &Seen, quote: &[u8], mtu: Option<u32>, code: u8) -> Packet {
     match (from.ip(), seen.from.ip()) {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
@@ -76,7 +76,7 @@ fn unreachables_about_what_is_under_way() {
     siege.withstand(BOUND, |attacker| {
         let seen = attacker.direction();
         let from = attacker.stranger(seen.from.is_ipv4());
-        // Port unreachable.
+        // The code of "port unreachable".
         let code = if seen.from.is_ipv4() { 3 } else { 4 };
         (seen.host, error(from, &seen, seen.repr.seq, None, code))
     });
@@ -93,7 +93,7 @@ fn tiny_paths_claimed_about_any_segment() {
     });
 }
 
-/// Even one who sees the segments cannot make them small while they arrive.
+/// Even an attacker who observes the segments cannot make them small while they arrive.
 #[test]
 fn tiny_paths_claimed_about_what_is_under_way() {
     let mut siege = Siege::new();
@@ -108,8 +108,8 @@ fn tiny_paths_claimed_about_what_is_under_way() {
     }
 }
 
-/// Datagrams have no sequence number to guess, only a port: whatever is claimed about them does not
-/// reach TCP, nor the datagrams while none of them went there.
+/// Datagrams have no sequence number to guess, only a port: a claim about them does not affect TCP,
+/// nor datagrams to destinations that none was sent to.
 #[test]
 fn tiny_paths_claimed_about_datagrams() {
     let mut siege = Siege::new();
@@ -128,7 +128,7 @@ fn tiny_paths_claimed_about_datagrams() {
     for mss in siege.segment_sizes() {
         assert!(mss > 1400, "{mss}");
     }
-    // A datagram of 1400 bytes still leaves in one packet.
+    // A datagram of 1400 bytes is still sent in one packet.
     for (host, socket) in sockets.into_iter().enumerate() {
         for to in [V4[1 - host], V6[1 - host]] {
             let to = SocketAddr::new(to.parse().unwrap(), 9);

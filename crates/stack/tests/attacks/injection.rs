@@ -1,13 +1,13 @@
-//! Text in the names of peers: far from the window, over what was accepted already, with
-//! acknowledgements and timestamps that do not fit.
+//! Spoofed data: far from the window, over data already accepted, and with invalid acknowledgements
+//! and timestamps.
 
 use fullsend_wire::tcp::{SackBlock, TcpFlags};
 
 use crate::siege::{Siege, spoof};
 
 const BOUND: isize = 2 << 20;
-/// `tcp_wmem[2]`. Forged blocks look like a path that reorders, on which cwnd opens sooner than in
-/// peace: the flows send more, and their buffers hold it.
+/// `tcp_wmem[2]`. Forged SACK blocks look like a path that reorders, on which cwnd opens sooner
+/// than without an attack: the flows send more, and their buffers hold it.
 const SEND_BUFFER: isize = 4 << 20;
 const PUSH: TcpFlags = TcpFlags::PSH.union(TcpFlags::ACK);
 const LIES: [u8; 1400] = [0xee; 1400];

@@ -1,8 +1,8 @@
-//! Two hosts exchange data while a third sends them what it should not: nothing is reset, every
-//! byte is right, memory stays within its bound, and the flows lose little.
+//! Two hosts exchange data while a third one attacks them: no connection is reset, every byte is
+//! correct, memory stays within its bound, and the flows lose little throughput.
 //!
-//! In a release build each attack is a million packets, in a debug build twenty thousand;
-//! `FULLSEND_ATTACK_PACKETS` says otherwise.
+//! An attack has a million packets in a release build and twenty thousand in a debug build, unless
+//! `FULLSEND_ATTACK_PACKETS` is set.
 
 #[path = "../common/mod.rs"]
 mod common;

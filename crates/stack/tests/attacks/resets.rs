@@ -1,15 +1,15 @@
-//! RSTs, SYNs and acknowledgements in the names of peers, from someone who knows the four-tuples
-//! but does not see the numbers (RFC 5961).
+//! Spoofed RSTs, SYNs and acknowledgements of an attacker who knows the 4-tuples but does not
+//! observe the sequence numbers (RFC 5961).
 
 use fullsend_units::Nanos;
 use fullsend_wire::tcp::TcpFlags;
 
 use crate::siege::{Siege, spoof};
 
-/// Nothing is kept of any of these packets; what the flows' own buffers vary by.
+/// Memory by which the flows' own buffers vary, bytes. No state is kept of these packets.
 const BOUND: isize = 1 << 20;
 
-/// Answers that a flow gives at most: `tcp_invalid_ratelimit` is half a second.
+/// Returns the maximum number of answers of all flows: `tcp_invalid_ratelimit` is half a second.
 fn most_answers(span: Nanos) -> u64 {
     // Four flows, two ends.
     4 * 2 * (2 * span.as_millis() / 1000 + 1)
@@ -37,7 +37,8 @@ fn resets_inside_the_window_but_not_at_its_start() {
     let mut siege = Siege::new();
     siege.withstand(BOUND, |attacker| {
         let seen = attacker.direction();
-        // What is under way may arrive first and move the start to here, so never a segment's.
+        // Data in flight may arrive first and move the start of the window, so this is never the
+        // start of a segment.
         let seq = seen.end + 30_001 + attacker.rng.below(20_000) as u32 * 2;
         let flags = TcpFlags::RST;
         (1 - seen.host, spoof(&seen, flags, seq, seen.repr.ack, b""))

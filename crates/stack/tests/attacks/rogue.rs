@@ -1,5 +1,5 @@
-//! Peers with connections of their own who make them as costly as they can: what they take is
-//! bounded, and the others do not notice.
+//! Peers that try to make their own connections as costly as possible: the resources they use are
+//! bounded, and other connections are not affected.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use crate::common::{IFACE, V4, forge};
 use crate::heap;
 use crate::siege::{ROGUE, Siege, packets};
 
-/// A victim's socket holds twice its `rcvbuf` of 128 KiB and 64 KiB beside; what goes to and fro
-/// takes some, too.
+/// A victim's socket holds twice its `rcvbuf` of 128 KiB, and 64 KiB besides; packets in flight use
+/// some memory, too.
 const ONE_SOCKET: isize = 2 * 131_072 + (64 << 10);
 const BOUND: isize = ONE_SOCKET + (512 << 10);
 
@@ -54,7 +54,7 @@ fn single_bytes_that_nobody_reads() {
     assert!(info.tcpi_bytes_received <= 65_536);
 }
 
-/// Over and over the same hole, and text on both of its sides that contradicts itself.
+/// The same hole over and over, and contradictory data on both of its sides.
 #[test]
 fn overlapping_pieces() {
     let mut siege = Siege::new();
@@ -69,13 +69,13 @@ fn overlapping_pieces() {
     assert_eq!(state, Ok(State::Established));
 }
 
-/// RFC 2018's blocks for every other byte of what is in flight.
+/// SACK blocks (RFC 2018) for every other byte in flight.
 #[test]
 fn sack_blocks_for_single_bytes() {
     let mut siege = Siege::new();
     let rogue = siege.rogue(1000, 65_535, usual());
     siege.endless.push(rogue.victim);
-    // The send buffer, and a scoreboard that may not grow with the blocks.
+    // The send buffer, and a scoreboard that must not grow with the blocks.
     siege.withstand(BOUND + (4 << 20), |attacker| {
         let mut options = TcpOptions::default();
         for _ in 0..4 {
@@ -106,7 +106,8 @@ fn sack_blocks_for_single_segments_and_back() {
     });
 }
 
-/// The least MSS, the widest window, and every other segment SACKed: as many pieces as can be.
+/// The smallest MSS, the largest window, and every other segment SACKed: as many ranges as
+/// possible.
 #[test]
 fn sack_blocks_for_tiny_segments() {
     let mut siege = Siege::new();
@@ -123,13 +124,13 @@ fn sack_blocks_for_tiny_segments() {
         let sent = end().distance(rogue.ack).max(0) as u32;
         most = sent.max(most);
         if attacker.number < packets() / 4 {
-            // An honest beginning, 50 round trips long, makes a large window.
+            // Honest behaviour for the first 50 round trips opens a large window.
             if attacker.number.is_multiple_of(packets() / 200) {
                 rogue.ack += sent;
             }
             return (1, rogue.segment(rogue.seq, TcpOptions::default(), b""));
         }
-        // Now and then something is acknowledged, so that more is sent.
+        // Occasional acknowledgements, so that more is sent.
         if attacker.number.is_multiple_of(16) && sent > 48 {
             rogue.ack += 48;
         }
@@ -148,7 +149,7 @@ fn sack_blocks_for_tiny_segments() {
     assert!(most > 100 * 48, "{most} bytes in flight");
 }
 
-/// Duplicate acknowledgements by the thousand do not make the victim send more.
+/// Thousands of duplicate ACKs do not make the victim send more.
 #[test]
 fn duplicate_acknowledgements() {
     let mut siege = Siege::new();
@@ -180,8 +181,8 @@ fn a_tiny_mss() {
     assert!(info.tcpi_snd_mss >= 48 - 12, "{}", info.tcpi_snd_mss);
 }
 
-/// Windows that stay closed hold a writer's memory for as long as its user waits, but no longer
-/// than a few minutes once the user has closed.
+/// Closed windows hold a writer's memory as long as the application keeps the connection, but no
+/// longer than a few minutes after it has closed it.
 #[test]
 fn closed_windows() {
     const CONNECTIONS: u16 = 40;
@@ -248,7 +249,7 @@ fn too_many_orphans() {
     assert_eq!(siege.net.counter(1, "TcpExtTCPAbortOnMemory"), 30);
 }
 
-/// Handshakes that are finished and never used: the accept queue bounds them.
+/// Completed handshakes that are never used: the accept queue bounds them.
 #[test]
 fn connections_that_nobody_accepts() {
     let mut siege = Siege::new();

@@ -1,4 +1,5 @@
-//! The field: bulk flows both ways over both families, an attacker, and what is asked afterwards.
+//! The test bed: bulk flows in both directions over both families, an attacker, and the checks
+//! afterwards.
 #![allow(dead_code, reason = "tests and benchmark use their parts")]
 
 use std::cell::RefCell;
@@ -15,16 +16,16 @@ use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 use crate::common::{IFACE, Net, Nic, V4, V6, forge};
 use crate::heap;
 
-/// How often users look at their sockets and the attacker sends.
+/// Interval at which applications use their sockets and the attacker sends.
 const TURN: Nanos = Nanos::from_micros(200);
 
-/// A prime, so that a byte out of place is noticed.
+/// A prime, so that a misplaced byte is detected.
 const PATTERN: usize = 65_521;
 
-/// What the flows must keep of their throughput.
+/// The share of their throughput that the flows must keep.
 const KEEP: f64 = 0.9;
 
-/// How many packets an attack has.
+/// Returns the number of packets of an attack.
 pub(crate) fn packets() -> usize {
     match std::env::var("FULLSEND_ATTACK_PACKETS") {
         Ok(text) => text.parse().expect("FULLSEND_ATTACK_PACKETS is a number"),
@@ -41,23 +42,23 @@ struct Flow {
     got: usize,
 }
 
-/// What an observer on the path knows of a direction of a flow.
+/// What an on-path observer knows of one direction of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// Who sends.
+    /// The sending host.
     pub(crate) host: usize,
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    /// The header that was sent last.
+    /// The last header sent.
     pub(crate) repr: TcpRepr,
-    /// The sequence number behind it.
+    /// The sequence number after the last segment.
     pub(crate) end: SeqNum,
 }
 
 #[derive(Default)]
 struct Observer {
     directions: BTreeMap<(SocketAddr, SocketAddr), Seen>,
-    /// What strangers got last.
+    /// The last header sent to each address of a rogue, and the sequence number after its segment.
     strangers: BTreeMap<SocketAddr, (TcpRepr, SeqNum)>,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct Siege {
     flows: Vec<Flow>,
     pattern: Vec<u8>,
     seen: Rc<RefCell<Observer>>,
-    /// Sockets that somebody writes to without end, whoever reads.
+    /// Sockets to which the application writes without end, whether the peer reads or not.
     pub(crate) endless: Vec<TcpId>,
 }
 
@@ -76,22 +77,22 @@ pub(crate) struct Siege {
 pub(crate) struct Attacker<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) directions: &'a [Seen],
-    /// Packets sent before.
+    /// Number of packets sent before.
     pub(crate) number: usize,
 }
 
 impl Attacker<'_> {
-    /// One direction of one flow.
+    /// Returns a random direction of a random flow.
     pub(crate) fn direction(&mut self) -> Seen {
         self.directions[self.rng.below(self.directions.len() as u64) as usize]
     }
 
-    /// Any sequence number.
+    /// Returns a random sequence number.
     pub(crate) fn seq(&mut self) -> SeqNum {
         SeqNum::new(self.rng.next_u32())
     }
 
-    /// Any address and port that is nobody's.
+    /// Returns a random address and port that belong to neither host.
     pub(crate) fn stranger(&mut self, v4: bool) -> SocketAddr {
         let port = 1 + self.rng.below(65_000) as u16;
         if v4 {
@@ -105,16 +106,16 @@ impl Attacker<'_> {
     }
 }
 
-/// Where peers are that play by no rules.
+/// The address of peers that violate the protocol.
 pub(crate) const ROGUE: IpAddr = IpAddr::V4(ROGUE_V4);
 const ROGUE_V4: Ipv4Addr = Ipv4Addr::new(11, 66, 66, 66);
 
-/// A peer with a connection of its own, which it uses as it likes.
+/// A peer with an established connection, which it misuses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rogue {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    /// Its next sequence number, and the victim's first.
+    /// Its next sequence number, and the victim's first one.
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     /// The victim's socket.
@@ -122,7 +123,7 @@ pub(crate) struct Rogue {
 }
 
 impl Rogue {
-    /// A segment at `seq`.
+    /// Returns a segment with sequence number `seq`.
     pub(crate) fn segment(&self, seq: SeqNum, options: TcpOptions, text: &[u8]) -> Packet {
         let repr = TcpRepr {
             flags: TcpFlags::ACK,
@@ -136,7 +137,7 @@ impl Rogue {
     }
 }
 
-/// A segment in the name of `seen`'s sender.
+/// Returns a segment spoofed to come from the sender of `seen`.
 pub(crate) fn spoof(seen: &Seen, flags: TcpFlags, seq: SeqNum, ack: SeqNum, text: &[u8]) -> Packet {
     let repr = TcpRepr {
         flags,
@@ -150,7 +151,7 @@ pub(crate) fn spoof(seen: &Seen, flags: TcpFlags, seq: SeqNum, ack: SeqNum, text
 }
 
 impl Siege {
-    /// Four flows, at full speed.
+    /// Starts four flows at full speed.
     pub(crate) fn new() -> Self {
         let mut net = Net::new(Link::Ip, Nic::Tso);
         net.delay = Nanos::from_millis(5);
@@ -187,7 +188,7 @@ impl Siege {
             }
         }
         net.filter = Some(Box::new(move |host, packet| {
-            // What goes to strangers is lost on its way.
+            // Packets to other addresses are lost.
             !observe(&mut observer.borrow_mut(), host, packet)
         }));
         let mut siege = Self {
@@ -203,14 +204,14 @@ impl Siege {
         siege
     }
 
-    /// How long an attack takes.
+    /// Returns how long an attack takes.
     pub(crate) fn span() -> Nanos {
         Nanos::from_millis(1000.max(packets() as u64 / 100))
     }
 
-    /// Besieges the flows with `attack`, which says to whom each packet goes. Checks that they
-    /// keep their throughput compared with the same time in peace, that nothing is reset, and that
-    /// memory stays within `bound` bytes more than before.
+    /// Runs the flows during `attack`, which returns each packet with the host to send it to.
+    /// Checks that they keep their throughput compared with the same time without an attack, that
+    /// nothing is reset, and that memory use grows by at most `bound` bytes.
     pub(crate) fn withstand(
         &mut self,
         bound: isize,
@@ -236,7 +237,7 @@ impl Siege {
         }
     }
 
-    /// A rogue's connection from this port, made with these options.
+    /// Establishes a rogue's connection from this port, with these options in its SYN.
     pub(crate) fn rogue(&mut self, port: u16, window: u16, options: TcpOptions) -> Rogue {
         let from = SocketAddr::new(ROGUE, port);
         let to = SocketAddr::new(V4[1].parse().unwrap(), 80);
@@ -269,7 +270,7 @@ impl Siege {
         rogue
     }
 
-    /// One packet for the victim, at once.
+    /// Delivers one packet to the victim immediately.
     pub(crate) fn deliver(&mut self, packet: Packet) {
         let now = self.net.now;
         self.net.hosts[1].receive(now, IFACE, &mut vec![packet]);
@@ -280,7 +281,7 @@ impl Siege {
         self.seen.borrow_mut().strangers.clear();
     }
 
-    /// Attack packets for later.
+    /// Builds attack packets for later use.
     pub(crate) fn forge(
         &mut self,
         packets: usize,
@@ -295,12 +296,14 @@ impl Siege {
         (0..packets).map(|_| attack(&mut attacker)).collect()
     }
 
-    /// What the rogue at this address got last, and the sequence number behind it.
+    /// Returns the last header that the rogue at this address received, and the sequence number
+    /// after its segment.
     pub(crate) fn told(&self, rogue: SocketAddr) -> Option<(TcpRepr, SeqNum)> {
         self.seen.borrow().strangers.get(&rogue).copied()
     }
 
-    /// Looks at where the text that this rogue got ends, while the siege goes on.
+    /// Returns a function that reads the end of the data that this rogue has received, for use
+    /// during the attack.
     pub(crate) fn watch(&self, rogue: SocketAddr) -> impl Fn() -> SeqNum + use<> {
         let seen = self.seen.clone();
         move || {
@@ -309,7 +312,7 @@ impl Siege {
         }
     }
 
-    /// `tcpi_snd_mss` of the flows' senders.
+    /// Returns `tcpi_snd_mss` of the flows' senders.
     pub(crate) fn segment_sizes(&mut self) -> Vec<u32> {
         let now = self.net.now;
         let senders: Vec<_> = self.flows.iter().map(|flow| flow.from).collect();
@@ -318,7 +321,7 @@ impl Siege {
         sizes.map(|info| info.tcpi_snd_mss).collect()
     }
 
-    /// Lets the flows run, and as many attack packets arrive; bytes that were read.
+    /// Runs the flows while this number of attack packets arrive. Returns the number of bytes read.
     pub(crate) fn run(
         &mut self,
         span: Nanos,
@@ -355,7 +358,7 @@ impl Siege {
         self.flows.iter().map(|f| f.got).sum::<usize>() - before
     }
 
-    /// Users write what they can, read what there is, and look at every byte.
+    /// Applications write what they can, read what is available, and check every byte.
     fn turn(&mut self) {
         let mut buf = vec![0; PATTERN];
         let now = self.net.now;
@@ -382,7 +385,7 @@ impl Siege {
     }
 }
 
-/// Notes what passes; true if it is for a stranger.
+/// Records a packet. Returns whether it is for an address of neither host.
 fn observe(observer: &mut Observer, host: usize, packet: &Packet) -> bool {
     let Ok((repr, len)) = TcpRepr::parse(packet.transport_header()) else {
         return false;
@@ -391,14 +394,14 @@ fn observe(observer: &mut Observer, host: usize, packet: &Packet) -> bool {
     let v4 = header[0] >> 4 == 4;
     let text = packet.transport_header().len() - len + packet.payload.len();
     let end = repr.seq + text as u32;
-    // The two hosts' addresses begin so.
+    // The first bytes of the two hosts' addresses.
     let to_us = if v4 {
         header[16] == 10
     } else {
         header[24..26] == [0xfd, 0]
     };
     if !to_us {
-        // The flood's answers are of no use to anybody.
+        // Answers to spoofed addresses are not recorded.
         if v4 && header[16..20] == ROGUE_V4.octets() {
             let to = SocketAddr::new(ROGUE, repr.dst_port);
             observer.strangers.insert(to, (repr, end));

@@ -1,4 +1,4 @@
-//! SYNs from addresses that nobody has (RFC 4987).
+//! SYNs from spoofed addresses (RFC 4987).
 
 use fullsend_units::Nanos;
 use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr, Timestamps};
@@ -8,7 +8,7 @@ use crate::heap;
 use crate::siege::{Attacker, ROGUE, Siege, packets};
 
 /// The listener's backlog is 64: 65 half-open connections of 112 bytes and their slots, and the
-/// SYN-ACKs that wait for one turn of the device.
+/// SYN-ACKs that wait for one poll of the device.
 const BOUND: isize = 2 << 20;
 
 fn syn(rng: &mut fullsend_units::Rng) -> TcpRepr {
@@ -57,19 +57,19 @@ fn syns_to_a_listener() {
     assert!(siege.net.counter(1, "TcpExtSyncookiesRecv") >= 1);
 }
 
-/// SYN-ACKs to one source that bring no connection: at once, and again each second.
+/// SYN-ACKs to one source that lead to no connection: the burst, and the rate per second.
 const OF_SOURCE: u64 = 4096;
-/// To all sources, at once.
+/// The burst of SYN-ACKs to all sources.
 const OF_ALL: u64 = 16_384;
-/// The memory of dropped SYNs, and the buckets of sources.
+/// The record of dropped SYNs and the buckets of sources, bytes.
 const MEMORY: isize = (2 << 20) + (64 << 10);
 
-/// SYNs that carry the address of a host which did not send them: it resets what answers them.
+/// SYNs with the spoofed address of a host, which resets the SYN-ACKs.
 #[test]
 fn syns_in_the_name_of_a_peer_are_answered_at_a_bounded_rate() {
     let mut siege = Siege::new();
     let flood = |attacker: &mut Attacker<'_>| {
-        // Below the ephemeral ports, where the flows are.
+        // Below the ephemeral ports, which the flows use.
         let port = 1024 + attacker.rng.below(30_000) as u16;
         let [from, to] = [(V4[0], port), (V4[1], 80)]
             .map(|(ip, port)| std::net::SocketAddr::new(ip.parse().unwrap(), port));
@@ -80,13 +80,15 @@ fn syns_in_the_name_of_a_peer_are_answered_at_a_bounded_rate() {
     let seconds = siege.net.now.since(start).as_nanos() / 1_000_000_000 + 1;
     let counters = ["TcpExtSyncookiesSent", "TcpExtEmbryonicRsts"];
     let sent: u64 = counters.map(|name| siege.net.counter(1, name)).iter().sum();
-    // A full bucket, those that were half open when it was empty, and few SYNs pass for repetitions.
+    // A full bucket, the connections that were half-open when it was empty, and the few SYNs that
+    // are mistaken for retransmissions.
     let most = OF_SOURCE * (1 + seconds) + 65 + packets() as u64 / 200;
     assert!(sent <= most, "{sent}");
     let limited = siege.net.counter(1, "TcpExtFullsendSynsLimited");
     assert!(limited > packets() as u64 / 2, "{limited}");
 
-    // Another address gets in at once meanwhile, the flood's own with a repetition of its SYN.
+    // Meanwhile a SYN from another address is answered immediately, and one from the flood's own
+    // address after a retransmission.
     for (ip, span_ms) in [(V6[1], 100), (V4[1], 3000)] {
         let to = std::net::SocketAddr::new(ip.parse().unwrap(), 80);
         let now = siege.net.now;
@@ -121,14 +123,14 @@ fn half_open_connections_that_are_reset_have_a_limit() {
         siege.net.hosts[1].receive(siege.net.now, IFACE, &mut packets);
         siege.net.run_for(Nanos::from_micros(50));
     }
-    // In one second.
+    // Within one second.
     let resets = siege.net.counter(1, "TcpExtEmbryonicRsts");
     assert!((OF_SOURCE..=2 * OF_SOURCE).contains(&resets), "{resets}");
     let limited = siege.net.counter(1, "TcpExtFullsendSynsLimited");
     assert!(limited > 20_000 - 2 * OF_SOURCE - 100, "{limited}");
 }
 
-/// The peer whose SYNs use up the tokens of its address.
+/// Sends SYNs of the rogue until its address has no tokens.
 fn drain(siege: &mut Siege, port: u16) {
     let to = std::net::SocketAddr::new(V4[1].parse().unwrap(), port);
     let limited = |siege: &mut Siege| siege.net.counter(1, "TcpExtFullsendSynsLimited");
@@ -143,14 +145,14 @@ fn drain(siege: &mut Siege, port: u16) {
     siege.net.run_for(Nanos::from_micros(10));
 }
 
-/// How many of the SYNs of the rogue address are answered at once.
+/// Returns how many SYNs of the rogue are answered in a row.
 fn tokens(siege: &mut Siege) -> u64 {
     let before = siege.net.counter(1, "TcpExtSyncookiesSent");
     drain(siege, 80);
     siege.net.counter(1, "TcpExtSyncookiesSent") - before
 }
 
-/// A cookie is good for two minutes, and its answer may come any number of times.
+/// A cookie is valid for two minutes, and its answer may be sent any number of times.
 #[test]
 fn a_cookie_returns_its_token_only_with_a_connection() {
     let mut siege = Siege::new();
@@ -168,7 +170,7 @@ fn a_cookie_returns_its_token_only_with_a_connection() {
     let (answer, _) = siege.told(from).expect("a cookie");
     drain(&mut siege, 80);
     assert!(tokens(&mut siege) <= 1);
-    // The host has no timestamps, so it has not sent the one that this echoes.
+    // The host has not sent the timestamp that this echoes, as it has timestamps disabled.
     let ack = TcpRepr {
         flags: TcpFlags::ACK,
         seq: first.seq + 1,
@@ -220,7 +222,7 @@ fn syns_to_a_listener_without_cookies() {
     flood(&mut siege, 80);
     assert!(siege.net.counter(1, "TcpExtTCPReqQFullDrop") > packets() as u64 / 2);
     assert!(siege.net.hosts[1].tcp_connections() <= 4 + 65);
-    // What is half open goes in time.
+    // Half-open connections time out.
     siege.net.run_for(Nanos::from_secs(70));
     assert_eq!(siege.net.hosts[1].tcp_connections(), 4);
 }
@@ -236,7 +238,7 @@ fn syns_to_a_closed_port() {
 fn guessed_cookies() {
     let mut siege = Siege::new();
     siege.net.hosts[1].sysctl_mut().tcp_syncookies = 2;
-    // A cookie has to be out for one to be believed.
+    // Cookies are accepted only if one was sent recently.
     let to = format!("{}:80", V4[1]);
     let listener = siege.listener;
     siege.net.connect_to(listener, &to);
@@ -251,12 +253,12 @@ fn guessed_cookies() {
         let options = TcpOptions::default();
         (1, forge::tcp(from, to, TcpRepr { options, ..repr }, b""))
     });
-    // 29 bits are to be guessed: one in 268 million passes for each of two slots.
+    // A guess must match 29 bits: for each of two slots, one in 268 million does.
     assert!(siege.net.counter(1, "TcpExtSyncookiesRecv") <= 2);
     assert!(siege.net.counter(1, "TcpExtSyncookiesFailed") >= packets() as u64 - 2);
 }
 
-/// Entry, slots in three tables, and what growing by halves leaves unused.
+/// Memory of an entry, its slots in three tables, and the unused part of their capacity, bytes.
 const HALF_OPEN: isize = 256;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Packets that nobody of the two hosts sent.
+//! Forged packets, sent by neither of the two hosts.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use fullsend_wire::ipv6::Ipv6Repr;
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::{CHECKSUM_OFFSET, TcpRepr};
 
-/// A TCP segment from one address to another (the ports of `repr` are set), as a frame.
+/// Returns a TCP segment from one address to another as a frame. Sets the ports of `repr`.
 pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, text: &[u8]) -> Packet {
     (repr.src_port, repr.dst_port) = (from.port(), to.port());
     let mut segment = vec![0; repr.header_len()];
@@ -32,12 +32,12 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, mut repr: TcpRepr, text: &[u8]) -> 
     ip(from.ip(), to.ip(), protocol::TCP, &segment)
 }
 
-/// An IP packet.
+/// Returns an IP packet as a frame.
 pub fn ip(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Packet {
     Packet::from_frame(Slice::copied_from(&ip_bytes(from, to, protocol, payload)))
 }
 
-/// The same as bytes.
+/// Returns an IP packet as bytes.
 pub fn ip_bytes(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
     let mut bytes = match (from, to) {

@@ -1,4 +1,4 @@
-//! Two hosts on one link, in virtual time, without loss unless a test asks for it.
+//! Two hosts on one link, in virtual time. There is no loss unless a test adds it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod forge;
@@ -18,19 +18,19 @@ use fullsend_units::{Instant, Nanos, Seed};
 pub const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 pub const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
-/// What the link does for its hosts.
+/// The offloads of the hosts' devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nic {
-    /// Super-segments cross whole.
+    /// Super-segments are carried whole.
     Tso,
-    /// Packets of the MTU cross, summed and verified, as bytes.
+    /// Packets of at most the MTU are carried as bytes, with checksums that are verified.
     Mtu,
 }
 
-/// One direction's packets under way, with their arrival.
+/// Packets in flight in one direction, with their arrival times.
 type Wire = VecDeque<(Instant, Packet)>;
 
-/// Sees each packet that leaves (by whom); false drops it.
+/// Inspects each packet that a host (the first argument) sends. Returning `false` drops it.
 type Filter = Box<dyn FnMut(usize, &mut Packet) -> bool>;
 
 pub struct Net {
@@ -40,11 +40,11 @@ pub struct Net {
     pub filter: Option<Filter>,
     nic: Nic,
     wires: [Wire; 2],
-    /// Packets that crossed, by sender.
+    /// Number of packets carried, by sender.
     pub crossed: [usize; 2],
 }
 
-/// Most steps at one moment, and until what a test waits for.
+/// Maximum number of steps at one instant, and in one wait of a test.
 const MOST_STEPS_AT_ONCE: u32 = 100_000;
 const MOST_STEPS: u64 = 20_000_000;
 
@@ -92,7 +92,7 @@ impl Net {
         net
     }
 
-    /// A packet as the other end's device gives it.
+    /// Returns a packet as the receiving host's device yields it.
     fn as_frame(&self, packet: &Packet) -> Packet {
         match self.nic {
             Nic::Tso => {
@@ -113,7 +113,8 @@ impl Net {
         }
     }
 
-    /// Lets both hosts send, and delivers what has arrived; false if nothing moved.
+    /// Lets both hosts send, and delivers the packets that have arrived. Returns `false` if there
+    /// were none.
     pub fn step(&mut self) -> bool {
         let mut moved = false;
         for me in 0..2 {
@@ -143,7 +144,7 @@ impl Net {
         moved
     }
 
-    /// The next thing that happens, as far as time goes.
+    /// Returns when the next packet arrives or the next timer fires.
     fn next_event(&self) -> Option<Instant> {
         let wires = self
             .wires
@@ -159,7 +160,8 @@ impl Net {
         }
     }
 
-    /// Runs until `done`, at most for `limit` of virtual time.
+    /// Runs until `done` returns `true`, but at most for `limit` of virtual time. Returns whether
+    /// it is done.
     pub fn run_until(&mut self, limit: Nanos, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
         let (mut since, mut steps, mut all) = (self.now, 0, 0u64);
@@ -167,7 +169,7 @@ impl Net {
             if done(self) {
                 return true;
             }
-            // Hosts that answer each other, or set timers, without end fail their test.
+            // Hosts that answer each other or set timers without end fail their test.
             (since, steps) = (self.now, if self.now > since { 0 } else { steps + 1 });
             all += 1;
             assert!(steps < MOST_STEPS_AT_ONCE, "time stands still at {since:?}");
@@ -206,7 +208,7 @@ impl Net {
             .unwrap()
     }
 
-    /// A connection from host 0 to host 1, both ends established.
+    /// Connects host 0 to host 1. Returns both ends, which are established, and the listener.
     pub fn connect(&mut self, to: &str) -> (TcpId, TcpId, ListenerId) {
         let listener = self.listen(1, to);
         let (client, server) = self.connect_to(listener, to);
@@ -273,7 +275,7 @@ pub fn bytes(n: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Counts its wakes.
+/// A waker that counts how often it is woken.
 #[derive(Default)]
 pub struct Count(AtomicUsize);
 
@@ -294,7 +296,7 @@ impl Wake for Count {
     }
 }
 
-/// Wakes whom the host says.
+/// Wakes the tasks whose wakers the host yields.
 pub fn wake_all(host: &mut Host) {
     let mut wakers = Vec::new();
     host.take_wakers(&mut wakers);
