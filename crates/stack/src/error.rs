@@ -33,7 +33,7 @@ pub enum StackError {
         /// Maximum length, bytes.
         max: usize,
     },
-    /// The value of a setting is invalid; the text names the setting and how to fix it.
+    /// The value of a setting is invalid; the message names the setting and how to fix it.
     Config(String),
 }
 

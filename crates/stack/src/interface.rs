@@ -160,7 +160,7 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// `seed` keys the hash by which GRO distinguishes flows.
+    /// Creates an interface. `seed` keys the hash by which GRO distinguishes flows.
     pub(crate) fn new(config: IfaceConfig, seed: u64) -> Self {
         let gro = GroConfig {
             link: config.caps.link,

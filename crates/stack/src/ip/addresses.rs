@@ -18,7 +18,7 @@ pub struct Cidr {
     pub prefix: u8,
 }
 
-/// The error for a text that is not an address with a prefix length.
+/// The error for a string that is not an address with a prefix length.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseCidrError(String);
 

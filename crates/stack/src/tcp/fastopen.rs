@@ -54,7 +54,7 @@ impl FastopenQueue {
     }
 }
 
-/// What the host has learned of a server, for the next connection.
+/// The properties of a server that the next connection uses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// The server's cookie; a cookie request as long as the server has sent none.
@@ -109,7 +109,7 @@ fn make_cookie(key: &[u8; 16], peer: Addr, local: Addr) -> FastopenCookie {
 }
 
 impl Fastopen {
-    /// `key` is the key that the default cookie keys are derived from.
+    /// Derives the default cookie keys from `key`.
     pub(super) fn new(key: SipKey) -> Self {
         let mut primary = [0; 16];
         for (n, half) in primary.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -326,8 +326,8 @@ impl Host {
         }
     }
 
-    /// RFC 7413 4.1.3.1: suspends Fast Open for clients, as the path seems to drop segments with
-    /// its option or data.
+    /// Suspends Fast Open for clients, as the path seems to drop segments with its option or data
+    /// (RFC 7413 4.1.3.1).
     fn fastopen_off(&mut self, now: Instant) {
         if self.env.sysctl.tcp_fastopen_blackhole_timeout_sec == 0 {
             return;

@@ -22,7 +22,7 @@ use crate::{Host, StackError};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub u64);
 
-/// How a listener treats new connections.
+/// The settings of a listener for new connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenConfig {
     /// Maximum number of established connections waiting to be accepted (`listen(2)`'s backlog); as
@@ -97,7 +97,7 @@ impl Listener {
     /// port.
     fn takes(&self, addr: Addr, ip: IpAddr) -> bool {
         let family = match self.local.ip() {
-            // An IPv6 wildcard takes both families, as with `bindv6only=0`.
+            // An IPv6 wildcard accepts both families, as with `bindv6only=0`.
             IpAddr::V6(own) if own.is_unspecified() => !(self.v6only && addr.is_v4()),
             own => own.is_ipv4() == addr.is_v4(),
         };
@@ -125,7 +125,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// `key` must be secret.
+    /// Creates an empty set of listeners. `key` must be secret.
     pub(super) const fn new(SipKey(a, b): SipKey) -> Self {
         Self {
             table: Table::new(),

@@ -130,8 +130,8 @@ impl Host {
             return;
         }
         let mut cx = self.env.cx(now, &socket.path, socket.conn.ts_offset());
-        // Errors are ignored here: an invalid value is the concern of whoever set it on the
-        // listener.
+        // Errors are ignored: the listener keeps options without checking that their values are
+        // valid.
         if let Some(name) = listener.settings.congestion {
             let _: Result<(), TcpError> = socket.conn.begin_congestion(&mut cx, name, syn);
         }

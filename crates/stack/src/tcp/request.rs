@@ -109,7 +109,7 @@ pub(crate) struct Request {
 // RFC 4987: the cost of a spoofed SYN. Its slots in the tables add some 50 bytes.
 const _: () = assert!(size_of::<Request>() <= 112);
 
-/// How to process a segment for a half-open connection.
+/// The way to process a segment for a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Drop,

@@ -210,7 +210,7 @@ mod tests {
         let mut flood = Flood::new(1);
         let answered = flood.run(|_| 7, 0..3000);
         let first = SOURCE.burst + 3 * SOURCE.per_second;
-        // A few SYNs have the same hash as a dropped one and pass for its retransmission.
+        // A few SYNs have the same hash as a dropped one and are mistaken for its retransmission.
         let most = first as usize + 3 * 230_000 / 200;
         assert!((first as usize..=most).contains(&answered), "{answered}");
         for ip in 100..120 {

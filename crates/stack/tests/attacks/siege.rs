@@ -42,7 +42,7 @@ struct Flow {
     got: usize,
 }
 
-/// What an on-path observer knows of one direction of a flow.
+/// The state of one direction of a flow, as an on-path observer sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// The sending host.
@@ -73,7 +73,7 @@ pub(crate) struct Siege {
     pub(crate) endless: Vec<TcpId>,
 }
 
-/// What the attacker can use.
+/// The inputs of an attack: random numbers and the observed flows.
 pub(crate) struct Attacker<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) directions: &'a [Seen],

@@ -10,7 +10,7 @@ use fullsend_wire::ndp::Nonce;
 
 use super::{Outcome, RETRANS};
 
-/// How duplicate address detection ended.
+/// The result of duplicate address detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DadResult {
     /// No other host has the address.
