@@ -80,8 +80,11 @@ impl Host {
     /// addresses.
     ///
     /// # Errors
-    /// [`AddressInUse`](StackError::AddressInUse), an error that says why the address is not
-    /// available, or [`NoPorts`](StackError::NoPorts).
+    /// [`AddressInUse`](StackError::AddressInUse) if another socket has the address;
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable),
+    /// [`TentativeAddress`](StackError::TentativeAddress) or
+    /// [`DuplicateAddress`](StackError::DuplicateAddress) if the host cannot use it;
+    /// [`NoPorts`](StackError::NoPorts) if no port is free.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<UdpId, StackError> {
         self.udp_bind_shared(local, UdpSharing::default())
     }

@@ -29,9 +29,12 @@ impl Host {
     ///
     /// # Errors
     /// [`NoRoute`](StackError::NoRoute) if `remote` is not a usable destination or there is no
-    /// route to it; [`AddressInUse`](StackError::AddressInUse) if the 4-tuple is in use; an error
-    /// that says why `local` is not available; [`NoPorts`](StackError::NoPorts);
-    /// [`OutOfMemory`](TcpError::OutOfMemory).
+    /// route to it; [`AddressInUse`](StackError::AddressInUse) if the 4-tuple is in use;
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable),
+    /// [`TentativeAddress`](StackError::TentativeAddress) or
+    /// [`DuplicateAddress`](StackError::DuplicateAddress) if the host cannot use `local`;
+    /// [`NoPorts`](StackError::NoPorts) if no port is free or the socket table is full;
+    /// [`OutOfMemory`](TcpError::OutOfMemory) while the allocator refuses memory.
     pub fn tcp_connect(
         &mut self,
         now: Instant,

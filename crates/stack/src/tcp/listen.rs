@@ -212,8 +212,11 @@ impl Host {
     /// shows their addresses as IPv4 addresses.
     ///
     /// # Errors
-    /// [`AddressInUse`](StackError::AddressInUse), an error that says why the address is not
-    /// available, or [`NoPorts`](StackError::NoPorts).
+    /// [`AddressInUse`](StackError::AddressInUse) if another listener has the address;
+    /// [`AddressNotAvailable`](StackError::AddressNotAvailable),
+    /// [`TentativeAddress`](StackError::TentativeAddress) or
+    /// [`DuplicateAddress`](StackError::DuplicateAddress) if the host cannot use it;
+    /// [`NoPorts`](StackError::NoPorts) if no port is free.
     pub fn tcp_listen(
         &mut self,
         local: SocketAddr,
