@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of the program, and its checks.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::size;
 use crate::stat::args::{ControlArgs, StatArgs};
 use crate::wan::WanArgs;
 
-/// Where `perf serve` listens unless told otherwise.
+/// The default port of `perf serve`.
 pub(crate) const DEFAULT_PORT: u16 = 5211;
-/// Largest `--message`: what a stream's source keeps in memory.
+/// Largest `--message` in bytes, as the source of a stream keeps one in memory.
 const MESSAGE_MAX: usize = 64 << 20;
 
 /// A userspace TCP/IP stack in super-segments: measure it, and the kernel beside it.
@@ -32,19 +32,19 @@ pub(crate) enum Command {
     /// Measure throughput, transactions and memory, of this stack or of the kernel's.
     #[command(subcommand)]
     Perf(Perf),
-    /// Look into a running stack, and set things: counters, sockets, links, tunables, captures.
+    /// Inspect a running stack, and change settings: counters, sockets, links, tunables, captures.
     ///
     /// The stack's process must have opened a control socket: `perf ... --control`, or
     /// `Builder::control_socket` of the fullsend crate, or control=on in the settings of a C program.
     Stat(StatArgs),
-    /// Show each mechanism beside the figures of the reference that introduced it.
+    /// Run experiments that show each mechanism beside the figures of its reference.
     #[command(subcommand)]
     Lab(Lab),
-    /// Emulate a path in real time, between two TUN devices, in the words of tc netem.
+    /// Emulate a path in real time, between two TUN devices, with the parameters of tc netem.
     ///
-    /// What the kernel sends into one device comes out of the other, later, or not at all. Move
-    /// one of the devices into another network namespace (ip link set NAME netns NS), or put a
-    /// stack of ours behind the same routes. Needs CAP_NET_ADMIN if the devices do not exist.
+    /// Packets that the kernel sends into one device leave the other, later or not at all. Move one
+    /// of the devices into another network namespace (ip link set NAME netns NS), or put a Fullsend
+    /// stack behind the same routes. Needs CAP_NET_ADMIN if the devices do not exist.
     Wan(WanArgs),
     /// Run packet scripts: traces that the stack must follow, in virtual time (docs/scripts.md).
     Script(ScriptArgs),
@@ -52,19 +52,19 @@ pub(crate) enum Command {
 
 #[derive(Subcommand)]
 pub(crate) enum Perf {
-    /// Bulk transfer: how many bits per second arrive.
+    /// Bulk transfer: bits per second received.
     ///
     /// By default both hosts run in this process, joined by an in-process link. Nothing is
     /// installed and no privilege is needed.
     Stream(StreamArgs),
-    /// Request and response: how many transactions per second, and how long each takes.
+    /// Request and response: transactions per second, and latency.
     ///
     /// By default both hosts run in this process, joined by an in-process link. Nothing is
     /// installed and no privilege is needed.
     Rr(RrArgs),
     /// Serve `perf stream` and `perf rr` clients that use --connect, until Ctrl-C.
     Serve(ServeArgs),
-    /// Memory of idle established connections, both ends in this process.
+    /// Memory of idle established connections, with both ends in this process.
     Idle(IdleArgs),
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum Api {
 pub(crate) enum Nic {
     /// Super-segments cross the in-process link whole, as through a NIC with TSO and LRO.
     Tso,
-    /// Each packet is cut to the MTU, with checksums computed and verified.
+    /// Every packet is segmented to the MTU, with checksums computed and verified.
     Mtu,
 }
 
@@ -92,32 +92,32 @@ pub(crate) enum OnOff {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Pump {
-    /// After every write, as a socket does.
+    /// After every write, like a socket.
     Write,
-    /// Only when nothing more can be written.
+    /// Only when the connection accepts no more data.
     Full,
 }
 
-/// Which TUN device, and our address behind it.
+/// The TUN device to use, and the addresses of the stack behind it.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TunArgs {
-    /// Put our stack behind the TUN device of this name, which is made if it does not exist (that
+    /// Put the stack behind the TUN device of this name, which is created if it does not exist (that
     /// needs CAP_NET_ADMIN). The kernel's side gets the address of --connect if that is on the
     /// link, and another one of the network otherwise.
     #[arg(long, value_name = "NAME", requires = "address")]
     pub(crate) tun: Option<String>,
-    /// Our stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24. May be
+    /// The stack's address behind the TUN, with its prefix length, as in 10.0.0.2/24. May be
     /// repeated.
     #[arg(long, value_name = "CIDR", requires = "tun")]
     pub(crate) address: Vec<Cidr>,
-    /// Where our stack sends what is not on the link: usually the kernel's side, which forwards.
+    /// Gateway for destinations that are not on the link: usually the kernel's side, which forwards.
     #[arg(long, value_name = "IP", requires = "tun")]
     pub(crate) gateway: Option<IpAddr>,
-    /// Plain TUN: no virtio_net header, so one MTU-sized packet per system call.
+    /// Plain TUN: no virtio_net header, so that each MTU-sized packet is one system call.
     #[arg(long, requires = "tun")]
     pub(crate) plain: bool,
     /// Offloads of the TUN to use: all, none, or a list of vnet_hdr, csum, tso4, tso6, tso, uso;
-    /// a minus sign takes one away, as in all,-tso6.
+    /// a minus sign removes one, as in all,-tso6.
     #[arg(
         long,
         value_name = "LIST",
@@ -126,44 +126,44 @@ pub(crate) struct TunArgs {
         allow_hyphen_values = true
     )]
     pub(crate) offload: Option<String>,
-    /// Keep asking the TUN for this many microseconds after each packet before going to sleep.
+    /// Poll the TUN for this many microseconds after each packet before sleeping.
     #[arg(long, value_name = "US", requires = "tun", default_value_t = 0)]
     pub(crate) busy_poll: u32,
 }
 
-/// What both tests take.
+/// The arguments of both tests.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CommonArgs {
-    /// Connections at a time.
+    /// Number of concurrent connections.
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = parse_flows)]
     flows: usize,
-    /// Seconds to run for.
+    /// Duration in seconds.
     #[arg(short, long, value_name = "S", default_value = "10", value_parser = parse_time)]
     time: Duration,
     /// Set TCP_NODELAY on both sides.
     #[arg(short = 'N', long)]
     nodelay: bool,
     /// Congestion control on both sides (TCP_CONGESTION), as in cubic, reno, bbr or dctcp. dctcp
-    /// is agreed on in the handshake: a server elsewhere needs --set
-    /// tcp_congestion_control=dctcp, too.
+    /// is negotiated in the handshake: a remote server needs --set tcp_congestion_control=dctcp,
+    /// too.
     #[arg(short = 'K', long, value_name = "NAME")]
     congestion: Option<String>,
-    /// The in-process link's NIC.
+    /// NIC of the in-process link.
     #[arg(long, value_enum, value_name = "KIND")]
     nic: Option<Nic>,
-    /// Whether the in-process hosts coalesce what they receive, as `ethtool -K DEV gro` says
+    /// Whether the in-process hosts coalesce received packets, like `ethtool -K DEV gro`
     /// [default: on].
     #[arg(long, value_enum, value_name = "ON|OFF")]
     gro: Option<OnOff>,
-    /// Largest IP packet on the in-process link or the TUN, bytes [default: 1500].
+    /// Largest IP packet on the in-process link or the TUN, in bytes [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<u32>,
-    /// Set a tunable of our stack under its Linux name, as in --set tcp_sack=0. May be
+    /// Set a tunable of the stack under its Linux name, as in --set tcp_sack=0. May be
     /// repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
-    /// Queue in front of our device, in tc's words, as in "fq" or "tbf rate 1gbit burst 64kb"
-    /// (also "pfifo limit 1000") [default: noqueue].
+    /// Queueing discipline of the stack's device, in tc's syntax, as in "fq" or "tbf rate 1gbit
+    /// burst 64kb" (also "pfifo limit 1000") [default: noqueue].
     #[arg(long, value_name = "QDISC")]
     qdisc: Option<QdiscConfig>,
     /// Print the result as one JSON object.
@@ -172,13 +172,13 @@ pub(crate) struct CommonArgs {
     /// Use IPv6 between the in-process hosts, or on the kernel's loopback.
     #[arg(short = '6', long)]
     ipv6: bool,
-    /// Which of our programming interfaces to drive.
+    /// Which programming interface of the stack to use.
     #[arg(long, value_enum, value_name = "API")]
     api: Option<Api>,
-    /// The kernel's sockets in place of our stack's.
+    /// Use the kernel's sockets instead of the stack's.
     #[arg(long, conflicts_with = "tun")]
     kernel: bool,
-    /// Client of a `perf serve` there; the port may be left out.
+    /// Connect to a `perf serve` at this address; the port may be omitted.
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_endpoint)]
     connect: Option<SocketAddr>,
     /// Threads for client and server together when both run here: 1 or 2
@@ -196,16 +196,16 @@ pub(crate) struct StreamArgs {
     /// Bytes per write; K, M and G are 1024-based.
     #[arg(short, long, value_name = "BYTES", default_value = "128K", value_parser = parse_message)]
     message: usize,
-    /// The server sends, and the client receives.
+    /// Make the server send and the client receive.
     #[arg(short = 'R', long)]
     reverse: bool,
-    /// Lend and take buffers in place of copying in and out.
+    /// Lend and take buffers instead of copying in and out.
     #[arg(short = 'Z', long)]
     zerocopy: bool,
-    /// Check every byte that arrives.
+    /// Verify every received byte.
     #[arg(long)]
     verify: bool,
-    /// With --api core: when to hand packets to the link.
+    /// With --api core: when to pass packets to the link.
     #[arg(long, value_enum, value_name = "WHEN")]
     pump: Option<Pump>,
     #[command(flatten)]
@@ -223,20 +223,20 @@ pub(crate) struct RrArgs {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
-    /// Serve from the kernel's sockets.
+    /// Serve with the kernel's sockets.
     #[arg(long, conflicts_with = "tun")]
     pub(crate) kernel: bool,
     /// Address to listen on, with or without a port [default: any address, port 5211].
     #[arg(long, value_name = "ADDR", value_parser = parse_bind)]
     pub(crate) bind: Option<SocketAddr>,
-    /// Largest IP packet on the TUN, bytes [default: 1500].
+    /// Largest IP packet on the TUN, in bytes [default: 1500].
     #[arg(long, value_name = "BYTES", requires = "tun", value_parser = parse_mtu)]
     pub(crate) mtu: Option<u32>,
-    /// Set a tunable of our stack under its Linux name. May be repeated.
+    /// Set a tunable of the stack under its Linux name. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", requires = "tun", value_parser = parse_set)]
     pub(crate) set: Vec<(String, String)>,
-    /// Queue in front of our device, in tc's words, as in "fq" or "tbf rate 1gbit burst 64kb"
-    /// (also "pfifo limit 1000") [default: noqueue].
+    /// Queueing discipline of the stack's device, in tc's syntax, as in "fq" or "tbf rate 1gbit
+    /// burst 64kb" (also "pfifo limit 1000") [default: noqueue].
     #[arg(long, value_name = "QDISC", requires = "tun")]
     pub(crate) qdisc: Option<QdiscConfig>,
     #[command(flatten)]
@@ -247,10 +247,10 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct IdleArgs {
-    /// Connections to hold.
+    /// Number of connections.
     #[arg(short = 'P', long, value_name = "N", default_value_t = 10_000, value_parser = parse_flows)]
     pub(crate) connections: usize,
-    /// Which of our programming interfaces to drive.
+    /// Which programming interface of the stack to use.
     #[arg(long, value_enum, value_name = "API", default_value = "core")]
     pub(crate) api: Api,
     /// Print the result as one JSON object.
@@ -258,7 +258,7 @@ pub(crate) struct IdleArgs {
     pub(crate) json: bool,
 }
 
-/// What to run over the connections.
+/// The traffic of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Test {
     Stream {
@@ -275,7 +275,7 @@ pub(crate) enum Test {
 }
 
 impl Test {
-    /// Its name in reports.
+    /// Returns the test's name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stream { .. } => "stream",
@@ -283,24 +283,24 @@ impl Test {
         }
     }
 
-    /// The server is the sender.
+    /// Returns whether the server is the sender.
     pub(crate) fn is_reverse(self) -> bool {
         matches!(self, Self::Stream { reverse: true, .. })
     }
 }
 
-/// Between what.
+/// The stacks and the path of a test.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Place {
-    /// Two of our hosts in this process, through the tokio API.
+    /// Two Fullsend hosts in this process, through the tokio API.
     Pair(Inside),
-    /// Two of our hosts in this process, driven directly.
+    /// Two Fullsend hosts in this process, driven directly.
     Core(Inside),
     /// The kernel on both sides, over its loopback.
     Loopback { ipv6: bool },
-    /// The kernel, as client of a server elsewhere.
+    /// The kernel as client of a remote server.
     Kernel { server: SocketAddr },
-    /// Our stack behind a TUN, as client of a server elsewhere.
+    /// The Fullsend stack behind a TUN, as client of a remote server.
     Tun { server: SocketAddr, tun: Tun },
 }
 
@@ -310,12 +310,12 @@ pub(crate) struct Inside {
     pub(crate) nic: Nic,
     pub(crate) mtu: u32,
     pub(crate) ipv6: bool,
-    /// The hosts coalesce what they receive.
+    /// GRO: the hosts coalesce received packets.
     pub(crate) gro: bool,
 }
 
 impl Inside {
-    /// What there is without any argument.
+    /// The link without any argument.
     pub(crate) const DEFAULT: Self = Self {
         nic: Nic::Tso,
         mtu: 1500,
@@ -324,7 +324,7 @@ impl Inside {
     };
 }
 
-/// A TUN to open.
+/// The TUN device to open, and the stack behind it.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Tun {
     pub(crate) name: String,
@@ -336,7 +336,7 @@ pub(crate) struct Tun {
     pub(crate) mtu: u32,
 }
 
-/// A test, checked.
+/// The arguments of a test, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct TestArgs {
     pub(crate) test: Test,
@@ -353,7 +353,7 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// Buffers are lent and taken, at both ends where both run here.
+    /// Returns whether buffers are lent and taken, at each end in this process.
     pub(crate) fn zerocopy(&self) -> bool {
         matches!(self.test, Test::Stream { zerocopy: true, .. })
     }
@@ -406,7 +406,8 @@ impl CommonArgs {
             (Place::Loopback { .. }, None) => 2,
             (_, None) => 1,
         };
-        // What a handshake asks for depends on it, and sockets come after theirs.
+        // Sysctls are set first: the handshake depends on the congestion control, and each socket
+        // takes it from there.
         let known = self
             .congestion
             .as_deref()
@@ -492,7 +493,7 @@ impl CommonArgs {
 }
 
 impl TunArgs {
-    /// The TUN that they name.
+    /// Checks the arguments, and returns the TUN that they name.
     pub(crate) fn checked(self, mtu: u32) -> Result<Tun> {
         let Some(name) = self.tun else {
             bail!("say what serves: --kernel, or --tun NAME --address CIDR");
@@ -512,7 +513,7 @@ impl TunArgs {
     }
 }
 
-/// What to say about a congestion control that a stack does not have.
+/// Returns the error text for a congestion control that a stack does not have.
 pub(crate) fn congestion_help(name: &str) -> String {
     format!("--congestion `{name}` is not to be had on this stack; try cubic, reno, bbr or dctcp")
 }
@@ -542,7 +543,7 @@ fn parse_message(text: &str) -> Result<usize, String> {
 
 pub(crate) fn parse_mtu(text: &str) -> Result<u32, String> {
     match size::parse(text) {
-        // RFC 8200 5: IPv6 needs 1280.
+        // RFC 8200 5: IPv6 requires an MTU of at least 1280.
         Ok(n @ 1280..=65_535) => Ok(n as u32),
         _ => Err(format!(
             "`{text}` is not an MTU; write bytes from 1280 to 65535"
@@ -581,7 +582,7 @@ fn with_port(text: &str) -> Option<SocketAddr> {
 }
 
 impl ServeArgs {
-    /// Returns where to listen: at every address of both families unless `--bind` names one.
+    /// Returns the address to listen on: all addresses of both families unless `--bind` names one.
     pub(crate) fn listen_on(&self) -> SocketAddr {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT);
         self.bind.unwrap_or(any)

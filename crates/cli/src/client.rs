@@ -22,10 +22,10 @@ use crate::report::{Outcome, new_histogram};
 use crate::sending::Sending;
 use crate::usage::{self, Counters, Usage};
 
-/// How long connections may take to finish after the test's time.
+/// Time for connections to finish after the test's duration.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Runs the test over `net` against the server there.
+/// Runs the test over `net` against `server`.
 pub(crate) async fn run<N: Net>(
     net: &N,
     server: SocketAddr,
@@ -78,7 +78,7 @@ pub(crate) async fn run<N: Net>(
     })
 }
 
-/// The next flow's result; `None` when all have ended.
+/// Returns the next flow's result; `None` if all have ended.
 async fn join(tasks: &mut JoinSet<Result<Done>>, ends: Instant) -> Result<Option<Done>> {
     let next = tokio::time::timeout_at((ends + GRACE).into(), tasks.join_next()).await;
     match next {
@@ -98,7 +98,7 @@ async fn connect<N: Net>(net: &N, server: SocketAddr) -> Result<N::Socket> {
     })
 }
 
-/// Asks the server for its counters.
+/// The connection on which the server reports its counters.
 struct Control<S>(S);
 
 impl<S: Socket> Control<S> {
@@ -120,8 +120,8 @@ impl<S: Socket> Control<S> {
         Ok(serde_json::from_slice(&self.ask(ASK_COUNTERS).await?)?)
     }
 
-    /// What the server sent; `None` if its stack does not tell, or it is an older one, which
-    /// answers with counters.
+    /// Returns the server's send report; `None` if its stack does not provide one, or it is an older
+    /// server, which answers with counters.
     async fn sending(&mut self) -> Result<Option<Sending>> {
         let text = self.ask(ASK_SENDING).await?;
         Ok(serde_json::from_slice(&text).unwrap_or_default())
@@ -142,7 +142,7 @@ impl<S: Socket> Control<S> {
     }
 }
 
-/// What one flow did.
+/// The result of one flow.
 #[derive(Default)]
 struct Done {
     bytes: u64,
@@ -150,7 +150,7 @@ struct Done {
     flow: Option<FlowReport>,
 }
 
-/// What all flows share.
+/// The state that all flows share.
 struct Work {
     test: Test,
     preamble: Preamble,
@@ -207,7 +207,7 @@ impl Work {
             .clone()
     }
 
-    /// A connection with its options set and its preamble sent.
+    /// Opens a connection, sets its options and sends its preamble.
     async fn open<N: Net>(&self, net: &N, server: SocketAddr) -> Result<N::Socket> {
         let mut socket = connect(net, server).await?;
         if self.preamble.nodelay {
@@ -218,14 +218,14 @@ impl Work {
                 .set_congestion(name)
                 .with_context(|| congestion_help(name))?;
         }
-        // A source begins at its preamble: that one is sent when all flows begin.
+        // A source starts at its preamble, which is therefore sent when all flows start.
         if !self.test.is_reverse() {
             socket.write_all(&self.preamble.emit()).await?;
         }
         Ok(socket)
     }
 
-    /// The flow, from its beginning to its end.
+    /// Runs a flow from start to end.
     async fn run(&self, socket: impl Socket, ends: Instant) -> Result<Done> {
         match self.test {
             Test::Stream {
@@ -291,7 +291,7 @@ impl Work {
         let mut latencies = Latencies::new(&self.latencies, &self.progress, request + response);
         let mut done = Done::default();
         let mut then = Instant::now();
-        // The clock is read once a transaction: each begins when the one before has ended.
+        // The clock is read once per transaction: each starts when the previous one has ended.
         let watch = Stopwatch::new(ends, request + response);
         while !watch.over(then) {
             socket.write_all(self.pattern.at(0, request)).await?;
@@ -312,7 +312,7 @@ impl Work {
     }
 }
 
-/// One flow's latencies, on their way to the histogram of all.
+/// The latencies of a flow that are not yet in the shared histogram.
 struct Latencies<'a> {
     all: &'a Mutex<Histogram<u64>>,
     progress: &'a Progress,
@@ -321,7 +321,7 @@ struct Latencies<'a> {
 }
 
 impl<'a> Latencies<'a> {
-    /// Enough to make the lock's cost vanish, little enough to stay in the cache.
+    /// Latencies per lock: enough to amortise it, few enough to stay in the cache.
     const BATCH: usize = 32;
 
     fn new(all: &'a Mutex<Histogram<u64>>, progress: &'a Progress, bytes: usize) -> Self {

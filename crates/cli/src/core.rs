@@ -1,4 +1,4 @@
-//! `--api core`: two sans-IO hosts, joined and driven by one loop on one thread, in real time.
+//! `--api core`: two sans-IO hosts, connected and driven by one loop on one thread, in real time.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant as Clock};
@@ -22,15 +22,15 @@ mod rr;
 mod stream;
 
 const PORT: u16 = 5211;
-/// Free payload memory that each host keeps.
+/// Bytes of free payload memory that each host keeps.
 const POOL_BYTES: usize = 64 << 20;
-/// Super-segments that one host hands over at a time: enough to share the work around them,
-/// little enough to stay in the cache.
+/// Super-segments that a host transmits at a time: enough to amortise the work per batch, few
+/// enough to stay in the cache.
 const BATCH: usize = 32;
-/// How long connections may take to open, and to finish after the test's time.
+/// Time for connections to open, and to finish after the test's duration.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A host and its one interface.
+/// A host with its interface.
 pub(crate) struct Side {
     pub(crate) host: Host,
     iface: IfaceId,
@@ -43,7 +43,7 @@ pub(crate) struct Wire {
     pub(crate) server: Side,
     nic: Nic,
     epoch: Clock,
-    /// What the network cards hold, by direction.
+    /// Packets that the network cards hold, by direction.
     forth: Vec<Packet>,
     back: Vec<Packet>,
     tokens: Vec<TxToken>,
@@ -107,7 +107,7 @@ impl Wire {
         Instant::from_nanos(self.epoch.elapsed().as_nanos() as u64)
     }
 
-    /// Hands what the client wants to send now to its network card.
+    /// Moves the client's pending packets to its network card.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Instant) {
         let Side { host, iface, .. } = &mut self.client;
@@ -116,7 +116,7 @@ impl Wire {
         }
     }
 
-    /// Carries what the client wants to send, and what its network card holds, to the server.
+    /// Moves the client's pending packets, and those in its network card, to the server.
     pub(crate) fn forth(&mut self, now: Instant) {
         self.transmit(now);
         if !self.forth.is_empty() {
@@ -125,7 +125,7 @@ impl Wire {
         }
     }
 
-    /// Carries what the server wants to send.
+    /// Moves the server's pending packets to the client.
     pub(crate) fn back(&mut self, now: Instant) {
         let Side { host, iface, .. } = &mut self.server;
         if host.wants_transmit(*iface) {
@@ -144,7 +144,7 @@ impl Wire {
         }
     }
 
-    /// A listener at the server.
+    /// Opens a listener at the server.
     pub(crate) fn listen(&mut self) -> Result<ListenerId> {
         let on = SocketAddr::new(self.server.ip, PORT);
         let config = ListenConfig {
@@ -155,13 +155,13 @@ impl Wire {
         self.server.host.tcp_listen(on, config).map_err(stack_error)
     }
 
-    /// Established connections, each with its handle at the client and at the server.
+    /// Opens connections, and returns each with its handle at the client and at the server.
     pub(crate) fn connect(
         &mut self,
         listener: ListenerId,
         flows: usize,
     ) -> Result<Vec<(TcpId, TcpId)>> {
-        /// Handshakes at a time, well within the SYN queue.
+        /// Concurrent handshakes; fewer than the SYN queue holds.
         const AT_ONCE: usize = 128;
         let to = SocketAddr::new(self.server.ip, PORT);
         let limit = Clock::now() + GRACE;
@@ -197,7 +197,7 @@ impl Wire {
         Ok(ids.map(|(&(_, c), &(_, s))| (c, s)).collect())
     }
 
-    /// What the clients sent, and what held them back.
+    /// Returns the merged send reports of the clients.
     fn flow_report(&mut self, flows: &[(TcpId, TcpId)]) -> FlowReport {
         let now = self.now();
         let mut all = FlowReport::default();
@@ -231,7 +231,7 @@ impl Wire {
     }
 }
 
-/// The receiver's network card hands frames over, and the sender's completes them.
+/// Passes frames to the receiver, and completes them at the sender.
 fn deliver(
     from: &mut Side,
     to: &mut Side,
@@ -245,7 +245,7 @@ fn deliver(
             tokens.push(frame.tx);
         }
         if nic == Nic::Mtu {
-            // The sender's word does not count: the receiver has it to verify.
+            // The receiver verifies the checksum: that the sender computed it does not count.
             frame.offload.checksum = Checksum::Unverified;
         }
     }
@@ -262,7 +262,7 @@ pub(crate) fn stack_error(error: StackError) -> anyhow::Error {
     }
 }
 
-/// What a call on a connection gave, with "not now" as `None`.
+/// Converts the result of a call on a connection: `None` if it would block.
 #[inline]
 pub(crate) fn unless_blocked<T>(result: Result<T, StackError>) -> Result<Option<T>> {
     match result {

@@ -1,4 +1,4 @@
-//! What one connection does, at either end.
+//! Data transfer on one connection, at either end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,11 +18,11 @@ use crate::preamble::Receipt;
 pub(crate) const READ_MAX: usize = 128 << 10;
 
 thread_local! {
-    /// All readers of a thread share one buffer, which so stays in the cache.
+    /// The read buffer that all readers of a thread share, so that it stays in the cache.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_MAX]);
 }
 
-/// One read of at most `max` bytes; what `look` makes of them.
+/// Reads at most `max` bytes once, and returns the result of `look` on them.
 async fn read_some<S: Socket, T>(
     socket: &mut S,
     max: usize,
@@ -39,7 +39,7 @@ async fn read_some<S: Socket, T>(
     .await
 }
 
-/// Reads exactly `want` bytes; false when the stream ended before the first of them.
+/// Reads exactly `want` bytes; returns `false` if the stream ended before the first of them.
 pub(crate) async fn take<S: Socket>(socket: &mut S, want: usize) -> io::Result<bool> {
     let mut left = want;
     while left > 0 {
@@ -52,7 +52,7 @@ pub(crate) async fn take<S: Socket>(socket: &mut S, want: usize) -> io::Result<b
     Ok(true)
 }
 
-/// Looks at the clock now and then: a look costs as much as a small write.
+/// Reads the clock only now and then, as reading it costs as much as a small write.
 pub(crate) struct Stopwatch {
     until: Instant,
     every: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Runs until `until`, with `bytes` done at each step.
+    /// Returns a stopwatch that ends at `until`, for steps of `bytes` each.
     pub(crate) fn new(until: Instant, bytes: usize) -> Self {
         let every = (64 << 10) / bytes.clamp(1 << 10, 64 << 10);
         Self {
@@ -70,7 +70,7 @@ impl Stopwatch {
         }
     }
 
-    /// True at the steps on which the clock is looked at, with what it says; cheap on the others.
+    /// Returns the time at the steps at which the clock is read; `None`, cheaply, at the others.
     #[inline]
     pub(crate) fn tick(&mut self) -> Option<Instant> {
         if self.left > 0 {
@@ -81,34 +81,34 @@ impl Stopwatch {
         Some(Instant::now())
     }
 
-    /// Time is up at `now`.
+    /// Returns whether the time is up at `now`.
     pub(crate) fn over(&self, now: Instant) -> bool {
         now >= self.until
     }
 }
 
-/// How a stream is carried.
+/// How the data of a stream is written and read.
 #[derive(Clone)]
 pub(crate) struct Carriage {
     /// Bytes of one write.
     pub(crate) message: usize,
-    /// What to send.
+    /// The data to send.
     pub(crate) pattern: Pattern,
-    /// Send what the pattern has for each place, and compare on arrival.
+    /// Send the pattern at each offset of the stream, and verify it on arrival.
     pub(crate) verify: bool,
     /// Lend and take buffers.
     pub(crate) zerocopy: bool,
 }
 
 impl Carriage {
-    /// The place in the pattern for the stream's byte at `offset`.
+    /// Returns the offset in the pattern for the stream's byte at `offset`.
     #[inline]
     fn place(&self, offset: u64) -> u64 {
         if self.verify { offset } else { 0 }
     }
 }
 
-/// Sends until `until`, adding to `progress` as it goes; bytes sent.
+/// Sends until `until`, and adds to `progress`; returns the bytes sent.
 pub(crate) async fn send<S: Socket>(
     socket: &mut S,
     carriage: &Carriage,
@@ -139,7 +139,7 @@ pub(crate) async fn send<S: Socket>(
     Ok(sent)
 }
 
-/// Receives to the end.
+/// Receives until the end of the stream.
 pub(crate) async fn receive<S: Socket>(
     socket: &mut S,
     carriage: &Carriage,

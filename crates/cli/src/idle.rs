@@ -1,4 +1,4 @@
-//! `perf idle`: what established connections cost in memory while nothing happens on them.
+//! `perf idle`: the memory of established connections while they are idle.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::net::Net;
 use crate::net::embedded::Embedded;
 use fullsend_stack::QdiscConfig;
 
-/// Opened before measuring, so that what the first ones need once is not counted.
+/// Connections opened before measuring, so that one-time allocations do not count.
 const WARM_UP: usize = 64;
 
 #[derive(Serialize)]
@@ -23,7 +23,7 @@ struct Report {
     bytes_per_end: f64,
 }
 
-/// Opens the connections, both ends in this process, and weighs them.
+/// Opens the connections, with both ends in this process, and reports their memory.
 pub(crate) fn run(args: &IdleArgs) -> Result<()> {
     let rss_bytes = match args.api {
         Api::Core => core(args.connections)?,
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of this process, bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<i64> {
     let statm = fs::read_to_string("/proc/self/statm").context("/proc/self/statm")?;
     let pages: i64 = statm

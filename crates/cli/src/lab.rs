@@ -20,12 +20,12 @@ use crate::output::{self, Stdout};
 
 #[derive(Subcommand)]
 pub(crate) enum Lab {
-    /// The experiments: what each shows, and where its reference figures come from.
+    /// List the experiments: what each shows, and the source of its reference figures.
     List,
-    /// Run experiments, each before and after, and print our figures beside the reference's.
+    /// Run experiments, each before and after, and print the figures beside the reference's.
     ///
     /// Everything happens in virtual time: the same seed gives the same figures on any machine. Only
-    /// gro-parse measures real time too, and says so.
+    /// gro-parse measures real time too, and reports so.
     Run(RunArgs),
     /// Print the packets of a small run of an experiment, as tcpdump does.
     Trace(TraceArgs),
@@ -39,13 +39,13 @@ pub(crate) struct RunArgs {
     /// Print the results as one JSON object.
     #[arg(short = 'J', long)]
     json: bool,
-    /// Write a report with plots there; one file that needs no other.
+    /// Write a self-contained report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Where all randomness comes from.
+    /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Cases to run at a time [default: as many as there are processors].
+    /// Cases to run concurrently [default: the number of processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 }
@@ -54,16 +54,16 @@ pub(crate) struct RunArgs {
 pub(crate) struct TraceArgs {
     /// The experiment.
     name: String,
-    /// Also record the packets there, as pcapng.
+    /// Also write the packets to this file, as pcapng.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// How it was before, with the old behaviour.
+    /// Run the case with the old behaviour.
     #[arg(long, visible_alias = "legacy")]
     before: bool,
-    /// Packets as they are on the wire, in place of super-segments as TCP hands them to the card.
+    /// Print packets as on the wire, instead of super-segments as TCP passes them to the card.
     #[arg(long)]
     wire: bool,
-    /// Where all randomness comes from.
+    /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -85,13 +85,13 @@ fn list(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Real time, for what is measured in it.
+/// Returns the real time since the first call, for measurements in real time.
 fn since_start() -> Nanos {
     static START: OnceLock<Instant> = OnceLock::new();
     Nanos::from_nanos(START.get_or_init(Instant::now).elapsed().as_nanos() as u64)
 }
 
-/// The experiments of these names, in the order given, none twice.
+/// Returns the experiments of these names, in the order given, without duplicates.
 fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>> {
     if names.iter().any(|name| name == "all") {
         return Ok(EXPERIMENTS.iter().collect());
@@ -108,7 +108,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>> {
 
 fn run_experiments(args: &RunArgs) -> Result<()> {
     let plan = Plan::new(chosen(&args.names)?, args.seed, Scale::Full).with_clock(since_start);
-    // Before the work, so that a path that cannot be written costs no time.
+    // Created before the work, so that a path that cannot be written costs no time.
     let html = args
         .html
         .as_ref()
@@ -144,7 +144,7 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
     }
 }
 
-/// What one experiment's cases counted, as DTrace prints it.
+/// Formats the histograms of an experiment's cases, like DTrace.
 fn histograms(outcome: &Outcome) -> String {
     let mut out = String::new();
     for case in &outcome.cases {
@@ -162,7 +162,7 @@ fn create(path: &PathBuf) -> Result<BufWriter<File>> {
     Ok(BufWriter::new(file))
 }
 
-/// Shows a bar on standard error while `work` goes on, if that is a terminal.
+/// Shows a progress bar on standard error during `work`, if that is a terminal.
 fn with_bar<R>(plan: &Plan, work: impl FnOnce() -> R) -> R {
     if !io::stderr().is_terminal() {
         return work();
@@ -207,7 +207,7 @@ fn trace_experiment(args: &TraceArgs) -> Result<()> {
     let text = Box::new(BufWriter::new(io::stdout()));
     let pcap = pcap.map(|file| Box::new(file) as Box<dyn Write + Send>);
     match trace(experiment, config, text, pcap) {
-        // The reader has seen enough, as `head` has. The recording is written up to here.
+        // The reader has closed the pipe, like `head`. The capture is written up to here.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => output::end(),
         done => Ok(done?),
     }

@@ -42,7 +42,7 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Device losses, limits reached and the like, in a line each.
+    // Device losses, limits reached and similar events, one line each.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .log_internal_errors(false)

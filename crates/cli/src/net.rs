@@ -1,4 +1,4 @@
-//! The stacks that a test can run on, behind one face: the kernel's sockets and ours.
+//! The stacks that a test can run on, behind one interface: the kernel's sockets and this stack's.
 
 use std::future::Future;
 use std::io;
@@ -15,19 +15,19 @@ pub(crate) mod kernel;
 
 /// A connected stream socket.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// `TCP_NODELAY`.
+    /// Sets `TCP_NODELAY`.
     fn set_nodelay(&self) -> io::Result<()>;
-    /// What was sent and what held it back; `None` where the stack does not tell (the kernel's).
+    /// Returns the send report; `None` if the stack does not provide one (the kernel's).
     fn flow_report(&self) -> Option<FlowReport>;
-    /// `TCP_CONGESTION`.
+    /// Sets `TCP_CONGESTION`.
     fn set_congestion(&self, name: &str) -> io::Result<()>;
     /// Writes all of `data` without copying it.
     fn write_bytes(&mut self, data: Bytes) -> impl Future<Output = io::Result<()>> + Send;
-    /// Reads without copying; empty at the end.
+    /// Reads without copying; returns no bytes at the end of the stream.
     fn read_chunk(&mut self) -> impl Future<Output = io::Result<Bytes>> + Send;
 }
 
-/// A stack.
+/// A network stack with stream sockets.
 pub(crate) trait Net: Clone + Send + Sync + 'static {
     type Socket: Socket;
     type Listener: Send + 'static;
@@ -37,8 +37,8 @@ pub(crate) trait Net: Clone + Send + Sync + 'static {
     fn accept(
         listener: &mut Self::Listener,
     ) -> impl Future<Output = io::Result<(Self::Socket, SocketAddr)>> + Send;
-    /// Where the listener listens.
+    /// Returns the address of the listener.
     fn local_addr(listener: &Self::Listener) -> io::Result<SocketAddr>;
-    /// Absolute counters.
+    /// Returns the counters since the start of the stack.
     fn counters(&self) -> io::Result<Counters>;
 }

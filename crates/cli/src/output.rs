@@ -1,13 +1,13 @@
 //! Standard output and standard error of the program.
 //!
-//! `println!` panics when the reader of a pipe has left, as `head` does. Here a broken pipe on
+//! `println!` panics when the reader of a pipe has closed it, as `head` does. Here a broken pipe on
 //! standard output ends the program quietly, and one on standard error is ignored.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process;
 
-/// Exit status of a program that SIGPIPE ends, as a shell reports it: 128 and the signal's number.
+/// Exit status of a program that SIGPIPE ended, as a shell reports it: 128 + the signal's number.
 const BROKEN_PIPE: i32 = 128 + 13;
 
 /// Standard output; a write into a broken pipe ends the program.
@@ -30,7 +30,7 @@ fn exit_if_broken<T>(result: io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Ends the program because the reader of its output has left.
+/// Ends the program because the reader of its output has closed the pipe.
 pub(crate) fn end() -> ! {
     process::exit(BROKEN_PIPE)
 }
@@ -43,7 +43,7 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes to standard error: `err!` and `errln!`. A failure has no place to be reported at.
+/// Writes to standard error: `err!` and `errln!`. Failures are ignored, as they cannot be reported.
 pub(crate) fn print_error(text: fmt::Arguments<'_>) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_fmt(text);

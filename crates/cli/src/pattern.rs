@@ -1,22 +1,22 @@
-//! What streams carry: bytes that depend on their place, so that a byte lost, repeated or moved
-//! shows at the reader.
+//! The data of streams: bytes that depend on their offset, so that the reader detects a byte lost,
+//! repeated or moved.
 
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// A prime, so that no power of two and no common MSS is a multiple: data that slips by one
-/// message or one segment never matches again.
+/// Period of the pattern in bytes: a prime, so that neither a power of two nor a common MSS is a
+/// multiple of it, and data displaced by a message or a segment does not match.
 pub(crate) const PERIOD: usize = 65_521;
 
-/// The contents of a stream, from any place on.
+/// The data of a stream, from any offset.
 #[derive(Clone)]
 pub(crate) struct Pattern {
-    /// One period, and as much of the next as one piece may reach into it.
+    /// One period, and the beginning of the next, up to the longest piece.
     table: Bytes,
 }
 
-/// A period, and `largest` bytes of the next.
+/// Returns a period, and `largest` bytes of the next.
 fn table(largest: usize) -> Bytes {
     // xorshift64 (Marsaglia 2003); the seed is arbitrary, and both ends use the same.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -33,12 +33,12 @@ fn table(largest: usize) -> Bytes {
     table.into()
 }
 
-/// The longest table that was asked for yet. All flows read the same one, so that what a test of
-/// ten thousand costs is the stack's memory and not the test's.
+/// The longest table requested so far. All flows read it, so that a test of ten thousand flows
+/// measures the stack's memory and not the test's.
 static LONGEST: Mutex<Bytes> = Mutex::new(Bytes::new());
 
 impl Pattern {
-    /// For pieces of at most `largest` bytes.
+    /// Returns a pattern for pieces of at most `largest` bytes.
     pub(crate) fn new(largest: usize) -> Self {
         let mut longest = LONGEST.lock().unwrap_or_else(PoisonError::into_inner);
         if longest.len() < PERIOD + largest {
@@ -49,21 +49,21 @@ impl Pattern {
         }
     }
 
-    /// `len` bytes of the stream from `offset`.
+    /// Returns `len` bytes of the stream from `offset`.
     #[inline]
     pub(crate) fn at(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset % PERIOD as u64) as usize;
         &self.table[start..start + len]
     }
 
-    /// The same, to lend.
+    /// Returns `len` bytes of the stream from `offset`, as memory to lend.
     #[inline]
     pub(crate) fn bytes_at(&self, offset: u64, len: usize) -> Bytes {
         let start = (offset % PERIOD as u64) as usize;
         self.table.slice(start..start + len)
     }
 
-    /// Where `data`, which came at `offset`, first differs from the pattern.
+    /// Returns the offset at which `data`, received at `offset`, first differs from the pattern.
     pub(crate) fn mismatch(&self, offset: u64, data: &[u8]) -> Option<u64> {
         let piece = (self.table.len() - PERIOD).max(1);
         let mut at = offset;

@@ -1,4 +1,4 @@
-//! `fullsend perf`: brings up what a test runs on, and prints what it found.
+//! `fullsend perf`: sets up the stacks of a test, and prints its results.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc;
@@ -25,7 +25,7 @@ pub(crate) fn run(perf: Perf) -> Result<()> {
     }
 }
 
-/// One thread: what a test measures is one core, unless it says `--threads 2`.
+/// Returns a runtime of one thread: a test measures one core, unless `--threads 2` is given.
 pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
@@ -118,7 +118,7 @@ fn pair_scene(link: Inside, api: &str) -> String {
     format!("in process, {ip}, nic {nic}, mtu {}{gro}, {api}", link.mtu)
 }
 
-/// Client and server as tasks of one thread.
+/// Runs client and server as tasks of one thread.
 async fn one_thread<N: Net>(
     client: N,
     server: N,
@@ -134,7 +134,7 @@ async fn one_thread<N: Net>(
     outcome
 }
 
-/// The server on a thread and a runtime of its own.
+/// Runs the server on a thread and a runtime of its own.
 fn two_threads<N: Net>(
     server: N,
     on: SocketAddr,

@@ -1,61 +1,61 @@
-//! What a client tells the server first on each connection: which test it runs.
+//! The preamble of each connection, by which the client requests a test from the server.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes of a preamble.
+/// Length of a preamble, in bytes.
 pub(crate) const LEN: usize = 36;
-/// Begins every preamble; the digit is the version.
+/// The first bytes of every preamble; the digit is the version.
 const MAGIC: [u8; 4] = *b"FSP1";
-/// Longest name of a congestion control, as Linux has it (`TCP_CA_NAME_MAX`).
+/// Longest name of a congestion control, which matches Linux (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
 
-/// What is asked where the role is [`Role::Counters`]: what the server's stack counted.
+/// Request with [`Role::Counters`] for the counters of the server's stack.
 pub(crate) const ASK_COUNTERS: u8 = 0;
-/// What the sources of this test sent, once all have ended.
+/// Request with [`Role::Counters`] for the send report of the test's sources, after all have ended.
 pub(crate) const ASK_SENDING: u8 = 1;
 
-/// What the server does on a connection.
+/// The server's part on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Reads to the end, then answers with a [`Receipt`].
+    /// Reads to the end of the stream, then answers with a [`Receipt`].
     Sink,
-    /// Sends for so many milliseconds in messages of so many bytes, then ends the stream.
+    /// Sends messages for some time, then ends the stream.
     Source {
-        /// Milliseconds.
+        /// Duration in milliseconds.
         time_ms: u32,
-        /// Bytes.
+        /// Length of a message in bytes.
         message: u32,
     },
     /// Answers each request with a response.
     Rr {
-        /// Bytes.
+        /// Length of a request in bytes.
         request: u32,
-        /// Bytes.
+        /// Length of a response in bytes.
         response: u32,
     },
-    /// Answers each byte as a length and JSON: [`ASK_COUNTERS`], [`ASK_SENDING`].
+    /// Answers each byte, [`ASK_COUNTERS`] or [`ASK_SENDING`], with a length and JSON.
     Counters,
 }
 
-/// The whole of it.
+/// The fields of a preamble.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Preamble {
-    /// What to do.
+    /// The server's part.
     pub(crate) role: Role,
-    /// The stream carries the pattern by its place; check it.
+    /// The stream carries the pattern at its offsets, to be verified.
     pub(crate) verify: bool,
-    /// `TCP_NODELAY` at the server too.
+    /// Set `TCP_NODELAY` at the server too.
     pub(crate) nodelay: bool,
-    /// `TCP_CONGESTION` at the server too.
+    /// Set `TCP_CONGESTION` at the server too.
     pub(crate) congestion: Option<String>,
-    /// Which connections belong together: a number of the client's.
+    /// A number, chosen by the client, that the connections of one test share.
     pub(crate) test: u32,
 }
 
 impl Preamble {
-    /// As bytes, in network order.
+    /// Returns the bytes of the preamble, in network order.
     pub(crate) fn emit(&self) -> [u8; LEN] {
         let (kind, a, b) = match self.role {
             Role::Sink => (1, 0, 0),
@@ -76,7 +76,7 @@ impl Preamble {
         out
     }
 
-    /// From bytes.
+    /// Parses the bytes of a preamble.
     pub(crate) fn parse(data: &[u8; LEN]) -> io::Result<Self> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         if data[..4] != MAGIC {
@@ -115,7 +115,7 @@ impl Preamble {
         })
     }
 
-    /// Reads one.
+    /// Reads a preamble.
     pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let mut data = [0; LEN];
         from.read_exact(&mut data).await?;
@@ -123,17 +123,17 @@ impl Preamble {
     }
 }
 
-/// What a sink answers when the stream has ended.
+/// The answer of a sink at the end of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Receipt {
-    /// Bytes that came.
+    /// Bytes received.
     pub(crate) bytes: u64,
-    /// The place of the first byte that was not as sent, where that was checked.
+    /// Offset of the first byte that differs from the pattern, if that was verified.
     pub(crate) first_bad: Option<u64>,
 }
 
 impl Receipt {
-    /// Writes it.
+    /// Writes the receipt.
     pub(crate) async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let mut out = [0; 16];
         out[..8].copy_from_slice(&self.bytes.to_be_bytes());
@@ -141,7 +141,7 @@ impl Receipt {
         to.write_all(&out).await
     }
 
-    /// Reads one.
+    /// Reads a receipt.
     pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let bytes = from.read_u64().await?;
         let first_bad = from.read_u64().await?;

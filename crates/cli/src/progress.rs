@@ -1,4 +1,4 @@
-//! The line that shows a test's speed while it runs, on a terminal.
+//! The line that shows a test's throughput while it runs, on a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What has been done so far, told by those who do it.
+/// The progress of a test, updated by its flows.
 #[derive(Clone, Default)]
 pub(crate) struct Progress(Arc<State>);
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Payload bytes.
+    /// Payload bytes transferred.
     pub(crate) bytes: AtomicU64,
     transactions: AtomicU64,
     started: OnceLock<Instant>,
@@ -27,12 +27,12 @@ impl std::ops::Deref for Progress {
 }
 
 impl State {
-    /// The test begins now.
+    /// Records the start of the test.
     pub(crate) fn start(&self) {
         self.started.get_or_init(Instant::now);
     }
 
-    /// More has been done.
+    /// Adds bytes and transactions.
     pub(crate) fn add(&self, bytes: u64, transactions: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.transactions.fetch_add(transactions, Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl State {
     }
 }
 
-/// Shows the line until dropped.
+/// The progress line, shown until this is dropped.
 pub(crate) struct Shown {
     progress: Progress,
     thread: Option<JoinHandle<()>>,
@@ -71,7 +71,7 @@ impl Drop for Shown {
         self.progress.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It only writes to a terminal; whatever became of it, the test's result stands.
+            // The thread only writes to a terminal; whether it failed does not affect the test's result.
             let _ = thread.join();
             err!("\r\x1b[K");
         }
@@ -83,7 +83,7 @@ fn show(progress: &State) {
         std::thread::park_timeout(Duration::from_secs(1));
         if let Some(started) = progress.started.get() {
             err!("\r\x1b[K{}", progress.line(started.elapsed()));
-            // A terminal that went away costs the line, not the test.
+            // A terminal that was closed costs the line, not the test.
             let _ = std::io::stderr().flush();
         }
     }

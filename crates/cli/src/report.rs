@@ -1,4 +1,4 @@
-//! What a test found, as text and as JSON. The JSON's names and units never change.
+//! The results of a test, as text and as JSON. The names and units of the JSON never change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,35 +11,35 @@ use crate::sending::{Buckets, Sending};
 use crate::size;
 use crate::usage::{ContextSwitches, Counters, Cpu, Usage, bytes_per_packet};
 
-/// Latencies in ns, up to a minute, to three digits.
+/// Returns a histogram of latencies in ns, up to a minute, with three significant digits.
 pub(crate) fn new_histogram() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_max(60_000_000_000, 3).expect("constant bounds");
     histogram.auto(true);
     histogram
 }
 
-/// What a test measured.
+/// The measurements of a test.
 pub(crate) struct Outcome {
-    /// From the first byte to the last one's arrival.
+    /// Seconds from the first byte sent to the last byte received.
     pub(crate) seconds: f64,
-    /// Payload bytes that arrived.
+    /// Payload bytes received.
     pub(crate) bytes: u64,
-    /// Requests answered, and how long each took, in ns.
+    /// Number of requests answered, and their latencies in ns.
     pub(crate) transactions: Option<(u64, Histogram<u64>)>,
-    /// What it cost this process.
+    /// CPU time and context switches of this process.
     pub(crate) usage: Usage,
-    /// What the client's stack counted.
+    /// Counters of the client's stack.
     pub(crate) client: Counters,
-    /// What the server's stack counted.
+    /// Counters of the server's stack.
     pub(crate) server: Counters,
-    /// The server was the one that sent.
+    /// The server was the sender.
     pub(crate) reverse: bool,
-    /// What the flows of the sender of data sent, all together, and what held them back; `None`
-    /// if its stack does not tell (the kernel's).
+    /// Merged send report of the flows, from the sender of data; `None` if its stack does not provide
+    /// one (the kernel's).
     pub(crate) flow: Option<Sending>,
 }
 
-/// Percentiles in microseconds.
+/// Percentiles of the latency in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct LatencyUs {
     p50: f64,
@@ -47,7 +47,7 @@ struct LatencyUs {
     p999: f64,
 }
 
-/// What one rule did: sends whose size it bounded, and the time it held flows back.
+/// The effect of one send limit: the sends whose size it bounded, and the time it blocked flows.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct LimitShare {
     sends: u32,
@@ -89,7 +89,7 @@ struct CounterDeltas {
     server: Counters,
 }
 
-/// The report; serialises to the object that `--json` prints.
+/// The report; it serialises to the object that `--json` prints.
 #[derive(Serialize)]
 pub(crate) struct Report {
     test: &'static str,
@@ -103,7 +103,7 @@ pub(crate) struct Report {
     context_switches: ContextSwitches,
     bytes_per_packet: Option<f64>,
     counters: CounterDeltas,
-    /// Whose the following are: of the end that sends data.
+    /// The end that sends data, to which the following fields belong.
     send_limits_of: &'static str,
     send_limits: Option<BTreeMap<String, LimitShare>>,
     send_size_bytes: Option<Vec<(u32, u32)>>,
@@ -111,7 +111,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// From what was measured.
+    /// Returns the report of a test.
     pub(crate) fn new(args: &TestArgs, outcome: Outcome) -> Self {
         let us = |h: &Histogram<u64>, q: f64| h.value_at_quantile(q) as f64 / 1e3;
         let sender = if outcome.reverse {
@@ -148,12 +148,12 @@ impl Report {
         }
     }
 
-    /// As one JSON object.
+    /// Returns the report as one JSON object.
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(self).expect("numbers and strings serialise")
     }
 
-    /// As people read it.
+    /// Returns the report as text for people.
     pub(crate) fn text(&self, args: &TestArgs, scene: &str) -> String {
         let mut out = self.headline(args, scene);
         let cpu = format!("{:.2}+{:.2}", self.cpu.user_s, self.cpu.sys_s);
@@ -199,7 +199,7 @@ impl Report {
         out + &self.held_back_by()
     }
 
-    /// One line: what took most of the flows' time, most first.
+    /// Returns one line: the limits that blocked the flows, those with the longest time first.
     fn held_back_by(&self) -> String {
         let Some(limits) = &self.send_limits else {
             return String::new();

@@ -12,22 +12,24 @@ use fullsend_script::{
 };
 use given::Given;
 
-/// What `fullsend script` takes.
+/// The arguments of `fullsend script`.
 #[derive(Args)]
 pub(crate) struct ScriptArgs {
     /// Scripts, or folders of them (`*.pkt`).
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Show everything that happened, of runs that succeeded too.
+    /// Show every event, also of runs that succeeded.
     #[arg(short, long)]
     verbose: bool,
-    /// Say nothing of runs that failed beyond the first line.
+    /// Print only the first line of each failure.
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
-    /// Run in one way only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a script allows.
+    /// Run with one address family only (ipv4, ipv6 or ipv4-mapped-ipv6) instead of all that a script
+    /// allows.
     #[arg(long, alias = "ip_version", value_name = "FAMILY", value_parser = family)]
     ip_version: Option<Family>,
-    /// Play through this library, as packetdrill does, not in this process (docs/packetdrill.md).
+    /// Run through this library with packetdrill's interface, not in this process
+    /// (docs/packetdrill.md).
     #[arg(long, value_name = "LIBRARY", alias = "so_filename")]
     so: Option<PathBuf>,
     /// Flags for that library.
@@ -49,7 +51,7 @@ fn family(text: &str) -> Result<Family, String> {
         .ok_or_else(|| "one of ipv4, ipv6, ipv4-mapped-ipv6".to_owned())
 }
 
-/// Runs the scripts; an error if one of them fails.
+/// Runs the scripts; returns an error if one of them fails.
 pub(crate) fn run_scripts(args: &ScriptArgs) -> Result<()> {
     let mut files = Vec::new();
     for path in &args.files {
@@ -126,7 +128,7 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
     Ok(passed)
 }
 
-/// A script as each family has it that it is to run in.
+/// Returns a script once for each address family that it is to run with.
 fn runs(text: &str, args: &ScriptArgs) -> Result<Vec<(Script, Family)>, ScriptError> {
     let mut runs = Vec::new();
     for family in Family::ALL {

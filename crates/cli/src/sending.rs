@@ -1,5 +1,5 @@
-//! What the flows of a sender of data sent, and what held them back: counted at the end that sends,
-//! and told to the other one.
+//! Send reports of a test's flows: their sends and the limits that blocked them. The end that sends
+//! data counts them and reports them to the other end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,26 +8,26 @@ use fullsend_tcp::{FlowReport, SendLimit};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// Least value and count of each bucket that is not empty; powers of two.
+/// The buckets of a histogram that are not empty: least value (a power of two) and count.
 pub(crate) type Buckets = BTreeMap<u32, u32>;
 
-/// One rule's part.
+/// The effect of one send limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// Sends whose size it bounded.
     pub(crate) sends: u32,
-    /// How long it held flows back, ns.
+    /// Time that it blocked flows, in ns.
     pub(crate) time_ns: u64,
 }
 
-/// All flows' reports together.
+/// The merged send reports of all flows.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Sending {
-    /// By the rules' names.
+    /// The effect of each limit, by its name.
     pub(crate) limits: BTreeMap<String, Held>,
-    /// Bytes of text of each transmit unit.
+    /// Payload bytes of each super-segment.
     pub(crate) send_size: Buckets,
-    /// Bytes that could still go as each was sent.
+    /// Bytes that could still have been sent when each super-segment was sent.
     pub(crate) headroom: Buckets,
 }
 
@@ -46,7 +46,7 @@ impl From<&FlowReport> for Sending {
     }
 }
 
-/// The flows of each test whose client listens.
+/// The flows of each test whose client has requested reports.
 #[derive(Default)]
 pub(crate) struct Ledger {
     tests: Mutex<BTreeMap<u32, Account>>,
@@ -55,9 +55,9 @@ pub(crate) struct Ledger {
 
 #[derive(Default)]
 struct Account {
-    /// Flows that are still to report.
+    /// Flows that have not reported yet.
     open: usize,
-    /// `None`: no flow has reported.
+    /// The merged reports; `None`: no flow has reported.
     all: Option<FlowReport>,
 }
 
@@ -66,7 +66,7 @@ impl Ledger {
         self.tests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client listens to what this test's flows report, until the account is dropped.
+    /// Collects the reports of this test's flows until the result is dropped.
     pub(crate) fn open(self: &Arc<Self>, test: u32) -> Listening {
         self.tests().entry(test).or_default();
         Listening {
@@ -75,7 +75,7 @@ impl Ledger {
         }
     }
 
-    /// A flow of this test begins.
+    /// Registers a flow of this test.
     pub(crate) fn flow(self: &Arc<Self>, test: u32) -> FlowAccount {
         if let Some(account) = self.tests().get_mut(&test) {
             account.open += 1;
@@ -87,15 +87,15 @@ impl Ledger {
     }
 }
 
-/// One test's account.
+/// A client's access to the reports of its test.
 pub(crate) struct Listening {
     ledger: Arc<Ledger>,
     test: u32,
 }
 
 impl Listening {
-    /// What the flows sent, once all of those that began have reported; `None` if the stack they
-    /// run on does not tell.
+    /// Returns the merged reports, after all registered flows have reported; `None` if their stack does
+    /// not provide reports.
     pub(crate) async fn all(&self) -> Option<Sending> {
         loop {
             let closed = self.ledger.closed.notified();
@@ -117,14 +117,14 @@ impl Drop for Listening {
     }
 }
 
-/// A flow that reports as it ends, whatever ends it.
+/// A registered flow; its drop counts it as ended, however it ends.
 pub(crate) struct FlowAccount {
     ledger: Arc<Ledger>,
     test: u32,
 }
 
 impl FlowAccount {
-    /// All has been sent.
+    /// Reports the flow's sends, after all data was sent.
     pub(crate) fn report(self, report: &FlowReport) {
         if let Some(account) = self.ledger.tests().get_mut(&self.test) {
             account.all.get_or_insert_default().merge(report);
@@ -165,7 +165,7 @@ mod tests {
         let [first, second, _of_another] = flows;
         first.report(&FlowReport::default());
         assert_eq!(told(&listening), Poll::Pending);
-        // A connection that breaks reports nothing.
+        // A connection that fails reports nothing.
         drop(second);
         let all = Sending::from(&FlowReport::default());
         assert_eq!(told(&listening), Poll::Ready(Some(all)));

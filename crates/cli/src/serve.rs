@@ -1,4 +1,4 @@
-//! `perf serve`: many clients, a line for each connection, a summary at the end.
+//! `perf serve`: serves many clients; prints a line for each connection and a summary at the end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::preamble::Role;
 use crate::sending::Ledger;
 use crate::server::{self, Served};
 
-/// Accepts and serves until told to stop, by Ctrl-C or SIGTERM.
+/// Accepts and serves connections until Ctrl-C or SIGTERM.
 pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<()> {
     let mut listener = listen(&net, on).await?;
     outln!(
@@ -41,14 +41,14 @@ pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<(
     Ok(())
 }
 
-/// Listens, with an error that helps.
+/// Listens on an address; the error says what to do.
 pub(crate) async fn listen<N: Net>(net: &N, on: SocketAddr) -> Result<N::Listener> {
     net.listen(on).await.with_context(|| {
         format!("cannot listen on {on}; choose another address or port with --bind")
     })
 }
 
-/// Out of descriptors or memory: accepting again at once would spin.
+/// Reports an accept error, and pauses: out of descriptors or memory, accepting at once would spin.
 async fn pause_after(error: &io::Error) {
     errln!("accept: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -72,14 +72,14 @@ fn spawn<N: Net>(
     });
 }
 
-/// Serves whatever comes, silently: the server of a test that runs in this process.
+/// Serves all connections without output: the server of a test in this process.
 pub(crate) async fn accept_all<N: Net>(net: N, mut listener: N::Listener, zerocopy: bool) {
     let ledger = Arc::new(Ledger::default());
     loop {
         match N::accept(&mut listener).await {
             Ok((socket, _)) => {
                 let (net, ledger) = (net.clone(), ledger.clone());
-                // The client of the same test reports what goes wrong.
+                // The client of the same test reports errors.
                 tokio::spawn(async move { server::serve(&net, socket, &ledger, zerocopy).await });
             }
             Err(error) => pause_after(&error).await,
@@ -87,7 +87,7 @@ pub(crate) async fn accept_all<N: Net>(net: N, mut listener: N::Listener, zeroco
     }
 }
 
-/// What all connections came to.
+/// Sums over all connections.
 #[derive(Default)]
 struct Total(Mutex<Sums>);
 
@@ -130,7 +130,7 @@ impl Total {
     }
 }
 
-/// One connection's summary.
+/// Formats the summary of one connection.
 fn line(served: &Served) -> String {
     let seconds = served.seconds.max(1e-9);
     let mbps = |bytes: u64| bytes as f64 * 8.0 / seconds / 1e6;

@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 use crate::preamble::{ASK_SENDING, Preamble, Role};
 use crate::sending::{Ledger, Listening};
 
-/// What was done for one client.
+/// The result of serving one connection.
 pub(crate) struct Served {
     pub(crate) role: Role,
     pub(crate) received: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Served {
     pub(crate) first_bad: Option<u64>,
 }
 
-/// Serves one connection to its end. `zerocopy` reads and writes without copying.
+/// Serves one connection to its end; with `zerocopy`, reads and writes without copying.
 pub(crate) async fn serve<N: Net>(
     net: &N,
     mut socket: N::Socket,

@@ -1,4 +1,4 @@
-//! Sizes as people write them: `4096`, `4K`, `1M`, `2G`, in powers of 1024.
+//! Sizes in text form: `4096`, `4K`, `1M`, `2G`, with prefixes of 1024.
 
 /// Parses a size of at least one byte and at most 1 GiB.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses `REQUEST,RESPONSE`; one size alone stands for both.
+/// Parses `REQUEST,RESPONSE`; a single size is used for both.
 pub(crate) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
     match text.split_once(',') {
         Some((request, response)) => Ok((parse(request)?, parse(response)?)),
@@ -29,7 +29,7 @@ pub(crate) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
     }
 }
 
-/// `bytes` with the largest unit that divides it.
+/// Formats `bytes` with the largest unit that divides it.
 pub(crate) fn show(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{}G", b >> 30),

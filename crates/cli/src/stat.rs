@@ -1,4 +1,4 @@
-//! `fullsend stat`: looks into a running stack through its control socket.
+//! `fullsend stat`: inspects a running stack through its control socket.
 
 pub(crate) mod args;
 mod capture;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: StatArgs) -> Result<()> {
     }
 }
 
-/// The socket to use when none was named.
+/// Returns the control socket to use if none was given: that of the only stack.
 fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
     let main: Vec<_> = running.iter().filter(|socket| socket.main).collect();
     if let [one] = main[..] {

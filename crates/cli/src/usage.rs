@@ -1,4 +1,4 @@
-//! What a run cost this process, and what the stacks counted meanwhile.
+//! Resources that this process used during a run, and the growth of the stacks' counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,25 +7,25 @@ use std::io;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
-/// Processor time.
+/// CPU time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub(crate) struct Cpu {
-    /// Seconds in this program.
+    /// Seconds in user mode.
     pub(crate) user_s: f64,
-    /// Seconds in the kernel for it.
+    /// Seconds in the kernel.
     pub(crate) sys_s: f64,
 }
 
-/// How often the kernel took the processor away or was given it.
+/// Numbers of context switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct ContextSwitches {
-    /// The program waited.
+    /// Switches because the program waited.
     pub(crate) voluntary: i64,
-    /// The program was preempted.
+    /// Switches because the program was preempted.
     pub(crate) involuntary: i64,
 }
 
-/// Both, of this process, up to a moment.
+/// CPU time and context switches of this process since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) cpu: Cpu,
@@ -33,7 +33,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Up to now.
+    /// Returns the usage up to now.
     pub(crate) fn now() -> io::Result<Self> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
@@ -49,9 +49,9 @@ impl Usage {
         })
     }
 
-    /// From `earlier` to this.
+    /// Returns the difference from `earlier` to this.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
-        // Microsecond fields: without rounding, differences print as 0.19999999999999998.
+        // The fields are in microseconds: without rounding, differences print as 0.19999999999999998.
         let micros = |s: f64| (s * 1e6).round() / 1e6;
         Self {
             cpu: Cpu {
@@ -69,7 +69,7 @@ impl Usage {
 /// A stack's counters by their `nstat` names.
 pub(crate) type Counters = BTreeMap<String, i64>;
 
-/// What changed between two looks at counters; what did not change is left out.
+/// Returns the differences between two readings of counters, without zeros.
 pub(crate) fn delta(before: &Counters, after: &Counters) -> Counters {
     after
         .iter()
@@ -79,7 +79,7 @@ pub(crate) fn delta(before: &Counters, after: &Counters) -> Counters {
         .collect()
 }
 
-/// Mean size of the IP packets sent, super-segments counted as one.
+/// Returns the mean size of the IP packets sent in bytes; a super-segment counts as one.
 pub(crate) fn bytes_per_packet(sender: &Counters) -> Option<f64> {
     let sum = |names: [&str; 2]| -> i64 { names.iter().filter_map(|&n| sender.get(n)).sum() };
     let octets = sum(["IpExtOutOctets", "Ip6OutOctets"]);
@@ -87,20 +87,20 @@ pub(crate) fn bytes_per_packet(sender: &Counters) -> Option<f64> {
     (packets > 0).then(|| (octets as f64 / packets as f64 * 10.0).round() / 10.0)
 }
 
-/// The kernel's counters of this process's network namespace.
+/// Returns the kernel's counters of this process's network namespace.
 pub(crate) fn kernel_counters() -> io::Result<Counters> {
     let mut out = Counters::new();
     for file in ["/proc/self/net/snmp", "/proc/self/net/netstat"] {
         parse_tables(&fs::read_to_string(file)?, &mut out);
     }
-    // Absent when IPv6 is off.
+    // Absent if IPv6 is disabled.
     if let Ok(text) = fs::read_to_string("/proc/self/net/snmp6") {
         parse_list(&text, &mut out);
     }
     Ok(out)
 }
 
-/// Two lines each: `Tcp: RtoAlgorithm RtoMin ...` and `Tcp: 1 200 ...`.
+/// Parses tables of two lines each: `Tcp: RtoAlgorithm RtoMin ...` and `Tcp: 1 200 ...`.
 fn parse_tables(text: &str, out: &mut Counters) {
     let mut lines = text.lines();
     while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
@@ -117,7 +117,7 @@ fn parse_tables(text: &str, out: &mut Counters) {
     }
 }
 
-/// One counter a line.
+/// Parses one counter per line.
 fn parse_list(text: &str, out: &mut Counters) {
     for line in text.lines() {
         if let Some((name, value)) = line.split_once(char::is_whitespace)

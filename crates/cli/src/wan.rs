@@ -20,28 +20,28 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::parse_mtu;
 use crate::output::Stdout;
 
-/// Frames to take from a device in one go.
+/// Most frames to receive from a device at a time.
 const BATCH: usize = 64;
-/// How often the end is looked for when nothing happens.
+/// Longest sleep, so that a signal is noticed.
 const LOOK: Nanos = Nanos::from_millis(100);
 
-/// Which devices, and what lies between.
+/// The devices, and the emulated path between them.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WanArgs {
-    /// The TUN devices at the two ends; made if they do not exist.
+    /// The TUN devices at the two ends; created if they do not exist.
     #[arg(num_args = 2, value_names = ["LEFT", "RIGHT"], required = true)]
     tuns: Vec<String>,
-    /// The way from LEFT to RIGHT, as in "delay 25ms rate 100mbit loss 1% limit 400": words of tc
-    /// netem (delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, ce_threshold).
+    /// The path from LEFT to RIGHT, as in "delay 25ms rate 100mbit loss 1% limit 400": parameters of
+    /// tc netem (delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, ce_threshold).
     #[arg(long, value_name = "NETEM", default_value = "", value_parser = parse_netem)]
     netem: Netem,
-    /// The way back [default: the delay of --netem].
+    /// The path from RIGHT to LEFT [default: the delay of --netem].
     #[arg(long, value_name = "NETEM", value_parser = parse_netem)]
     back: Option<Netem>,
-    /// Where all that is random comes from.
+    /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Largest IP packet, bytes.
+    /// Largest IP packet, in bytes.
     #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = parse_mtu)]
     mtu: u32,
 }
@@ -50,12 +50,12 @@ fn parse_netem(text: &str) -> Result<Netem> {
     text.parse().map_err(|error| anyhow!("{error}"))
 }
 
-/// What one device sends to the other.
+/// One direction of the path.
 struct Way {
     pipe: Pipe,
-    /// Cuts nothing and joins nothing: parses.
+    /// Parses packets without coalescing them.
     parser: Gro,
-    /// Joins what arrives together, as a card would.
+    /// Coalesces packets that arrive together, like a network card.
     gro: Gro,
     frames: Vec<Packet>,
     cut: Vec<Packet>,
@@ -82,7 +82,7 @@ impl Way {
         }
     }
 
-    /// Takes what the kernel has sent, packet by packet; false if there was nothing.
+    /// Receives packets from the kernel and segments them; returns `false` if there were none.
     fn take_in(&mut self, now: Instant, from: &mut Tun) -> io::Result<bool> {
         let got = from.receive(&mut self.frames, BATCH)?;
         let mut parsed = Vec::new();
@@ -92,7 +92,7 @@ impl Way {
             segment(packet, &mut self.cut);
         }
         for mut packet in self.cut.drain(..) {
-            // What the kernel made is right; a bit that the link flips is found.
+            // The kernel's packets are correct; the receiver then detects a bit that the link flips.
             if packet.offload.checksum == Checksum::Unverified {
                 packet.offload.checksum = Checksum::Valid;
             }
@@ -101,7 +101,7 @@ impl Way {
         Ok(got > 0)
     }
 
-    /// Gives the kernel what has arrived.
+    /// Passes arrived packets to the kernel.
     fn give_out(&mut self, now: Instant, to: &mut Tun) -> io::Result<()> {
         self.pipe.take_arrived(now, &mut self.frames);
         if !self.frames.is_empty() {
@@ -109,7 +109,7 @@ impl Way {
             self.gro.receive_batch(now, &mut self.frames);
             self.gro.flush(&mut joined);
             for packet in joined {
-                // The kernel would keep CWR on the first segment alone.
+                // The kernel would keep CWR on the first segment only.
                 if packet.offload.repeats_cwr {
                     segment(packet, &mut self.cut);
                     self.out.extend(self.cut.drain(..));
@@ -135,10 +135,10 @@ impl Way {
     }
 }
 
-/// Ctrl-C or SIGTERM came.
+/// Ctrl-C or SIGTERM was received.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Has `STOP` set when Ctrl-C or SIGTERM comes.
+/// Sets `STOP` when Ctrl-C or SIGTERM is received.
 fn watch_signals() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -161,7 +161,7 @@ fn watch_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Emulates until told to stop.
+/// Emulates the path until Ctrl-C or SIGTERM.
 pub(crate) fn run(args: &WanArgs) -> Result<()> {
     let open = |name: &str| {
         let tun = Tun::tun(name).mtu(args.mtu).open();
@@ -206,7 +206,7 @@ fn carry(tuns: &mut [Tun; 2], ways: &mut [Way; 2]) -> io::Result<()> {
     Ok(())
 }
 
-/// Until a device has something, or the time is over.
+/// Waits until a device is readable, or `wait` has passed.
 fn sleep(tuns: &[Tun; 2], wait: Nanos) -> io::Result<()> {
     if wait == Nanos::ZERO {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `fullsend lab` as a user runs it.
+//! `fullsend lab`, run like a user runs it.
 
 use std::process::{Command, Output};
 
@@ -30,7 +30,7 @@ fn before_is_not_after_and_the_same_seed_is_the_same() {
     assert_eq!(after, trace("trace max-burst --seed 7"));
     assert_ne!(after, trace("trace max-burst --seed 8"));
     let before = trace("trace max-burst --seed 7 --legacy");
-    // Sends of five segments: some in slow start, and all of them once the old rule holds.
+    // Sends of five segments: some occur in slow start, all of them with the old rule.
     let bursts = |trace: &str| trace.matches("(7240)").count();
     assert!(bursts(&before) > 50 && bursts(&after) < 10, "{after}");
 }

@@ -1,11 +1,11 @@
-//! Output into a pipe whose reader has left, as `| head` leaves.
+//! Output into a pipe whose reader has closed it, like `| head`.
 
 use std::io::pipe;
 use std::process::{Command, Output, Stdio};
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../script/scripts");
 
-/// Runs a line of arguments with standard output and standard error where they are told to be.
+/// Runs the program with a line of arguments and these outputs.
 fn run(line: &str, stdout: Stdio, stderr: Stdio) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fullsend"))
         .args(line.split(' '))
@@ -15,7 +15,7 @@ fn run(line: &str, stdout: Stdio, stderr: Stdio) -> Output {
         .expect("the program starts")
 }
 
-/// A pipe that nothing reads.
+/// Returns a pipe whose reading end is closed.
 fn broken() -> Stdio {
     pipe().expect("a pipe").1.into()
 }
@@ -35,7 +35,7 @@ fn a_reader_that_leaves_ends_the_program_quietly() {
     ] {
         let out = run(line, broken(), Stdio::piped());
         let errors = String::from_utf8_lossy(&out.stderr);
-        // As a shell reports a program that SIGPIPE has ended.
+        // The status that a shell reports for a program that SIGPIPE ended.
         assert_eq!((out.status.code(), &*errors), (Some(141), ""), "{line}");
     }
 }

@@ -1,5 +1,5 @@
-//! Runs the program as its users do, for short times, and looks at what it reports. Nothing here
-//! asserts how fast anything is.
+//! Runs the program like its users do, for short times, and checks its reports. No test asserts a
+//! speed.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ fn fullsend(line: &str) -> Output {
         .expect("the program starts")
 }
 
-/// Runs a test with `--json` for a short time; its report, with what every report must have.
+/// Runs a test with `--json` for a short time; returns its report, after checks that apply to all.
 fn report(line: &str) -> Value {
     let out = fullsend(&format!("{line} --json --time 0.2"));
     let errors = String::from_utf8_lossy(&out.stderr);
@@ -25,7 +25,8 @@ fn report(line: &str) -> Value {
     report
 }
 
-/// Every share is told, they are parts of one, and each send is in both histograms.
+/// Checks that every share is present, that the shares are parts of one, and that each send is in
+/// both histograms.
 fn check_send_limits(line: &str, report: &Value) {
     let Some(limits) = report["send_limits"].as_object() else {
         assert!(report["send_size_bytes"].is_null(), "{line}");
@@ -124,8 +125,8 @@ fn counter(report: &Value, name: &str) -> i64 {
     of("client") + of("server")
 }
 
-/// Nothing is sent again but by the probe of a timer, which on a busy machine may be ahead of the
-/// other end's thread.
+/// Checks that only tail loss probes were retransmitted: on a busy machine their timer may expire
+/// before the other end's thread runs.
 fn assert_nothing_lost(report: &Value, what: &str) {
     let again = counter(report, "TcpRetransSegs");
     let probes = counter(report, "TcpExtTCPLossProbes");
@@ -169,7 +170,7 @@ fn stream_options() {
     }
 }
 
-/// Where the server sends, its stack says what held it back.
+/// The sender's stack reports its send limits, also if it is the server.
 #[test]
 fn the_sender_tells_what_held_it_back() {
     for (options, whose) in [
@@ -185,7 +186,7 @@ fn the_sender_tells_what_held_it_back() {
     let out = fullsend("perf stream --reverse --time 0.2");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("The server was held back by: "), "{text}");
-    // The kernel does not tell.
+    // The kernel does not provide them.
     let report = report("perf stream --reverse --kernel");
     assert!(report["send_limits"].is_null());
 }
@@ -252,7 +253,7 @@ fn idle_connections_are_weighed() {
     }
 }
 
-/// A server, stopped as Ctrl-C does it.
+/// A server process, stopped by SIGINT like with Ctrl-C.
 struct Server {
     child: Child,
     address: String,
@@ -375,8 +376,8 @@ fn errors_name_the_value_and_the_mend() {
     }
 }
 
-/// Runs client and server on both sides of a TUN, in a namespace that goes when they end; the
-/// client's report, or none without root.
+/// Runs client and server on both sides of a TUN, in a temporary namespace; returns the client's
+/// report, `None` without root.
 fn over_tun(server: &str, client: &str) -> Option<Value> {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: a TUN needs root");
@@ -474,11 +475,11 @@ fn a_transaction_is_two_packets_a_side_over_tun_too() {
         let number = |value: &Value| value.as_f64().expect("a number");
         let transactions = number(&report["transactions_per_s"]) * number(&report["seconds"]);
         for side in ["client", "server"] {
-            // A connection's beginning and end are no transactions.
+            // The packets of a connection's start and end do not count.
             let packets = number(&report["counters"][side]["IpOutRequests"]) - 8.0 * FLOWS;
             let each = packets / transactions;
             println!("{side} (we are the {we_are}): {each:.3} packets in a transaction");
-            // The kernel's also probe when a busy machine keeps us from answering.
+            // The kernel also sends probes if a busy machine delays the answers.
             assert!(side != we_are || each <= 2.05, "{client}: {each}");
         }
     }

@@ -1,5 +1,5 @@
 //! `fullsend stat` against a running stack: the program as its users run it, and a pair of stacks
-//! of this process to look into.
+//! in this process to inspect.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Scene {
         }
     }
 
-    /// Sends and takes `len` bytes, and waits for their acknowledgement.
+    /// Sends and reads `len` bytes, and waits for their acknowledgement.
     fn carry(&mut self, len: usize) {
         let (client, server) = (&mut self.client, &mut self.server);
         self.runtime.block_on(async {
@@ -117,7 +117,7 @@ fn nstat_shows_what_was_counted_since_the_last_call() {
     assert_eq!((words.len(), words[1]), (3, &*grown.to_string()), "{text}");
     assert!(words[2].parse::<f64>().unwrap() > 0.0);
     assert!(!text.contains("TcpActiveOpens"), "{text}");
-    // Not updated, so once more; and then no more.
+    // The first call does not update the history, the second does.
     assert_eq!(scene.json("nstat")["fullsend"]["TcpOutSegs"], grown);
     assert_eq!(scene.json("nstat")["fullsend"]["TcpOutSegs"], Value::Null);
     let absolute = scene.json("nstat -az");
@@ -129,7 +129,7 @@ fn nstat_shows_what_was_counted_since_the_last_call() {
 fn ss_shows_the_flow_and_why() {
     let mut scene = Scene::new();
     scene.carry(100_000);
-    // The server reads no more: what is sent now waits there.
+    // The server stops reading: the data stays in its receive buffer.
     scene
         .runtime
         .block_on(async {
@@ -244,7 +244,7 @@ fn tunables_and_options_take_effect() {
         "{error}"
     );
 
-    // A cork holds a small write until it is taken off.
+    // Setting TCP_CORK holds a small write until it is cleared.
     let id = scene.json("ss")[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(scene.json("ss")[0]["nodelay"], false);
     scene.stat(&format!("set sk:{id} TCP_CORK=1"));
@@ -288,7 +288,7 @@ fn links_and_queues() {
     assert!(scene.stat("qdisc").starts_with("qdisc noqueue dev link0\n"));
 }
 
-/// What tshark says of a recording: packets, and malformed ones.
+/// Returns tshark's view of a capture: the number of packets, and the malformed ones.
 fn tshark(file: &Path) -> Option<(usize, String)> {
     let run = |filter: &str| {
         let mut command = Command::new("tshark");
@@ -306,7 +306,7 @@ fn tshark(file: &Path) -> Option<(usize, String)> {
     Some((lines, String::from_utf8_lossy(&bad.stdout).into_owned()))
 }
 
-/// Waits for a file to have something in it.
+/// Waits until a file is not empty.
 fn until_written(file: &Path) {
     while std::fs::metadata(file).map_or(0, |meta| meta.len()) == 0 {
         std::thread::yield_now();
@@ -348,7 +348,7 @@ fn a_capture_opens_in_tshark() {
         ["packets", "recorded,", "0", "dropped"],
         "{said}"
     );
-    // A last acknowledgement may have passed on either side of the second look.
+    // A last ACK may have passed before or after the second reading.
     assert!(recorded >= passed && passed >= 20, "{recorded} {passed}");
     match tshark(&file) {
         None => println!("skipped: needs tshark"),

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use serde_json::Value;
 
-/// What runs in a namespace of its own, until it is dropped.
+/// A process, usually in a namespace of its own, terminated on drop.
 struct Running(Child);
 
 impl Running {
@@ -34,7 +34,7 @@ impl Drop for Running {
     }
 }
 
-/// A namespace, held by a shell that waits.
+/// Creates a namespace, held by a sleeping shell.
 fn namespace() -> Running {
     let mut shell = Running::start(Command::new("unshare").args([
         "-n",
@@ -60,7 +60,7 @@ fn run(of: &Running, line: &str) {
 
 const FULLSEND: &str = env!("CARGO_BIN_EXE_fullsend");
 
-/// Two namespaces, 10.1.0.1 and 10.1.0.2, with a path between them; `None` without root.
+/// Creates two namespaces, 10.1.0.1 and 10.1.0.2, with a path between them; `None` without root.
 fn path(netem: &str, back: &str) -> Option<[Running; 3]> {
     if !geteuid().is_root() {
         println!("skipped: needs root, for network namespaces and TUN devices");
@@ -94,7 +94,7 @@ fn sysctl(of: &Running, name: &str, value: &str) {
     assert!(done.expect("nsenter(1) starts").success(), "{script}");
 }
 
-/// A test by the kernel's sockets in that namespace.
+/// Runs a test with the kernel's sockets in a namespace, and returns its report.
 fn report(of: &Running, test: &str) -> Value {
     let out = inside(of, FULLSEND)
         .args(test.split_whitespace())
@@ -119,15 +119,15 @@ fn a_path_between_two_namespaces_delays_what_it_carries() {
     assert!(least >= 50_000.0, "{least} us for 20 and 30 ms");
 }
 
-/// DCTCP sends to a kernel that repeats ECE until it sees CWR (RFC 3168), over a path with a low
-/// threshold: it slows down for marks, does not stall, and nothing is lost.
+/// DCTCP over a path with a low marking threshold, to a kernel that repeats ECE until it receives
+/// CWR (RFC 3168): it slows down for marks, does not stall, and loses nothing.
 #[test]
 fn dctcp_gets_along_with_a_kernel_that_echoes_as_rfc_3168_has_it() {
     let netem = "delay 1ms rate 50mbit limit 1000 ce_threshold 2ms";
     let Some([left, right, _wan]) = path(netem, "delay 1ms") else {
         return;
     };
-    // Our stack is behind the left kernel.
+    // The Fullsend stack is behind the left kernel.
     sysctl(&left, "ip_forward", "1");
     run(&right, "ip route add 10.9.0.0/24 via 10.1.0.1");
     sysctl(&right, "tcp_ecn", "1");
@@ -146,11 +146,11 @@ fn dctcp_gets_along_with_a_kernel_that_echoes_as_rfc_3168_has_it() {
     assert!(server.first_line().contains("listening"));
     let report = report(&right, "perf stream --reverse --connect 10.9.0.2 --time 1");
     let counter = |side: &str, name: &str| report["counters"][side][name].as_i64().unwrap_or(0);
-    // A busy machine may make it probe the tail.
+    // A busy machine may cause tail loss probes.
     assert!(counter("server", "TcpRetransSegs") <= 10, "{report}");
     assert!(counter("server", "TcpExtTCPDeliveredCE") > 0, "{report}");
     assert!(counter("client", "IpExtInCEPkts") > 0, "{report}");
-    // A stall at each mark would leave a few segments a second.
+    // A stall at each mark would leave a few segments per second.
     let share = report["throughput_bps"].as_f64().expect("a rate") / 50e6;
     assert!(share > 0.3, "{share}");
 }

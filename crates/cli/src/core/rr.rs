@@ -11,31 +11,31 @@ use crate::pattern::Pattern;
 use crate::progress::Progress;
 use crate::report::new_histogram;
 
-/// Connections that are served between two looks at the link.
+/// Connections that are served between two polls of the link.
 const GROUP: usize = 16;
 
-/// One end of one connection: writes a message, reads a message, by turns.
+/// One end of a connection, which writes a message and reads a message alternately.
 struct End {
     id: TcpId,
     to_write: usize,
     to_read: usize,
 }
 
-/// A connection, and when its transaction began.
+/// A connection, and the start of its current transaction.
 struct Flow {
     client: End,
     server: End,
     began: Instant,
 }
 
-/// What every step needs beside its flow.
+/// The buffers of every step.
 struct Buffers {
     pattern: Pattern,
     scratch: Vec<u8>,
 }
 
 impl End {
-    /// Writes what is due, as far as there is room.
+    /// Writes the rest of the current message, as far as there is room.
     #[inline]
     fn write(&mut self, host: &mut Host, buffers: &Buffers, now: Instant) -> Result<()> {
         while self.to_write > 0 {
@@ -48,7 +48,7 @@ impl End {
         Ok(())
     }
 
-    /// Writes and reads what is due; true once nothing is.
+    /// Writes and reads the rest of the current messages; returns whether both are complete.
     #[inline]
     fn step(&mut self, host: &mut Host, buffers: &mut Buffers, now: Instant) -> Result<bool> {
         self.write(host, buffers, now)?;
@@ -67,21 +67,21 @@ impl End {
     }
 }
 
-/// A test that runs.
+/// A running test.
 struct Transactions<'a> {
     wire: &'a mut Wire,
     buffers: Buffers,
     /// Bytes of a request and of a response.
     sizes: (usize, usize),
-    /// When no more begin.
+    /// The time after which no transaction starts.
     ends: Instant,
     now: Instant,
     histogram: Histogram<u64>,
 }
 
 impl Transactions<'_> {
-    /// Requests go, where none is open; servers answer; clients take the responses. How many
-    /// transactions began or went on, and how many ended.
+    /// Sends requests on connections without one, answers them, and reads the responses. Returns the
+    /// number of open transactions, and of those completed.
     fn step(&mut self, group: &mut [Flow]) -> Result<(usize, u64)> {
         let Self { wire, buffers, .. } = self;
         let (request, response) = self.sizes;
@@ -116,7 +116,7 @@ impl Transactions<'_> {
     }
 }
 
-/// Runs transactions until `ends`; how many, and their latencies.
+/// Runs transactions until `ends`; returns their number and latencies.
 pub(crate) fn run(
     wire: &mut Wire,
     flows: &[(TcpId, TcpId)],
@@ -152,8 +152,8 @@ pub(crate) fn run(
     let mut transactions = 0;
     loop {
         let mut open = 0;
-        // A few at a time, as an event loop takes them: what one host writes is still in the
-        // cache when the other reads it.
+        // A few connections at a time, like an event loop: the data that one host writes is still in
+        // the cache when the other reads it.
         for group in flows.chunks_mut(GROUP) {
             let (begun, finished) = test.step(group)?;
             open += begun;

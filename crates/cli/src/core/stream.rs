@@ -12,7 +12,7 @@ use crate::flow::READ_MAX;
 use crate::pattern::{PERIOD, Pattern};
 use crate::progress::Progress;
 
-/// What to transfer, how, and until when.
+/// The parameters of a transfer.
 pub(crate) struct Plan {
     pub(crate) message: usize,
     pub(crate) zerocopy: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) ends: Instant,
 }
 
-/// One connection, from the client to the server.
+/// A connection from the client to the server.
 struct Flow {
     client: TcpId,
     server: TcpId,
@@ -38,7 +38,7 @@ struct Run<'a> {
     scratch: Vec<u8>,
 }
 
-/// Writes, carries and reads until the time is up and everything has arrived; bytes received.
+/// Transfers until the time is up and all data has arrived; returns the bytes received.
 pub(crate) fn run(
     wire: &mut Wire,
     flows: &[(TcpId, TcpId)],
@@ -93,9 +93,9 @@ pub(crate) fn run(
 }
 
 impl Run<'_> {
-    /// Writes until the connection takes no more, but only so much that clock and receiver are
-    /// not kept waiting: the receiver's card collects what comes meanwhile, as one that moderates
-    /// its interrupts.
+    /// Writes until the connection accepts no more, up to a limit that bounds the delay of the clock
+    /// and of the receiver: its card collects the packets of one call, like one with interrupt
+    /// moderation.
     fn write_turn(&mut self, flow: &mut Flow, now: Instant) -> Result<()> {
         const BYTES: u64 = 256 << 10;
         const WRITES: u64 = 256;
@@ -112,7 +112,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One write of one message; how much was taken.
+    /// Writes one message; returns the number of bytes accepted, `None` if the write would block.
     #[inline]
     fn write(&mut self, flow: &Flow, now: Instant) -> Result<Option<usize>> {
         let message = self.plan.message;
@@ -134,7 +134,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads what there is.
+    /// Reads the available data.
     #[inline]
     fn read(&mut self, flow: &mut Flow, now: Instant) -> Result<()> {
         loop {
@@ -144,7 +144,7 @@ impl Run<'_> {
                 self.copy(flow, now)?
             };
             flow.received += read.unwrap_or(0) as u64;
-            // A short read has taken everything.
+            // A short read has taken all data.
             if read.is_none_or(|n| n < READ_MAX) {
                 return Ok(());
             }

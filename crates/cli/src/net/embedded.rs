@@ -1,4 +1,4 @@
-//! Our stack's sockets, through the public tokio API.
+//! This stack's sockets, through the public tokio API.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use crate::stat::args::ControlArgs;
 use crate::usage::Counters;
 use fullsend_tcp::FlowReport;
 
-/// As many as `--flows` can ask for at a time, nearly.
+/// Listen backlog, enough for most values of `--flows`.
 const BACKLOG: usize = 4096;
 
-/// One of our hosts.
+/// A Fullsend host.
 #[derive(Clone)]
 pub(crate) struct Embedded(Stack);
 
 impl Embedded {
-    /// Two of them with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
+    /// Returns two hosts with a link between: 10.0.0.1 and fd00::1, 10.0.0.2 and fd00::2.
     pub(crate) fn pair(
         link: Inside,
         (set, qdisc): (&[(String, String)], QdiscConfig),
@@ -43,7 +43,7 @@ impl Embedded {
         Ok((Self(client), Self(server)))
     }
 
-    /// One behind a TUN. The kernel's side gets the address of `peer` if that is on the link.
+    /// Returns a host behind a TUN. The kernel's side gets the address of `peer` if that is on the link.
     pub(crate) fn tun(
         tun: &Tun,
         (set, qdisc): (&[(String, String)], QdiscConfig),
@@ -84,7 +84,7 @@ impl Embedded {
         Ok(Self(stack))
     }
 
-    /// Opens the control sockets that were asked for.
+    /// Opens the control sockets that were requested.
     pub(crate) fn open_control(
         control: &ControlArgs,
         stack: &Self,

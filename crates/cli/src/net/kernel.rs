@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use super::{Net, Socket};
 use crate::usage::{self, Counters};
 
-/// As many as `--flows` can ask for at once; the kernel lowers it to net.core.somaxconn.
+/// Listen backlog, enough for most values of `--flows`; the kernel limits it to net.core.somaxconn.
 const BACKLOG: u32 = 4096;
 
 /// The kernel's stack.
@@ -33,7 +33,7 @@ impl Net for Kernel {
             SocketAddr::V4(_) => (TcpSocket::new_v4()?, on),
             SocketAddr::V6(v6) => match TcpSocket::new_v6() {
                 Ok(socket) => (socket, on),
-                // A kernel without IPv6: any address is one of the other family.
+                // A kernel without IPv6: listens on any IPv4 address instead.
                 Err(_) if v6.ip().is_unspecified() => {
                     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, v6.port()));
                     (TcpSocket::new_v4()?, any)
@@ -48,7 +48,7 @@ impl Net for Kernel {
 
     async fn accept(listener: &mut TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
         let (socket, peer) = listener.accept().await?;
-        // An IPv4 peer of an IPv6 listener, as people write it.
+        // Shows an IPv4 peer of an IPv6 listener as an IPv4 address.
         Ok((
             socket,
             SocketAddr::new(peer.ip().to_canonical(), peer.port()),

@@ -1,4 +1,4 @@
-//! What the command line says over what a script does: names, and settings.
+//! Overrides of a script from the command line: names and settings.
 
 use std::convert::Infallible;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 use clap::Args;
 use fullsend_script::{Family, Pos, script::Setting};
 
-/// packetdrill's options. `FAMILY:` in front of a value (`ipv4:`, `ipv6:`, `ipv4-mapped-ipv6:`)
-/// gives it to runs of that family only.
+/// The options of packetdrill. A prefix of a value (`ipv4:`, `ipv6:`, `ipv4-mapped-ipv6:`)
+/// restricts it to runs of that family.
 #[derive(Args)]
 pub(super) struct Given {
-    /// In the script, NAME stands for VALUE; of several, the first that fits the family.
+    /// Replace NAME by VALUE in the script; of several, the first for the family applies.
     #[arg(short = 'D', long = "define", value_name = "[FAMILY:]NAME=VALUE", value_parser = definition)]
     names: Vec<Scoped<(String, String)>>,
     /// The stack's address.
@@ -22,13 +22,13 @@ pub(super) struct Given {
     /// The mask of the stack's network.
     #[arg(long = "netmask_ip", value_name = "MASK")]
     netmask_ip: Vec<Scoped<String>>,
-    /// Without effect: the device has no neighbours.
+    /// Ignored: the device has no neighbours.
     #[arg(long = "gateway_ip", value_name = "ADDRESS")]
     gateway_ip: Vec<Scoped<String>>,
     /// The device's MTU in bytes.
     #[arg(long = "mtu", value_name = "BYTES")]
     mtu: Vec<Scoped<String>>,
-    /// By how much a time may be missed, in microseconds.
+    /// Tolerance of times, in microseconds.
     #[arg(long = "tolerance_usecs", value_name = "USECS")]
     tolerance_usecs: Vec<Scoped<String>>,
 }
@@ -77,14 +77,14 @@ impl<T> Scoped<T> {
 }
 
 impl Given {
-    /// The names that stand for something in runs of `family`.
+    /// Returns the defined names for runs of `family`.
     pub(super) fn names(&self, family: Family) -> Vec<(String, String)> {
         let own = self.names.iter().filter(|name| name.is_for(family));
         own.map(|name| name.value.clone()).collect()
     }
 
-    /// Settings for runs of `family`, which go over the script's. An address of the other IP
-    /// version is not for them.
+    /// Returns the settings for runs of `family`, which override the script's. Addresses of the other
+    /// IP version are left out.
     pub(super) fn settings(&self, family: Family) -> Vec<Setting> {
         let lists = [
             ("local_ip", &self.local_ip),

@@ -1,30 +1,30 @@
-//! The command line of `stat`, and `--control` of the commands that it looks into.
+//! The command line of `stat`, and the `--control` option of the commands that it inspects.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-/// What `--control` stands for alone.
+/// The value of `--control` without a path.
 const DEFAULT: &str = ".";
 
-/// Opens the socket that `fullsend stat` looks through.
+/// The option that opens a control socket for `fullsend stat`.
 #[derive(Args, Clone, PartialEq, Debug, Default)]
 pub(crate) struct ControlArgs {
-    /// Open a control socket, so that `fullsend stat` can look into our stack while it runs
-    /// [default path: PID.sock in $XDG_RUNTIME_DIR/fullsend or /run/fullsend]. Of two stacks in
-    /// this process, that is the client's; the server's path ends in .server.sock.
+    /// Open a control socket, so that `fullsend stat` can inspect the stack while it runs
+    /// [default path: PID.sock in $XDG_RUNTIME_DIR/fullsend or /run/fullsend]. With two stacks in
+    /// this process it is the client's; the server's path ends in .server.sock.
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = DEFAULT)]
     control: Option<PathBuf>,
 }
 
 impl ControlArgs {
-    /// It was asked for.
+    /// Returns whether the option was given.
     pub(crate) fn is_given(&self) -> bool {
         self.control.is_some()
     }
 
-    /// Where to open it, if at all.
+    /// Returns the path of the socket to open, if any.
     pub(crate) fn path(&self) -> Result<Option<PathBuf>> {
         match &self.control {
             None => Ok(None),
@@ -35,7 +35,7 @@ impl ControlArgs {
         }
     }
 
-    /// The server's beside the client's.
+    /// Returns the path of the server's socket, beside the client's.
     pub(crate) fn server_path(client: &Path) -> PathBuf {
         client.with_extension("server.sock")
     }
@@ -47,7 +47,7 @@ pub(crate) struct StatArgs {
     /// $XDG_RUNTIME_DIR/fullsend or /run/fullsend].
     #[arg(long, value_name = "PATH", global = true)]
     pub(crate) socket: Option<PathBuf>,
-    /// Print JSON in place of text.
+    /// Print JSON instead of text.
     #[arg(short = 'J', long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -56,9 +56,9 @@ pub(crate) struct StatArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum StatCommand {
-    /// Counters: what they grew by since the last call, as nstat shows it.
+    /// Counters: their growth since the last call, like nstat.
     Nstat(NstatArgs),
-    /// Sockets, in the shape of `ss -tinmo`.
+    /// Sockets, in the format of `ss -tinmo`.
     Ss(SsArgs),
     /// Numbers of sockets and their memory, as in /proc/net/sockstat.
     Sockstat,
@@ -68,7 +68,7 @@ pub(crate) enum StatCommand {
     /// Packets and bytes of each link, as dlstat shows them: bytes include link headers, and a
     /// super-segment is one packet.
     Link(LinkArgs),
-    /// Read a tunable, or set it with KEY=VALUE; all of them with -a.
+    /// Read a tunable, or set it with KEY=VALUE; read all of them with -a.
     Sysctl {
         /// All tunables.
         #[arg(
@@ -78,7 +78,7 @@ pub(crate) enum StatCommand {
             conflicts_with = "setting"
         )]
         all: bool,
-        /// The tunable's Linux name; `net.ipv4.` may be left out.
+        /// The tunable's Linux name; `net.ipv4.` may be omitted.
         #[arg(value_name = "KEY[=VALUE]")]
         setting: Option<String>,
     },
@@ -94,57 +94,57 @@ pub(crate) enum StatCommand {
         #[arg(value_name = "OPTION=VALUE")]
         setting: String,
     },
-    /// The queue in front of each link, as `tc -s qdisc` shows it.
+    /// The queueing discipline of each link, like `tc -s qdisc`.
     Qdisc,
-    /// Record packets as pcapng until Ctrl-C, at the place where the stack meets its device.
+    /// Capture packets between the stack and its device as pcapng, until Ctrl-C.
     Capture(CaptureArgs),
 }
 
 #[derive(Args, Clone, Copy)]
 pub(crate) struct NstatArgs {
-    /// Values since the stack's start (rates too), not since the last call.
+    /// Show values (and rates) since the stack's start, instead of since the last call.
     #[arg(short, long)]
     pub(crate) absolute: bool,
-    /// Counters that are zero too.
+    /// Also show counters that are zero.
     #[arg(short, long)]
     pub(crate) zeros: bool,
-    /// Leave the history as it is, so that the next call shows the same and more.
+    /// Do not update the history, so that the next call includes this growth.
     #[arg(short = 's', long)]
     pub(crate) noupdate: bool,
 }
 
 #[derive(Args, Clone)]
 pub(crate) struct SsArgs {
-    /// Listeners too.
+    /// Also show listeners.
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Listeners only.
+    /// Show listeners only.
     #[arg(short, long, conflicts_with = "all")]
     pub(crate) listening: bool,
-    /// Why each flow is no faster: sizes of its sends, room they had, and what held it back.
+    /// Show what limits each flow: sizes of its sends, room they had, and what blocked it.
     #[arg(long, conflicts_with = "summary")]
     pub(crate) why: bool,
-    /// Print how many sockets there are, by protocol and state, in place of the sockets.
+    /// Print the number of sockets, by protocol and state, instead of the sockets.
     #[arg(short, long, conflicts_with_all = ["all", "listening", "filter"])]
     pub(crate) summary: bool,
-    /// Only sockets in these states, as `ss` takes them: `state STATE` or `exclude STATE`, any
+    /// Show only sockets in these states, in the syntax of `ss`: `state STATE` or `exclude STATE`, any
     /// number of times. STATE is established, syn-sent, syn-recv, fin-wait-1, fin-wait-2,
     /// time-wait, closed, close-wait, last-ack, listening, closing, or a group: all, connected,
     /// synchronized, bucket, big.
     #[arg(value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
-    /// For the fingers' sake: these are always shown.
+    /// Accepted for compatibility with `ss`: these fields are always shown.
     #[arg(short = 't', short_aliases = ['i', 'n', 'm', 'o'], action = clap::ArgAction::Count, hide = true)]
     pub(crate) tinmo: u8,
 }
 
 #[derive(Args, Clone, Copy)]
 pub(crate) struct LinkArgs {
-    /// Print what passed in each interval of so many seconds, until Ctrl-C [default: print once
-    /// what passed since the stack's start].
+    /// Print the traffic of each interval of this many seconds, until Ctrl-C [default: print the
+    /// traffic since the stack's start once].
     #[arg(short, long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) interval: Option<u32>,
-    /// Intervals to print.
+    /// Number of intervals to print.
     #[arg(short, long, value_name = "N", requires = "interval")]
     pub(crate) count: Option<u64>,
 }
@@ -154,18 +154,19 @@ pub(crate) struct CaptureArgs {
     /// File to write; - for a pipe, as in `stat capture - | wireshark -k -i -`.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Packets to record (a super-segment is one) [default: until Ctrl-C].
+    /// Number of packets to record (a super-segment is one) [default: until Ctrl-C].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Memory for packets that wait to be written, MiB; what comes when it is full is dropped, and
-    /// the number printed at the end.
+    /// Memory for packets that are not yet written, in MiB; packets that arrive when it is full are
+    /// dropped, and their number is printed at the end.
     #[arg(short = 'B', long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) buffer: u64,
-    /// Which packets, in a part of tcpdump's language: tcp, udp, icmp, icmp6, ip, ip6, arp, host
-    /// ADDR, net CIDR, port N, src and dst, joined by and, or, not and parentheses [default: all].
+    /// Packets to record, in a subset of tcpdump's language: tcp, udp, icmp, icmp6, ip, ip6, arp,
+    /// host ADDR, net CIDR, port N, src and dst, joined by and, or, not and parentheses [default:
+    /// all].
     #[arg(value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
-    /// Most bytes of each packet [default: all].
+    /// Most bytes to record of each packet [default: all].
     #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) snaplen: Option<u32>,
 }

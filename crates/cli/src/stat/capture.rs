@@ -1,4 +1,4 @@
-//! `stat capture`: a running stack's packets into a file or a pipe.
+//! `stat capture`: writes a running stack's packets to a file or a pipe.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,7 +32,7 @@ async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
         buffer: Some(args.buffer << 20),
     });
     write.write_all(start.to_line().as_bytes()).await?;
-    // The stack's word first: a capture that cannot begin leaves no file behind.
+    // The stack's reply is read first, so that a capture that fails to start creates no file.
     let mut reply = next(&mut read).await?;
     let mut out = open(&args.file)?;
     let mut stopped = false;
@@ -44,7 +44,7 @@ async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
                 let mut bytes = vec![0; usize::try_from(len)?];
                 read.read_exact(&mut bytes).await?;
                 if !written(out.as_mut(), &bytes)? {
-                    // Whoever read the pipe has seen enough.
+                    // The reader of the pipe has closed it.
                     return Ok(());
                 }
             }
@@ -84,7 +84,7 @@ fn open(file: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
-/// False when a pipe's other end is gone.
+/// Writes `bytes`; returns `false` if the other end of a pipe was closed.
 fn written(out: &mut dyn Write, bytes: &[u8]) -> Result<bool> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

@@ -13,7 +13,7 @@ pub(super) struct Connection {
     line: Vec<u8>,
 }
 
-/// What to say when a socket cannot be used.
+/// Returns the error text for a socket that cannot be used.
 pub(super) fn cannot(path: &Path) -> String {
     format!(
         "cannot connect to {}: name the control socket of a stack that runs, and be its user",
@@ -30,7 +30,7 @@ impl Connection {
         })
     }
 
-    /// One request, one reply.
+    /// Sends a request and returns its only reply.
     pub(super) fn ask(&mut self, request: &Request) -> Result<Value> {
         self.send(request)?;
         match self.reply()? {
@@ -39,7 +39,7 @@ impl Connection {
         }
     }
 
-    /// One request, many items.
+    /// Sends a request and returns the items of its reply.
     pub(super) fn list(&mut self, request: &Request) -> Result<Vec<Value>> {
         self.send(request)?;
         let mut items = Vec::new();
@@ -67,7 +67,7 @@ impl Connection {
     }
 }
 
-/// A reply that is not an error.
+/// Parses a reply; an error reply becomes an error.
 pub(super) fn parse(line: &[u8]) -> Result<Reply> {
     if line.is_empty() {
         bail!("the stack has closed the control socket");

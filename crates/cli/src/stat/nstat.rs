@@ -1,4 +1,4 @@
-//! `stat nstat`: counters, and by how much they grew since the same user last looked.
+//! `stat nstat`: counters, and their growth since the last call by the same user.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -14,12 +14,12 @@ use serde_json::Value;
 use super::args::NstatArgs;
 use super::connection::Connection;
 
-/// Names the history, in place of the default.
+/// Environment variable with the path of the history, instead of the default.
 const HISTORY: &str = "FULLSEND_STAT_HISTORY";
-/// Stacks that the history remembers.
+/// Most stacks in the history.
 const REMEMBERED: usize = 32;
 
-/// What was seen when last looked, by the time a stack was started.
+/// The counters of the last call, by the start time of each stack.
 #[derive(Serialize, Deserialize, Default)]
 struct History {
     stacks: BTreeMap<u64, Seen>,
@@ -54,7 +54,7 @@ pub(super) fn run(stack: &mut Connection, args: NstatArgs, json: bool) -> Result
     Ok(())
 }
 
-/// Name, growth, and growth per second.
+/// Name, growth, and growth per second of a counter.
 type Row = (String, u64, f64);
 
 fn grown(now: &Counters, before: &Seen, zeros: bool) -> Vec<Row> {
@@ -63,7 +63,7 @@ fn grown(now: &Counters, before: &Seen, zeros: bool) -> Vec<Row> {
         .iter()
         .map(|(name, value)| {
             let old = before.counters.get(name).copied().unwrap_or(0);
-            // A gauge, or a stack whose interfaces went, may fall.
+            // A gauge may fall, and so may the sums of a stack that lost interfaces.
             let more = value.saturating_sub(old);
             (name.clone(), more, more as f64 / seconds.max(1e-9))
         })
@@ -102,7 +102,7 @@ fn history_path() -> Result<PathBuf> {
     Ok(dir.join(format!(".nstat.u{uid}")))
 }
 
-/// What cannot be read, or is not ours, is as if nothing had been seen.
+/// Reads the history; one that cannot be read, or belongs to another user, counts as empty.
 fn read(path: &Path) -> History {
     let ours = || {
         let file = fs::symlink_metadata(path).ok()?;
@@ -115,7 +115,7 @@ fn read(path: &Path) -> History {
         .unwrap_or_default()
 }
 
-/// Beside it first, then in its place: a link that somebody put there is not followed.
+/// Writes a new file and renames it over the old one, so that a planted symlink is not followed.
 fn write(path: &Path, history: &History) -> Result<()> {
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = OpenOptions::new()

@@ -1,4 +1,4 @@
-//! `stat ss`: sockets in the shape of `ss -tinmo`.
+//! `stat ss`: sockets in the format of `ss -tinmo`.
 
 use std::fmt::Write as _;
 
@@ -104,23 +104,23 @@ fn timer_text(timer: &TimerView) -> String {
     format!("timer:({},{left},{})", timer.kind, timer.retransmits)
 }
 
-/// `TCP_INFO`, by name.
+/// The fields of `TCP_INFO`, by name.
 struct Fields<'a>(&'a serde_json::Map<String, Value>);
 
 impl Fields<'_> {
-    /// The field `tcpi_NAME`; 0 if the stack has none.
+    /// Returns the field `tcpi_NAME`; 0 if the stack does not have it.
     fn get(&self, name: &str) -> u64 {
         let value = self.0.get(&format!("tcpi_{name}"));
         value.and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// `tcpi_NAME` of microseconds, in milliseconds.
+    /// Returns the field `tcpi_NAME`, which is in microseconds, in milliseconds.
     fn ms(&self, name: &str) -> f64 {
         self.get(name) as f64 / 1000.0
     }
 }
 
-/// Bits of `tcpi_options`.
+/// The bits of `tcpi_options`, with their words.
 const OPTIONS: [(u64, &str); 4] = [(1, "ts"), (2, "sack"), (8, "ecn"), (16, "ecnseen")];
 const WSCALE: u64 = 4;
 
@@ -156,7 +156,7 @@ fn info_line(socket: &SocketView, info: &Fields<'_>) -> String {
         ],
     );
     words.push(format!("cwnd:{}", info.get("snd_cwnd")));
-    // What no loss has set yet is not shown.
+    // Not shown until a loss has set it.
     if info.get("snd_ssthresh") < 0x7fff_ffff {
         words.push(format!("ssthresh:{}", info.get("snd_ssthresh")));
     }
@@ -190,7 +190,7 @@ fn info_line(socket: &SocketView, info: &Fields<'_>) -> String {
     words.join(" ")
 }
 
-/// The word that `ss` has for a field.
+/// The word of `ss` for a field, and the field.
 type Named = (&'static str, &'static str);
 
 const COUNTS: &[Named] = &[
@@ -223,7 +223,7 @@ fn named(info: &Fields<'_>, words: &mut Vec<String>, fields: &[Named]) {
     }
 }
 
-/// Bits per second, and milliseconds since something was last sent or heard.
+/// Adds rates in bits per second, and milliseconds since data was last sent or received.
 fn rates(info: &Fields<'_>, words: &mut Vec<String>) {
     let window = info.get("snd_cwnd") * info.get("snd_mss") * 8;
     let rate = window
@@ -257,7 +257,7 @@ fn rates(info: &Fields<'_>, words: &mut Vec<String>) {
     }
 }
 
-/// Linux has four more figures there; we have nothing that they would count.
+/// Formats the socket's memory; Linux has four more figures, which this stack does not count.
 fn skmem_text(memory: SkMemView) -> String {
     let SkMemView {
         rmem_alloc,
@@ -269,7 +269,7 @@ fn skmem_text(memory: SkMemView) -> String {
     format!("skmem:(r{rmem_alloc},rb{rcvbuf},t{wmem_alloc},tb{sndbuf},f0,w{wmem_queued},o0,bl0,d0)")
 }
 
-/// Widest bar of a histogram.
+/// Most characters of a histogram's bar.
 const BAR: u64 = 40;
 
 fn why_text(why: &WhyView) -> String {

@@ -1,8 +1,8 @@
-//! Filters by state, in the words of `ss`.
+//! Filters by state, in the syntax of `ss`.
 
 use anyhow::{Result, anyhow, bail};
 
-/// A state as `ss` takes it, and as it prints it.
+/// The states: the name in `ss` filters, and the name that `ss` prints.
 const STATES: [(&str, &str); 11] = [
     ("established", "ESTAB"),
     ("syn-sent", "SYN-SENT"),

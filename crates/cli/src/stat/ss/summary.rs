@@ -1,4 +1,4 @@
-//! How many sockets there are: `ss -s`.
+//! The number of sockets: `ss -s`.
 
 use std::net::SocketAddr;
 
