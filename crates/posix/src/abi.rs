@@ -1,4 +1,4 @@
-//! Linux's numbers (x86 and arm): families, flags, events, options.
+//! Linux's constants on x86 and arm: address families, flags, events, options.
 
 #![allow(
     missing_docs,
@@ -142,7 +142,7 @@ pub const IPV6_RECVTCLASS: i32 = 66;
 pub const IPV6_TCLASS: i32 = 67;
 pub const IPV6_FREEBIND: i32 = 78;
 
-/// `FIONREAD`, too.
+/// Also the value of `FIONREAD`.
 pub const SIOCINQ: u32 = 0x541b;
 pub const SIOCOUTQ: u32 = 0x5411;
 pub const SIOCOUTQNSD: u32 = 0x894b;

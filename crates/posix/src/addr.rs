@@ -1,32 +1,34 @@
-//! Socket addresses as Linux lays them out (`sockaddr_in`, `sockaddr_in6`), and the mapped form
-//! in which an IPv6 socket sees IPv4 (RFC 4291 2.5.5.2).
+//! Socket addresses in Linux's layout (`sockaddr_in`, `sockaddr_in6`), and the IPv4-mapped form in
+//! which an IPv6 socket shows IPv4 addresses (RFC 4291 2.5.5.2).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::abi::{AF_INET, AF_INET6, AF_UNSPEC};
 use crate::errno::{Errno, Result};
 
-/// Bytes of `sockaddr_in`.
+/// Length of `sockaddr_in`, in bytes.
 pub const SOCKADDR_IN_LEN: usize = 16;
-/// Bytes of `sockaddr_in6`.
+/// Length of `sockaddr_in6`, in bytes.
 pub const SOCKADDR_IN6_LEN: usize = 28;
-/// RFC 2133's shorter `sockaddr_in6`, without the scope, which Linux still takes.
+/// Length of RFC 2133's `sockaddr_in6` without the scope, in bytes; Linux still accepts it.
 const SOCKADDR_IN6_SHORT: usize = 24;
 
 /// A socket address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SockAddr {
-    /// `AF_UNSPEC`: in `connect`, "dissolve the association".
+    /// `AF_UNSPEC`: dissolves the association when passed to `connect`.
     Unspec,
     /// `AF_INET`.
     V4(SocketAddrV4),
-    /// `AF_INET6`; IPv4 in its mapped form is possible.
+    /// `AF_INET6`, which may be an IPv4-mapped address.
     V6(SocketAddrV6),
 }
 
 impl SockAddr {
-    /// From Linux's bytes. EINVAL if they are too short for their family, EAFNOSUPPORT if the
-    /// family is none of ours.
+    /// Parses Linux's layout.
+    ///
+    /// # Errors
+    /// EINVAL if `bytes` is too short for its family, EAFNOSUPPORT for an unsupported family.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let family = bytes.first_chunk().ok_or(Errno::EINVAL)?;
         match i32::from(u16::from_ne_bytes(*family)) {
@@ -52,7 +54,7 @@ impl SockAddr {
         }
     }
 
-    /// In Linux's bytes, and how many of them count (0 for [`SockAddr::Unspec`]).
+    /// Returns Linux's layout and its length in bytes (0 for [`SockAddr::Unspec`]).
     pub fn to_bytes(self) -> ([u8; SOCKADDR_IN6_LEN], usize) {
         let mut out = [0; SOCKADDR_IN6_LEN];
         match self {
@@ -74,8 +76,8 @@ impl SockAddr {
         }
     }
 
-    /// As the host knows it: a mapped address is the IPv4 address. `None` for
-    /// [`SockAddr::Unspec`].
+    /// Returns the address as the host uses it: an IPv4-mapped address becomes the IPv4 address.
+    /// Returns `None` for [`SockAddr::Unspec`].
     pub fn canonical(self) -> Option<SocketAddr> {
         match self {
             Self::Unspec => None,
@@ -87,7 +89,7 @@ impl SockAddr {
         }
     }
 
-    /// As a socket of `domain` shows it: an IPv6 socket shows IPv4 mapped.
+    /// Returns the address as a socket of `domain` shows it: an IPv6 socket shows IPv4 mapped.
     pub fn shown_in(domain: i32, addr: SocketAddr) -> Self {
         match addr {
             SocketAddr::V4(v4) if domain == AF_INET6 => {
@@ -99,7 +101,7 @@ impl SockAddr {
         }
     }
 
-    /// The unspecified address of `domain`, port 0.
+    /// Returns the unspecified address of `domain` with port 0.
     pub const fn any(domain: i32) -> Self {
         if domain == AF_INET6 {
             Self::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0))
@@ -118,7 +120,7 @@ impl From<SocketAddr> for SockAddr {
     }
 }
 
-/// `N` bytes from `at`; the caller has checked the length.
+/// Returns `N` bytes from `at`, which must be within `bytes`.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

@@ -1,5 +1,5 @@
-//! `bind(2)` and `listen(2)`: addresses are claimed here, so that sockets that only bind hold them
-//! as well as those that listen.
+//! `bind(2)` and `listen(2)`. Addresses are claimed here, so that sockets which are only bound hold
+//! them like those that listen.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::files::{Handle, Kind};
 use crate::{Posix, SockAddr};
 
 impl Posix {
-    /// `bind(2)`. Port 0 means "choose".
+    /// Binds a socket to an address: `bind(2)`. Port 0 chooses a free port.
     pub fn bind(&mut self, _now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
         match &mut self.files.get_mut(handle)?.kind {
             Kind::Stream(stream) => {
@@ -47,7 +47,8 @@ impl Posix {
         result
     }
 
-    /// `listen(2)`; once more, it changes the backlog. A socket that is not bound gets a port.
+    /// Makes a socket listen: `listen(2)`. A repeated call changes the backlog. An unbound socket
+    /// is bound to a free port.
     pub fn listen(&mut self, _now: Instant, handle: Handle, backlog: i32) -> Result<()> {
         self.collect();
         let (begins, local, domain) = match &mut self.files.get_mut(handle)?.kind {
@@ -68,7 +69,8 @@ impl Posix {
         Ok(())
     }
 
-    /// The address is ours, or need not be.
+    /// Returns EADDRNOTAVAIL for an address that is not the host's and that the socket must not
+    /// bind.
     fn check_own(&self, handle: Handle, ip: IpAddr) -> Result<()> {
         let common = match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => &stream.common,
@@ -79,8 +81,7 @@ impl Posix {
         fits.then_some(()).ok_or(Errno::EADDRNOTAVAIL)
     }
 
-    /// A call that may have dissolved a stream's association: a port that the host had chosen is
-    /// free.
+    /// Releases the port of a stream if the host chose it and a call has dissolved the association.
     pub(crate) fn release_port(&mut self, handle: Handle) {
         if let Ok(Kind::Stream(stream)) = self.files.get_mut(handle).map(|file| &mut file.kind)
             && stream.bound.is_some_and(|bound| bound.port() == 0)
@@ -90,7 +91,7 @@ impl Posix {
         }
     }
 
-    /// A stream claims an address; EADDRINUSE when others do not bear it.
+    /// Claims an address for a stream. Returns EADDRINUSE if it conflicts with another binding.
     fn claim(&mut self, handle: Handle, addr: SocketAddr, listening: bool) -> Result<()> {
         let Kind::Stream(stream) = &mut self.files.get_mut(handle)?.kind else {
             return Err(Errno::ENOTSOCK);
@@ -127,11 +128,10 @@ impl Posix {
     }
 }
 
-/// The address that `bind` is about: of the socket's family, and mapped ones as the IPv4 addresses
-/// that they are.
+/// Returns the address to bind: of the socket's family, with IPv4-mapped addresses as IPv4.
 fn to_bind(domain: i32, v6only: bool, addr: SockAddr) -> Result<SocketAddr> {
     let fits = match addr {
-        // Too short for an IPv6 address, before it is of the wrong family.
+        // Its length is checked before its family: it is too short for an IPv6 address.
         SockAddr::V4(_) if domain == AF_INET6 => return Err(Errno::EINVAL),
         SockAddr::V4(_) => domain == AF_INET,
         SockAddr::V6(_) => domain == AF_INET6,

@@ -1,4 +1,4 @@
-//! What the layer that blocks asks: how long, for how much, and whether.
+//! Properties of handles that a blocking layer needs: timeouts, minimum lengths, linger.
 
 use fullsend_stack::Host;
 use fullsend_tcp::{Linger, State};
@@ -11,13 +11,14 @@ use crate::files::{Handle, Kind};
 use crate::stream::Stream;
 
 impl Posix {
-    /// `O_NONBLOCK`. Nothing here blocks: it is kept for the layer that does.
+    /// Returns whether a handle has `O_NONBLOCK`. No call here blocks: it is for a blocking layer.
     pub fn is_nonblocking(&self, handle: Handle) -> Result<bool> {
         Ok(self.files.get(handle)?.nonblocking)
     }
 
-    /// Its handshake is under way. A call that waits and whose bytes ride on the SYN (Fast Open)
-    /// goes on waiting, and [`connect`](Self::connect) tells how it ends.
+    /// Returns whether a handshake is in progress. A blocking call whose data is on the SYN (Fast
+    /// Open) then continues to wait, and [`connect`](Self::connect) returns the result of the
+    /// handshake.
     pub fn is_opening(&self, handle: Handle) -> bool {
         let file = self.files.get(handle);
         file.is_ok_and(|file| match &file.kind {
@@ -26,21 +27,22 @@ impl Posix {
         })
     }
 
-    /// Returns whether the SYN waits for the first write (`TCP_FASTOPEN_CONNECT`). A call that waits
-    /// and writes then waits for the handshake as well.
+    /// Returns whether the SYN is deferred until the first write (`TCP_FASTOPEN_CONNECT`). A
+    /// blocking write then waits for the handshake as well.
     pub fn is_deferred(&self, handle: Handle) -> bool {
         let file = self.files.get(handle);
         file.is_ok_and(|file| matches!(&file.kind, Kind::Stream(stream) if stream.is_deferred()))
     }
 
-    /// Sets `O_NONBLOCK`.
+    /// Sets or clears `O_NONBLOCK`.
     pub fn set_nonblocking(&mut self, handle: Handle, on: bool) -> Result<()> {
         self.files.get_mut(handle)?.nonblocking = on;
         Ok(())
     }
 
-    /// `SO_RCVTIMEO` (receiving, accepting) and `SO_SNDTIMEO` (sending, connecting); `None` is for
-    /// ever. After it a blocked call gives EAGAIN, or EINPROGRESS when it connects.
+    /// Returns `SO_RCVTIMEO` (receiving, accepting) and `SO_SNDTIMEO` (sending, connecting); `None`
+    /// means no timeout. After that time a blocking call returns EAGAIN, or EINPROGRESS if it
+    /// connects.
     pub fn timeouts(&self, handle: Handle) -> Result<(Option<Nanos>, Option<Nanos>)> {
         let common = match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => &stream.common,
@@ -50,8 +52,9 @@ impl Posix {
         Ok((common.rcvtimeo, common.sndtimeo))
     }
 
-    /// Bytes that a blocking receive of up to `len` waits for before it returns: all with
-    /// `MSG_WAITALL`, else `SO_RCVLOWAT`. Fewer are returned at the end, an error or a timeout.
+    /// Returns the number of bytes that a blocking receive of up to `len` waits for: all with
+    /// `MSG_WAITALL`, otherwise `SO_RCVLOWAT`. It returns fewer at the end of the stream, an error
+    /// or a timeout.
     pub fn receive_target(&mut self, handle: Handle, len: usize, flags: i32) -> Result<usize> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(_) if flags & MSG_WAITALL != 0 => Ok(len),
@@ -60,7 +63,8 @@ impl Posix {
         }
     }
 
-    /// How long a blocking `close` waits for what was written to be acknowledged (`SO_LINGER`).
+    /// Returns how long a blocking `close` waits for the acknowledgement of written data
+    /// (`SO_LINGER`), or `None` if it does not wait.
     pub fn linger(&mut self, handle: Handle) -> Result<Option<Nanos>> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => Ok(stream.linger(&mut self.host)),
@@ -68,7 +72,8 @@ impl Posix {
         }
     }
 
-    /// Everything written is acknowledged, the FIN as well if there is one; or never will be.
+    /// Returns whether all written data, and the FIN if there is one, is acknowledged or never will
+    /// be.
     pub fn is_flushed(&mut self, handle: Handle) -> Result<bool> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => Ok(stream.is_flushed(&mut self.host)),

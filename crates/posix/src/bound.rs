@@ -1,4 +1,4 @@
-//! Which addresses streams are bound to, and which bindings bear each other (`SO_REUSEADDR`,
+//! The addresses that streams are bound to, and the rules for sharing them (`SO_REUSEADDR`,
 //! `SO_REUSEPORT`).
 
 use alloc::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::files::Handle;
 pub(crate) struct Binding {
     pub(crate) owner: Handle,
     pub(crate) ip: IpAddr,
-    /// An unspecified IPv6 address that leaves IPv4 to others.
+    /// Whether an unspecified IPv6 address excludes IPv4.
     pub(crate) v6only: bool,
     pub(crate) reuse_addr: bool,
     pub(crate) reuse_port: bool,
@@ -29,7 +29,7 @@ impl Binding {
         }
     }
 
-    /// This one, which is there, does not bear `other`.
+    /// Returns whether this existing binding excludes `other`.
     fn conflicts(&self, other: &Self) -> bool {
         let overlap = self.covers(other.ip) || other.covers(self.ip);
         let both_addr = self.reuse_addr && other.reuse_addr;
@@ -44,12 +44,12 @@ impl Binding {
 pub(crate) struct Bindings(BTreeMap<u16, SmallVec<[Binding; 1]>>);
 
 impl Bindings {
-    /// Somebody has the port.
+    /// Returns whether any socket is bound to the port.
     pub(crate) fn is_used(&self, port: u16) -> bool {
         self.0.contains_key(&port)
     }
 
-    /// Others than its owner do not bear `binding`.
+    /// Returns whether the binding of another socket excludes `binding`.
     pub(crate) fn conflicts(&self, port: u16, binding: &Binding) -> bool {
         let there = self.0.get(&port).into_iter().flatten();
         there
@@ -57,14 +57,14 @@ impl Bindings {
             .any(|known| known.conflicts(binding))
     }
 
-    /// Claims, in place of what the owner had claimed there.
+    /// Adds a binding, in place of its owner's previous one on that port.
     pub(crate) fn insert(&mut self, port: u16, binding: Binding) {
         let there = self.0.entry(port).or_default();
         there.retain(|known| known.owner != binding.owner);
         there.push(binding);
     }
 
-    /// The owner of a claim let go.
+    /// Removes the binding of `owner`.
     pub(crate) fn remove(&mut self, port: u16, owner: Handle) {
         if let Some(there) = self.0.get_mut(&port) {
             there.retain(|known| known.owner != owner);

@@ -1,4 +1,4 @@
-//! The calls, each led to what its handle stands for.
+//! The calls on sockets, dispatched by the kind of the handle.
 
 use alloc::boxed::Box;
 
@@ -15,14 +15,14 @@ use crate::stream::Stream;
 use crate::wake::Key;
 use crate::{Posix, SockAddr};
 
-/// Types there are, of which two are known here.
+/// Number of socket types in Linux, of which two are supported.
 const SOCK_MAX: i32 = 11;
-/// Protocols there are.
+/// Number of protocols in Linux.
 const IPPROTO_MAX: i32 = 263;
 
 impl Posix {
-    /// `socket(2)`. Types: `SOCK_STREAM` and `SOCK_DGRAM`, with `SOCK_NONBLOCK` and `SOCK_CLOEXEC`
-    /// (no effect).
+    /// Creates a socket: `socket(2)`. The types are `SOCK_STREAM` and `SOCK_DGRAM`, with
+    /// `SOCK_NONBLOCK` and `SOCK_CLOEXEC` (no effect).
     pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Handle> {
         let flags = kind & (SOCK_NONBLOCK | SOCK_CLOEXEC);
         let kind = kind & !flags;
@@ -46,7 +46,8 @@ impl Posix {
         self.files.insert(file, flags & SOCK_NONBLOCK != 0)
     }
 
-    /// `accept4(2)`: the new socket and its peer. EAGAIN when there is none.
+    /// Accepts a connection: `accept4(2)`. Returns the new socket and its peer, or EAGAIN if no
+    /// connection is waiting.
     pub fn accept4(&mut self, handle: Handle, flags: i32) -> Result<(Handle, SockAddr)> {
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
             return Err(Errno::EINVAL);
@@ -64,8 +65,9 @@ impl Posix {
         Ok((new, peer))
     }
 
-    /// `connect(2)`, never waiting: EINPROGRESS at first, then EALREADY, once 0 when the
-    /// connection stands, and EISCONN from then on; or once the error why it failed.
+    /// Connects a socket: `connect(2)`. Does not wait: a stream returns EINPROGRESS at first, then
+    /// EALREADY; once the handshake has ended, it returns the result once, and after success
+    /// EISCONN.
     pub fn connect(&mut self, now: Instant, handle: Handle, addr: SockAddr) -> Result<()> {
         self.collect();
         let result = match &mut self.files.get_mut(handle)?.kind {
@@ -82,7 +84,7 @@ impl Posix {
         result
     }
 
-    /// `getsockname(2)`.
+    /// Returns the local address of a socket: `getsockname(2)`.
     pub fn getsockname(&self, handle: Handle) -> Result<SockAddr> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => Ok(stream.local(&self.host)),
@@ -91,7 +93,7 @@ impl Posix {
         }
     }
 
-    /// `getpeername(2)`.
+    /// Returns the peer's address: `getpeername(2)`.
     pub fn getpeername(&self, handle: Handle) -> Result<SockAddr> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => stream.peer(&self.host),
@@ -100,7 +102,7 @@ impl Posix {
         }
     }
 
-    /// `shutdown(2)`.
+    /// Shuts down one or both directions of a connection: `shutdown(2)`.
     pub fn shutdown(&mut self, now: Instant, handle: Handle, how: i32) -> Result<()> {
         let result = match &mut self.files.get_mut(handle)?.kind {
             Kind::Stream(stream) => stream.shutdown(&mut self.host, now, how),
@@ -108,16 +110,16 @@ impl Posix {
             _ => Err(Errno::ENOTSOCK),
         };
         self.release_port(handle);
-        // A FIN's acknowledgement is told, too.
+        // The acknowledgement of the FIN is reported, too.
         self.arm_if_watched(handle);
         self.notify(handle, Key::Any);
         result
     }
 
-    /// `close(2)`. What is written still goes out.
+    /// Closes a handle: `close(2)`. Data written before is still delivered.
     pub fn close(&mut self, now: Instant, handle: Handle) -> Result<()> {
         self.collect();
-        // Who waits on it finds out by trying.
+        // Waiting callers find out by trying again.
         self.notify(handle, Key::Any);
         let mut file = self.files.remove(handle)?;
         self.leave_sets(handle, &file);
@@ -135,8 +137,8 @@ impl Posix {
         Ok(())
     }
 
-    /// Readiness in `EPOLL*` bits, as `poll(2)` and `epoll(7)` have it; from here on a change is
-    /// told by [`take_ready`](Self::take_ready).
+    /// Returns the readiness of a handle in `EPOLL*` bits, by the rules of `poll(2)`. From then on,
+    /// [`take_ready`](Self::take_ready) reports a change.
     pub fn poll_events(&mut self, handle: Handle) -> Result<u32> {
         self.collect();
         self.arm(handle);

@@ -1,4 +1,4 @@
-//! Ancillary data: `struct cmsghdr` in Linux's 64-bit layout (length, level, type; everything
+//! Ancillary data: `struct cmsghdr` in Linux's 64-bit layout (length, level, type; everything is
 //! aligned to eight bytes).
 
 use core::ops::Range;
@@ -6,19 +6,19 @@ use core::ops::Range;
 use crate::abi::MSG_CTRUNC;
 use crate::errno::{Errno, Result};
 
-/// Bytes of the header.
+/// Length of the header, in bytes.
 const HEADER: usize = 16;
 
 const fn aligned(len: usize) -> usize {
     (len + 7) & !7
 }
 
-/// Writes messages into a control buffer.
+/// Writes control messages to a buffer.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
     used: usize,
-    /// `MSG_CTRUNC` when something did not fit.
+    /// `MSG_CTRUNC` if a message did not fit.
     pub(crate) flags: i32,
 }
 
@@ -31,12 +31,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Bytes used, padding included.
+    /// Returns the number of bytes written, including padding.
     pub(crate) const fn used(&self) -> usize {
         self.used
     }
 
-    /// Appends a message; one that does not fit is cut short, or left out.
+    /// Appends a message. One that does not fit is truncated or left out.
     pub(crate) fn put(&mut self, level: i32, kind: i32, data: &[u8]) {
         let room = &mut self.out[self.used..];
         if room.len() < HEADER {
@@ -65,7 +65,7 @@ pub(crate) struct Message<'a> {
     pub(crate) data: &'a [u8],
 }
 
-/// Reads messages; EINVAL once for one whose length makes no sense.
+/// Iterates over the messages. Returns EINVAL, and ends, at a message with an invalid length.
 pub(crate) fn messages(control: &[u8]) -> impl Iterator<Item = Result<Message<'_>>> {
     let mut rest = control;
     core::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! A UDP socket.
+//! UDP sockets.
 
 mod io;
 mod options;
@@ -19,7 +19,7 @@ use crate::sockopt::Common;
 use crate::wake::Wakers;
 use told::Tell;
 
-/// `net.core.rmem_default` and `wmem_default`.
+/// Default of `net.core.rmem_default` and `wmem_default`, in bytes.
 const DEFAULT_BUFFER: u32 = 212_992;
 
 /// A UDP socket.
@@ -27,10 +27,10 @@ const DEFAULT_BUFFER: u32 = 212_992;
 pub(crate) struct Datagram {
     pub(crate) domain: i32,
     udp: Option<UdpId>,
-    /// As bound by the user, canonical.
+    /// The address that the user bound, in canonical form.
     pub(crate) bound: Option<SocketAddr>,
     peer: Option<SocketAddr>,
-    /// The address of ours that the peer sees.
+    /// The local address of datagrams to the peer.
     source: Option<SocketAddr>,
     shut_read: bool,
     shut_write: bool,
@@ -39,10 +39,10 @@ pub(crate) struct Datagram {
     sndbuf: u32,
     mark: u32,
     priority: u32,
-    /// Fields of the headers of its datagrams; `mtu_discover` of those over IPv4.
+    /// Header fields of sent datagrams; `mtu_discover` applies to IPv4.
     ip: IpSettings,
     v6_mtu_discover: MtuDiscover,
-    /// What it tells beside the bytes.
+    /// The ancillary data to return.
     tell: Tell,
 }
 
@@ -71,7 +71,7 @@ impl Datagram {
         }
     }
 
-    /// Binds in the host; port 0 means "choose".
+    /// Binds the host's socket. Port 0 chooses a free port.
     pub(crate) fn bind(&mut self, host: &mut Host, local: SocketAddr) -> Result<SocketAddr> {
         let id = host.udp_bind_shared(local, self.sharing())?;
         host.udp_set_rcvbuf(id, self.rcvbuf as usize)?;
@@ -90,7 +90,7 @@ impl Datagram {
         }
     }
 
-    /// The host's socket; one that is not bound yet gets a port.
+    /// Returns the host's socket. An unbound one is bound to a free port.
     fn socket(&mut self, host: &mut Host) -> Result<UdpId> {
         if self.udp.is_none() {
             let any = SockAddr::any(self.domain).canonical();
@@ -118,11 +118,11 @@ impl Datagram {
         Ok(())
     }
 
-    /// Where a datagram goes; the unspecified address is the host itself.
+    /// Returns the destination for `addr`. The unspecified address stands for the host itself.
     fn destination(&self, addr: SockAddr) -> Result<SocketAddr> {
         let to = match addr {
             SockAddr::V4(_) if self.domain == AF_INET => addr.canonical(),
-            // An IPv6 socket takes a plain IPv4 address for a mapped one.
+            // An IPv6 socket treats a plain IPv4 address as IPv4-mapped.
             SockAddr::V4(_) | SockAddr::V6(_) if self.domain != AF_INET => addr.canonical(),
             _ => None,
         };
@@ -151,7 +151,7 @@ impl Datagram {
         Ok(SockAddr::shown_in(self.domain, peer))
     }
 
-    /// Shuts halves; ENOTCONN without a peer, but they are shut all the same.
+    /// Shuts down directions. Returns ENOTCONN without a peer, but shuts them down nevertheless.
     pub(crate) fn shutdown(&mut self, how: i32) -> Result<()> {
         match how {
             SHUT_RD => self.shut_read = true,
@@ -162,7 +162,7 @@ impl Datagram {
         self.peer.map(|_| ()).ok_or(Errno::ENOTCONN)
     }
 
-    /// Readiness in `EPOLL*` bits: there is always room to write.
+    /// Returns the readiness in `EPOLL*` bits: a datagram can always be sent.
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
         let mut events = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
         if let Some(id) = self.udp {
@@ -184,10 +184,10 @@ impl Datagram {
         events
     }
 
-    /// The next change is to be told.
+    /// Registers for the next change.
     pub(crate) fn watch(&self, host: &mut Host, wakers: &Wakers) {
         if let Some(id) = self.udp {
-            // A handle of ours is valid until it is closed.
+            // The socket exists until it is closed here.
             let _ = host.udp_watch(id, &wakers.read);
         }
     }
@@ -206,7 +206,7 @@ impl Datagram {
         }
     }
 
-    /// `SO_ERROR`: what ICMP told, once.
+    /// Returns the pending ICMP error (`SO_ERROR`) and clears it.
     pub(super) fn take_error(&self, host: &mut Host) -> Option<Errno> {
         let error = host.udp_take_error(self.udp?).ok().flatten();
         error.map(Errno::from)

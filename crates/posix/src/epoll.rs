@@ -1,5 +1,5 @@
-//! `epoll(7)`: sets of handles, each with the list of those that may be ready. What a call costs
-//! goes with that list, not with the set.
+//! `epoll(7)`: sets of handles, each with a list of those that may be ready. The cost of a call
+//! depends on the length of that list, not on the size of the set.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -16,14 +16,14 @@ use crate::files::{Handle, Kind};
 use crate::wake::Key;
 use crate::{Posix, files::File};
 
-/// How deep sets may stand in sets.
+/// Maximum nesting of sets.
 const MAX_NESTS: usize = 4;
-/// Bits that say how to tell, not what.
+/// Bits that are modes, not events.
 const PRIVATE: u32 = EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE;
-/// What may stand beside `EPOLLEXCLUSIVE`.
+/// Bits that are valid together with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
-/// What a wake for readers, for writers, speaks of.
+/// The events that a wake of readers, and one of writers, may have caused.
 const READ: u32 = EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND;
 const WRITE: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 
@@ -32,14 +32,14 @@ const WRITE: u32 = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 pub struct EpollEvent {
     /// `EPOLL*` bits.
     pub events: u32,
-    /// The caller's own.
+    /// Data of the caller.
     pub data: u64,
 }
 
 #[derive(Debug)]
 struct Item {
     event: EpollEvent,
-    /// Stands in the list.
+    /// Whether it is in the list.
     linked: bool,
 }
 
@@ -47,9 +47,9 @@ struct Item {
 #[derive(Default, Debug)]
 pub(crate) struct Epoll {
     items: BTreeMap<Handle, Item>,
-    /// Those that may be ready, the longest waiting first.
+    /// Members that may be ready, in the order in which they became so.
     list: VecDeque<Handle>,
-    /// The last wait found nothing: its caller will be waiting.
+    /// Whether the last `epoll_wait` found nothing, so that its caller is waiting.
     waiting: bool,
 }
 
@@ -80,7 +80,7 @@ fn epoll_of(file: &mut File) -> Option<&mut Epoll> {
 }
 
 impl Posix {
-    /// `epoll_create1(2)`.
+    /// Creates an epoll set: `epoll_create1(2)`.
     pub fn epoll_create(&mut self) -> Result<Handle> {
         self.files.insert(Kind::Epoll(Box::default()), false)
     }
@@ -89,7 +89,8 @@ impl Posix {
         epoll_of(self.files.get_mut(set)?).ok_or(Errno::EINVAL)
     }
 
-    /// `epoll_ctl(2)`. `EPOLLWAKEUP` has no effect.
+    /// Adds, modifies or removes a member of an epoll set: `epoll_ctl(2)`. `EPOLLWAKEUP` has no
+    /// effect.
     pub fn epoll_ctl(
         &mut self,
         set: Handle,
@@ -159,7 +160,7 @@ impl Posix {
         Ok(())
     }
 
-    /// `handle` leads to `set`, or sets would stand too deep in sets.
+    /// Returns whether adding `handle` to `set` would close a loop or exceed the maximum nesting.
     fn would_loop(&mut self, set: Handle, handle: Handle) -> bool {
         let above = self.height(set, MAX_NESTS + 2, |file| file.watchers.to_vec());
         let below = self.height(handle, MAX_NESTS + 2, |file| match &file.kind {
@@ -169,7 +170,7 @@ impl Posix {
         self.leads_to(handle, set, MAX_NESTS + 2) || above + below + 1 > MAX_NESTS
     }
 
-    /// How many sets stand above or below, one in the other.
+    /// Returns the nesting depth of sets above or below `set`, according to `next`.
     fn height(
         &self,
         set: Handle,
@@ -206,8 +207,9 @@ impl Posix {
         }
     }
 
-    /// `epoll_wait(2)` without the wait: fills `out` with those that are ready, and says how many;
-    /// 0 when none is, and then [`take_ready`](Self::take_ready) names `set` when one may be.
+    /// Writes the ready members of a set to `out` and returns their number: `epoll_wait(2)` without
+    /// waiting. If it returns 0, [`take_ready`](Self::take_ready) reports `set` when a member may
+    /// be ready.
     pub fn epoll_wait(
         &mut self,
         _now: Instant,
@@ -233,8 +235,8 @@ impl Posix {
         Ok(found)
     }
 
-    /// The first of the list, if it is ready; it goes to the list's end if it is to be told again
-    /// as long as it is ready.
+    /// Removes the first entry of the list and returns its event if it is ready. A level-triggered
+    /// member is appended again.
     fn take_event(&mut self, set: Handle) -> Result<Option<EpollEvent>> {
         let epoll = self.epoll(set)?;
         let Some(handle) = epoll.list.pop_front() else {
@@ -261,7 +263,7 @@ impl Posix {
         Ok(Some(EpollEvent { events, data }))
     }
 
-    /// A set is readable when one of its members is ready.
+    /// Returns the events of a set: it is readable if any of its members is ready.
     pub(crate) fn epoll_events(&mut self, set: Handle) -> u32 {
         let Ok(epoll) = self.epoll(set) else {
             return 0;
@@ -278,8 +280,8 @@ impl Posix {
         if any { EPOLLIN | EPOLLRDNORM } else { 0 }
     }
 
-    /// Members that changed go to the lists of their sets. Of the exclusive ones all up to the
-    /// first whose caller waits.
+    /// Adds a changed handle to the lists of its sets. Of those with `EPOLLEXCLUSIVE`, stops after
+    /// the first whose caller is waiting.
     pub(crate) fn notify_watchers(&mut self, handle: Handle, key: Key) {
         let Ok(file) = self.files.get(handle) else {
             return;
@@ -305,7 +307,7 @@ impl Posix {
         }
     }
 
-    /// `handle` is closed: it leaves its sets, and if it is one, its members leave it.
+    /// Removes a closed handle from its sets and, if it is a set, removes it from its members.
     pub(crate) fn leave_sets(&mut self, handle: Handle, file: &File) {
         for &set in &file.watchers {
             if let Ok(epoll) = self.epoll(set) {

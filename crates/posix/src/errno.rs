@@ -1,15 +1,15 @@
-//! Linux's error numbers, and what the host's errors are among them.
+//! Linux's error numbers, and their values for the host's errors.
 
 use core::fmt;
 
 use fullsend_stack::StackError;
 use fullsend_tcp::TcpError;
 
-/// Why a call failed: a Linux errno (x86 and arm numbering).
+/// The error of a call: a Linux errno (numbers of x86 and arm).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
-/// What calls give.
+/// The result of a call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
 macro_rules! errnos {
@@ -17,7 +17,7 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Self = Self($number);)*
 
-            /// The symbolic name, if it is one that calls here give.
+            /// Returns the symbolic name, or `None` for a number that no call here returns.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some(stringify!($name)),)*

@@ -1,5 +1,6 @@
-//! The error queue (`MSG_ERRQUEUE`): completions of `MSG_ZEROCOPY`, times of what was sent, ICMP.
-//! Each is a `struct sock_extended_err`, and the address of who told, behind each other.
+//! The error queue (`MSG_ERRQUEUE`): completions of `MSG_ZEROCOPY`, transmit timestamps, ICMP
+//! errors. Each entry is a `struct sock_extended_err`, followed by the address that reported the
+//! error.
 
 use alloc::collections::VecDeque;
 
@@ -16,25 +17,25 @@ use crate::cmsg::Writer;
 use crate::errno::{Errno, Result};
 use crate::stamps::{Clock, Stamps};
 
-/// Most that wait at one socket; then the newest times are not told.
+/// Most entries of one socket; beyond it, new timestamps are dropped.
 const MAX: usize = 1024;
-/// `ENOMSG`: what the entries of times say.
+/// `ENOMSG`: the errno of timestamp entries.
 const ENOMSG: u32 = 42;
-/// Bytes of `struct sock_extended_err`.
+/// Length of `struct sock_extended_err`, in bytes.
 pub(crate) const EXTENDED_ERR_LEN: usize = 16;
 
-/// Something to tell.
+/// An entry of the error queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
-    /// Calls with `MSG_ZEROCOPY`, from the first to the last, whose memory is the user's again;
-    /// `copied`: it never was needed.
+    /// The calls with `MSG_ZEROCOPY` from `first` to `last` no longer use the caller's memory; with
+    /// `copied`, they have copied it.
     Zerocopy { first: u32, last: u32, copied: bool },
-    /// A byte reached a stage (`SCM_TSTAMP_*`).
+    /// The byte with number `key` reached a stage (`SCM_TSTAMP_*`).
     Stamp { stage: u32, key: u32, at: Instant },
 }
 
 impl Notice {
-    /// `struct sock_extended_err`.
+    /// Returns the entry as `struct sock_extended_err`.
     fn extended_err(self, stamps: &Stamps) -> [u8; EXTENDED_ERR_LEN] {
         let (errno, origin, code, info, data) = match self {
             Self::Zerocopy {
@@ -68,12 +69,12 @@ impl Notice {
     }
 }
 
-/// What waits to be told.
+/// The entries that wait to be read.
 #[derive(Debug)]
 pub(crate) struct ErrQueue {
     notices: VecDeque<Notice>,
     completions: usize,
-    /// Ever queued, so that those who wait see a change.
+    /// Number of entries ever queued, to detect changes.
     pub(crate) count: u64,
 }
 
@@ -86,7 +87,7 @@ impl ErrQueue {
         }
     }
 
-    /// Completions that wait, after joining.
+    /// Returns the number of completions that wait, after coalescing.
     pub(crate) fn completions(&self) -> usize {
         self.completions
     }
@@ -95,7 +96,7 @@ impl ErrQueue {
         self.notices.is_empty()
     }
 
-    /// Queues. Completions that follow each other become one.
+    /// Appends an entry. Completions of consecutive calls are coalesced.
     pub(crate) fn push(&mut self, notice: Notice) {
         self.count += 1;
         if let (
@@ -114,7 +115,8 @@ impl ErrQueue {
             *last = end;
             return;
         }
-        // Completions are bounded by the calls that may be outstanding, times are not.
+        // The number of completions is bounded by that of outstanding calls; timestamps are bounded
+        // here.
         let completes = matches!(notice, Notice::Zerocopy { .. });
         self.completions += usize::from(completes);
         if completes || self.notices.len() < MAX {
@@ -122,7 +124,7 @@ impl ErrQueue {
         }
     }
 
-    /// Takes the first, as control messages of a socket of `domain`. EAGAIN when there is none.
+    /// Takes the first entry as control messages of a socket of `domain`, or returns EAGAIN.
     pub(crate) fn receive(
         &mut self,
         domain: i32,
@@ -135,7 +137,7 @@ impl ErrQueue {
         let mut out = Writer::new(control);
         if let Notice::Stamp { at, .. } = notice {
             stamps.tell_sent(clock, at, &mut out);
-            // The packet itself is not kept: it comes cut short to nothing.
+            // The packet is not kept, so it is returned truncated to zero bytes.
             if !stamps.has(SOF_TIMESTAMPING_OPT_TSONLY) {
                 out.flags |= MSG_TRUNC;
             }

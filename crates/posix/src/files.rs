@@ -1,4 +1,4 @@
-//! The table of what handles stand for.
+//! The table of open files.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,23 +12,23 @@ use crate::pipe::Pipe;
 use crate::stream::Stream;
 use crate::wake::Wakers;
 
-/// Stands for a socket, an epoll set or one end of a pipe. Small, and never given twice.
+/// A handle of a socket, an epoll set or one end of a pipe. No value is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle {
     slot: u32,
-    /// How often the slot has been used before.
+    /// How often the slot had been used before.
     turn: u32,
 }
 
-/// What a handle stands for.
+/// The object that a handle refers to.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Stream(Box<Stream>),
     Datagram(Box<Datagram>),
     Epoll(Box<Epoll>),
-    /// It has the pipe.
+    /// The read end, which owns the pipe.
     PipeReader(Box<Pipe>),
-    /// Names the other end.
+    /// The write end, with the handle of the read end.
     PipeWriter(Handle),
 }
 
@@ -37,11 +37,11 @@ pub(crate) enum Kind {
 pub(crate) struct File {
     pub(crate) kind: Kind,
     pub(crate) nonblocking: bool,
-    /// Stands in the list of handles whose readiness may have changed.
+    /// Whether it is in the list of handles whose readiness may have changed.
     pub(crate) listed: bool,
-    /// Epoll sets that it is a member of.
+    /// Epoll sets that contain it.
     pub(crate) watchers: SmallVec<[Handle; 1]>,
-    /// Made when the host was first asked to wake.
+    /// Created when the host is first asked for a wake.
     pub(crate) wakers: Option<Wakers>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Opens.
+    /// Opens a file and returns its handle.
     pub(crate) fn insert(&mut self, kind: Kind, nonblocking: bool) -> Result<Handle> {
         let file = Some(File {
             kind,
@@ -81,26 +81,26 @@ impl Files {
         Ok(Handle { slot, turn: 0 })
     }
 
-    /// How many are open.
+    /// Returns the number of open files.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The file of a handle; EBADF when it is closed.
+    /// Returns the file of a handle, or EBADF if it is closed.
     pub(crate) fn get(&self, handle: Handle) -> Result<&File> {
         let slot = self.slots.get(handle.slot as usize);
         let slot = slot.filter(|slot| slot.turn == handle.turn);
         slot.and_then(|slot| slot.file.as_ref()).ok_or(Errno::EBADF)
     }
 
-    /// The file of a handle; EBADF when it is closed.
+    /// Returns the file of a handle, or EBADF if it is closed.
     pub(crate) fn get_mut(&mut self, handle: Handle) -> Result<&mut File> {
         let slot = self.slots.get_mut(handle.slot as usize);
         let slot = slot.filter(|slot| slot.turn == handle.turn);
         slot.and_then(|slot| slot.file.as_mut()).ok_or(Errno::EBADF)
     }
 
-    /// Closes. A slot whose turns are used up is not used again.
+    /// Closes a file and returns it. A slot whose counter is used up is not used again.
     pub(crate) fn remove(&mut self, handle: Handle) -> Result<File> {
         let slot = self.slots.get_mut(handle.slot as usize);
         let slot = slot.filter(|slot| slot.turn == handle.turn);

@@ -1,4 +1,4 @@
-//! `ioctl(2)`: how much waits in a queue, the urgent mark, `FIONBIO`.
+//! `ioctl(2)`: queue lengths, the urgent mark, and `FIONBIO`.
 
 use fullsend_stack::Host;
 use fullsend_tcp::State;
@@ -10,8 +10,10 @@ use crate::files::{Handle, Kind};
 use crate::stream::{Core, Stream};
 
 impl Posix {
-    /// `ioctl(2)`: the value that the request gives. `argument` is that of `FIONBIO`. ENOTTY for
-    /// what is not known.
+    /// Returns the value of a request: `ioctl(2)`. `argument` is the argument of `FIONBIO`.
+    ///
+    /// # Errors
+    /// ENOTTY for an unsupported request.
     pub fn ioctl(&mut self, handle: Handle, request: u32, argument: i32) -> Result<i32> {
         self.collect();
         let file = self.files.get_mut(handle)?;
@@ -39,13 +41,13 @@ impl Stream {
         }
         let id = match self.core {
             Core::Connection(id) => id,
-            // Urgent text of nothing is at its mark: there is none.
+            // Without a connection there is no urgent mark.
             _ if request == SIOCATMARK => return Ok(0),
             Core::Listener(_) => return Err(Errno::EINVAL),
             Core::None => return Ok(0),
         };
         let queues = host.tcp_queues(id)?;
-        // A FIN takes up a number, as long as it is not acknowledged.
+        // A FIN occupies a sequence number until it is acknowledged.
         let fin = matches!(
             self.state(host),
             State::FinWait1 | State::Closing | State::LastAck
@@ -53,7 +55,7 @@ impl Stream {
         let opening = matches!(self.state(host), State::SynSent | State::SynReceived);
         Ok(match request {
             SIOCINQ => queues.readable as i32,
-            // Matches Linux: a SYN does not count, nor does data before the handshake is over.
+            // Matches Linux: neither the SYN nor data counts before the handshake has ended.
             SIOCOUTQ | SIOCOUTQNSD if opening => 0,
             SIOCOUTQ => (queues.unacked + usize::from(fin)) as i32,
             SIOCOUTQNSD => queues.unsent as i32,

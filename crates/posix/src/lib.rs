@@ -1,10 +1,11 @@
-//! BSD's socket calls over a sans-IO [`Host`](fullsend_stack::Host), as Linux has them.
+//! The BSD socket calls of Linux over a sans-IO [`Host`](fullsend_stack::Host).
 //!
-//! Sockets are [`Handle`]s, errors are [`Errno`]s, options, flags, events and structs have Linux's
-//! numbers and layouts ([`abi`]). Nothing here blocks, does I/O or knows the time: a call that
-//! would wait gives EAGAIN (`connect`: EINPROGRESS), and [`Posix::take_ready`] tells which handles
-//! are worth another try. A blocking layer is a mutex around [`Posix`] and a condition variable
-//! for those who wait.
+//! Sockets are [`Handle`]s and errors are [`Errno`]s. Options, flags, events and structs have
+//! Linux's numbers and layouts ([`abi`]). A method named after a system call behaves and fails as
+//! that call does on Linux. This crate does not block, do I/O or read a clock: a call that would
+//! wait returns EAGAIN (`connect`: EINPROGRESS), and [`Posix::take_ready`] returns the handles on
+//! which another attempt may succeed. A blocking layer adds a mutex around [`Posix`] and a
+//! condition variable for waiting threads.
 //!
 //! ```
 //! use fullsend_posix::{Posix, SockAddr, abi::*};
@@ -38,7 +39,7 @@
 
 extern crate alloc;
 
-// Its macro is used by others.
+// First, because other modules use its macro.
 #[macro_use]
 mod sockopt;
 
@@ -71,15 +72,15 @@ pub use files::Handle;
 pub use posix::Posix;
 pub use stream::CopiedCall;
 
-/// What [`Posix::recvmsg`] gives.
+/// The result of [`Posix::recvmsg`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Received {
-    /// Bytes received; with `MSG_TRUNC` more than the buffers hold, perhaps.
+    /// Bytes received; with `MSG_TRUNC`, possibly more than the buffers hold.
     pub len: usize,
-    /// Whom it came from; `None` on a stream.
+    /// The sender; `None` on a stream.
     pub from: Option<SockAddr>,
     /// `msg_flags`: `MSG_TRUNC`, `MSG_CTRUNC`, `MSG_EOR`, `MSG_ERRQUEUE`.
     pub flags: i32,
-    /// Bytes of the control buffer that were filled.
+    /// Bytes written to the control buffer.
     pub control_len: usize,
 }

@@ -1,4 +1,4 @@
-//! `sendmsg(2)` and `recvmsg(2)`, and their kin that lends memory.
+//! `sendmsg(2)` and `recvmsg(2)`, and variants that lend memory.
 
 use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
@@ -11,17 +11,18 @@ use crate::wake::Key;
 use crate::{CopiedCall, Posix, Received, SockAddr};
 
 impl Posix {
-    /// What the world's clock (nanoseconds since 1970) shows at the host's zero: times of
-    /// `SO_TIMESTAMPING` and its kin are told in it.
+    /// Sets the time, in ns since the Unix epoch, at which the host's clock was zero. Timestamps
+    /// (`SO_TIMESTAMPING` and similar options) are relative to it.
     pub const fn set_epoch(&mut self, epoch: Nanos) {
         self.epoch = epoch;
     }
 
-    /// `sendmsg(2)`; how many bytes were taken. `control` is made of Linux's `cmsghdr`s.
+    /// Sends data: `sendmsg(2)`. Returns the number of bytes accepted. `control` contains Linux's
+    /// `cmsghdr`s.
     ///
-    /// Bytes are copied: a call with `MSG_ZEROCOPY` completes at once as copied.
-    /// [`send_lent`](Self::send_lent) does not copy. No signal is ever raised: `MSG_NOSIGNAL` is
-    /// the layer's above.
+    /// The data is copied: a call with `MSG_ZEROCOPY` completes at once, as copied, whereas
+    /// [`send_lent`](Self::send_lent) does not copy. No signal is raised: `MSG_NOSIGNAL` concerns
+    /// the layer above.
     pub fn sendmsg(
         &mut self,
         now: Instant,
@@ -40,7 +41,7 @@ impl Posix {
                 let sent = if flags & MSG_FASTOPEN != 0 {
                     stream.send_opening(host, now, data, flags, dest)
                 } else {
-                    // As on Linux, a stream takes no notice of an address.
+                    // As on Linux, a stream ignores an address.
                     stream.send(host, now, data, flags, control)
                 };
                 let want: usize = data.iter().map(|part| part.len()).sum();
@@ -64,8 +65,8 @@ impl Posix {
         self.arm_if_blocked(handle, result)
     }
 
-    /// Sends as [`sendmsg`](Self::sendmsg) does, for a caller that sends the rest later, without
-    /// `MSG_ZEROCOPY`. If the call gets a completion, the error queue reports it when the returned
+    /// Sends as [`sendmsg`](Self::sendmsg) does, for a caller that sends the rest later without
+    /// `MSG_ZEROCOPY`. If the call is to be completed, the error queue reports it when the returned
     /// [`CopiedCall`] is dropped.
     pub fn sendmsg_in_parts(
         &mut self,
@@ -87,17 +88,18 @@ impl Posix {
         Ok((sent?, copied))
     }
 
-    /// Sends memory that the caller lends, without copying it, and returns how many bytes were taken,
-    /// from the front.
+    /// Sends lent memory without copying it, and returns the number of bytes accepted from its
+    /// front. The socket must be a stream; of the flags only `MSG_MORE` and `MSG_ZEROCOPY` have an
+    /// effect.
     ///
     /// The owner of the memory is dropped with the last packet, queue or reader that refers to it.
-    /// With `MSG_ZEROCOPY` and `SO_ZEROCOPY` the error queue reports that after it has happened; what
-    /// this host delivers to itself is copied, and reported as such (`SO_EE_CODE_ZEROCOPY_COPIED`).
-    /// On a stream; flags beside `MSG_MORE` and `MSG_ZEROCOPY` have no effect.
+    /// With `MSG_ZEROCOPY` and `SO_ZEROCOPY`, the error queue reports the completion after that.
+    /// Data that this host delivers to itself is copied, and reported as such
+    /// (`SO_EE_CODE_ZEROCOPY_COPIED`).
     ///
     /// # Errors
-    /// ENOBUFS when the completions of too many calls are outstanding or wait to be read, EOPNOTSUPP
-    /// on a datagram socket, and those of [`sendmsg`](Self::sendmsg).
+    /// ENOBUFS when too many calls are outstanding or their completions have not been read,
+    /// EOPNOTSUPP on a datagram socket, and those of [`sendmsg`](Self::sendmsg).
     pub fn send_lent(
         &mut self,
         now: Instant,
@@ -117,7 +119,7 @@ impl Posix {
         self.arm_if_blocked(handle, result)
     }
 
-    /// A call may have put something into the error queue itself.
+    /// Notifies waiters if the current call has put an entry into the error queue.
     fn tell_of_notices(&mut self, handle: Handle) {
         if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
             && stream.has_new_notices()
@@ -126,7 +128,7 @@ impl Posix {
         }
     }
 
-    /// What is left in the error queue is told anew whenever something was taken from it.
+    /// Notifies waiters of the remaining entries after one was taken from the error queue.
     fn tell_of_more_notices(&mut self, handle: Handle) {
         if let Ok(Kind::Stream(stream)) = self.files.get(handle).map(|file| &file.kind)
             && stream.has_queued_notices()
@@ -135,8 +137,8 @@ impl Posix {
         }
     }
 
-    /// `recvmsg(2)`. `MSG_WAITALL` has no effect on what is there already: who blocks asks again
-    /// until it has [`receive_target`](Self::receive_target).
+    /// Receives data: `recvmsg(2)`. Returns the data that has arrived, also with `MSG_WAITALL`: a
+    /// blocking layer calls it until it has [`receive_target`](Self::receive_target) bytes.
     pub fn recvmsg(
         &mut self,
         now: Instant,

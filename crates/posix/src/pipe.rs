@@ -1,4 +1,4 @@
-//! `pipe(2)`: bytes from one end to the other, in the memory that they came in.
+//! `pipe(2)`: a FIFO of bytes, which keeps references to the memory that they arrived in.
 
 use alloc::boxed::Box;
 
@@ -10,16 +10,16 @@ use crate::errno::{Errno, Result};
 use crate::files::{Handle, Kind};
 use crate::wake::Key;
 
-/// Bytes that a pipe holds, as on Linux.
+/// Capacity of a pipe in bytes, as on Linux.
 pub(crate) const CAPACITY: usize = 65_536;
-/// What goes in at once or not at all (`PIPE_BUF`).
+/// Largest write that is atomic, in bytes (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// A pipe; its reader's end has it.
+/// A pipe, owned by its read end.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) held: Chain,
-    /// `None` when the writer's end is closed.
+    /// The write end; `None` once it is closed.
     writer: Option<Handle>,
 }
 
@@ -28,7 +28,7 @@ impl Pipe {
         CAPACITY.saturating_sub(self.held.len())
     }
 
-    /// The writer's end is open.
+    /// Returns whether the write end is open.
     pub(crate) const fn is_fed(&self) -> bool {
         self.writer.is_some()
     }
@@ -44,7 +44,7 @@ impl Pipe {
         events
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the pipe.
     pub(crate) fn read(&mut self, data: &mut [&mut [u8]]) -> Result<usize> {
         if self.held.is_empty() && self.is_fed() && data.iter().any(|part| !part.is_empty()) {
             return Err(Errno::EAGAIN);
@@ -58,7 +58,7 @@ impl Pipe {
         Ok(done)
     }
 
-    /// Copies bytes in: small writes whole or not at all.
+    /// Copies bytes into the pipe. A write of up to `PIPE_BUF` bytes is atomic.
     pub(crate) fn write(&mut self, data: &[&[u8]]) -> Result<usize> {
         let len: usize = data.iter().map(|part| part.len()).sum();
         let room = self.room();
@@ -82,7 +82,7 @@ impl Pipe {
 }
 
 impl Posix {
-    /// `pipe2(2)`: the reader's end, the writer's end.
+    /// Creates a pipe: `pipe2(2)`. Returns its read end and its write end.
     pub fn pipe(&mut self, nonblocking: bool) -> Result<(Handle, Handle)> {
         let pipe = Pipe {
             held: Chain::new(),
@@ -96,7 +96,7 @@ impl Posix {
         Ok((reader, writer))
     }
 
-    /// The pipe of a reader's end; EPIPE when that is closed.
+    /// Returns the pipe of a read end, or EPIPE if that is closed.
     pub(crate) fn pipe_of(&mut self, reader: Handle) -> Result<&mut Pipe> {
         match self.files.get_mut(reader).map(|file| &mut file.kind) {
             Ok(Kind::PipeReader(pipe)) => Ok(pipe),
@@ -104,7 +104,7 @@ impl Posix {
         }
     }
 
-    /// Readiness of the writer's end of `reader`'s pipe.
+    /// Returns the readiness of the write end of `reader`'s pipe.
     pub(crate) fn pipe_writer_events(&self, reader: Handle) -> u32 {
         match self.files.get(reader).map(|file| &file.kind) {
             Ok(Kind::PipeReader(pipe)) if pipe.room() > 0 => EPOLLOUT | EPOLLWRNORM,
@@ -113,12 +113,12 @@ impl Posix {
         }
     }
 
-    /// Bytes went in.
+    /// Notifies the read end of new data.
     pub(crate) fn pipe_filled(&mut self, reader: Handle) {
         self.notify(reader, Key::Read);
     }
 
-    /// Bytes went out.
+    /// Notifies the write end of new room.
     pub(crate) fn pipe_drained(&mut self, reader: Handle) {
         if let Ok(Pipe {
             writer: Some(writer),
@@ -130,7 +130,7 @@ impl Posix {
         }
     }
 
-    /// An end was closed; the other is told.
+    /// Notifies the other end that `end` was closed.
     pub(crate) fn pipe_closed(&mut self, end: &Kind) {
         match end {
             Kind::PipeReader(pipe) => {

@@ -1,4 +1,4 @@
-//! The host with its open files, and the feed of handles whose readiness may have changed.
+//! The host with its open files, and the list of handles whose readiness may have changed.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,27 +12,27 @@ use crate::errno::{Errno, Result};
 use crate::files::{Files, Handle, Kind};
 use crate::wake::{Key, WakeQueue, Wakers};
 
-/// Names of closed handles that wait to be taken, beyond which they are forgotten.
+/// Limit of closed handles in the list; beyond it they are removed.
 const MOST_CLOSED: usize = 4096;
 
-/// A host with BSD's calls. See the [crate's page](crate).
+/// A host with the BSD socket calls. See the [crate documentation](crate).
 #[derive(Debug)]
 pub struct Posix {
     pub(crate) host: Host,
     pub(crate) files: Files,
     pub(crate) bindings: Bindings,
-    /// The world's time at the host's zero.
+    /// The time since the Unix epoch at which the host's clock was zero.
     pub(crate) epoch: Nanos,
     pub(crate) wakes: Arc<WakeQueue>,
-    /// Handles whose readiness may have changed since somebody asked.
+    /// Handles whose readiness may have changed since the last [`take_ready`](Self::take_ready).
     ready: Vec<Handle>,
-    /// Scratch.
+    /// Buffers that are kept to avoid allocations.
     wakers: Vec<Waker>,
     woken: Vec<(Handle, Key)>,
 }
 
 impl Posix {
-    /// Calls over `host`, which already has its interfaces and addresses, or gets them through
+    /// Returns the calls over `host`. Interfaces and addresses can be added later through
     /// [`host_mut`](Self::host_mut).
     pub fn new(host: Host) -> Self {
         Self {
@@ -47,19 +47,19 @@ impl Posix {
         }
     }
 
-    /// The host.
+    /// Returns the host.
     pub const fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The host: its driver's calls (`receive`, `poll`, `transmit`, `complete`) go here.
+    /// Returns the host, for its driver (`receive`, `poll`, `transmit`, `complete`).
     pub const fn host_mut(&mut self) -> &mut Host {
         &mut self.host
     }
 
-    /// Appends the handles whose readiness may have changed since the last call: those that gave
-    /// EAGAIN or EINPROGRESS, or were asked for their events. Ask after whatever was done to the
-    /// host or here.
+    /// Appends to `out` the handles whose readiness may have changed since the last call, of those
+    /// that returned EAGAIN or EINPROGRESS or whose events were polled. Call it after each call of
+    /// the host or of this type.
     pub fn take_ready(&mut self, out: &mut Vec<Handle>) {
         self.collect();
         for &handle in &self.ready {
@@ -70,7 +70,7 @@ impl Posix {
         out.append(&mut self.ready);
     }
 
-    /// Looks at what the host has woken.
+    /// Processes the wakes of the host.
     pub(crate) fn collect(&mut self) {
         if self.host.has_wakers() {
             self.host.take_wakers(&mut self.wakers);
@@ -99,7 +99,7 @@ impl Posix {
         }
     }
 
-    /// The readiness of a handle may have changed.
+    /// Reports that the readiness of a handle may have changed.
     pub(crate) fn notify(&mut self, handle: Handle, key: Key) {
         let Ok(file) = self.files.get_mut(handle) else {
             return;
@@ -113,7 +113,8 @@ impl Posix {
         }
     }
 
-    /// Names of closed handles go when there are many: nobody takes them.
+    /// Appends a handle to the list. Removes closed handles when there are many, as they may stay
+    /// there for long.
     fn list(&mut self, handle: Handle) {
         self.ready.push(handle);
         if self.ready.len() > MOST_CLOSED + 2 * self.files.len() {
@@ -122,7 +123,7 @@ impl Posix {
         }
     }
 
-    /// The next change of a handle is to be told.
+    /// Registers for the next change of a handle's readiness.
     pub(crate) fn arm(&mut self, handle: Handle) {
         let Ok(file) = self.files.get_mut(handle) else {
             return;
@@ -136,12 +137,12 @@ impl Posix {
             Kind::Datagram(datagram) => {
                 datagram.watch(&mut self.host, file.wakers.get_or_insert_with(made));
             }
-            // Those change by calls here alone, which tell.
+            // These change only by calls of this type, which notify them.
             Kind::Epoll(_) | Kind::PipeReader(_) | Kind::PipeWriter(_) => {}
         }
     }
 
-    /// Members of sets are armed always.
+    /// Registers for the next change of a handle if it is in an epoll set: members always need one.
     pub(crate) fn arm_if_watched(&mut self, handle: Handle) {
         let file = self.files.get(handle);
         if file.is_ok_and(|file| !file.watchers.is_empty()) {
@@ -156,7 +157,7 @@ impl Posix {
         result
     }
 
-    /// Readiness in `EPOLL*` bits.
+    /// Returns a handle's readiness in `EPOLL*` bits.
     pub(crate) fn events(&mut self, handle: Handle) -> Result<u32> {
         match &self.files.get(handle)?.kind {
             Kind::Stream(stream) => Ok(stream.events(&mut self.host)),

@@ -1,7 +1,7 @@
-//! `setsockopt` and `getsockopt`: the levels, and how values stand in bytes.
+//! `setsockopt` and `getsockopt`: dispatch by level, and the encoding of values.
 
-/// What an option of a stream is: as its connection says, as it was set while there is none, or
-/// the default.
+/// Returns an option of a stream: the connection's value, or without a connection the value that
+/// was set, or the default.
 macro_rules! setting {
     ($stream:ident, $host:expr, $field:ident, $option:ident, $default:expr) => {
         match $stream.live($host) {
@@ -35,17 +35,18 @@ pub(crate) use ip::{
 };
 pub(crate) use socket::Common;
 
-/// A value that `getsockopt` gives.
+/// A value that `getsockopt` returns.
 #[derive(Debug)]
 pub(crate) enum Value {
     Int(i32),
-    /// An integer of the IP level: where there is room for a byte only, and it fits, it is one.
+    /// An integer of level IP: it is returned as one byte if the buffer is shorter than an `int`
+    /// and it fits.
     Small(i32),
     Bytes(Vec<u8>),
 }
 
 impl Value {
-    /// Writes as much as fits, and says how much.
+    /// Writes the bytes that fit and returns their number.
     fn put(&self, out: &mut [u8]) -> usize {
         match self {
             Self::Small(value) if (1..4).contains(&out.len()) && (0..256).contains(value) => {
@@ -64,7 +65,7 @@ impl From<bool> for Value {
     }
 }
 
-/// What a socket says that is asked for an option of a level it does not have.
+/// Returns the error for a level that the socket does not have.
 pub(crate) const fn unknown_level(domain: i32) -> Errno {
     if domain == AF_INET {
         Errno::EOPNOTSUPP
@@ -79,13 +80,13 @@ fn put(out: &mut [u8], bytes: &[u8]) -> usize {
     n
 }
 
-/// An `int`; EINVAL when there are too few bytes.
+/// Parses an `int`. Returns EINVAL if there are too few bytes.
 pub(crate) fn int(value: &[u8]) -> Result<i32> {
     let bytes = value.first_chunk().ok_or(Errno::EINVAL)?;
     Ok(i32::from_ne_bytes(*bytes))
 }
 
-/// An `int` of 0 or 1.
+/// Parses an `int` that must be 0 or 1.
 fn strict_flag(value: &[u8]) -> Result<bool> {
     match int(value)? {
         0 => Ok(false),
@@ -94,14 +95,15 @@ fn strict_flag(value: &[u8]) -> Result<bool> {
     }
 }
 
-/// An `int` in a range.
+/// Parses an `int` that must be in `range`.
 fn int_in(value: &[u8], range: core::ops::RangeInclusive<i32>) -> Result<i32> {
     let value = int(value)?;
     range.contains(&value).then_some(value).ok_or(Errno::EINVAL)
 }
 
 impl Posix {
-    /// `setsockopt(2)`. ENOPROTOOPT for what is not known here, or cannot be honoured.
+    /// Sets a socket option: `setsockopt(2)`. Returns ENOPROTOOPT for an unsupported option or
+    /// value.
     pub fn setsockopt(
         &mut self,
         now: Instant,
@@ -123,7 +125,7 @@ impl Posix {
         }
     }
 
-    /// `getsockopt(2)`; how many bytes of `value` were filled.
+    /// Reads a socket option into `value`: `getsockopt(2)`. Returns its length in bytes.
     pub fn getsockopt(
         &mut self,
         now: Instant,

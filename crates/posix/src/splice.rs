@@ -1,5 +1,5 @@
-//! `read(2)`, `write(2)` and `splice(2)`: the calls that sockets and pipes share. `splice` moves
-//! payload by reference.
+//! `read(2)`, `write(2)` and `splice(2)`, which sockets and pipes share. `splice` moves payload by
+//! reference.
 
 use alloc::vec::Vec;
 
@@ -13,11 +13,11 @@ use crate::pipe::CAPACITY;
 
 /// `SPLICE_F_MORE`.
 const SPLICE_F_MORE: u32 = 4;
-/// All flags.
+/// All valid flags.
 const SPLICE_F_ALL: u32 = 0xf;
 
 impl Posix {
-    /// `readv(2)`.
+    /// Reads from a socket or a pipe: `readv(2)`.
     pub fn read(&mut self, now: Instant, handle: Handle, data: &mut [&mut [u8]]) -> Result<usize> {
         match &mut self.files.get_mut(handle)?.kind {
             Kind::PipeReader(pipe) => {
@@ -27,7 +27,7 @@ impl Posix {
             }
             Kind::PipeWriter(_) => Err(Errno::EBADF),
             Kind::Epoll(_) => Err(Errno::EINVAL),
-            // As on Linux, to read nothing is no call on a socket.
+            // As on Linux, reading zero bytes from a socket always succeeds.
             Kind::Stream(_) | Kind::Datagram(_) if data.iter().all(|part| part.is_empty()) => Ok(0),
             Kind::Stream(_) | Kind::Datagram(_) => {
                 let received = self.recvmsg(now, handle, data, 0, &mut [])?;
@@ -36,7 +36,7 @@ impl Posix {
         }
     }
 
-    /// `writev(2)`.
+    /// Writes to a socket or a pipe: `writev(2)`.
     pub fn write(&mut self, now: Instant, handle: Handle, data: &[&[u8]]) -> Result<usize> {
         match self.files.get(handle)?.kind {
             Kind::PipeWriter(reader) => {
@@ -50,10 +50,13 @@ impl Posix {
         }
     }
 
-    /// `splice(2)` without offsets: moves up to `len` bytes between a pipe and a stream, or
-    /// between two pipes. EINVAL when neither is a pipe. `SPLICE_F_MORE` counts; nothing blocks,
-    /// whatever the flags say. A byte that the peer marked as urgent is not moved: 0, or EAGAIN on a
-    /// nonblocking stream, until a read has taken it.
+    /// Moves up to `len` bytes between a pipe and a stream, or between two pipes: `splice(2)`
+    /// without offsets. Of the flags only `SPLICE_F_MORE` has an effect; the call never blocks. It
+    /// does not move past a byte that the peer marked as urgent until a read has consumed it: it
+    /// returns 0 there, or EAGAIN on a non-blocking stream.
+    ///
+    /// # Errors
+    /// EINVAL if neither handle is a pipe.
     pub fn splice(
         &mut self,
         now: Instant,
@@ -99,7 +102,7 @@ impl Posix {
         Ok(n)
     }
 
-    /// From a stream into the pipe of `reader`.
+    /// Moves bytes from a stream into the pipe of `reader`.
     fn splice_in(
         &mut self,
         now: Instant,
@@ -115,7 +118,7 @@ impl Posix {
         let file = self.files.get_mut(stream)?;
         let blocks = !file.nonblocking;
         let taken = match &mut file.kind {
-            // As on Linux, who blocks would wait for ever: nothing but a read passes the mark.
+            // As on Linux. A blocking call would wait forever, as only a read moves past the mark.
             Kind::Stream(stream) if stream.is_at_mark(&mut self.host) => {
                 return if blocks { Ok(0) } else { Err(Errno::EAGAIN) };
             }
@@ -131,7 +134,7 @@ impl Posix {
         Ok(n)
     }
 
-    /// From the pipe of `reader` into a stream.
+    /// Moves bytes from the pipe of `reader` into a stream.
     fn splice_out(
         &mut self,
         now: Instant,
@@ -177,7 +180,8 @@ impl Posix {
         self.arm_if_blocked(stream, result.map(|()| done))
     }
 
-    /// From the pipe of `reader` into a stream whose SYN waits for the first write, and carries a copy.
+    /// Moves bytes from the pipe of `reader` into a stream with a deferred SYN, which carries a
+    /// copy.
     fn splice_onto_syn(
         &mut self,
         now: Instant,
@@ -193,20 +197,20 @@ impl Posix {
         Ok(sent)
     }
 
-    /// Returns the first bytes that a pipe holds, at most `len`, and leaves them there.
+    /// Returns the first bytes in a pipe, at most `len`, without removing them.
     ///
     /// # Errors
-    /// EPIPE if `reader` is not the reading end of a pipe.
+    /// EPIPE if `reader` is not the read end of a pipe.
     pub fn held_by_pipe(&mut self, reader: Handle, len: usize) -> Result<Chain> {
         let held = &self.pipe_of(reader)?.held;
         Ok(held.range(0, len.min(held.len())))
     }
 
-    /// Puts bytes that [`splice`](Self::splice) has moved out of a pipe back in front of those that it
-    /// holds, whatever its capacity.
+    /// Puts bytes that [`splice`](Self::splice) has moved out of a pipe back in front of its
+    /// content, regardless of its capacity.
     ///
     /// # Errors
-    /// EPIPE if `reader` is not the reading end of a pipe.
+    /// EPIPE if `reader` is not the read end of a pipe.
     pub fn return_to_pipe(&mut self, reader: Handle, mut bytes: Chain) -> Result<()> {
         let pipe = self.pipe_of(reader)?;
         bytes.append(core::mem::take(&mut pipe.held));

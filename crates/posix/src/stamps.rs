@@ -1,5 +1,4 @@
-//! `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`: what a socket wants to know of the times
-//! of its bytes, and how it is told.
+//! Timestamps: `SO_TIMESTAMP`, `SO_TIMESTAMPNS` and `SO_TIMESTAMPING`.
 
 use fullsend_stack::Host;
 use fullsend_tcp::{SocketOption, State, TxStage, TxStages};
@@ -17,10 +16,10 @@ use crate::errno::{Errno, Result};
 use crate::sockopt::{Value, int};
 use crate::stream::{Core, Stream};
 
-/// The flags of `SO_TIMESTAMPING` that ask for a time of what is sent.
+/// The flags of `SO_TIMESTAMPING` that request transmit timestamps.
 const TX: u32 = SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_ACK;
-/// All that are known here. Without `OPT_TSONLY` the packet that a time is of would come with it:
-/// it is not kept, and comes cut short to nothing (`MSG_TRUNC`).
+/// All supported flags. Without `OPT_TSONLY` a timestamp comes with its packet: as packets are not
+/// kept, it is truncated to zero bytes (`MSG_TRUNC`).
 const KNOWN: u32 = TX
     | SOF_TIMESTAMPING_RX_SOFTWARE
     | SOF_TIMESTAMPING_SOFTWARE
@@ -29,26 +28,26 @@ const KNOWN: u32 = TX
     | SOF_TIMESTAMPING_OPT_CMSG
     | SOF_TIMESTAMPING_OPT_TSONLY;
 
-/// The host's time and the world's.
+/// The host's time, with its relation to the time of day.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     pub(crate) now: Instant,
-    /// What the world's clock (nanoseconds since 1970) shows at the host's zero.
+    /// The time since the Unix epoch at which the host's clock was zero.
     pub(crate) epoch: Nanos,
 }
 
 impl Clock {
-    /// `struct timespec`.
+    /// Returns `at` as `struct timespec`.
     pub(crate) fn timespec(self, at: Instant) -> [u8; 16] {
         self.split(at, 1)
     }
 
-    /// `struct timeval`.
+    /// Returns `at` as `struct timeval`.
     fn timeval(self, at: Instant) -> [u8; 16] {
         self.split(at, 1000)
     }
 
-    /// Seconds, and what is left in units of `unit` nanoseconds.
+    /// Returns the seconds of `at`, and the rest in units of `unit` nanoseconds.
     fn split(self, at: Instant, unit: u64) -> [u8; 16] {
         let ns = self.epoch.as_nanos().saturating_add(at.as_nanos());
         let mut out = [0; 16];
@@ -58,25 +57,26 @@ impl Clock {
     }
 }
 
-/// Whether `SO_TIMESTAMP` or `SO_TIMESTAMPNS` is on.
+/// The unit of received timestamps: `SO_TIMESTAMP` or `SO_TIMESTAMPNS`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unit {
     Micros,
     Nanos,
 }
 
-/// What a socket asked for.
+/// The timestamp options of a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Stamps {
-    /// The time of arrival is told in this.
+    /// The unit of received timestamps, if enabled.
     received: Option<Unit>,
     /// `SOF_TIMESTAMPING_*`.
     flags: u32,
-    /// The last option set had its new number: times are told under new numbers.
+    /// Whether the last option was set by its new number: messages then have the new numbers, too.
     new: bool,
 }
 
-/// The option's unit, and whether its number is the new one; `None` for other options.
+/// Returns the unit of an option and whether its number is the new one, or `None` for other
+/// options.
 const fn unit_of(name: i32) -> Option<(Unit, bool)> {
     match name {
         SO_TIMESTAMP_OLD => Some((Unit::Micros, false)),
@@ -104,7 +104,7 @@ impl Stamps {
             SO_TIMESTAMPING_OLD | SO_TIMESTAMPING_NEW => {
                 let shown = name == SO_TIMESTAMPING_OLD || self.new;
                 let flags = if shown { self.flags } else { 0 };
-                // `struct so_timestamping`: the flags, and a clock.
+                // `struct so_timestamping`: the flags and a clock.
                 let bytes = [flags.to_ne_bytes(), [0; 4]].concat();
                 Some(Value::Bytes(bytes))
             }
@@ -112,7 +112,7 @@ impl Stamps {
         }
     }
 
-    /// Sets one of them; `None` when it is none of them.
+    /// Sets a timestamp option. Returns `None` for other options.
     fn set(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         if let Some((unit, new)) = unit_of(name) {
             let on = int(value)? != 0;
@@ -136,12 +136,12 @@ impl Stamps {
         self.flags & flag != 0
     }
 
-    /// The time of arrival of what is received is wanted.
+    /// Returns whether timestamps of received data are enabled.
     pub(crate) const fn wants_received(&self) -> bool {
         self.received.is_some() || self.has(SOF_TIMESTAMPING_RX_SOFTWARE)
     }
 
-    /// The stages that a write is to be told of: those of the socket, or of the call's own
+    /// Returns the stages of a write to report: those of the socket, or of the call's own
     /// `SO_TIMESTAMPING` message.
     pub(crate) fn stages(&self, own: Option<u32>) -> TxStages {
         let flags = own.map_or(self.flags, |own| self.flags & !TX | own);
@@ -154,7 +154,7 @@ impl Stamps {
         wanted.fold(TxStages::NONE, |all, &(_, stage)| all.with(stage))
     }
 
-    /// Tells when something arrived.
+    /// Writes the timestamps of received data.
     pub(crate) fn tell_received(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
         self.tell_plain(clock, at, out);
         if self.has(SOF_TIMESTAMPING_RX_SOFTWARE) {
@@ -162,13 +162,13 @@ impl Stamps {
         }
     }
 
-    /// Tells when something was sent.
+    /// Writes the timestamps of sent data.
     pub(crate) fn tell_sent(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
         self.tell_plain(clock, at, out);
         self.tell_stamping(clock, at, out);
     }
 
-    /// `SCM_TIMESTAMP` or `SCM_TIMESTAMPNS`.
+    /// Writes `SCM_TIMESTAMP` or `SCM_TIMESTAMPNS`.
     fn tell_plain(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
         match (self.received, self.new) {
             (Some(Unit::Micros), new) => {
@@ -191,7 +191,8 @@ impl Stamps {
         }
     }
 
-    /// `SCM_TIMESTAMPING`: the software's time, and two of the hardware that stay empty.
+    /// Writes `SCM_TIMESTAMPING`: the software timestamp, and two hardware timestamps, which are
+    /// zero.
     fn tell_stamping(&self, clock: Clock, at: Instant, out: &mut Writer<'_>) {
         if !self.has(SOF_TIMESTAMPING_SOFTWARE) {
             return;
@@ -207,8 +208,8 @@ impl Stamps {
     }
 }
 
-/// `SOF_TIMESTAMPING_*` that make sense together. EINVAL for those of hardware and others that
-/// are not known here.
+/// Checks the flags of `SO_TIMESTAMPING`. Returns EINVAL for unsupported flags, such as those of
+/// hardware timestamps, and for invalid combinations.
 fn flags(value: u32) -> Result<u32> {
     let alone = value & SOF_TIMESTAMPING_OPT_ID_TCP != 0 && value & SOF_TIMESTAMPING_OPT_ID == 0;
     if value & !KNOWN != 0 || alone {
@@ -217,8 +218,8 @@ fn flags(value: u32) -> Result<u32> {
     Ok(value)
 }
 
-/// What a call's control messages ask for: `SO_TIMESTAMPING`'s stages. EINVAL for what is not
-/// known here.
+/// Returns the transmit stages that a control message requests. Returns EINVAL for unsupported
+/// messages.
 pub(crate) fn asked_for(message: &Message<'_>) -> Result<u32> {
     match (message.level, message.kind) {
         (SOL_SOCKET, SO_TIMESTAMPING_OLD | SO_TIMESTAMPING_NEW) if message.data.len() == 4 => {
@@ -230,7 +231,7 @@ pub(crate) fn asked_for(message: &Message<'_>) -> Result<u32> {
 }
 
 impl Stream {
-    /// Sets one of the options of this file; `None` when it is none of them.
+    /// Sets a timestamp option. Returns `None` for other options.
     pub(crate) fn set_stamps(
         &mut self,
         host: &mut Host,
@@ -255,8 +256,8 @@ impl Stream {
         Ok(Some(()))
     }
 
-    /// `OPT_ID`: bytes are counted from here: from the first not written yet, or, as it used to
-    /// be, from the first not acknowledged.
+    /// Starts to count the keys of `OPT_ID` from the first byte not written (`OPT_ID_TCP`), or from
+    /// the first byte not acknowledged.
     fn count_keys(&mut self, host: &mut Host, from_written: bool) -> Result<()> {
         let Core::Connection(id) = self.core else {
             return Err(Errno::EINVAL);
@@ -300,7 +301,7 @@ mod tests {
     #[test]
     fn flags_that_are_not_known_are_refused() {
         assert_eq!(flags(0b11010 | 1 << 7), Ok(0b11010 | 1 << 7));
-        // Hardware's; OPT_ID_TCP without OPT_ID; one that is none.
+        // A hardware flag; OPT_ID_TCP without OPT_ID; an unknown flag.
         for bad in [1, 1 << 2, 1 << 6, 1 << 16, 1 << 30] {
             assert_eq!(flags(bad), Err(Errno::EINVAL), "{bad:#x}");
         }

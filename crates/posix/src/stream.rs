@@ -1,4 +1,5 @@
-//! A TCP socket: what `struct socket` and `struct sock` keep beyond the connection itself.
+//! TCP sockets: the state of Linux's `struct socket` and `struct sock` beyond the connection
+//! itself.
 
 mod connect;
 mod events;
@@ -25,19 +26,19 @@ use crate::wake::Wakers;
 pub use loans::CopiedCall;
 use loans::Loans;
 
-/// `socket.state`: how far `connect` has come, from the caller's view.
+/// `socket.state`: the progress of `connect` as the caller sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Unconnected,
     Connecting,
-    /// Connected, as far as the caller is concerned: the SYN waits for the first write.
+    /// Connected as far as the caller is concerned; the SYN is deferred until the first write.
     Deferred,
     Connected,
     /// Shut down while connecting.
     Disconnecting,
 }
 
-/// What stands behind the socket.
+/// The host's object of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Core {
     /// TCP_CLOSE.
@@ -46,7 +47,7 @@ pub(crate) enum Core {
     Connection(TcpId),
 }
 
-/// Halves that the user shut (`sk_shutdown`).
+/// The directions that the user has shut down (`sk_shutdown`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Shut {
     read: bool,
@@ -60,18 +61,18 @@ pub(crate) struct Stream {
     phase: Phase,
     pub(crate) core: Core,
     shut: Shut,
-    /// What the kernel says once of a connection that is gone (`sk_err`).
+    /// The error of a connection that is gone, to be returned once (`sk_err`).
     error: Option<Errno>,
-    /// As bound, canonical; without a port, perhaps.
+    /// The bound address in canonical form; its port may be 0.
     pub(crate) bound: Option<SocketAddr>,
-    /// The host chose the port of `bound`.
+    /// Whether the host chose the port of `bound`.
     pub(crate) port_chosen: bool,
     /// The port that is claimed for this socket.
     pub(crate) claimed: Option<u16>,
     pub(crate) backlog: u32,
     pub(crate) common: Common,
-    /// Options that were set, one of each kind: a connection and a listener get them when they
-    /// come to be.
+    /// Options that were set, one of each kind. They are applied to a connection or listener when
+    /// it is created.
     set: Vec<SocketOption>,
     /// `TCP_CONGESTION`, if it was set.
     pub(crate) congestion: Option<&'static str>,
@@ -80,22 +81,23 @@ pub(crate) struct Stream {
     /// `TCP_FASTOPEN_CONNECT`.
     pub(crate) fastopen_connect: bool,
     errors: ErrQueue,
-    /// How many it had ever held when the last sending call began.
+    /// The count of `errors` when the last sending call began.
     noticed: u64,
-    /// Keys of times count bytes from here.
+    /// Keys of timestamps count bytes from this stream offset.
     pub(crate) key_base: u64,
-    /// Calls with `MSG_ZEROCOPY` so far.
+    /// Number of calls with `MSG_ZEROCOPY` so far.
     zerocopies: u32,
-    /// The call under way may go on, so that its completion is not queued if it copies.
+    /// Whether the current call may have more parts, so that its completion is not queued yet if it
+    /// copies.
     has_parts: bool,
-    /// The number of the copied call under way.
+    /// The number of the current copying call.
     copied: Option<u32>,
     loans: Loans,
-    /// As those who wait were last told.
+    /// The state at the last notification of waiters.
     told: Option<Told>,
 }
 
-/// What a change of state is, for those who wait (`sk_state_change`, `sk_error_report`).
+/// The state whose changes wake all waiters (`sk_state_change`, `sk_error_report`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Told {
     state: State,
@@ -135,7 +137,7 @@ impl Stream {
         }
     }
 
-    /// How the connection stands, if there is one.
+    /// Returns the readiness of the connection, if there is one.
     fn readiness(&self, host: &mut Host) -> Option<(TcpId, Readiness)> {
         let Core::Connection(id) = self.core else {
             return None;
@@ -143,7 +145,7 @@ impl Stream {
         Some((id, host.tcp_readiness(id).ok()?))
     }
 
-    /// The connection's state; `Closed` without one.
+    /// Returns the connection's state; `Closed` without one.
     pub(crate) fn state(&self, host: &Host) -> State {
         match self.core {
             Core::Connection(id) => host.tcp_state(id).unwrap_or(State::Closed),
@@ -151,12 +153,12 @@ impl Stream {
         }
     }
 
-    /// Nothing stands behind the socket.
+    /// Returns whether the socket has neither a connection nor a listener.
     pub(crate) fn is_unconnected(&self) -> bool {
         self.core == Core::None
     }
 
-    /// `getsockname`.
+    /// Returns the local address (`getsockname`).
     pub(crate) fn local(&self, host: &Host) -> SockAddr {
         let addr = match self.core {
             Core::Connection(id) => host.tcp_addrs(id).ok().map(|(local, _)| local),
@@ -169,7 +171,7 @@ impl Stream {
         }
     }
 
-    /// `getpeername`.
+    /// Returns the peer's address (`getpeername`).
     pub(crate) fn peer(&self, host: &Host) -> Result<SockAddr> {
         let Core::Connection(id) = self.core else {
             return Err(Errno::ENOTCONN);
@@ -181,9 +183,9 @@ impl Stream {
         Ok(SockAddr::shown_in(self.domain, remote))
     }
 
-    /// The next change is to be told.
+    /// Registers for the next change.
     pub(crate) fn watch(&self, host: &mut Host, wakers: &Wakers) {
-        // A handle of ours is valid until it is closed.
+        // The host's object exists until it is closed here.
         match self.core {
             Core::Connection(id) => drop(host.tcp_watch(id, &wakers.read, &wakers.write)),
             Core::Listener(id) => drop(host.listener_watch(id, &wakers.read)),
@@ -191,7 +193,8 @@ impl Stream {
         }
     }
 
-    /// There is more to a wake than text or room: the connection's state changed.
+    /// Returns whether the connection's state, not only its data or room, has changed since the
+    /// last wake.
     pub(crate) fn turned(&mut self, host: &mut Host) -> bool {
         self.take_notices(host);
         let errors = self.errors.count;
@@ -206,7 +209,7 @@ impl Stream {
         turned
     }
 
-    /// `close`.
+    /// Closes the socket (`close`).
     pub(crate) fn close(&mut self, host: &mut Host, now: Instant) {
         match core::mem::replace(&mut self.core, Core::None) {
             Core::Connection(id) => host.tcp_close(now, id),

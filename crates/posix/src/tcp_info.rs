@@ -1,21 +1,21 @@
-//! `struct tcp_info` as Linux 7 lays it out.
+//! `struct tcp_info` in the layout of Linux 7.
 
 use fullsend_tcp::TcpInfo;
 
-/// Bytes of the struct.
+/// Length of the struct, in bytes.
 pub(crate) const LEN: usize = 280;
 
-/// Where a field stands, and its bytes. Some are parts of one byte.
+/// The position of a field. Some fields share a byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     At(usize, usize),
-    /// Bits of a byte: from which on.
+    /// Bits of the byte at an offset, from a first bit on.
     Bits(usize, u32),
 }
 
 use Place::{At, Bits};
 
-/// Linux's fields, in its order; between them what the stack does not know stays zero.
+/// Linux's fields in order. Bytes of other fields stay zero.
 const FIELDS: &[(&str, Place)] = &[
     ("tcpi_state", At(0, 1)),
     ("tcpi_ca_state", At(1, 1)),
@@ -90,12 +90,12 @@ const FIELDS: &[(&str, Place)] = &[
     ("tcpi_accecn_fail_mode", Bits(276, 4)),
 ];
 
-/// Linux's bytes.
+/// Returns the struct in Linux's layout.
 pub(crate) fn encode(info: &TcpInfo) -> [u8; LEN] {
     let mut out = [0; LEN];
     let mut places = FIELDS.iter();
     for (name, value) in info.fields() {
-        // Both lists are in Linux's order, or nearly.
+        // Both lists are almost in the same order, so the search continues at the last match.
         let place = places
             .clone()
             .position(|field| field.0 == name)
@@ -114,7 +114,7 @@ pub(crate) fn encode(info: &TcpInfo) -> [u8; LEN] {
     out
 }
 
-/// The bytes of a number such that the first `n` are those of the number in `n` bytes.
+/// Returns the bytes of `value`, of which the first `n` are its representation in `n` bytes.
 const fn ne_bytes(value: u64, n: usize) -> [u8; 8] {
     if cfg!(target_endian = "big") {
         (value << (64 - 8 * n)).to_be_bytes()
@@ -123,7 +123,7 @@ const fn ne_bytes(value: u64, n: usize) -> [u8; 8] {
     }
 }
 
-/// TCP_CLOSE.
+/// Returns the values of a socket in TCP_CLOSE.
 pub(crate) fn closed() -> TcpInfo {
     TcpInfo {
         tcpi_state: 7,
@@ -131,7 +131,8 @@ pub(crate) fn closed() -> TcpInfo {
     }
 }
 
-/// TCP_LISTEN: who waits to be accepted, and how many may.
+/// Returns the values of a listener: the number of connections waiting to be accepted, and its
+/// backlog.
 pub(crate) fn listening(waiting: u32, backlog: u32) -> TcpInfo {
     TcpInfo {
         tcpi_state: 10,
@@ -171,7 +172,7 @@ mod tests {
                 Place::Bits(at, _) => assert_eq!(at + 1, next, "{name}"),
             }
         }
-        // The last is a word.
+        // The last field is a 32-bit word.
         assert_eq!(next + 3, LEN);
     }
 

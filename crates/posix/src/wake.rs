@@ -1,4 +1,4 @@
-//! Who is told of what: one queue that the host's wakers fill, a waker for each handle and key.
+//! Wake-ups from the host: a queue that its wakers fill, with a waker for each handle and key.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -9,18 +9,18 @@ use spin::Mutex;
 
 use crate::Handle;
 
-/// What kind of change a wake speaks of, as the kernel's wait queues are keyed.
+/// The kind of change that a wake reports, like the keys of the kernel's wait queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Key {
-    /// More to read, or an end.
+    /// Data to read, or the end of the stream.
     Read,
-    /// Room to write, or a connect's end.
+    /// Room to write, or the end of a handshake.
     Write,
-    /// Something else: whoever is interested should look.
+    /// Another change, which may concern every waiter.
     Any,
 }
 
-/// Wakes that have happened and nobody has looked at.
+/// Wakes that have not been processed.
 #[derive(Default, Debug)]
 pub(crate) struct WakeQueue(Mutex<Vec<(Handle, Key)>>);
 
@@ -30,7 +30,7 @@ impl WakeQueue {
         self.0.lock().push((handle, key));
     }
 
-    /// Moves all to `out`.
+    /// Moves all wakes to `out`.
     pub(crate) fn drain(&self, out: &mut Vec<(Handle, Key)>) {
         out.append(&mut self.0.lock());
     }

@@ -1,4 +1,4 @@
-//! TCP Fast Open through the calls: `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`.
+//! Tests of TCP Fast Open: `TCP_FASTOPEN`, `TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`.
 
 use fullsend_buf::Slice;
 use fullsend_posix::abi::*;
@@ -15,7 +15,7 @@ struct Net {
 }
 
 impl Net {
-    /// A host that listens for Fast Open, if `enabled` (`tcp_fastopen`) says so.
+    /// Returns a host with a Fast Open listener; `enabled` is the value of `tcp_fastopen`.
     fn new(enabled: &str) -> Self {
         let mut sysctl = Sysctl::default();
         sysctl.set("tcp_fastopen", enabled).unwrap();
@@ -76,7 +76,7 @@ impl Net {
             .sendmsg(now, handle, &[data], MSG_FASTOPEN, to, &[])
     }
 
-    /// A first connection, which brings the cookie.
+    /// Makes a first connection, which receives the cookie.
     fn learn_cookie(&mut self) {
         let client = self.client();
         let opened = self.send_opening(client, b"too early");
@@ -99,7 +99,7 @@ fn with_a_cookie_text_goes_with_the_first_call() {
     net.learn_cookie();
     let client = net.client();
     assert_eq!(net.send_opening(client, b"request"), Ok(7));
-    // One way only: the server has the text before the handshake is over.
+    // One direction only: the server receives the data before the handshake has ended.
     net.run();
     let server = net.accept();
     assert_eq!(net.recv(server), Ok(b"request".to_vec()));
@@ -178,7 +178,7 @@ fn a_server_may_look_at_the_syn_of_its_client() {
     assert_eq!(net.set(listener, TCP_SAVE_SYN, 3), Err(Errno::EINVAL));
     assert_eq!(net.set(listener, TCP_SAVE_SYN, 1), Ok(()));
     assert_eq!(get(&mut net, listener, 100), Ok(Vec::new()));
-    // Opened by its SYN, and by a handshake.
+    // Opened by a SYN with data, then by a handshake.
     for opens in [true, false] {
         let client = net.client();
         if opens {
@@ -192,7 +192,7 @@ fn a_server_may_look_at_the_syn_of_its_client() {
         let server = net.accept();
         assert_eq!(get(&mut net, server, 39), Err(Errno::EINVAL), "{opens}");
         let syn = get(&mut net, server, 100).unwrap();
-        // The IP header, and TCP's with all of its options.
+        // The IP header, and the TCP header with all its options.
         assert_eq!(syn[0], 0x45);
         assert_eq!(syn[20 + 2..20 + 4], 80_u16.to_be_bytes());
         assert_eq!(syn[20 + 13] & 0x3f, 0x02, "SYN");

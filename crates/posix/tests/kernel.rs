@@ -1,5 +1,5 @@
-//! The same calls to the kernel's sockets over 127.0.0.1 and to ours over a host's loopback: what
-//! they give must be the same, errno and event bits included.
+//! Makes the same calls on the kernel's sockets over 127.0.0.1 and on ours over a host's loopback.
+//! The results must be equal, including errnos and event bits.
 #![cfg(target_os = "linux")]
 
 #[path = "kernel/backend.rs"]
@@ -23,10 +23,10 @@ mod walk;
 
 use backend::{Backend, Log};
 
-/// A sequence of calls; what they give goes to the log.
+/// A sequence of calls, whose results are logged.
 type Scenario = fn(&mut dyn Backend, &mut Log);
 
-/// Why this machine's kernel is none to compare with.
+/// Returns why this machine's kernel cannot be compared with.
 fn unfit() -> Option<&'static str> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let major = release.split('.').next().and_then(|n| n.parse().ok());
@@ -37,7 +37,7 @@ fn unfit() -> Option<&'static str> {
     six.is_err().then_some("there is no ::1")
 }
 
-/// Runs a scenario on both; where they differ.
+/// Runs a scenario on both, and returns the differences.
 fn difference(name: &str, scenario: impl Fn(&mut dyn Backend, &mut Log)) -> String {
     let mut kernel = Log::default();
     scenario(&mut linux::Linux::default(), &mut kernel);
@@ -49,7 +49,7 @@ fn difference(name: &str, scenario: impl Fn(&mut dyn Backend, &mut Log)) -> Stri
     format!("\n{name}:\n{}", kernel.difference(&own))
 }
 
-/// Runs every scenario on both, and shows where they differ.
+/// Runs every scenario on both, and prints the differences.
 fn compare(scenarios: &[(&str, Scenario)]) {
     if let Some(why) = unfit() {
         eprintln!("skipped: {why}");

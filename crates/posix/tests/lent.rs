@@ -1,5 +1,5 @@
-//! `MSG_ZEROCOPY`: a completion means that nothing refers to the memory any more, wherever packets of
-//! it waited.
+//! Tests of `MSG_ZEROCOPY`: after the completion no packet refers to the memory, wherever packets
+//! were queued.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use fullsend_stack::{Host, HostConfig, IfaceConfig, IfaceId, Mac};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 
-/// Memory that shows when its owner has it back.
+/// Memory that sets a flag when it is dropped.
 struct Memory(Vec<u8>, Arc<AtomicBool>);
 
 impl AsRef<[u8]> for Memory {
@@ -29,7 +29,7 @@ impl Drop for Memory {
     }
 }
 
-/// `len` bytes to lend, and whether they are out of use.
+/// Returns `len` bytes to lend, and a flag that is set when they are no longer used.
 fn memory(len: usize) -> (Slice, Arc<AtomicBool>) {
     let free = Arc::new(AtomicBool::new(false));
     let data = (0..len).map(|i| (i % 251) as u8).collect();
@@ -44,7 +44,7 @@ struct Side {
 }
 
 impl Side {
-    /// 10.0.0.`n` on a link.
+    /// Returns 10.0.0.`n` on a link.
     fn new(n: u8) -> Self {
         let mut host = Host::new(HostConfig {
             seed: Seed([n.into(); 4]),
@@ -89,7 +89,7 @@ impl Side {
         self.posix.send_lent(now, self.socket, data, MSG_ZEROCOPY)
     }
 
-    /// The next report of a completion, behind those of times: code, first call, last call.
+    /// Returns the next completion, skipping timestamps: code, first call, last call.
     fn completion(&mut self, now: Instant) -> Option<(u8, u32, u32)> {
         loop {
             let mut control = [0; 256];
@@ -118,7 +118,7 @@ impl Side {
     }
 }
 
-/// A connection over a link that the test carries, whose client lends.
+/// A connection over a link that the test carries; its client lends memory.
 struct Net {
     client: Side,
     server: Side,
@@ -149,7 +149,7 @@ impl Net {
         net
     }
 
-    /// Carries packets until there are none.
+    /// Carries packets until none are left.
     fn carry(&mut self) {
         loop {
             let there = self.client.transmit(self.now);
@@ -162,7 +162,7 @@ impl Net {
         }
     }
 
-    /// Lets `span` pass and carries what it brings.
+    /// Advances the time by `span` and carries the resulting packets.
     fn pass(&mut self, span: Nanos) {
         self.now += span;
         for side in [&mut self.client, &mut self.server] {
@@ -171,7 +171,7 @@ impl Net {
         self.carry();
     }
 
-    /// Reads all that the server has.
+    /// Reads all data that the server has received.
     fn read(&mut self) -> Vec<u8> {
         let (mut all, mut data) = (Vec::new(), vec![0; 100_000]);
         let Side { posix, socket, .. } = &mut self.server;
@@ -192,11 +192,11 @@ fn an_acknowledgement_alone_completes_nothing() {
     let (data, free) = memory(10_000);
     assert_eq!(net.client.lend(net.now, data), Ok(10_000));
     let packets = net.client.transmit(net.now);
-    // A queue on the way still has the original when its retransmission arrives.
+    // A queue on the path still has the original packet when its retransmission arrives.
     let waiting = packets.clone();
     net.server.receive(net.now, packets);
     net.pass(Nanos::from_millis(100));
-    // The peer on this machine acknowledged, and has not read.
+    // The peer on this machine has acknowledged the data, and has not read it.
     assert_eq!(net.client.completion(net.now), None);
     assert_eq!(net.read().len(), 10_000);
     assert_eq!(net.client.completion(net.now), None);
@@ -271,7 +271,7 @@ fn what_the_host_delivers_to_itself_is_copied() {
     side.posix.host_mut().poll(now);
     let later = now + Nanos::from_millis(100);
     side.posix.host_mut().poll(later);
-    // Nothing was read, and the lender does not have to wait for it.
+    // The data was not read, and the lender does not have to wait for that.
     assert!(is_free(&free));
     let copied = SO_EE_CODE_ZEROCOPY_COPIED;
     assert_eq!(side.completion(later), Some((copied, 0, 0)));
@@ -341,7 +341,7 @@ fn calls_that_may_wait_for_their_completion_are_bounded() {
     let mut net = Net::new();
     let mut calls = 0;
     let refused = loop {
-        // Every second one is copied, so that their completions do not join.
+        // Every second call copies, so that their completions are not coalesced.
         let sent = if calls % 2 == 0 {
             net.client.lend(net.now, memory(10).0)
         } else {

@@ -1,11 +1,11 @@
-//! Whatever is called, nothing panics.
+//! Tests that no sequence of calls panics.
 
 #[path = "random/calls.rs"]
 mod calls;
 
 use fullsend_units::{Rng, Seed};
 
-/// Bytes of a generator, so many.
+/// A number of bytes from a generator.
 struct Drawn(Rng, u32);
 
 impl calls::Source for Drawn {

@@ -1,4 +1,4 @@
-//! What sockets tell beside their bytes: readiness, times, completions, how much is left.
+//! Tests of reports to the caller: readiness, timestamps, completions, queue lengths.
 
 use fullsend_offload::{Caps, Link};
 use fullsend_posix::abi::*;
@@ -46,7 +46,7 @@ impl Net {
         net
     }
 
-    /// Lets a time pass in which everything arrives.
+    /// Advances the time by `span`, in which all packets arrive.
     fn run(&mut self, span: Nanos) {
         self.posix.host_mut().poll(self.now);
         self.now += span;
@@ -71,7 +71,7 @@ impl Net {
         assert_eq!(sent, Ok(data.len()));
     }
 
-    /// Reads at most `len` bytes: how many, and the control messages.
+    /// Reads at most `len` bytes. Returns their number and the control messages.
     fn recv(&mut self, handle: Handle, len: usize, flags: i32) -> Result<(usize, Control), Errno> {
         let mut data = vec![0; len];
         let mut control = [0; 256];
@@ -82,7 +82,7 @@ impl Net {
     }
 }
 
-/// Messages: level, type, data.
+/// Control messages: level, type, data.
 type Control = Vec<(i32, i32, Vec<u8>)>;
 
 fn split(mut control: &[u8]) -> Control {
@@ -96,13 +96,13 @@ fn split(mut control: &[u8]) -> Control {
     out
 }
 
-/// Of a `struct sock_extended_err`: origin, code, info, data.
+/// Returns fields of a `struct sock_extended_err`: origin, code, info, data.
 fn extended(data: &[u8]) -> (u8, u8, u32, u32) {
     let word = |at: usize| u32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
     (data[4], data[6], word(8), word(12))
 }
 
-/// The first time of a `struct scm_timestamping`, since the host's zero.
+/// Returns the first timestamp of a `struct scm_timestamping`, since the host's zero.
 fn stamp(data: &[u8]) -> Nanos {
     let word = |at: usize| u64::from_ne_bytes(data[at..at + 8].try_into().unwrap());
     let ns = word(0) * 1_000_000_000 + word(8);
@@ -119,7 +119,7 @@ fn those_who_found_nothing_are_named_once_when_something_comes() {
     net.run(Nanos::from_millis(50));
     assert_eq!(net.ready(), [net.server]);
     assert_eq!(net.ready(), []);
-    // Nobody has found the socket empty since.
+    // No call has found the socket empty since.
     net.send(net.client, b"def");
     net.run(Nanos::from_millis(50));
     assert_eq!(net.ready(), []);
@@ -127,7 +127,7 @@ fn those_who_found_nothing_are_named_once_when_something_comes() {
     net.send(net.client, b"ghi");
     net.run(Nanos::from_millis(50));
     assert_eq!(net.ready(), [net.server]);
-    // Who waits on a socket that is closed must not wait for ever.
+    // A waiter on a closed socket must be woken.
     net.posix.close(net.now, net.server).unwrap();
     assert_eq!(net.ready(), [net.server]);
     assert_eq!(net.posix.poll_events(net.server), Err(Errno::EBADF));
@@ -231,7 +231,7 @@ fn times_of_what_arrives_and_what_is_left() {
     assert_eq!(left[..], 6_i32.to_ne_bytes());
     net.posix.shutdown(net.now, net.client, SHUT_WR).unwrap();
     net.run(Nanos::from_millis(100));
-    // The end is worth another read.
+    // The end of the stream counts as one byte.
     let (len, control) = net.recv(net.server, 100, 0).unwrap();
     assert_eq!((len, &control[1].2[..]), (6, &1_i32.to_ne_bytes()[..]));
 }
@@ -268,7 +268,7 @@ fn of_exclusive_sets_one_that_waits_is_told() {
         set
     });
     let mut out = [EpollEvent::default(); 4];
-    // The first does not wait; the others do.
+    // The caller of the first set is not waiting; those of the others are.
     for set in &sets[1..] {
         assert_eq!(net.posix.epoll_wait(net.now, *set, &mut out), Ok(0));
     }
@@ -292,7 +292,7 @@ fn splice_moves_memory_and_not_bytes() {
     let (now, server) = (net.now, net.server);
     let moved = net.posix.splice(now, server, writer, 1 << 20, 0);
     assert_eq!(moved, Ok(40_000));
-    // Back to where it came from, still in the memory that the sender wrote into.
+    // Back to the sender, still in the memory that it wrote to.
     assert_eq!(
         net.posix.splice(now, reader, server, 1 << 20, 0),
         Ok(40_000)
@@ -325,7 +325,7 @@ fn what_a_blocking_layer_asks() {
     assert_eq!(net.posix.is_flushed(client), Ok(true));
 }
 
-/// 10.0.0.`n` on a link.
+/// Returns 10.0.0.`n` on a link.
 fn neighbour(n: u8) -> (Posix, IfaceId) {
     let mut host = Host::new(HostConfig {
         seed: Seed([n.into(); 4]),

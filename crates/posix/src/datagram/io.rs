@@ -1,4 +1,4 @@
-//! `sendmsg` and `recvmsg` on datagrams.
+//! `sendmsg` and `recvmsg` on UDP sockets.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -22,7 +22,7 @@ impl Datagram {
         dest: Option<SockAddr>,
         control: &[u8],
     ) -> Result<usize> {
-        // Datagrams that grow by several calls are not known here.
+        // Datagrams composed by several calls are not supported.
         if flags & (MSG_OOB | MSG_MORE) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -65,7 +65,7 @@ impl Datagram {
         Ok(len)
     }
 
-    /// The source of a connected socket stays what it was.
+    /// Returns the source address of a connected socket, which does not change.
     fn source_for(&self, v4: bool) -> Option<SocketAddr> {
         self.source.filter(|source| source.is_ipv4() == v4)
     }
@@ -113,7 +113,8 @@ impl Datagram {
         })
     }
 
-    /// Who would block sees the end of what was shut; who would not is told as ever.
+    /// Returns the result when no datagram is queued: for a blocking call the end, if reading was
+    /// shut down.
     fn nothing(&self, blocks: bool) -> Result<Received> {
         if self.shut_read && blocks {
             return Ok(Received::default());

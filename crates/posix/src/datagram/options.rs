@@ -1,4 +1,4 @@
-//! Options of datagram sockets.
+//! Options of UDP sockets.
 
 use fullsend_stack::Host;
 use fullsend_units::Instant;
@@ -16,7 +16,7 @@ use crate::sockopt::{
     unknown_level,
 };
 
-/// Linux's least buffers.
+/// Linux's minimum buffer sizes.
 const LEAST_SNDBUF: u32 = 4608;
 const LEAST_RCVBUF: u32 = 2304;
 
@@ -67,7 +67,7 @@ impl Datagram {
     fn set_ipv6(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             IPV6_TCLASS => self.ip.tos = byte_or_default(int(value)?, 0)?.unwrap_or(0),
-            // Nothing could be sent with nought.
+            // With a hop limit of zero nothing could be sent.
             IPV6_UNICAST_HOPS => self.ip.ttl = byte_or_default(int(value)?, 1)?,
             IPV6_MTU_DISCOVER => self.v6_mtu_discover = mtu_discover(int(value)?)?,
             _ => return Ok(None),
@@ -83,13 +83,13 @@ impl Datagram {
         Ok(())
     }
 
-    /// `IP_MTU` and `IPV6_MTU`: the path MTU towards the peer.
+    /// Returns `IP_MTU` or `IPV6_MTU`: the path MTU to the peer.
     fn path_mtu(&self, host: &Host, now: Instant) -> Result<i32> {
         let peer = self.peer.ok_or(Errno::ENOTCONN)?;
         Ok(host.udp_path_mtu(now, peer.ip())? as i32)
     }
 
-    /// What both levels of IP have.
+    /// Returns options that both levels of IP have.
     fn get_shared(&self, name: i32) -> Option<Value> {
         Some(Value::Small(match name {
             IP_TOS | IPV6_TCLASS => self.ip.tos.into(),
@@ -101,7 +101,7 @@ impl Datagram {
     }
 
     fn set_socket(&mut self, host: &mut Host, name: i32, value: &[u8]) -> Result<()> {
-        // Nothing tells when a datagram's memory is free.
+        // UDP does not report when the memory of a datagram is free.
         if name == SO_ZEROCOPY {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -112,7 +112,7 @@ impl Datagram {
             };
         }
         let (wmem_max, rmem_max) = (host.sysctl().wmem_max, host.sysctl().rmem_max);
-        // A negative number is a very large one.
+        // As on Linux, a negative number counts as a very large one.
         let asked = int(value)? as u32;
         let forced = int(value)?.max(0) as u32;
         let doubled = |bytes: u32, most: u32| bytes.min(most).min(i32::MAX as u32 / 2) * 2;

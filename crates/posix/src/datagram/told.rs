@@ -1,6 +1,6 @@
-//! What a datagram socket tells beside the bytes: where a datagram was sent to, its TTL and traffic
-//! class (`IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS` and IPv6's), and what ICMP said of those that were
-//! sent (`IP_RECVERR`). And what a control message can ask for one datagram.
+//! Ancillary data of UDP sockets: the destination, TTL and traffic class of received datagrams
+//! (`IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS` and those of IPv6), ICMP errors for sent datagrams
+//! (`IP_RECVERR`), and control messages that apply to one sent datagram.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,7 +21,7 @@ use crate::errqueue::EXTENDED_ERR_LEN;
 use crate::sockopt::{Value, byte_or_default, int, number};
 use crate::{Received, SockAddr};
 
-/// What is to be told, of each family.
+/// The ancillary data that is enabled, by address family.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tell {
     v4: Wishes,
@@ -47,7 +47,7 @@ impl Tell {
         Self { v4: NONE, v6: NONE }
     }
 
-    /// The switch of an option; `None` for other options.
+    /// Returns the switch of an option, or `None` for other options.
     fn switch(&mut self, level: i32, name: i32) -> Option<&mut bool> {
         Some(match (level, name) {
             (IPPROTO_IP, IP_PKTINFO) => &mut self.v4.info,
@@ -62,7 +62,7 @@ impl Tell {
         })
     }
 
-    /// Sets one of its options; `None` when it is none of them.
+    /// Sets one of its options. Returns `None` for other options.
     pub(super) fn set(&mut self, level: i32, name: i32, value: &[u8]) -> Result<Option<()>> {
         let Some(switch) = self.switch(level, name) else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl Tell {
         self.v4.errors || self.v6.errors
     }
 
-    /// The control messages that go with a datagram, in Linux's order.
+    /// Writes the control messages of a received datagram, in Linux's order.
     pub(super) fn tell_with(
         self,
         host: &Host,
@@ -113,7 +113,7 @@ impl Tell {
         match to {
             IpAddr::V4(ip) => {
                 if self.v4.info {
-                    // The address to answer from, and the one in the header.
+                    // The address to answer from, then the destination address in the header.
                     let own = answer_from(host, datagram).unwrap_or(ip);
                     let info = [index, own.octets(), ip.octets()].concat();
                     out.put(IPPROTO_IP, IP_PKTINFO, &info);
@@ -137,7 +137,8 @@ impl Tell {
     }
 }
 
-/// Where an answer comes from: of what was sent to many, the address of ours towards the sender.
+/// Returns the source address for an answer: the destination of the datagram or, if that was a
+/// multicast or broadcast address, the host's address on the route to the sender.
 fn answer_from(host: &Host, datagram: &UdpDatagram) -> Option<Ipv4Addr> {
     let to = datagram.to.ip();
     let own = if host.is_own_address(to) {
@@ -151,7 +152,7 @@ fn answer_from(host: &Host, datagram: &UdpDatagram) -> Option<Ipv4Addr> {
     }
 }
 
-/// What control messages ask for one datagram.
+/// The settings that control messages request for one datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) ip: IpSettings,
@@ -159,7 +160,7 @@ pub(super) struct Asked {
 }
 
 impl Datagram {
-    /// Reads `control`; EINVAL for what is not known.
+    /// Parses `control`. Returns EINVAL for unsupported messages.
     pub(super) fn asked(&self, control: &[u8]) -> Result<Asked> {
         let mut asked = Asked {
             ip: self.ip,
@@ -189,7 +190,7 @@ impl Datagram {
                     asked.ip.tos = byte_or_default(int(data)?, 0)?.unwrap_or(0);
                 }
                 (IPPROTO_IP | IPPROTO_IPV6, _) => return Err(Errno::EINVAL),
-                // Other levels are not this layer's.
+                // Other levels do not concern this layer.
                 _ => {}
             }
         }
@@ -198,8 +199,8 @@ impl Datagram {
         Ok(asked)
     }
 
-    /// `recvmsg` with `MSG_ERRQUEUE`: what of the datagram was quoted, where it was to go, and what
-    /// was said of it.
+    /// Returns an entry of the error queue (`MSG_ERRQUEUE`): the quoted part of the datagram, its
+    /// destination and the error.
     pub(super) fn receive_error(
         &self,
         host: &mut Host,
@@ -221,7 +222,7 @@ impl Datagram {
         let mut out = Writer::new(control);
         let mut error = [0; EXTENDED_ERR_LEN + SOCKADDR_IN6_LEN];
         error[..EXTENDED_ERR_LEN].copy_from_slice(&extended_err(&told));
-        // No address stands for this host.
+        // An error of this host has no offender address.
         if !told.is_local {
             let offender = SockAddr::shown_in(self.domain, SocketAddr::new(told.offender, 0));
             let (addr, addr_len) = offender.to_bytes();
@@ -236,7 +237,7 @@ impl Datagram {
         }
         let cut = if rest.is_empty() { 0 } else { MSG_TRUNC };
         let mut to = told.to;
-        // As on Linux, whose own errors over IPv4 name the port of the socket's peer.
+        // As on Linux, an error of this host over IPv4 has the port of the socket's peer.
         if told.is_local && to.is_ipv4() {
             to.set_port(self.peer.map_or(0, |peer| peer.port()));
         }
@@ -249,7 +250,7 @@ impl Datagram {
     }
 }
 
-/// `struct sock_extended_err`.
+/// Encodes `struct sock_extended_err`.
 fn extended_err(told: &UdpError) -> [u8; EXTENDED_ERR_LEN] {
     let mut out = [0; EXTENDED_ERR_LEN];
     out[..4].copy_from_slice(&Errno::from(told.error).0.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! `IPPROTO_IP` and `IPPROTO_IPV6`.
+//! Options of `IPPROTO_IP` and `IPPROTO_IPV6`.
 
 use fullsend_stack::Host;
 use fullsend_tcp::{MtuDiscover, SocketOption};
@@ -13,15 +13,15 @@ use crate::abi::{
 use crate::errno::{Errno, Result};
 use crate::stream::Stream;
 
-/// A stream's ECN bits are its own.
+/// The ECN bits of the type of service, which the connection of a stream controls.
 const ECN_BITS: u8 = 0b11;
 /// The default TTL and hop limit.
 pub(crate) const DEFAULT_TTL: u8 = 64;
 
-/// What sockets keep of these levels.
+/// The options of these levels that have an effect only in this crate.
 #[derive(Clone, Debug)]
 pub(crate) struct IpOptions {
-    /// Addresses that are not ours may be bound.
+    /// Whether addresses of other hosts may be bound.
     pub(crate) freebind: bool,
     pub(crate) bind_address_no_port: bool,
     pub(crate) v6only: bool,
@@ -36,7 +36,7 @@ impl IpOptions {
         }
     }
 
-    /// Sets what only is kept here; `None` when the option is none of those.
+    /// Sets an option that is kept here. Returns `None` for other options.
     pub(crate) fn set_ip(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             IP_FREEBIND if value.is_empty() => return Err(Errno::EINVAL),
@@ -55,7 +55,7 @@ impl IpOptions {
         })))
     }
 
-    /// Sets what only is kept here; `None` when the option is none of those.
+    /// Sets an option that is kept here. Returns `None` for other options.
     pub(crate) fn set_ipv6(&mut self, name: i32, value: &[u8], bound: bool) -> Result<Option<()>> {
         match name {
             IPV6_FREEBIND => self.freebind = int(value)? != 0,
@@ -75,7 +75,7 @@ impl IpOptions {
     }
 }
 
-/// An integer of the IPv4 level: four bytes, or one.
+/// Parses an integer of level IPv4, of four bytes or one.
 pub(crate) fn number(value: &[u8]) -> Result<i32> {
     match value {
         [] => Ok(0),
@@ -84,7 +84,7 @@ pub(crate) fn number(value: &[u8]) -> Result<i32> {
     }
 }
 
-/// `IP_PMTUDISC_*`. Those without a use here (INTERFACE, OMIT) are refused.
+/// Parses `IP_PMTUDISC_*`. INTERFACE and OMIT are not supported.
 pub(crate) fn mtu_discover(value: i32) -> Result<MtuDiscover> {
     match value {
         0 => Ok(MtuDiscover::Dont),
@@ -104,7 +104,7 @@ pub(crate) const fn mtu_discover_number(how: MtuDiscover) -> i32 {
     }
 }
 
-/// A TTL, hop limit or traffic class; -1 is the default.
+/// Parses a TTL, hop limit or traffic class of at least `least`; -1 is the default.
 pub(crate) fn byte_or_default(value: i32, least: i32) -> Result<Option<u8>> {
     match value {
         -1 => Ok(None),
@@ -184,14 +184,14 @@ impl Stream {
             }
             IPV6_UNICAST_HOPS => {
                 let hops = byte_or_default(int(value)?, 0)?;
-                // Nothing could be sent.
+                // With a hop limit of zero nothing could be sent.
                 if hops == Some(0) {
                     return Err(Errno::EINVAL);
                 }
                 SocketOption::IpTtl(hops)
             }
             IPV6_MTU_DISCOVER => SocketOption::IpMtuDiscover(mtu_discover(int(value)?)?),
-            // One switch for both families of a stream's packets.
+            // A stream has one switch for both address families.
             IPV6_RECVERR => SocketOption::IpRecverr(int(value)? != 0),
             _ => return Err(Errno::ENOPROTOOPT),
         };

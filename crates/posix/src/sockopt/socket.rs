@@ -1,4 +1,4 @@
-//! `SOL_SOCKET`.
+//! Options of `SOL_SOCKET`.
 
 use alloc::vec::Vec;
 
@@ -20,13 +20,13 @@ use crate::errno::{Errno, Result};
 use crate::stamps::Stamps;
 use crate::stream::{Core, Stream};
 
-/// What every socket keeps of this level, and of IP's.
+/// The options of this level, and of level IP, that every socket has.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) reuse_addr: bool,
     pub(crate) reuse_port: bool,
     pub(crate) broadcast: bool,
-    /// `None`: for ever.
+    /// `None` means no timeout.
     pub(crate) rcvtimeo: Option<Nanos>,
     pub(crate) sndtimeo: Option<Nanos>,
     pub(crate) zerocopy: bool,
@@ -50,7 +50,7 @@ impl Common {
         }
     }
 
-    /// Sets what only is kept here; `None` when the option is none of those.
+    /// Sets an option that is kept here. Returns `None` for other options.
     pub(crate) fn set(&mut self, name: i32, value: &[u8]) -> Result<Option<()>> {
         match name {
             SO_REUSEADDR => self.reuse_addr = int(value)? != 0,
@@ -81,7 +81,7 @@ impl Common {
     }
 }
 
-/// A timeout in `struct timeval`; none at all waits for ever.
+/// Parses a timeout in `struct timeval`; zero means no timeout.
 fn timeout(value: &[u8]) -> Result<Option<Nanos>> {
     let (seconds, rest) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
     let micros = rest.first_chunk().ok_or(Errno::EINVAL)?;
@@ -107,7 +107,7 @@ fn timeval(timeout: Option<Nanos>) -> Value {
     Value::Bytes([seconds, micros].concat())
 }
 
-/// `struct linger`; the time beyond what an `int` of seconds holds is for ever.
+/// Parses `struct linger`. A time that does not fit an `int` of seconds means forever.
 fn linger(value: &[u8]) -> Result<Linger> {
     let (on, rest) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
     let seconds = i32::from_ne_bytes(*rest.first_chunk().ok_or(Errno::EINVAL)?);
@@ -126,7 +126,7 @@ fn linger_value(linger: Linger) -> Value {
     Value::Bytes([on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
 }
 
-/// Bytes per second: a `u64`, or a `u32` of which all ones mean no limit.
+/// Parses a rate in bytes per second: a `u64`, or a `u32` of which all ones mean no limit.
 fn rate(value: &[u8]) -> Result<u64> {
     if let Ok(value) = value.try_into() {
         return Ok(u64::from_ne_bytes(value));
@@ -154,7 +154,7 @@ impl Stream {
         let option = match name {
             SO_KEEPALIVE => SocketOption::SoKeepalive(int(value)? != 0),
             SO_LINGER => SocketOption::SoLinger(linger(value)?),
-            // A negative number is a very large one.
+            // As on Linux, a negative number counts as a very large one.
             SO_SNDBUF => SocketOption::SoSndbuf(int(value)? as u32),
             SO_RCVBUF => SocketOption::SoRcvbuf(int(value)? as u32),
             SO_SNDBUFFORCE => SocketOption::SoSndbufforce(int(value)?.max(0) as u32),
@@ -163,14 +163,14 @@ impl Stream {
             SO_PRIORITY => SocketOption::SoPriority(int(value)? as u32),
             SO_MARK => SocketOption::SoMark(int(value)? as u32),
             SO_MAX_PACING_RATE => SocketOption::SoMaxPacingRate(rate(value)?),
-            // Urgent text is in the stream, as RFC 6093 advises.
+            // Urgent data always stays in the stream, as RFC 6093 advises.
             SO_OOBINLINE if int(value)? != 0 => return Ok(()),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         self.set_option(host, now, option)
     }
 
-    /// What `SO_RCVLOWAT` becomes: at most half of the buffer, so that it can be reached.
+    /// Returns the effective `SO_RCVLOWAT`: at most half of the buffer, so that it can be reached.
     fn rcvlowat(&self, host: &mut Host, value: i32) -> u32 {
         let value = if value < 0 { i32::MAX } else { value } as u32;
         let locked = self.has_set(|o| matches!(o, SocketOption::SoRcvbuf(_)));
@@ -218,7 +218,7 @@ impl Stream {
         })
     }
 
-    /// `SO_SNDBUF` and `SO_RCVBUF`.
+    /// Returns `SO_SNDBUF` and `SO_RCVBUF`.
     pub(crate) fn buffers(&self, host: &mut Host) -> (u32, u32) {
         let sysctl = host.sysctl().clone();
         let doubled = |bytes: u32, most: u32| bytes.min(most).saturating_mul(2).max(LEAST_BUFFER);
@@ -239,8 +239,8 @@ impl Stream {
         )
     }
 
-    /// `SK_MEMINFO_*`: receive memory and its limit, send memory in the device's queue and its
-    /// limit, forward allocation, send memory in all, options, backlog, drops.
+    /// Returns `SK_MEMINFO_*`: receive memory and its limit, send memory in the device's queue and
+    /// its limit, forward allocation, total send memory, options, backlog, drops.
     fn meminfo(&self, host: &mut Host) -> Value {
         let (sndbuf, rcvbuf) = self.buffers(host);
         let memory = match self.core {
@@ -263,7 +263,7 @@ impl Stream {
     }
 }
 
-/// Least buffer, as the connection has it.
+/// Minimum buffer size in bytes, same as that of a connection.
 const LEAST_BUFFER: u32 = 4608;
 
 #[cfg(test)]

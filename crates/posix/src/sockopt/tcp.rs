@@ -1,4 +1,4 @@
-//! `IPPROTO_TCP`.
+//! Options of `IPPROTO_TCP`.
 
 use alloc::vec::Vec;
 
@@ -19,15 +19,15 @@ use crate::errno::{Errno, Result};
 use crate::stream::{Core, Stream, may_fastopen};
 use crate::tcp_info;
 
-/// Bytes of a congestion control's name (`TCP_CA_NAME_MAX`).
+/// Length of a congestion control's name in bytes (`TCP_CA_NAME_MAX`).
 const CA_NAME_MAX: usize = 16;
-/// Longest `TCP_LINGER2`.
+/// Maximum of `TCP_LINGER2`.
 const LINGER2_MAX_SECONDS: i32 = 120;
-/// Longest `TCP_KEEPIDLE` and `TCP_KEEPINTVL`.
+/// Maximum of `TCP_KEEPIDLE` and `TCP_KEEPINTVL`.
 const KEEP_MAX_SECONDS: i32 = 32_767;
-/// `TCP_MSS_DEFAULT`: what a socket without a path is said to use.
+/// `TCP_MSS_DEFAULT`: the value of `TCP_MAXSEG` without a path.
 const MSS_DEFAULT: u32 = 536;
-/// `BBR_UNIT`: gains in `struct tcp_bbr_info`.
+/// `BBR_UNIT`: the unit of gains in `struct tcp_bbr_info`.
 const BBR_UNIT: f64 = 256.0;
 
 const fn seconds(value: i32) -> Nanos {
@@ -47,7 +47,7 @@ fn fastopen_keys(value: &[u8]) -> Result<FastopenKeys> {
     Ok(FastopenKeys { primary, backup })
 }
 
-/// `union tcp_cc_info`: `struct tcp_bbr_info`, `struct tcp_dctcp_info`, or nothing.
+/// Encodes `union tcp_cc_info`: `struct tcp_bbr_info`, `struct tcp_dctcp_info`, or nothing.
 fn cc_info(info: CcInfo) -> Vec<u8> {
     let words: &[u32] = match info {
         CcInfo::None => &[],
@@ -112,7 +112,7 @@ impl Stream {
                 O::TcpUserTimeout(Nanos::from_millis(int_in(value, 0..=i32::MAX)? as u64))
             }
             TCP_NOTSENT_LOWAT => O::TcpNotsentLowat(int(value)? as u32),
-            // 2 would have the link's header, too; there is none.
+            // 2 would also save the link header, which is not available.
             TCP_SAVE_SYN => O::TcpSaveSyn(int_in(value, 0..=2)? != 0),
             TCP_RTO_MAX_MS => {
                 O::TcpRtoMax(Nanos::from_millis(int_in(value, 1000..=120_000)? as u64))
@@ -122,7 +122,7 @@ impl Stream {
                 return Ok(());
             }
             TCP_FASTOPEN_CONNECT => return self.set_fastopen_connect(host, strict_flag(value)?),
-            // As long as the connection is not being repaired.
+            // Only a connection in repair mode accepts it on Linux.
             TCP_TIMESTAMP => return Err(Errno::EPERM),
             _ => self.fastopen_option(host, name, value)?,
         };
@@ -130,7 +130,7 @@ impl Stream {
     }
 
     fn window_clamp(&self, value: i32) -> Result<SocketOption> {
-        // A clamp goes with the connection only.
+        // On Linux, a clamp can be removed only without a connection.
         if value == 0 && self.core != Core::None {
             return Err(Errno::EINVAL);
         }
@@ -233,7 +233,7 @@ impl Stream {
         })
     }
 
-    /// Spans and counts whose defaults are sysctls.
+    /// Returns durations and counts whose defaults are tunables.
     fn get_tcp_count(&self, host: &mut Host, name: i32) -> Result<Value> {
         let sysctl = host.sysctl().clone();
         let span = |n: u32| Nanos::from_secs(n.into());
@@ -273,7 +273,7 @@ impl Stream {
         }))
     }
 
-    /// What only a listener acts on.
+    /// Returns options that only a listener uses.
     fn get_listening(&self, name: i32) -> Result<Value> {
         Ok(match name {
             TCP_DEFER_ACCEPT => Value::Int(
@@ -321,7 +321,7 @@ impl Stream {
         })
     }
 
-    /// `TCP_MAXSEG`: what the user set, as long as there is no path to say more.
+    /// Returns `TCP_MAXSEG`: without a path, the value that was set.
     fn maxseg(&self, host: &mut Host) -> u32 {
         match self.live(host) {
             Some(options) => options.tcp_maxseg,
@@ -334,7 +334,8 @@ impl Stream {
         }
     }
 
-    /// `TCP_SAVED_SYN`: told once; EINVAL, and kept, if there is not room for all of it.
+    /// Returns `TCP_SAVED_SYN`, which can be read once. Returns EINVAL, and keeps it, if it exceeds
+    /// `room`.
     pub(crate) fn saved_syn(&self, host: &mut Host, room: usize) -> Result<Value> {
         let Core::Connection(id) = self.core else {
             return Ok(Value::Bytes(Vec::new()));
@@ -361,8 +362,8 @@ impl Stream {
     }
 }
 
-/// `TCP_DEFER_ACCEPT` is kept as a number of retransmissions of the SYN-ACK, at 1, 2, 4 ... 64,
-/// 120, 120 ... seconds; the time that these take.
+/// Returns the effective `TCP_DEFER_ACCEPT` in seconds: it is kept as a number of retransmissions
+/// of the SYN-ACK, after 1, 2, 4 ... 64, 120, 120 ... seconds.
 fn deferral(asked: i32) -> u32 {
     if asked <= 0 {
         return 0;
@@ -385,7 +386,7 @@ mod tests {
 
     use super::{cc_info, deferral};
 
-    /// `struct tcp_dctcp_info`: two of 16 bits, three of 32.
+    /// `struct tcp_dctcp_info`: two fields of 16 bits, then three of 32.
     #[test]
     fn dctcp_is_told_in_its_layout() {
         let told = cc_info(CcInfo::Dctcp {

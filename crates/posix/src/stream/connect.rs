@@ -1,4 +1,4 @@
-//! `connect`, `shutdown`, and the way back to an unconnected socket.
+//! `connect`, `shutdown`, and the return to an unconnected socket.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,10 +11,11 @@ use crate::SockAddr;
 use crate::abi::{AF_INET, SHUT_RD, SHUT_RDWR, SHUT_WR};
 use crate::errno::{Errno, Result};
 
-/// `tcp_fastopen`'s bit for those who connect.
+/// The bit of `tcp_fastopen` for clients.
 const CLIENT_ENABLE: u32 = 1;
 
-/// The SYN waits for text: it may carry some. If not, it goes.
+/// Returns whether the SYN is deferred until the first write, as it may carry data. If not,
+/// connects.
 fn defers(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
     if host.tcp_fastopen_ready(now, id)? {
         return Ok(true);
@@ -23,7 +24,7 @@ fn defers(host: &mut Host, now: Instant, id: TcpId) -> Result<bool> {
     Ok(false)
 }
 
-/// The host lets SYNs of its own carry text.
+/// Returns whether the host's SYNs may carry data.
 pub(crate) fn may_fastopen(host: &Host) -> bool {
     host.sysctl().tcp_fastopen & CLIENT_ENABLE != 0
 }
@@ -38,7 +39,7 @@ impl Stream {
         self.open(host, now, addr, fastopen)
     }
 
-    /// Connects; with `fastopen` the SYN waits for text if it may carry some.
+    /// Connects. With `fastopen` the SYN is deferred until the first write if it may carry data.
     pub(super) fn open(
         &mut self,
         host: &mut Host,
@@ -74,7 +75,7 @@ impl Stream {
         }
     }
 
-    /// The handshake is under way.
+    /// Returns whether the handshake is in progress.
     pub(crate) fn is_opening(&self, host: &Host) -> bool {
         let opening = matches!(self.state(host), State::SynSent | State::SynReceived);
         self.phase == Phase::Connecting && opening
@@ -103,10 +104,10 @@ impl Stream {
         Ok(id)
     }
 
-    /// Where `connect` leads; the unspecified address is the host itself.
+    /// Returns the destination of `connect`. The unspecified address stands for the host itself.
     fn destination(&self, addr: SockAddr) -> Result<SocketAddr> {
         let fits = match addr {
-            // Too short for an IPv6 address, before it is of the wrong family.
+            // Its length is checked before its family: it is too short for an IPv6 address.
             SockAddr::V4(_) if self.domain != AF_INET => return Err(Errno::EINVAL),
             SockAddr::V4(_) => true,
             SockAddr::V6(_) => self.domain != AF_INET,
@@ -125,7 +126,7 @@ impl Stream {
         Ok(SocketAddr::new(ip, remote.port()))
     }
 
-    /// `tcp_disconnect`: back to TCP_CLOSE, keeping what was bound, and an error that is pending.
+    /// Returns to TCP_CLOSE (`tcp_disconnect`). Keeps the bound address and a pending error.
     pub(super) fn disconnect(&mut self, host: &mut Host, now: Instant) {
         self.take_notices(host);
         self.error = self.take_error(host);
@@ -141,7 +142,7 @@ impl Stream {
         self.take_returned();
         self.phase = Phase::Unconnected;
         self.shut = Shut::default();
-        // A port that the user did not choose goes.
+        // A port that the user did not choose is released.
         if let Some(bound) = &mut self.bound
             && self.port_chosen
         {
@@ -192,7 +193,7 @@ impl Stream {
         }
     }
 
-    /// `SO_ERROR`: what is pending, cleared.
+    /// Returns the pending error (`SO_ERROR`) and clears it.
     pub(crate) fn take_error(&mut self, host: &mut Host) -> Option<Errno> {
         if let Some(error) = self.error.take() {
             return Some(error);

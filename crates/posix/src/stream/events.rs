@@ -1,4 +1,4 @@
-//! `poll` on a stream: the rules of `tcp_poll`.
+//! Readiness of a stream, by the rules of Linux's `tcp_poll`.
 
 use fullsend_stack::Host;
 use fullsend_tcp::State;
@@ -12,7 +12,7 @@ const IN: u32 = EPOLLIN | EPOLLRDNORM;
 const OUT: u32 = EPOLLOUT | EPOLLWRNORM;
 
 impl Stream {
-    /// Readiness in `EPOLL*` bits.
+    /// Returns the readiness in `EPOLL*` bits.
     pub(crate) fn events(&self, host: &mut Host) -> u32 {
         if let Core::Listener(id) = self.core {
             return if host.listener_waiting(id) > 0 { IN } else { 0 };
@@ -22,7 +22,8 @@ impl Stream {
             events |= EPOLLERR;
         }
         let Some((id, now)) = self.readiness(host) else {
-            // TCP_CLOSE, never connected: hung up, and a write would say why.
+            // A socket in TCP_CLOSE that was never connected is hung up and writable: a write
+            // returns the error.
             let shut = if self.shut.read { IN | EPOLLRDHUP } else { 0 };
             return events | EPOLLHUP | OUT | shut;
         };
@@ -37,7 +38,7 @@ impl Stream {
         }
         let opening = match now.state {
             State::SynSent => true,
-            // One that was accepted was opened by a SYN with text (Fast Open).
+            // An accepted connection in SYN-RECEIVED was opened by a SYN with data (Fast Open).
             State::SynReceived => self.phase != Phase::Connected,
             _ => false,
         };

@@ -20,7 +20,7 @@ use crate::stamps::{Clock, asked_for};
 use crate::wake::WakeQueue;
 use crate::{Handle, Received};
 
-/// The stack's answer, `None` for "not now".
+/// Returns `None` for WouldBlock.
 fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -29,7 +29,7 @@ fn or_not_now<T>(result: core::result::Result<T, StackError>) -> Result<Option<T
     }
 }
 
-/// Queues lent memory, as much as there is room for, and returns how much that was.
+/// Queues as many bytes of lent memory as there is room for, and returns their number.
 fn write_lent(host: &mut Host, now: Instant, id: TcpId, data: Slice, more: bool) -> Result<usize> {
     let len = data.len();
     match host.tcp_write_slice_with(now, id, data, more) {
@@ -41,11 +41,11 @@ fn write_lent(host: &mut Host, now: Instant, id: TcpId, data: Slice, more: bool)
     }
 }
 
-/// Asks for what becomes of what was just written.
+/// Requests reports on the bytes just written.
 fn watch_written(host: &mut Host, id: TcpId, stages: TxStages) {
     if stages != TxStages::NONE {
         let end = Stream::written(host, id);
-        // The handle is ours.
+        // The connection exists until it is closed here.
         let _ = host.tcp_watch_tx(id, end, stages);
     }
 }
@@ -80,7 +80,7 @@ impl Stream {
         Ok(written)
     }
 
-    /// The connection, if bytes can go its way.
+    /// Returns the connection if data can be sent on it.
     fn sendable(&mut self, host: &mut Host) -> Result<TcpId> {
         self.noticed = self.errors.count;
         match self.core {
@@ -106,7 +106,7 @@ impl Stream {
         };
         for (i, part) in data.iter().enumerate() {
             let ends = i == last;
-            // A unit takes so many pieces of a user's memory, and no more.
+            // With MSG_ZEROCOPY, as on Linux: at most `max_skb_frags` parts in a segment.
             let full = i % most == most - 1;
             let how = WriteFlags {
                 more: !ends || flags & MSG_MORE != 0,
@@ -133,8 +133,8 @@ impl Stream {
         Ok(done)
     }
 
-    /// The first write of a deferred connection: the SYN carries the first bytes of all parts. If
-    /// there are none it goes without data, and the call gives EINPROGRESS.
+    /// Makes the first write of a deferred connection: the SYN carries the first bytes of all
+    /// parts. If there are none, it is sent without data and the call returns EINPROGRESS.
     fn write_with_syn(
         &mut self,
         host: &mut Host,
@@ -142,7 +142,7 @@ impl Stream {
         id: TcpId,
         data: &[&[u8]],
     ) -> Result<usize> {
-        /// No packet is larger.
+        /// Larger than any packet.
         const MOST: usize = 65_535;
         let mut joined = Vec::new();
         for part in data {
@@ -158,12 +158,13 @@ impl Stream {
         written.ok_or(Errno::EAGAIN)
     }
 
-    /// The SYN waits for the first write, and the connection counts as established.
+    /// Returns whether the SYN is deferred until the first write, while the connection counts as
+    /// established.
     pub(crate) fn is_deferred(&self) -> bool {
         self.phase == Phase::Deferred
     }
 
-    /// A deferred SYN is on its way with what was written.
+    /// Updates the phase after a deferred SYN was sent.
     fn begun(&mut self, host: &Host) {
         if self.phase == Phase::Deferred {
             self.phase = match self.state(host) {
@@ -173,8 +174,8 @@ impl Stream {
         }
     }
 
-    /// `sendto` with `MSG_FASTOPEN`: connects, with the bytes on the SYN if a cookie is known;
-    /// EINPROGRESS if not.
+    /// Connects and sends (`sendto` with `MSG_FASTOPEN`). The data is on the SYN if a cookie is
+    /// known; otherwise it returns EINPROGRESS.
     pub(crate) fn send_opening(
         &mut self,
         host: &mut Host,
@@ -187,7 +188,7 @@ impl Stream {
             return Err(Errno::EOPNOTSUPP);
         }
         if self.phase != Phase::Deferred {
-            // Without an address only a connect under way can come to its end.
+            // Without an address, the call can only complete a connect in progress.
             let none = SockAddr::any(self.domain);
             if dest.is_none() && self.is_unconnected() {
                 return Err(Errno::EINVAL);
@@ -197,17 +198,17 @@ impl Stream {
         self.send(host, now, data, flags & !MSG_FASTOPEN, &[])
     }
 
-    /// The call that opened the connection waits, and writes then.
+    /// Announces that the call which opened the connection waits, and will then write.
     pub(crate) fn expect_write(&self, host: &mut Host) {
         if let Core::Connection(id) = self.core {
-            // The handle is ours.
+            // The connection exists until it is closed here.
             let _ = host.tcp_expect_write(id);
         }
     }
 
-    /// Sends memory that the caller lends, and returns how many bytes of it were taken. With
-    /// `MSG_ZEROCOPY` and `SO_ZEROCOPY` the error queue reports when the memory is no longer used;
-    /// `wake` then says that it does.
+    /// Sends lent memory and returns the number of bytes accepted. With `MSG_ZEROCOPY` and
+    /// `SO_ZEROCOPY` the error queue reports when the memory is no longer used, and wakes the
+    /// handle in `wake`.
     pub(crate) fn send_lent(
         &mut self,
         host: &mut Host,
@@ -251,7 +252,7 @@ impl Stream {
         }
         let id = match self.core {
             Core::Listener(_) => return Err(Errno::ENOTCONN),
-            // Urgent bytes are in the stream (RFC 6093 2), never beside it.
+            // Urgent data stays in the stream (RFC 6093 2).
             _ if flags & MSG_OOB != 0 => return Err(Errno::EINVAL),
             Core::Connection(id) => id,
             Core::None if self.error.is_some() => {
@@ -296,7 +297,7 @@ impl Stream {
         Ok(len)
     }
 
-    /// `MSG_PEEK`, `MSG_TRUNC` (counts and throws away), or both (counts).
+    /// Reads with `MSG_PEEK`, `MSG_TRUNC` (discards and counts), or both (counts).
     fn look(
         &mut self,
         host: &mut Host,
@@ -329,7 +330,7 @@ impl Stream {
         Ok(len)
     }
 
-    /// "Not now" is the end where the user shut the receiving side.
+    /// Converts WouldBlock to the end of the stream if the user has shut the read direction down.
     fn or_end(&self, read: core::result::Result<usize, StackError>) -> Result<usize> {
         match or_not_now(read)? {
             Some(n) => Ok(n),
@@ -338,7 +339,7 @@ impl Stream {
         }
     }
 
-    /// The control messages that go with received bytes.
+    /// Writes the control messages of received data.
     fn tell_with(
         &self,
         host: &mut Host,
@@ -356,13 +357,13 @@ impl Stream {
         if self.inq
             && let Ok(now) = host.tcp_readiness(id)
         {
-            // The end counts as a byte, and is worth another read.
+            // The end of the stream counts as one byte, as another read returns it.
             let left = now.readable + usize::from(now.fin_received);
             out.put(IPPROTO_TCP, TCP_CM_INQ, &(left as i32).to_ne_bytes());
         }
     }
 
-    /// The next byte is there, and the peer marked it as urgent.
+    /// Returns whether the next byte has arrived and the peer marked it as urgent.
     pub(crate) fn is_at_mark(&self, host: &mut Host) -> bool {
         match self.core {
             Core::Connection(id) => {
@@ -373,7 +374,7 @@ impl Stream {
         }
     }
 
-    /// Takes bytes without copying; none is the end of the stream.
+    /// Takes received data without copying; an empty chain is the end of the stream.
     pub(crate) fn take(&mut self, host: &mut Host, now: Instant, max: usize) -> Result<Chain> {
         let Core::Connection(id) = self.core else {
             return Err(Errno::ENOTCONN);
@@ -385,7 +386,7 @@ impl Stream {
         }
     }
 
-    /// Writes without copying; with an error comes back what was not taken.
+    /// Writes without copying. An error comes with the part that was not accepted.
     pub(crate) fn give(
         &mut self,
         host: &mut Host,

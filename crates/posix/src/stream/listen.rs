@@ -9,7 +9,8 @@ use crate::SockAddr;
 use crate::errno::{Errno, Result};
 
 impl Stream {
-    /// `listen` makes sense: `false` when the socket listens already, and only the backlog is new.
+    /// Returns whether `listen` starts to listen, or false if the socket listens and only the
+    /// backlog changes.
     pub(crate) fn begins_to_listen(&self) -> Result<bool> {
         match (self.phase, self.core) {
             (Phase::Unconnected, Core::None) => Ok(true),
@@ -18,14 +19,14 @@ impl Stream {
         }
     }
 
-    /// Listens on `local`, where it is bound.
+    /// Listens on `local`, or changes the backlog of a listener.
     pub(crate) fn listen(
         &mut self,
         host: &mut Host,
         local: SocketAddr,
         backlog: i32,
     ) -> Result<()> {
-        // A negative number is a very large one.
+        // As on Linux, a negative number counts as a very large one.
         self.backlog = (backlog as u32).min(host.sysctl().somaxconn);
         if let Core::Listener(id) = self.core {
             return Ok(host.listener_set_backlog(id, self.backlog as usize)?);

@@ -1,4 +1,4 @@
-//! Memory that calls with `MSG_ZEROCOPY` lend, and its way back to the error queue.
+//! Memory lent by calls with `MSG_ZEROCOPY`, and its return to the error queue.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,10 +11,10 @@ use spin::Mutex;
 use crate::Handle;
 use crate::wake::{Key, WakeQueue};
 
-/// A loan that was returned: the number of its call, and whether a receiver got a copy.
+/// A returned loan: the number of its call, and whether the data was copied.
 pub(super) type Returned = (u32, bool);
 
-/// The returned loans of one socket that its error queue does not hold yet. Loans outlive the socket
+/// Returned loans of one socket that are not in its error queue yet. Loans can outlive the socket
 /// and return on any thread that drops a packet.
 #[derive(Debug)]
 struct Ledger {
@@ -23,28 +23,27 @@ struct Ledger {
     handle: Handle,
 }
 
-/// What one call lent.
+/// The memory lent by one call.
 #[derive(Debug)]
 pub(super) struct LentCall {
     data: Slice,
     number: u32,
-    /// Not all of the memory reached its receiver as a reference.
+    /// Whether a part of the memory was copied on its way to the receiver.
     copied: AtomicBool,
-    /// The call took nothing.
+    /// Whether the call accepted no bytes.
     is_void: AtomicBool,
     ledger: Arc<Ledger>,
 }
 
-/// A call with `MSG_ZEROCOPY` that copies and takes several calls of
-/// [`Posix::sendmsg_in_parts`](crate::Posix::sendmsg_in_parts). Its completion is queued when this is
-/// dropped.
+/// A copying call with `MSG_ZEROCOPY` that takes several calls of
+/// [`Posix::sendmsg_in_parts`](crate::Posix::sendmsg_in_parts). Dropping it queues its completion.
 #[derive(Debug)]
 pub struct CopiedCall {
     _call: Arc<LentCall>,
 }
 
 impl LentCall {
-    /// The call took nothing of the memory: its end is no return.
+    /// Records that the call accepted no bytes, so that its drop is no return.
     pub(super) fn void(&self) {
         self.is_void.store(true, Ordering::Relaxed);
     }
@@ -62,7 +61,7 @@ impl Loan for LentCall {
 
 impl Drop for LentCall {
     fn drop(&mut self) {
-        // The owner of the memory goes first: a completion must not overtake it.
+        // The memory is dropped first: its completion must not precede that.
         drop(mem::take(&mut self.data));
         if *self.is_void.get_mut() {
             return;
@@ -78,7 +77,7 @@ impl Drop for LentCall {
 #[derive(Debug, Default)]
 pub(super) struct Loans {
     ledger: Option<Arc<Ledger>>,
-    /// Calls whose memory has not been returned.
+    /// Number of calls whose memory has not been returned.
     outstanding: usize,
 }
 
@@ -90,12 +89,13 @@ impl Loans {
         }
     }
 
-    /// Calls whose memory has not been returned, as far as [`take`](Self::take) has seen.
+    /// Returns the number of calls whose memory had not been returned at the last
+    /// [`take`](Self::take).
     pub(super) const fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Wraps the memory of call `number`. Its return wakes `handle`.
+    /// Wraps the memory of call `number`. Its return wakes the handle.
     pub(super) fn begin(
         &mut self,
         data: Slice,
@@ -118,8 +118,7 @@ impl Loans {
         })
     }
 
-    /// Counts a call that copies its memory, and queues its completion when the returned value is
-    /// dropped.
+    /// Counts a call that copies its memory. Dropping the returned value queues its completion.
     pub(super) fn begin_copied(
         &mut self,
         number: u32,
@@ -131,12 +130,12 @@ impl Loans {
         CopiedCall { _call: call }
     }
 
-    /// Counts a call that took at least a part of its memory.
+    /// Counts a call that accepted at least a part of its memory.
     pub(super) fn commit(&mut self) {
         self.outstanding += 1;
     }
 
-    /// Returns whether [`take`](Self::take) would give something.
+    /// Returns whether [`take`](Self::take) would return a loan.
     pub(super) fn has_returned(&self) -> bool {
         let ledger = self.ledger.as_ref();
         ledger.is_some_and(|ledger| !ledger.returned.lock().is_empty())

@@ -1,5 +1,4 @@
-//! What became of bytes that the user asked to be told of: from the connection to the error
-//! queue.
+//! Reports on sent data: from the connection to the error queue.
 
 use alloc::sync::Arc;
 
@@ -16,12 +15,12 @@ use crate::stamps::Clock;
 use crate::wake::WakeQueue;
 use crate::{Handle, Received};
 
-/// Most calls whose memory is lent, or whose completion waits in the error queue, at a time (Linux
-/// bounds them by `optmem_max`).
+/// Limit of calls whose memory is lent or whose completion waits in the error queue (Linux limits
+/// them by `optmem_max`).
 const MAX_LENT: usize = 512;
 
 impl Stream {
-    /// Something waits in the error queue.
+    /// Returns whether an entry waits for the error queue or in it.
     pub(super) fn has_notices(&self, host: &mut Host) -> bool {
         let more = match self.core {
             Core::Connection(id) => host.tcp_has_tx_event(id).unwrap_or(false),
@@ -30,17 +29,17 @@ impl Stream {
         more || self.loans.has_returned() || !self.errors.is_empty()
     }
 
-    /// The call under way put something into the error queue.
+    /// Returns whether the current call has put an entry into the error queue.
     pub(crate) fn has_new_notices(&self) -> bool {
         self.noticed != self.errors.count
     }
 
-    /// The error queue holds something.
+    /// Returns whether the error queue has entries.
     pub(crate) fn has_queued_notices(&self) -> bool {
         !self.errors.is_empty()
     }
 
-    /// Moves the connection's events and the loans that were returned into the error queue.
+    /// Moves the connection's events and the returned loans into the error queue.
     pub(super) fn take_notices(&mut self, host: &mut Host) {
         if let Core::Connection(id) = self.core {
             while let Ok(Some(event)) = host.tcp_take_tx_event(id) {
@@ -50,7 +49,7 @@ impl Stream {
         self.take_returned();
     }
 
-    /// Queues the completions of the loans that were returned.
+    /// Queues the completions of the returned loans.
     pub(super) fn take_returned(&mut self) {
         for (number, copied) in self.loans.take() {
             self.complete_zerocopy(number, copied);
@@ -63,7 +62,7 @@ impl Stream {
             TxStage::Sent => SCM_TSTAMP_SND,
             TxStage::Acked => SCM_TSTAMP_ACK,
         };
-        // The key is the number of the last byte, from nought.
+        // The key is the number of the last byte, counted from zero.
         let key = end.wrapping_sub(self.key_base).wrapping_sub(1) as u32;
         self.errors.push(Notice::Stamp { stage, key, at });
     }
@@ -86,12 +85,13 @@ impl Stream {
         }
     }
 
-    /// Keeps [`note_copied`](Self::note_copied) from completing the next call.
+    /// Prevents [`note_copied`](Self::note_copied) from completing the next call.
     pub(crate) const fn begin_parts(&mut self) {
         self.has_parts = true;
     }
 
-    /// Returns what completes the call since [`begin_parts`](Self::begin_parts) if it copied.
+    /// Returns the pending completion of a copying call since [`begin_parts`](Self::begin_parts),
+    /// if any.
     pub(crate) fn take_copied(&mut self, wake: (&Arc<WakeQueue>, Handle)) -> Option<CopiedCall> {
         self.has_parts = false;
         let number = self.copied.take()?;
@@ -104,7 +104,7 @@ impl Stream {
         number
     }
 
-    /// Returns ENOBUFS when no further call may lend before a completion was read.
+    /// Returns ENOBUFS if no further call may lend memory before a completion is read.
     pub(super) fn may_lend(&mut self) -> Result<()> {
         self.take_returned();
         if self.loans.outstanding() + self.errors.completions() < MAX_LENT {
@@ -119,18 +119,18 @@ impl Stream {
         self.loans.begin(data, self.zerocopies, wake)
     }
 
-    /// The call took at least a part of what it lent.
+    /// Counts a call that accepted at least a part of its lent memory.
     pub(super) fn note_lent(&mut self) {
         self.next_zerocopy();
         self.loans.commit();
     }
 
-    /// Where the bytes written so far end.
+    /// Returns the stream offset of the end of written data.
     pub(super) fn written(host: &mut Host, id: TcpId) -> u64 {
         host.tcp_written(id).unwrap_or(0)
     }
 
-    /// `recvmsg` with `MSG_ERRQUEUE`.
+    /// Receives an entry of the error queue (`recvmsg` with `MSG_ERRQUEUE`).
     pub(super) fn receive_notice(
         &mut self,
         host: &mut Host,

@@ -1,4 +1,4 @@
-//! Options between the socket, which has them always, and the connection, which comes and goes.
+//! Options of a stream, which the socket keeps with or without a connection.
 
 use core::mem::discriminant;
 
@@ -9,7 +9,7 @@ use fullsend_units::Instant;
 use super::{Core, Stream};
 use crate::errno::Result;
 
-/// The option speaks of a listener.
+/// Returns whether an option applies to listeners only.
 const fn is_listeners(option: &SocketOption) -> bool {
     matches!(
         option,
@@ -20,13 +20,13 @@ const fn is_listeners(option: &SocketOption) -> bool {
     )
 }
 
-/// The option is forgotten by the connections of a listener.
+/// Returns whether a listener's connections do not inherit an option.
 const fn is_own(option: &SocketOption) -> bool {
     matches!(option, SocketOption::TcpQuickack(_))
 }
 
 impl Stream {
-    /// Sets an option of what stands behind the socket, and of what will.
+    /// Sets an option of the connection or listener, and of later ones.
     pub(crate) fn set_option(
         &mut self,
         host: &mut Host,
@@ -60,22 +60,22 @@ impl Stream {
         self.set.retain(|known| !same(known));
     }
 
-    /// `TCP_MAXSEG` 0: as if it had never been set, from the next connection on.
+    /// Discards `TCP_MAXSEG`: setting it to 0 removes the limit of later connections.
     pub(crate) fn forget_maxseg(&mut self) {
         self.forget_option(&SocketOption::TcpMaxseg(0));
     }
 
-    /// The value of an option that was set.
+    /// Returns the value of an option that was set.
     pub(crate) fn find<T>(&self, value: impl Fn(&SocketOption) -> Option<T>) -> Option<T> {
         self.set.iter().find_map(value)
     }
 
-    /// An option was set.
+    /// Returns whether an option was set.
     pub(crate) fn has_set(&self, is_it: impl Fn(&SocketOption) -> bool) -> bool {
         self.set.iter().any(is_it)
     }
 
-    /// The connection's options, if there is one.
+    /// Returns the connection's options, if there is one.
     pub(crate) fn live(&self, host: &mut Host) -> Option<SocketOptions> {
         match self.core {
             Core::Connection(id) => host.tcp_options(id).ok(),
@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// A connection begins with what was set.
+    /// Applies the options that were set to a new connection.
     pub(super) fn equip(&self, host: &mut Host, now: Instant, id: TcpId) -> Result<()> {
         for option in self.set.iter().filter(|option| !is_listeners(option)) {
             host.tcp_set_option(now, id, *option)?;
@@ -94,7 +94,7 @@ impl Stream {
         Ok(())
     }
 
-    /// A listener begins with what was set.
+    /// Applies the options that were set to a new listener.
     pub(super) fn equip_listener(&self, host: &mut Host, id: ListenerId) -> Result<()> {
         for option in self.set.iter().filter(|option| !is_own(option)) {
             host.listener_set_option(id, *option)?;
@@ -105,7 +105,7 @@ impl Stream {
         Ok(())
     }
 
-    /// A socket for a connection that this listener took.
+    /// Returns a socket for a connection that this listener accepted.
     pub(super) fn accepted(&self, id: TcpId) -> Self {
         let mut new = Self::new(self.domain);
         new.phase = super::Phase::Connected;

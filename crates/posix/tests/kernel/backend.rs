@@ -1,14 +1,14 @@
-//! What a scenario can do, and the log of what it got.
+//! The calls of a scenario, and the log of their results.
 
 use std::fmt::{Debug, Write};
 
-/// A result as C gives it: a count or a handle, or an errno, negative.
+/// A result as a C function returns it: a count, a handle, or a negative errno.
 pub(crate) type Ret = i64;
 
 /// Control messages: level, type, data.
 pub(crate) type Control = Vec<(i32, i32, Vec<u8>)>;
 
-/// Splits a control buffer.
+/// Splits a control buffer into messages.
 pub(crate) fn split(mut control: &[u8]) -> Control {
     let mut out = Vec::new();
     while control.len() >= 16 {
@@ -20,61 +20,61 @@ pub(crate) fn split(mut control: &[u8]) -> Control {
     out
 }
 
-/// Sockets of one kind or the other. Handles are small numbers.
+/// Sockets of the kernel or of this crate. Handles are small numbers.
 pub(crate) trait Backend {
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Ret;
-    /// Binds to an address of this machine, `port` 0 for any.
+    /// Binds to an address of this machine; `port` 0 chooses a free port.
     fn bind(&mut self, fd: Ret, ip: &str, port: u16) -> Ret;
     fn listen(&mut self, fd: Ret, backlog: i32) -> Ret;
     fn accept(&mut self, fd: Ret) -> Ret;
     fn connect(&mut self, fd: Ret, ip: &str, port: u16) -> Ret;
     /// `connect` to `AF_UNSPEC`.
     fn dissolve(&mut self, fd: Ret) -> Ret;
-    /// The port that the socket is bound to, its peer's; or an errno.
+    /// Returns the bound port, or the peer's port; or an errno.
     fn port(&mut self, fd: Ret) -> Ret;
     fn peer_port(&mut self, fd: Ret) -> Ret;
-    /// The own address without port, the peer's.
+    /// Returns the local address, or the peer's, without the port.
     fn name(&mut self, fd: Ret, peer: bool) -> String;
     fn shutdown(&mut self, fd: Ret, how: i32) -> Ret;
     fn close(&mut self, fd: Ret) -> Ret;
     fn send(&mut self, fd: Ret, data: &[u8], flags: i32) -> Ret;
     fn send_to(&mut self, fd: Ret, data: &[u8], flags: i32, ip: &str, port: u16) -> Ret;
-    /// Receives at most `len`; what it gave, the bytes, `msg_flags`.
+    /// Receives at most `len` bytes. Returns the result, the bytes and `msg_flags`.
     fn recv(&mut self, fd: Ret, len: usize, flags: i32) -> (Ret, Vec<u8>, i32);
-    /// Receives at most `len`, with `room` bytes for control messages; what it gave, `msg_flags`,
-    /// and the messages.
+    /// Receives at most `len` bytes, with `room` bytes for control messages. Returns the result,
+    /// `msg_flags` and the messages.
     fn recv_control(&mut self, fd: Ret, len: usize, room: usize, flags: i32)
     -> (Ret, i32, Control);
     fn read(&mut self, fd: Ret, len: usize) -> Ret;
     fn write(&mut self, fd: Ret, data: &[u8]) -> Ret;
     fn set(&mut self, fd: Ret, level: i32, name: i32, value: &[u8]) -> Ret;
-    /// What it gave and the bytes of the value.
+    /// Returns the result and the bytes of the value.
     fn get(&mut self, fd: Ret, level: i32, name: i32, len: usize) -> (Ret, Vec<u8>);
     fn ioctl(&mut self, fd: Ret, request: u32) -> Ret;
     fn poll(&mut self, fd: Ret) -> Ret;
     fn epoll_create(&mut self) -> Ret;
     fn epoll_ctl(&mut self, set: Ret, op: i32, fd: Ret, events: u32, data: u64) -> Ret;
-    /// What is ready now, at most `max`.
+    /// Returns the members that are ready now, at most `max`.
     fn epoll_wait(&mut self, set: Ret, max: usize) -> (Ret, Vec<(u32, u64)>);
     fn pipe(&mut self) -> (Ret, Ret);
     fn splice(&mut self, from: Ret, to: Ret, len: usize) -> Ret;
-    /// Lets everything that is under way arrive.
+    /// Waits until everything in flight has arrived.
     fn settle(&mut self);
 }
 
-/// What a scenario got, line by line.
+/// The results of a scenario, line by line.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct Log(Vec<String>);
 
 impl Log {
-    /// Notes a result.
+    /// Appends a result.
     pub(crate) fn note(&mut self, what: &str, got: impl Debug) {
         let mut line = String::new();
         write!(line, "{what}: {got:?}").unwrap();
         self.0.push(line);
     }
 
-    /// The lines that differ, with the one before each.
+    /// Returns the lines that differ, each with the line before.
     pub(crate) fn difference(&self, own: &Self) -> String {
         let mut out = String::new();
         for i in 0..self.0.len().max(own.0.len()) {
@@ -91,7 +91,7 @@ impl Log {
     }
 }
 
-/// Options of an integer.
+/// Encodes an option that is an integer.
 pub(crate) fn int(value: i32) -> [u8; 4] {
     value.to_ne_bytes()
 }
@@ -113,7 +113,7 @@ impl dyn Backend + '_ {
         }
     }
 
-    /// A listener on `ip`, with its port.
+    /// Returns a listener on `ip` and its port.
     pub(crate) fn listener(&mut self, domain: i32, ip: &str) -> (Ret, u16) {
         let fd = self.socket(domain, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0);
         assert!(fd >= 0, "{fd}");
@@ -124,7 +124,7 @@ impl dyn Backend + '_ {
         (fd, port as u16)
     }
 
-    /// Two ends of a connection: who connected, who accepted.
+    /// Returns the two ends of a connection: the client's, then the server's.
     pub(crate) fn pair(&mut self) -> (Ret, Ret) {
         let (listener, port) = self.listener(libc::AF_INET, "127.0.0.1");
         let client = self.tcp();
@@ -137,12 +137,12 @@ impl dyn Backend + '_ {
         (client, server)
     }
 
-    /// Lets delayed acknowledgements arrive, too.
+    /// Waits until delayed acknowledgements have arrived, too.
     pub(crate) fn settle_acks(&mut self) {
         (0..40).for_each(|_| self.settle());
     }
 
-    /// An unconnected IPv4 stream socket, non-blocking.
+    /// Returns an unconnected, non-blocking IPv4 stream socket.
     pub(crate) fn tcp(&mut self) -> Ret {
         self.socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)
     }

@@ -1,4 +1,4 @@
-//! Scenarios of datagram sockets.
+//! Scenarios of UDP sockets.
 
 use libc::{
     AF_INET, AF_INET6, MSG_PEEK, MSG_TRUNC, SHUT_RD, SHUT_RDWR, SHUT_WR, SO_ERROR, SOCK_DGRAM,
@@ -121,7 +121,7 @@ fn connected(b: &mut dyn Backend, log: &mut Log) {
     log.note("wrong family", b.connect(client, "::1", port));
 }
 
-/// What came before it was connected, datagrams and errors, is there still.
+/// Datagrams and errors received before `connect` are kept.
 fn connected_late(b: &mut dyn Backend, log: &mut Log) {
     let (one, port) = bound(b);
     let (stranger, _) = bound(b);
@@ -201,7 +201,7 @@ fn bind(b: &mut dyn Backend, log: &mut Log) {
     b.close(one);
     let third = udp(b);
     log.note("free again", b.bind(third, "127.0.0.1", port));
-    // TCP's ports are others.
+    // TCP has separate ports.
     let tcp = b.tcp();
     log.note("tcp", b.bind(tcp, "127.0.0.1", port));
 }

@@ -222,7 +222,7 @@ fn edge_of_errors(b: &mut dyn Backend, log: &mut Log) {
     let (client, server) = b.pair();
     let set = b.epoll_create();
     b.epoll_ctl(set, EPOLL_CTL_ADD, client, ET, 5);
-    // Sent and acknowledged, without the packet.
+    // Timestamps of sending and acknowledgement, without the packet.
     let flags = 0x2 | 0x10 | 0x200 | 0x800;
     let name = libc::SO_TIMESTAMPING;
     b.set_int(client, libc::SOL_SOCKET, name, flags);

@@ -1,4 +1,4 @@
-//! The kernel's sockets. Errors as the C library gives them.
+//! The kernel's sockets, with errors as the C library returns them.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "each block is one plain libc call"
@@ -11,7 +11,7 @@ use fullsend_posix::SockAddr;
 
 use crate::backend::{Backend, Control, Ret, split};
 
-/// The kernel. Closes what was left open.
+/// Kernel sockets, which are closed when it is dropped.
 #[derive(Default)]
 pub(crate) struct Linux(Vec<i32>);
 
@@ -205,7 +205,7 @@ impl Backend for Linux {
     }
 
     fn poll(&mut self, fd: Ret) -> Ret {
-        // Every bit there is, so that each is told.
+        // Requests every bit, so that each is reported.
         let mut pollfd = libc::pollfd {
             fd: fd as i32,
             events: 0x7fff,

@@ -1,4 +1,4 @@
-//! Our sockets, over one host's loopback.
+//! Sockets of this crate, over one host's loopback.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ pub(crate) struct Ours {
     handles: Vec<Handle>,
 }
 
-/// Longest script, in virtual time: one that waits for what never comes fails.
+/// Time limit of a script, in virtual time.
 const LONGEST: Nanos = Nanos::from_secs(3600);
 
 fn addr(ip: &str, port: u16) -> SockAddr {
@@ -244,7 +244,7 @@ impl Backend for Ours {
     }
 
     fn settle(&mut self) {
-        // Longer than an acknowledgement may be delayed.
+        // Longer than the maximum delay of an acknowledgement.
         for _ in 0..15 {
             self.now += Nanos::from_millis(5);
             assert!(self.now < Instant::ZERO + LONGEST, "it has no end");

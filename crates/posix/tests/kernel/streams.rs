@@ -147,7 +147,7 @@ fn connect(b: &mut dyn Backend, log: &mut Log) {
     log.note("to all", b.connect(lost, "255.255.255.255", port));
 }
 
-/// A port that nobody listens on.
+/// Returns a port without a listener.
 fn deaf(b: &mut dyn Backend) -> u16 {
     let (listener, port) = b.listener(AF_INET, "127.0.0.1");
     b.close(listener);
@@ -160,7 +160,7 @@ fn refused(b: &mut dyn Backend, log: &mut Log) {
     let first = b.connect(fd, "127.0.0.1", port);
     b.settle();
     all(b, log, "refused", fd);
-    // The kernel may know before the call returns.
+    // The kernel may have received the RST before the call returns.
     let error = match first {
         -111 => first,
         _ => b.connect(fd, "127.0.0.1", port),

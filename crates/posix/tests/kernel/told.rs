@@ -1,4 +1,4 @@
-//! Scenarios of what datagram sockets tell beside the bytes, and of who shares an address.
+//! Scenarios of ancillary data of UDP sockets, and of shared addresses.
 
 use libc::{
     AF_INET, AF_INET6, IPPROTO_IP, IPPROTO_IPV6, MSG_ERRQUEUE, SO_ERROR, SO_REUSEADDR,
@@ -103,7 +103,7 @@ fn mapped(b: &mut dyn Backend, log: &mut Log) {
     }
 }
 
-/// What waits in the error queue.
+/// Logs the content of the error queue.
 fn queue(b: &mut dyn Backend, log: &mut Log, fd: Ret) {
     log.note("poll", b.poll(fd));
     log.note("bytes", b.recv(fd, 0, libc::MSG_PEEK).0);
@@ -111,7 +111,7 @@ fn queue(b: &mut dyn Backend, log: &mut Log, fd: Ret) {
     log.note("poll", b.poll(fd));
 }
 
-/// A port where nobody is.
+/// Returns a port without a socket.
 fn nobody(b: &mut dyn Backend, domain: i32, ip: &str) -> u16 {
     let (fd, port) = bound(b, domain, ip);
     b.close(fd);
@@ -208,7 +208,7 @@ fn mtu_discover(b: &mut dyn Backend, log: &mut Log) {
     }
 }
 
-/// Errors of datagrams that the host itself refuses go into the queue only.
+/// Errors of datagrams that the host itself rejects are only in the error queue.
 fn refused_here(b: &mut dyn Backend, log: &mut Log) {
     let (_, port) = bound(b, AF_INET6, "::");
     let block = vec![1; 65_540];

@@ -1,4 +1,4 @@
-//! Random walks: over three datagram sockets, and over a connection.
+//! Random walks: over three UDP sockets, and over a connection.
 
 use fullsend_units::{Rng, Seed};
 use libc::{
@@ -9,7 +9,7 @@ use libc::{
 use crate::backend::{Backend, Log, Ret};
 
 const STEPS: usize = 25;
-/// A port where nobody is: that of a service (discard) that nobody runs any more.
+/// A port without a socket: that of the obsolete discard service.
 const NOBODY: u16 = 9;
 
 fn bound(b: &mut dyn Backend) -> (Ret, u16) {
@@ -18,7 +18,7 @@ fn bound(b: &mut dyn Backend) -> (Ret, u16) {
     (fd, b.port(fd) as u16)
 }
 
-/// What is sent goes to one of the three, or where nobody is.
+/// Datagrams are sent to one of the three sockets, or to a port without one.
 pub(crate) fn datagrams(seed: u64, b: &mut dyn Backend, log: &mut Log) {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let sockets = [(); 3].map(|()| bound(b));
@@ -58,13 +58,13 @@ pub(crate) fn datagrams(seed: u64, b: &mut dyn Backend, log: &mut Log) {
     }
 }
 
-/// Each end sends, reads, shuts, and maybe lets go or resets.
+/// Each end sends, reads, shuts down, and may close or reset.
 pub(crate) fn stream(seed: u64, b: &mut dyn Backend, log: &mut Log) {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let (client, server) = b.pair();
     let mut sockets = [Some(client), Some(server)];
     for fd in [client, server] {
-        // When an acknowledgement comes is nothing to compare.
+        // The time of acknowledgements cannot be compared.
         b.set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     }
     for step in 0..STEPS {

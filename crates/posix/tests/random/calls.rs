@@ -1,5 +1,5 @@
-//! Calls drawn from bytes: any call, on any handle, open or closed, with any arguments. Used by
-//! the test of that name and by the fuzz target.
+//! Random calls: any call, on any handle, open or closed, with any arguments. Used by the test of
+//! that name and by the fuzz target.
 
 use fullsend_buf::Slice;
 use fullsend_posix::abi::*;
@@ -8,10 +8,10 @@ use fullsend_stack::{Host, HostConfig};
 use fullsend_tcp::Sysctl;
 use fullsend_units::{Instant, Nanos, Seed};
 
-/// Most handles, open or closed, that calls are made on.
+/// Limit of handles, open or closed, that calls are made on.
 const MAX_HANDLES: usize = 24;
 
-/// Where the choices come from; `None` ends the run.
+/// The source of choices; `None` ends the run.
 pub(crate) trait Source {
     fn byte(&mut self) -> Option<u8>;
 
@@ -23,7 +23,7 @@ pub(crate) trait Source {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// A number that is small as a rule, and now and then any.
+    /// Returns a number that is usually small.
     fn number(&mut self) -> Option<i32> {
         let byte = self.byte()?;
         Some(match byte {
@@ -85,7 +85,7 @@ impl World<'_> {
         self.handles.push(handle);
     }
 
-    /// Addresses that meet each other as a rule.
+    /// Returns an address, of few that often match each other.
     fn addr(&mut self) -> Option<SockAddr> {
         let port = u16::from(self.source.byte()? % 4);
         let text = match self.source.byte()? % 9 {

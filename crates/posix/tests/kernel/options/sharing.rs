@@ -1,4 +1,4 @@
-//! Who may share a port, and what IPv6 sockets do with IPv4.
+//! Options for sharing a port, and IPv4 on IPv6 sockets.
 
 use libc::{AF_INET6, IPPROTO_IPV6, SOL_SOCKET};
 

@@ -102,7 +102,7 @@ fn buffers(b: &mut dyn Backend, log: &mut Log) {
         log.note("sndbuf", b.set_int(fd, SOL_SOCKET, libc::SO_SNDBUF, value));
         log.note("is", b.get_int(fd, SOL_SOCKET, libc::SO_SNDBUF));
     }
-    // The connection's least receive buffer is 4608 bytes, one full segment of any kind; the
+    // The minimum receive buffer of a connection is 4608 bytes, a full segment of any kind; the
     // kernel's is half of that.
     for value in [10_000, 4_609, 100_000, 2_304] {
         log.note("rcvbuf", b.set_int(fd, SOL_SOCKET, libc::SO_RCVBUF, value));
@@ -133,7 +133,7 @@ fn buffers(b: &mut dyn Backend, log: &mut Log) {
     charge(b, log, client);
 }
 
-/// What `SO_SNDBUF` is charged: text by its length, and something for the unit that it lies in.
+/// Checks what `SO_SNDBUF` is charged: the length of the data, and the overhead of each segment.
 fn charge(b: &mut dyn Backend, log: &mut Log, client: Ret) {
     b.set_int(client, IPPROTO_TCP, libc::TCP_CORK, 1);
     let mut before = 0;
@@ -141,7 +141,7 @@ fn charge(b: &mut dyn Backend, log: &mut Log, client: Ret) {
         b.send(client, &vec![0; len], 0);
         let (_, meminfo) = b.get(client, SOL_SOCKET, 55, 100);
         let queued = u32::from_ne_bytes(meminfo[20..24].try_into().unwrap());
-        // Kernels differ in what a unit costs.
+        // Kernels differ in the overhead of a segment.
         let cost = if before == 0 { 500..1500 } else { 0..1 };
         let charged = cost.contains(&(queued - before - len as u32));
         log.note("charged", charged);

@@ -114,7 +114,7 @@ fn maxseg(b: &mut dyn Backend, log: &mut Log) {
     let _ = b.connect(fd, "127.0.0.1", port);
     b.settle();
     let server = b.accept(listener);
-    // Less twelve bytes of timestamps.
+    // Twelve bytes less, for timestamps.
     log.note("client", b.get_int(fd, IPPROTO_TCP, libc::TCP_MAXSEG));
     log.note("server", b.get_int(server, IPPROTO_TCP, libc::TCP_MAXSEG));
 }
@@ -179,7 +179,7 @@ fn info(b: &mut dyn Backend, log: &mut Log) {
     b.send(fd, b"some bytes", 0);
     b.settle();
     let (_, bytes) = b.get(fd, IPPROTO_TCP, libc::TCP_INFO, 300);
-    // tcpi_bytes_acked counts the SYN on the kernel; tcpi_data_segs_out, tcpi_bytes_sent.
+    // tcpi_data_segs_out and tcpi_bytes_sent; tcpi_bytes_acked counts the SYN on the kernel.
     log.note("segments", (&bytes[156..160], &bytes[200..208]));
     let (_, bytes) = b.get(server, IPPROTO_TCP, libc::TCP_INFO, 300);
     log.note("received", (&bytes[128..136], &bytes[152..156]));

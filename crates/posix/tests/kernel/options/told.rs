@@ -1,4 +1,4 @@
-//! What sockets tell beside their bytes: queues, times, completions.
+//! Reports of stream sockets: queue lengths, timestamps, completions.
 
 use fullsend_posix::abi::{SIOCATMARK, SIOCINQ, SIOCOUTQ, SIOCOUTQNSD};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SHUT_WR, SOL_SOCKET};
@@ -67,7 +67,7 @@ fn timestamping(b: &mut dyn Backend, log: &mut Log) {
         "keys without connection",
         b.set_int(fresh, SOL_SOCKET, name, 128 | 2),
     );
-    // Sent, acknowledged, keyed by the last byte.
+    // Timestamps of sending and acknowledgement, with the number of the last byte as key.
     b.set_int(client, SOL_SOCKET, name, 0);
     b.set_int(client, SOL_SOCKET, name, 0x2 | 0x10 | 0x80 | 0x200 | 0x800);
     log.note("empty", b.recv(client, 10, libc::MSG_ERRQUEUE));
@@ -78,7 +78,7 @@ fn timestamping(b: &mut dyn Backend, log: &mut Log) {
         log.note("queue", b.recv(client, 0, libc::MSG_ERRQUEUE));
     }
     log.note("poll", b.poll(client));
-    // With the packet, for which there is no room.
+    // Timestamps with the packet, for which there is no room.
     b.set_int(client, SOL_SOCKET, name, 0x2 | 0x10 | 0x80 | 0x200);
     b.send(client, b"watched", 0);
     b.settle_acks();
@@ -105,7 +105,7 @@ fn control(b: &mut dyn Backend, log: &mut Log) {
         "complete",
         b.recv_control(client, 0, 128, libc::MSG_ERRQUEUE),
     );
-    // Times differ; how they are told does not.
+    // The times differ; the layout does not.
     let shapes = |(ret, flags, control): (Ret, i32, Control)| {
         let shape = |(level, kind, data): (i32, i32, Vec<u8>)| (level, kind, data.len());
         (
@@ -115,7 +115,7 @@ fn control(b: &mut dyn Backend, log: &mut Log) {
         )
     };
     let (client, server) = b.pair();
-    // The kernel begins to keep times a little after somebody wants them.
+    // The kernel starts to record times some time after they are requested.
     b.set_int(client, SOL_SOCKET, 29, 1);
     b.settle_acks();
     for name in [29, 35, 63, 64] {
