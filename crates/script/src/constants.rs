@@ -1,6 +1,6 @@
-//! Names that scripts use for Linux's numbers (x86 and arm).
+//! Names of Linux's constants in scripts, with their values on x86 and arm.
 
-/// The number of a name.
+/// Returns the value of a constant.
 pub(crate) fn constant(name: &str) -> Option<i64> {
     let found = TABLES.iter().flat_map(|table| table.iter());
     found
@@ -13,7 +13,7 @@ type Table = &'static [(&'static str, i64)];
 
 const TABLES: [Table; 8] = [FAMILIES, SOCKET, TCP, IP, MESSAGES, EVENTS, FILES, STAMPS];
 
-/// Families, types, protocols, levels.
+/// Address families, socket types, protocols, levels.
 const FAMILIES: Table = &[
     ("AF_UNSPEC", 0),
     ("AF_INET", 2),
@@ -225,7 +225,7 @@ const FILES: Table = &[
     ("SPLICE_F_GIFT", 8),
 ];
 
-/// What comes back on the error queue.
+/// Constants of the error queue.
 const STAMPS: Table = &[
     ("SO_EE_ORIGIN_NONE", 0),
     ("SO_EE_ORIGIN_LOCAL", 1),
@@ -255,13 +255,13 @@ const STAMPS: Table = &[
     ("SOF_TIMESTAMPING_OPT_ID_TCP", 65_536),
 ];
 
-/// The numbers of the errors' names.
+/// Returns the number of an errno's name.
 pub(crate) fn errno(name: &str) -> Option<i32> {
     let found = ERRORS.iter().find(|(known, _)| *known == name);
     found.map(|(_, number)| *number)
 }
 
-/// The name of an error's number.
+/// Returns the name of an errno.
 pub(crate) fn errno_name(number: i32) -> &'static str {
     let found = ERRORS.iter().find(|(_, known)| *known == number);
     found.map_or("an unknown errno", |(name, _)| name)

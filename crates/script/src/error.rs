@@ -1,8 +1,8 @@
-//! What a script's author is told.
+//! Errors of scripts, with their position.
 
 use std::fmt;
 
-/// A place in a script's text, counted from 1.
+/// A position in a script's text, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pos {
     /// Line.
@@ -12,7 +12,7 @@ pub struct Pos {
 }
 
 impl Pos {
-    /// So many lines further down.
+    /// Returns the position `lines` further down.
     pub(crate) fn down(self, lines: u32) -> Self {
         Self {
             line: self.line + lines,
@@ -27,17 +27,17 @@ impl fmt::Display for Pos {
     }
 }
 
-/// A script that cannot be read, or that the stack did not satisfy.
+/// The error of a script that cannot be parsed, or that the stack did not satisfy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScriptError {
-    /// Where.
+    /// Position of the error.
     pub pos: Pos,
-    /// What was expected, and what was there.
+    /// The expected and the actual text or event.
     pub message: String,
 }
 
 impl ScriptError {
-    /// An error at a place.
+    /// Returns an error at a position.
     pub fn new(pos: Pos, message: impl Into<String>) -> Self {
         Self {
             pos,

@@ -1,14 +1,14 @@
-//! What a script's code can ask of a socket: `struct tcp_info` as Linux lays it out, and
-//! `SO_MEMINFO`, by their fields' names.
+//! The fields of a socket that code blocks can read: `struct tcp_info` in Linux's layout, and
+//! `SO_MEMINFO`.
 
 use crate::code::Names;
 use crate::constants::constant;
 
-/// What the socket under test tells of itself.
+/// The state of the socket under test.
 pub(crate) struct Facts<'a> {
-    /// The bytes that `TCP_INFO` gave.
+    /// The bytes of `TCP_INFO`.
     pub(crate) info: &'a [u8],
-    /// Those of `SO_MEMINFO`.
+    /// The bytes of `SO_MEMINFO`.
     pub(crate) memory: &'a [u8],
 }
 
@@ -29,7 +29,7 @@ impl Names for Facts<'_> {
 }
 
 impl Facts<'_> {
-    /// The fields that share a byte.
+    /// Returns a field that shares a byte with others.
     fn bits(&self, field: &str) -> Option<i128> {
         let (byte, shift, mask) = match field {
             "snd_wscale" => (6, 0, 0xf),
@@ -54,7 +54,7 @@ fn number(bytes: &[u8], offset: usize, len: usize) -> Option<i128> {
     Some(value.into())
 }
 
-/// Four bytes each, in this order.
+/// The fields of `SO_MEMINFO`, four bytes each, in order.
 const MEMORY: [&str; 9] = [
     "RMEM_ALLOC",
     "RCVBUF",
@@ -67,7 +67,7 @@ const MEMORY: [&str; 9] = [
     "DROPS",
 ];
 
-/// Name, offset, bytes; little-endian, as the posix layer writes it on every machine it runs on.
+/// Name, offset and length in bytes; little-endian, as the posix layer writes it on every machine.
 const FIELDS: &[(&str, usize, usize)] = &[
     ("state", 0, 1),
     ("ca_state", 1, 1),

@@ -1,65 +1,65 @@
-//! What a script says, as values.
+//! The parsed form of a script.
 
 use std::fmt;
 
 use crate::error::Pos;
 use crate::tcp_option::TcpOption;
 
-/// Nanoseconds, of the script's clock (0 at its start) or between two events.
+/// Nanoseconds of the script's clock (0 at its start), or between two events.
 pub type Nanos = i64;
 
-/// A whole script.
+/// A script.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Script {
     /// The `--key=value` lines.
     pub settings: Vec<Setting>,
-    /// What happens, in order.
+    /// The events, in order.
     pub events: Vec<Event>,
 }
 
-/// One `--key=value`.
+/// A `--key=value` line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setting {
-    /// Where it is.
+    /// Position of the line.
     pub pos: Pos,
-    /// Without the dashes.
+    /// The key, without the dashes.
     pub key: String,
-    /// Empty for a bare `--key`.
+    /// The value; empty for a bare `--key`.
     pub value: String,
 }
 
-/// One line of the trace.
+/// One event of the trace.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// Where it begins.
+    /// Position of its start.
     pub pos: Pos,
-    /// When it is to happen.
+    /// The time of the event.
     pub time: Time,
-    /// Its text, white space folded, for the trace.
+    /// The event's source text with white space folded, for the trace.
     pub text: String,
-    /// What happens.
+    /// The action.
     pub action: Action,
 }
 
-/// When an event happens.
+/// The time of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Time {
-    /// `*`: whenever it does.
+    /// `*`: any time.
     Any,
-    /// `1.5`: since the script's start.
+    /// `1.5`: time since the script's start.
     At(Nanos),
-    /// `1.5~1.7`.
+    /// `1.5~1.7`: a range of times since the script's start.
     Between(Nanos, Nanos),
-    /// `+.1`: since the last event.
+    /// `+.1`: time since the last event.
     After(Nanos),
-    /// `+.1~+.2`.
+    /// `+.1~+.2`: a range of times since the last event.
     AfterBetween(Nanos, Nanos),
 }
 
-/// What an event does.
+/// The action of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// `< ...`: a packet that comes from the remote end.
+    /// `< ...`: a packet from the remote end.
     Inject(Packet),
     /// `> ...`: a packet that the stack must send.
     Expect(Packet),
@@ -67,20 +67,20 @@ pub enum Action {
     Call(Call),
     /// A command between back quotes.
     Shell(String),
-    /// `%{ ... }%`; also where the code begins.
+    /// `%{ ... }%`: a code block, with its position.
     Code(String, Pos),
 }
 
 /// A packet.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Packet {
-    /// The IP header's part.
+    /// Fields of the IP header.
     pub ip: IpSpec,
-    /// The rest.
+    /// The part after the IP header.
     pub body: Body,
 }
 
-/// What a script says about an IP header: what is absent is not compared, and is zero when sent.
+/// The fields of an IP header; an absent field is not compared, and is zero when sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IpSpec {
     /// ECN codepoint.
@@ -93,21 +93,21 @@ pub struct IpSpec {
     pub flow_label: Option<u32>,
 }
 
-/// Which ECN codepoint (RFC 3168 5).
+/// An ECN codepoint (RFC 3168 5) to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EcnSpec {
-    /// This one.
+    /// This codepoint.
     Is(u8),
     /// ECT(0) or ECT(1).
     Ect01,
 }
 
-/// What follows the IP header.
+/// The part of a packet after the IP header.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Body {
-    /// A segment.
+    /// A TCP segment.
     Tcp(Segment),
-    /// A datagram of so many bytes.
+    /// A UDP datagram with this payload length in bytes.
     Udp(u16),
     /// An ICMP message.
     Icmp(Icmp),
@@ -120,93 +120,93 @@ pub struct Segment {
     pub flags: u16,
     /// First sequence number, relative to the sender's ISN (absolute on its first SYN).
     pub seq: u32,
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub len: u32,
     /// Acknowledgement number, relative.
     pub ack: Option<u32>,
-    /// Window as on the wire.
+    /// Window field, not scaled.
     pub window: Option<u16>,
     /// Urgent pointer.
     pub urgent: Option<u16>,
-    /// The options in order; absent is `<...>`, any.
+    /// The options in order; `None` is `<...>`, any options.
     pub options: Option<Vec<TcpOption>>,
 }
 
-/// An ICMP message, in its IPv4 or IPv6 form as the run has it.
+/// An ICMP message, sent in the form of the run's IP version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Icmp {
     /// `unreachable`, `packet_too_big`, `time_exceeded`, `source_quench`...
     pub kind: String,
     /// `frag_needed`, `host_unreachable`...
     pub code: Option<String>,
-    /// MTU told.
+    /// The MTU field, in bytes.
     pub mtu: Option<u32>,
-    /// What the message quotes.
+    /// The packet that the message quotes.
     pub quoted: Option<Quoted>,
 }
 
-/// The packet of ours that an ICMP message quotes.
+/// The packet of the stack that an ICMP message quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Quoted {
     /// A segment: its relative sequence number and payload length.
     Tcp(u32, u32),
-    /// A datagram of so many bytes.
+    /// A datagram with this payload length in bytes.
     Udp(u16),
 }
 
 /// A system call.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Call {
-    /// When it returns, if it blocks; as the event's time counts.
+    /// The time at which a blocking call returns, of the same kind as the event's time.
     pub end: Option<Nanos>,
-    /// Its name.
+    /// The function's name.
     pub name: String,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<Expr>,
-    /// What it returns.
+    /// The expected result.
     pub result: Expr,
-    /// The errno's name, for -1.
+    /// The name of the errno, if the result is -1.
     pub errno: Option<String>,
 }
 
-/// An argument.
+/// An argument, or a part of one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Expr {
-    /// Where it is.
+    /// Its position.
     pub pos: Pos,
-    /// What it is.
+    /// Its form and value.
     pub kind: ExprKind,
 }
 
 /// The forms of an argument.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ExprKind {
-    /// `...`
+    /// `...`: any value.
     Any,
     /// A number.
     Int(i64),
-    /// A name, of a constant or of a structure's part.
+    /// The name of a constant or of a field.
     Word(String),
-    /// `"text"`.
+    /// `"text"`: a string of bytes.
     Text(Vec<u8>),
-    /// `htons(8080)`.
+    /// `htons(8080)`: a function applied to arguments.
     Apply(String, Vec<Expr>),
-    /// `[a, b]`.
+    /// `[a, b]`: an array.
     Array(Vec<Expr>),
-    /// `{name=value, value, name(n)=value}`.
+    /// `{name=value, value, name(n)=value}`: a structure.
     Struct(Vec<Field>),
-    /// `a|b|c`.
+    /// `a|b|c`: flags.
     Or(Vec<Expr>),
 }
 
-/// A part of a structure.
+/// A field of a structure.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Field {
-    /// Its name, if it has one.
+    /// The field's name, if it has one.
     pub name: Option<String>,
-    /// What stands in parentheses behind the name.
+    /// The number in parentheses after the name.
     pub count: Option<Expr>,
-    /// Its value.
+    /// The field's value.
     pub value: Expr,
 }
 
@@ -222,7 +222,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Nanoseconds shown as seconds with microseconds.
+/// A time in nanoseconds, formatted as seconds with microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub Nanos);
 

@@ -1,25 +1,25 @@
-//! What the commands between back quotes ask for.
+//! Interpreter of the commands between back quotes.
 
-/// One thing that a command wants.
+/// One effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Wish {
     /// Set a tunable.
     Sysctl(String, String),
-    /// Write a file of so many zeros.
+    /// Write a file of this many zeros.
     File(String, u64),
     /// Remove a file.
     NoFile(String),
     /// Change the link: `mtu`, `tso` or `qdisc`, and its value.
     Link(&'static str, String),
-    /// Forget what peers told of themselves.
+    /// Clear the TCP metrics of peers.
     Forget,
-    /// Nothing, here: it restores what a run has changed, or flushes what a new host has not got.
+    /// No effect: it restores what a run has changed, or flushes a state that a new host does not have.
     Nothing,
-    /// Not understood.
+    /// Not recognised.
     Unknown(String),
 }
 
-/// The wishes of a command's lines, in order.
+/// Returns the effects of a command's lines, in order.
 pub(crate) fn wishes(command: &str) -> Vec<Wish> {
     let joined = products(&command.replace("\\\n", " "));
     let parts = joined.split(['\n', ';']).flat_map(|line| line.split("&&"));
@@ -29,7 +29,7 @@ pub(crate) fn wishes(command: &str) -> Vec<Wish> {
     parts.flat_map(line).collect()
 }
 
-/// Puts the shell's `$((15*1024*1024))` as its number.
+/// Replaces the shell's `$((15*1024*1024))` by its value.
 fn products(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -74,7 +74,7 @@ fn line(text: &str) -> Vec<Wish> {
     }
 }
 
-/// `dd if=/dev/zero of=PATH bs=BYTES count=BLOCKS`.
+/// Parses `dd if=/dev/zero of=PATH bs=BYTES count=BLOCKS`.
 fn zeros(args: &[String]) -> Option<Wish> {
     let operand = |key: &str| args.iter().find_map(|arg| arg.strip_prefix(key));
     let block: u64 = operand("bs=").map_or(Some(512), |bytes| bytes.parse().ok())?;
@@ -102,26 +102,26 @@ fn sysctl(key: &str, value: &str) -> Wish {
     Wish::Sysctl(key.to_owned(), value.to_owned())
 }
 
-/// `ethtool -K DEVICE tso off gso off`.
+/// Parses `ethtool -K DEVICE tso off gso off`.
 fn ethtool(args: &[&str], text: &str) -> Vec<Wish> {
     let ["-K" | "--offload" | "--features", _, features @ ..] = args else {
         return vec![Wish::Unknown(text.to_owned())];
     };
     let wish = |pair: &[&str]| match pair {
         ["tso" | "tcp-segmentation-offload", on] => Wish::Link("tso", (*on).to_owned()),
-        // Nothing that a script sees; TCP builds super-segments whatever gso says.
+        // No effect that a script can observe; TCP builds super-segments regardless of gso.
         _ => Wish::Nothing,
     };
     features.chunks(2).map(wish).collect()
 }
 
-/// `tc qdisc add|replace|change dev DEVICE root KIND...`; `delete` brings back none.
+/// Parses `tc qdisc add|replace|change dev DEVICE root KIND...`; `delete` restores noqueue.
 fn qdisc(args: &[&str]) -> Vec<Wish> {
     let kind = match args.iter().position(|arg| *arg == "root") {
         Some(at) if args.get(1).is_some_and(|verb| !verb.starts_with("del")) => &args[at + 1..],
         _ => &[],
     };
-    // A queue that never fills is none.
+    // A queue that never fills is the same as none.
     let none = kind.is_empty() || kind[0].starts_with("pfifo") && kind.len() == 1;
     let text = if none {
         "noqueue".to_owned()
@@ -131,7 +131,7 @@ fn qdisc(args: &[&str]) -> Vec<Wish> {
     vec![Wish::Link("qdisc", text)]
 }
 
-/// `ip link set dev DEVICE mtu N`.
+/// Parses `ip link set dev DEVICE mtu N`.
 fn mtu(args: &[&str], text: &str) -> Vec<Wish> {
     let at = args.iter().position(|arg| *arg == "mtu");
     match at.and_then(|at| args.get(at + 1)) {
@@ -140,7 +140,7 @@ fn mtu(args: &[&str], text: &str) -> Vec<Wish> {
     }
 }
 
-/// Splits at white space outside quotes; drops the quotes and what is sent elsewhere.
+/// Splits at white space outside quotes; drops quotes and redirections.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -160,7 +160,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// The values that packetdrill's public tests start from.
+/// The initial sysctls of packetdrill's public tests.
 const DEFAULTS: [(&str, &str); 21] = [
     ("net.ipv4.tcp_rmem", "4096 540000 15728640"),
     ("net.ipv4.tcp_wmem", "4096 262144 4194304"),

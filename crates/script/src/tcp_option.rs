@@ -1,8 +1,8 @@
-//! TCP options as a script writes them: in order, padding included.
+//! TCP options in a script: in order, padding included.
 
 use std::fmt;
 
-/// One option.
+/// A TCP option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TcpOption {
     /// End of the list.
@@ -24,11 +24,11 @@ pub enum TcpOption {
         /// TSecr.
         ecr: u32,
     },
-    /// TCP Fast Open (RFC 7413); an empty cookie asks for one.
+    /// TCP Fast Open (RFC 7413); an empty cookie requests one.
     FastOpen {
         /// The cookie.
         cookie: Vec<u8>,
-        /// As the experimental option 254 with magic 0xf989.
+        /// Use the experimental option 254 with magic 0xf989.
         experimental: bool,
     },
     /// Accurate ECN (RFC 9768 3.2.3).
@@ -38,11 +38,11 @@ pub enum TcpOption {
         /// The counters in wire order, 24 bits each.
         counters: Vec<u32>,
     },
-    /// Any other.
+    /// Any other option.
     Other {
         /// Kind.
         kind: u8,
-        /// What follows kind and length.
+        /// The bytes after kind and length.
         data: Vec<u8>,
     },
 }
@@ -52,7 +52,7 @@ const ACC_ECN0: u8 = 172;
 const ACC_ECN1: u8 = 174;
 
 impl TcpOption {
-    /// Writes the option.
+    /// Appends the bytes of the option to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match self {
             Self::Eol => out.push(0),
@@ -94,7 +94,7 @@ impl TcpOption {
         }
     }
 
-    /// The options of a header, up to the first of an impossible length.
+    /// Parses the options of a header, up to the first of an impossible length.
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut options = Vec::new();
         while let Some((&kind, rest)) = bytes.split_first() {

@@ -1,4 +1,4 @@
-//! Every script in `scripts/` holds, over IPv4, IPv6 and IPv4 under IPv6 sockets.
+//! Runs every script in `scripts/`, over IPv4, IPv6 and IPv4 under IPv6 sockets.
 
 use std::fs;
 use std::path::{Path, PathBuf};

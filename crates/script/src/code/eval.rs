@@ -1,23 +1,23 @@
-//! Runs code.
+//! Interpreter of code blocks.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Node, Statement, StatementKind, Value};
 
-/// Gives names their values: the socket's state and the system's constants.
+/// The lookup of names in code: the fields of the socket's state and constants.
 pub(crate) trait Names {
-    /// The value of a name, if it has one.
+    /// Returns the value of a name; `None` if it is unknown.
     fn value(&self, name: &str) -> Option<i128>;
 }
 
-/// What a script has assigned.
+/// The variables that a script has assigned.
 #[derive(Default, Debug)]
 pub(crate) struct Scope {
     variables: BTreeMap<String, Value>,
 }
 
-/// An assertion that does not hold, or code that cannot be run, and the line in the code, from 0.
+/// A failed assertion, or code that cannot be run, with its line in the code block, from 0.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) line: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Failure {
 type Result<T> = core::result::Result<T, String>;
 
 impl Scope {
-    /// Runs statements; what they print goes to `out`.
+    /// Runs statements; printed lines are appended to `out`.
     pub(crate) fn run(
         &mut self,
         statements: &[Statement],
@@ -78,7 +78,7 @@ impl Scope {
         Ok(())
     }
 
-    /// The names in an expression, with their values.
+    /// Lists the names in an expression with their values.
     fn seen(&self, node: &Node, names: &dyn Names) -> String {
         let mut found = Vec::new();
         collect(node, &mut found);
@@ -210,7 +210,7 @@ fn binary(op: &str, left: &Value, right: &Value) -> Result<Value> {
     if let (Value::Int(left), Value::Int(right)) = (left, right) {
         return integers(op, *left, *right);
     }
-    // `"text" % values`: the values matter to nobody but the reader.
+    // `"text" % values` is only a message: the values are appended.
     if let (Value::Text(text), "%" | "+") = (left, op) {
         return Ok(Value::Text(format!("{text} {}", show(right))));
     }

@@ -1,8 +1,8 @@
-//! The small language of `%{ ... }%`: assertions over the socket's `tcp_info`.
+//! The language of `%{ ... }%`: assertions over the socket's `tcp_info`.
 //!
-//! Statements stand on lines or between `;`: `assert condition`, `assert condition, message`,
-//! `name = expression` (`+=`, `-=` too), `print(...)` (shown with `-v`). Expressions have Python's operators and
-//! their order, chained comparisons, tuples and `in`.
+//! Statements are separated by line ends or `;`: `assert condition`, `assert condition, message`,
+//! `name = expression` (`+=`, `-=` too), `print(...)` (shown with `-v`). Expressions have Python's
+//! operators and precedence, chained comparisons, tuples and `in`.
 
 mod eval;
 mod read;
@@ -15,10 +15,10 @@ use crate::script::{Action, Script};
 pub(crate) use eval::{Names, Scope};
 pub(crate) use read::read;
 
-/// Reads the code of a script without running it.
+/// Checks the syntax of a script's code blocks without running them.
 ///
 /// # Errors
-/// The first place that is not as the language has it.
+/// Returns the first syntax error.
 pub fn check_code(script: &Script) -> Result<(), ScriptError> {
     for event in &script.events {
         if let Action::Code(text, pos) = &event.action {
@@ -28,7 +28,7 @@ pub fn check_code(script: &Script) -> Result<(), ScriptError> {
     Ok(())
 }
 
-/// A statement and the line of the code it is on, from 0.
+/// A statement with its line in the code block, from 0.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Statement {
     pub(crate) line: u32,
@@ -41,7 +41,7 @@ pub(crate) enum StatementKind {
     Assert(Node, Option<Node>),
     Assign(String, Node),
     Print(Vec<Node>),
-    /// `import` and `pass`.
+    /// `import` and `pass`, which have no effect.
     Nothing,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Node {
     Compare(Box<Node>, Vec<(&'static str, Node)>),
 }
 
-/// A value.
+/// The value of an expression.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Value {
     Int(i128),

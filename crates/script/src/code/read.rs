@@ -1,16 +1,16 @@
-//! Reads code.
+//! Parser of code blocks.
 
 use super::{Node, Statement, StatementKind};
 
-/// How deep an expression may be nested.
+/// Most levels of nesting in an expression.
 const MAX_DEPTH: u32 = 40;
-/// How many operators with two operands a statement may have: each may lie within the next.
+/// Most binary operators of a statement: each may nest in the next.
 const MAX_BINARY: u32 = 200;
 
-/// What is wrong, and on which line of the code, from 0.
+/// The error is a message with its line in the code block, from 0.
 type Result<T> = core::result::Result<T, (u32, String)>;
 
-/// The statements of a block.
+/// Parses the statements of a block.
 pub(crate) fn read(text: &str) -> Result<Vec<Statement>> {
     let mut reader = Reader {
         tokens: tokens(text)?,
@@ -47,11 +47,11 @@ enum Token {
     Text(String),
     Name(String),
     Op(&'static str),
-    /// A line's end, outside parentheses.
+    /// The end of a line, outside parentheses.
     End,
 }
 
-/// Longer ones first.
+/// The operators; an operator comes before its prefixes.
 const OPERATORS: [&str; 33] = [
     "+=", "-=", "**", "<<", ">>", "//", "<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/",
     "%", "&", "|", "^", "~", "<", ">", "=", "(", ")", "[", "]", ",", ";", "!", ":", ".",
@@ -130,11 +130,11 @@ struct Reader {
     tokens: Vec<(u32, Token)>,
     next: usize,
     depth: u32,
-    /// Operators with two operands in the statement, so far.
+    /// Binary operators of the statement so far.
     binary: u32,
 }
 
-/// The binary operators, the loosest first; comparisons stand between the second and the third.
+/// The binary operators by precedence, the lowest first, above comparisons.
 const LEVELS: [&[&str]; 6] = [
     &["|"],
     &["^"],
@@ -259,7 +259,7 @@ impl Reader {
             negations += 1;
         }
         let mut node = self.comparison()?;
-        // Twice is a truth value, as once is.
+        // An even number of negations is reduced to two, which convert to a truth value.
         for _ in 0..if negations > 2 {
             2 - negations % 2
         } else {
@@ -340,7 +340,7 @@ impl Reader {
         Ok(node)
     }
 
-    /// What follows `(`: an expression, or a tuple, which has a comma.
+    /// Parses the rest of a parenthesis: an expression, or a tuple, which has a comma.
     fn parenthesis(&mut self) -> Result<Node> {
         let mut items = Vec::new();
         let mut is_tuple = false;
@@ -371,7 +371,7 @@ impl Reader {
         Ok(Node::Call(name, self.arguments()?))
     }
 
-    /// Expressions with commas between, up to the closing parenthesis.
+    /// Parses expressions separated by commas, up to the closing parenthesis.
     fn arguments(&mut self) -> Result<Vec<Node>> {
         let mut args = Vec::new();
         if self.take_op(&[")"]).is_some() {

@@ -1,4 +1,4 @@
-//! One run of a library: its clock, its packets, the script's commands.
+//! One run of a script through a library: its clock, its packets, the script's commands.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -16,28 +16,28 @@ use crate::script::Nanos;
 use crate::shell::{self, Wish};
 use fullsend_posix::Errno;
 
-/// packetdrill sleeps until so long before an event and looks at the clock from there on, us.
+/// The time before an event until which packetdrill sleeps before it polls the clock, in us.
 const EARLY_US: i64 = 20;
-/// Its buffer for a packet.
+/// Length of packetdrill's packet buffer, in bytes.
 const ROOM: usize = 65_536;
 
-/// A run.
+/// One run of a script through a library.
 pub(crate) struct Drill {
     pub(super) table: Table,
     pub(super) thread: CallThread,
-    /// The next call may wait.
+    /// The next call may block.
     pub(super) may_wait: bool,
-    /// Descriptors that are open, and where those are bound that are.
+    /// Open descriptors, and the ports of bound ones.
     pub(super) open: BTreeSet<i32>,
     pub(super) ports: BTreeMap<i32, u16>,
-    /// What `MSG_ZEROCOPY` lent.
+    /// Buffers lent with `MSG_ZEROCOPY`.
     pub(super) lent: Vec<Vec<Vec<u8>>>,
-    /// The library's clock when the script's stands at 0, us.
+    /// The library's time at the script's time 0, in us.
     start_us: i64,
     now_us: i64,
     returned_us: i64,
     sent: VecDeque<Sent>,
-    /// Our own, where the library was told of it; else the shell runs the commands.
+    /// The settings file passed to the library; `None`: the shell runs the script's commands.
     settings: Option<PathBuf>,
 }
 
@@ -92,7 +92,7 @@ impl Drill {
         (us - self.start_us) * 1000
     }
 
-    /// Makes a call, or takes the result of the one that waits: `pending` while it does.
+    /// Makes a call, or takes the result of the blocked call; `pending` while that is blocked.
     pub(super) fn call(
         &mut self,
         pending: Errno,
@@ -115,21 +115,21 @@ impl Drill {
     }
 }
 
-/// Appends to a library's settings file.
+/// Appends a line to a library's settings file.
 fn set(file: &Path, key: &str, value: &str) -> Result<(), String> {
     let opened = fs::OpenOptions::new().create(true).append(true).open(file);
     let written = opened.and_then(|mut file| writeln!(file, "{key}={value}"));
     written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// A name that no other run has.
+/// Returns a path that no other run uses.
 fn settings_file() -> PathBuf {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let (id, run) = (process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
     std::env::temp_dir().join(format!("fullsend-script-{id}-{run}"))
 }
 
-/// As packetdrill does; a command that fails ends the script.
+/// Runs a command with the shell, like packetdrill; a command that fails ends the script.
 fn run_by_shell(command: &str) -> Result<(), String> {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command);
@@ -158,7 +158,7 @@ impl Target for Drill {
         let end_us = self.start_us + end / 1000;
         let wait = end_us - EARLY_US - self.now_us;
         if let Ok(wait @ 1..) = u32::try_from(wait) {
-            // SAFETY: a number.
+            // SAFETY: the argument is a number.
             unsafe { (self.table.usleep)(self.table.ud, wait) };
         }
         self.look_at_clock();
@@ -172,13 +172,13 @@ impl Target for Drill {
         let mut buffer = vec![0; ROOM];
         let (mut count, mut at_us) = (buffer.len(), 0);
         let start = buffer.as_mut_ptr().cast();
-        // SAFETY: a buffer of so many bytes, and places for two numbers.
+        // SAFETY: the buffer has `count` bytes, and the pointers are to live numbers.
         let got = unsafe {
             (self.table.netdev_receive)(self.table.ud, start, &raw mut count, &raw mut at_us)
         };
         self.look_at_clock();
         if got != 0 || count == 0 {
-            // It has told why: there is none.
+            // The library reports no packet; it has printed the reason.
             return self.step(end);
         }
         buffer.truncate(count);
@@ -188,7 +188,7 @@ impl Target for Drill {
     }
 
     fn receive(&mut self, bytes: &[u8]) {
-        // SAFETY: so many bytes.
+        // SAFETY: the pointer and length are those of a live slice.
         unsafe { (self.table.netdev_send)(self.table.ud, bytes.as_ptr().cast(), bytes.len()) };
         self.look_at_clock();
     }
@@ -204,7 +204,7 @@ impl Target for Drill {
         let mut skipped = Vec::new();
         for wish in shell::wishes(command) {
             match wish {
-                // Files are the runner's.
+                // The runner handles files.
                 Wish::Nothing | Wish::Forget | Wish::File(..) | Wish::NoFile(_) => {}
                 Wish::Sysctl(key, value) => set(file, &key, &value)?,
                 Wish::Link(key, value) => set(file, key, &value)?,
@@ -216,8 +216,8 @@ impl Target for Drill {
 
     fn finish(&mut self) -> Result<(), String> {
         for fd in std::mem::take(&mut self.open) {
-            // SAFETY: a descriptor that the library gave, and the script left open. packetdrill
-            // goes past the interface here too.
+            // SAFETY: the library returned the descriptor, and the script left it open. packetdrill
+            // closes it without the interface, too.
             if unsafe { libc::close(fd) } != 0 {
                 let error = std::io::Error::last_os_error();
                 return Err(format!("close({fd}) at the end: {error}"));
@@ -229,17 +229,17 @@ impl Target for Drill {
 
 impl Drop for Drill {
     fn drop(&mut self) {
-        // SAFETY: the last call of this run. A call that still waits fails by it.
+        // SAFETY: this is the last call of the run. It makes a blocked call fail.
         unsafe { (self.table.free)(self.table.ud) };
         if let Some(file) = &self.settings {
-            // It is there only if a command set something.
+            // The file exists only if a command set something.
             let _ = fs::remove_file(file);
         }
     }
 }
 
 impl Drill {
-    /// A descriptor from the library.
+    /// Records a descriptor that the library returned.
     pub(super) fn opened(&mut self, done: &Done) -> Fd {
         let fd = done.value as i32;
         self.open.insert(fd);

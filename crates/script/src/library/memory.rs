@@ -1,4 +1,4 @@
-//! What C's calls take, over memory of ours.
+//! Arguments of C calls, over memory owned here.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::ptr;
 use fullsend_posix::SockAddr;
 use libc::{iovec, msghdr, sockaddr, socklen_t};
 
-/// `struct sockaddr` of an address, and how long it is.
+/// The `struct sockaddr` of an address, and its length.
 pub(super) struct Name {
     bytes: [u8; 28],
     len: socklen_t,
@@ -17,7 +17,7 @@ impl Name {
         let (bytes, len) = addr.to_bytes();
         Self {
             bytes,
-            // "No address" is a family, which is nought, and room as in any.
+            // "No address" is the family 0, with the length of any address.
             len: if len == 0 { 16 } else { len as socklen_t },
         }
     }
@@ -27,12 +27,12 @@ impl Name {
     }
 }
 
-/// Where an address that is not there would be.
+/// Returns an address, or a null pointer if there is none.
 pub(super) fn name_or_null(name: Option<&Name>) -> (*const sockaddr, socklen_t) {
     name.map_or((ptr::null(), 0), Name::get)
 }
 
-/// `struct iovec` of each part.
+/// Returns a `struct iovec` for each part.
 pub(super) fn iovecs(parts: &mut [Vec<u8>]) -> Vec<iovec> {
     let piece = |part: &mut Vec<u8>| iovec {
         iov_base: part.as_mut_ptr().cast(),
@@ -41,13 +41,13 @@ pub(super) fn iovecs(parts: &mut [Vec<u8>]) -> Vec<iovec> {
     parts.iter_mut().map(piece).collect()
 }
 
-/// `struct msghdr` over them.
+/// Returns a `struct msghdr` with these parts.
 pub(super) fn message(
     name: (*const sockaddr, socklen_t),
     pieces: &mut [iovec],
     control: &mut [u8],
 ) -> msghdr {
-    // SAFETY: all of it may be zero.
+    // SAFETY: all-zero bytes are valid.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = name.0.cast_mut().cast::<c_void>();
     message.msg_namelen = name.1;

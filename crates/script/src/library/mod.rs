@@ -1,7 +1,8 @@
-//! A library with packetdrill's interface as a script's target: played as packetdrill does it.
+//! A library with packetdrill's interface as a script's target, driven like packetdrill does.
 //!
-//! Time is what the library's `gettimeofday` shows: one whose clock is virtual needs none.
-//! Between events the script sleeps by the library's `usleep`, packets come out of
+//! Time is the library's `gettimeofday`, so that a library with virtual time takes no real time.
+//! Between events the script sleeps in the library's `usleep`, packets are received from
+//! `netdev_receive`, and a call for which the script gives an end runs on a second thread.
 //! `netdev_receive`, and a call that the script gives an end is made on a second thread.
 #![allow(unsafe_code, reason = "the functions of a C library")]
 
@@ -20,28 +21,28 @@ use libc::{epoll_event, pollfd};
 pub(crate) use drill::Drill;
 use table::{Init, MaybeTable, Table};
 
-/// A call to be made on whichever thread.
+/// A call, to be made on either thread.
 type Job = Box<dyn FnOnce(&Table) -> Done + Send>;
 
-/// What came of it.
+/// The result of a call.
 #[derive(Default)]
 struct Done {
     value: isize,
     errno: i32,
-    /// When it returned.
+    /// The library's time at which the call returned, in us.
     at_us: i64,
     data: Vec<Vec<u8>>,
     control: Vec<u8>,
     /// `msg_flags`.
     flags: i32,
-    /// The other end's address.
+    /// The peer's address.
     name: Vec<u8>,
     polled: Vec<pollfd>,
     events: Vec<epoll_event>,
 }
 
 impl Done {
-    /// Takes errno at once, before anything else can set it.
+    /// Returns the result with errno, read before another call can set it.
     fn of(value: impl TryInto<isize>) -> Self {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
         Self {
@@ -60,37 +61,39 @@ impl Done {
     }
 }
 
-/// A library that was loaded, as packetdrill loads it.
+/// A loaded library with packetdrill's interface.
 pub struct Library {
     init: Init,
     flags: Option<String>,
 }
 
 impl Library {
-    /// Loads it. `flags` is what `--so_flags` says; without any `local=` in it the script's own
-    /// settings stand before it, and commands of the script are understood here and put into a
-    /// settings file. With it they are run by the shell, as packetdrill does.
+    /// Loads a library. `flags` is the value of `--so_flags`.
+    ///
+    /// Without `local=` in the flags, the script's settings are passed before them, and the script's
+    /// commands are interpreted here and written to a settings file. With it, the shell runs the
+    /// commands, as with packetdrill.
     ///
     /// # Errors
-    /// What the loader says, or that it is no such library.
+    /// Returns the loader's error, or that the library does not have the interface.
     pub fn open(path: &Path, flags: Option<&str>) -> Result<Self, String> {
         let shown = path.display();
         let name = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| format!("{shown}: a NUL in its name"))?;
         let how = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE | libc::RTLD_DEEPBIND;
-        // SAFETY: the library's constructors run; the user chose it.
+        // SAFETY: the library's constructors run; the user chose the library.
         let library = unsafe { libc::dlopen(name.as_ptr(), how) };
         if library.is_null() {
-            // SAFETY: after a failure it is a text of the loader's.
+            // SAFETY: after a failure `dlerror` returns a C string.
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
             return Err(why.to_string_lossy().into_owned());
         }
-        // SAFETY: a library that is loaded, and a name.
+        // SAFETY: the library is loaded, and the name is a C string.
         let init = unsafe { libc::dlsym(library, c"packetdrill_interface_init".as_ptr()) };
         if init.is_null() {
             return Err(format!("{shown} has no packetdrill_interface_init"));
         }
-        // SAFETY: that is the type of the function of this name.
+        // SAFETY: packetdrill's interface defines the type of the function of this name.
         let init = unsafe { std::mem::transmute::<*mut libc::c_void, Init>(init) };
         Ok(Self {
             init,
@@ -98,11 +101,11 @@ impl Library {
         })
     }
 
-    /// Begins a run. One that the library does not like ends the process.
+    /// Starts a run. The library ends the process if it rejects the flags.
     fn begin(&self, flags: &str) -> Result<Table, String> {
         let flags = CString::new(flags).map_err(|_| "--so-flags: a NUL in it".to_owned())?;
         let mut table: MaybeTable = [None; 33];
-        // SAFETY: a text and room for the table.
+        // SAFETY: a C string, and a table of the interface's size.
         unsafe { (self.init)(flags.as_ptr(), &raw mut table) };
         Table::new(&table).map_err(|n| format!("the library has left out function {n}"))
     }

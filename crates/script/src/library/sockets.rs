@@ -1,4 +1,4 @@
-//! The library's calls. Each is made over memory of its own, so that any thread may make it.
+//! The library's calls. Each owns its memory, so that any thread may make it.
 
 use std::ffi::{c_int, c_ulong};
 use std::ptr;
@@ -14,11 +14,11 @@ use crate::script::Nanos;
 
 type Result<T> = core::result::Result<T, Errno>;
 
-/// A call of plain numbers and pointers to what the job owns.
+/// Makes a call with numbers and pointers to memory that the job owns.
 macro_rules! call {
     ($drill:expr, |$table:ident| $call:expr) => {
         $drill.call(Errno::EAGAIN, move |$table| {
-            // SAFETY: the memory is the job's own, and of the lengths told.
+            // SAFETY: the job owns the memory, which has the lengths passed.
             Done::of(unsafe { $call })
         })
     };
@@ -78,14 +78,14 @@ impl Sockets for Drill {
 
     fn accept4(&mut self, fd: Fd, flags: i32) -> Result<(Fd, SockAddr)> {
         if flags != 0 {
-            // The interface has no such call.
+            // The interface does not have this call.
             return Err(Errno(libc::ENOSYS));
         }
         let done = self.call(Errno::EAGAIN, move |t| {
             let mut name = vec![0; 128];
             let mut len = name.len() as socklen_t;
             let start = name.as_mut_ptr().cast();
-            // SAFETY: room for any address, and its length.
+            // SAFETY: the buffer holds any address; its length is passed.
             let mut done = Done::of(unsafe { (t.accept)(t.ud, fd.0, start, &raw mut len) });
             name.truncate(len as usize);
             done.name = name;
@@ -98,7 +98,7 @@ impl Sockets for Drill {
         let name = Name::new(addr);
         let done = self.call(Errno::EALREADY, move |t| {
             let (start, len) = name.get();
-            // SAFETY: an address and its length.
+            // SAFETY: the pointer and length are those of an address.
             Done::of(unsafe { (t.connect)(t.ud, fd.0, start, len) })
         });
         done.map(drop)
@@ -134,7 +134,7 @@ impl Sockets for Drill {
             let mut header = message((ptr::null(), 0), &mut pieces, &mut room);
             let (ud, fd, count) = (t.ud, fd.0, pieces.len() as c_int);
             let (from, from_len) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the buffers are of the lengths told; there may be no address.
+            // SAFETY: the buffers have the lengths passed; the address may be null.
             let mut done = Done::of(unsafe {
                 match name.as_str() {
                     "read" => (t.read)(ud, fd, first.0, first.1),
@@ -172,7 +172,7 @@ impl Sockets for Drill {
             let to = name_or_null(dest.as_ref());
             let header = message(to, &mut pieces, &mut control);
             let (ud, fd, count) = (t.ud, fd.0, pieces.len() as c_int);
-            // SAFETY: the buffers are of the lengths told, and stay while they are lent.
+            // SAFETY: the buffers have the lengths passed, and are kept while they are lent.
             let mut done = Done::of(unsafe {
                 match name.as_str() {
                     "write" => (t.write)(ud, fd, first.0, first.1),
@@ -205,7 +205,7 @@ impl Sockets for Drill {
         let done = self.call(Errno::EAGAIN, move |t| {
             let mut len = room.len() as socklen_t;
             let start = room.as_mut_ptr().cast();
-            // SAFETY: room for the value, and its length.
+            // SAFETY: the buffer holds the value; its length is passed.
             let got = unsafe { (t.getsockopt)(t.ud, fd.0, level, name, start, &raw mut len) };
             let mut done = Done::of(got);
             room.truncate(len as usize);
@@ -216,7 +216,7 @@ impl Sockets for Drill {
         Ok(done.control.len())
     }
 
-    /// packetdrill asks the C library, which only a library that is preloaded too answers for.
+    /// Calls the C library's `getsockopt` like packetdrill; only a preloaded library intercepts it.
     fn getsockopt_of_code(
         &mut self,
         fd: Fd,
@@ -226,12 +226,12 @@ impl Sockets for Drill {
     ) -> Result<usize> {
         let mut len = value.len() as socklen_t;
         let start = value.as_mut_ptr().cast();
-        // SAFETY: room for the value, and its length.
+        // SAFETY: the buffer holds the value; its length is passed.
         let got = unsafe { libc::getsockopt(fd.0, level, name, start, &raw mut len) };
         if got == 0 {
             return Ok(len as usize);
         }
-        // A call may wait meanwhile, on its thread.
+        // The library is called directly, as another call may be blocked on the thread.
         let (table, mut len) = (&self.table, value.len() as socklen_t);
         // SAFETY: as above.
         let got = unsafe { (table.getsockopt)(table.ud, fd.0, level, name, start, &raw mut len) };
@@ -242,7 +242,7 @@ impl Sockets for Drill {
         let done = self.call(Errno::EAGAIN, move |t| {
             let mut value: c_int = 0;
             let request = c_ulong::from(request);
-            // SAFETY: room for the value.
+            // SAFETY: `value` holds the result.
             let mut done = Done::of(unsafe { (t.ioctl)(t.ud, fd.0, request, &raw mut value) });
             done.flags = value;
             done
@@ -269,7 +269,7 @@ impl Sockets for Drill {
         let mut files: Vec<pollfd> = lines.iter().map(file).collect();
         let done = self.call(Errno::EAGAIN, move |t| {
             let (start, count) = (files.as_mut_ptr(), files.len() as libc::nfds_t);
-            // SAFETY: so many of them.
+            // SAFETY: the pointer and count are those of a live vector.
             let mut done = Done::of(unsafe { (t.poll)(t.ud, start, count, timeout_ms) });
             done.polled = files;
             done
@@ -282,7 +282,7 @@ impl Sockets for Drill {
 
     fn epoll_create(&mut self) -> Result<Fd> {
         let done = call!(self, |t| (t.epoll_create)(t.ud, 1))?;
-        // Left open at the end, as packetdrill does.
+        // Not closed at the end, like in packetdrill.
         Ok(Fd(done.value as i32))
     }
 
@@ -301,7 +301,7 @@ impl Sockets for Drill {
         let mut events = vec![epoll_event { events: 0, u64: 0 }; out.len()];
         let done = self.call(Errno::EAGAIN, move |t| {
             let (start, count) = (events.as_mut_ptr(), events.len() as c_int);
-            // SAFETY: room for so many.
+            // SAFETY: the pointer and count are those of a live vector.
             let got = unsafe { (t.epoll_wait)(t.ud, set.0, start, count, timeout_ms) };
             let mut done = Done::of(got);
             done.events = events;
@@ -319,7 +319,7 @@ impl Sockets for Drill {
     fn pipe(&mut self) -> Result<(Fd, Fd)> {
         let done = self.call(Errno::EAGAIN, move |t| {
             let mut ends: [c_int; 2] = [-1; 2];
-            // SAFETY: room for two.
+            // SAFETY: the array holds two descriptors.
             let mut done = Done::of(unsafe { (t.pipe)(t.ud, ends.as_mut_ptr()) });
             done.name = ends.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
             done
@@ -333,7 +333,7 @@ impl Sockets for Drill {
 
     fn splice(&mut self, from: Fd, to: Fd, len: usize, flags: u32) -> Result<usize> {
         let done = call!(self, |t| {
-            // packetdrill's NULL is a pointer to nought.
+            // packetdrill passes pointers to zero for NULL.
             let (mut start, mut end): (loff_t, loff_t) = (0, 0);
             (t.splice)(t.ud, from.0, &raw mut start, to.0, &raw mut end, len, flags)
         })?;

@@ -11,7 +11,7 @@ type Ud = *mut c_void;
 /// The function that a library exports.
 pub(super) type Init = unsafe extern "C" fn(*const c_char, *mut MaybeTable);
 
-/// What packetdrill gives to be filled: 33 pointers, all null.
+/// The table that packetdrill passes to be filled in: 33 null pointers.
 pub(super) type MaybeTable = [Option<unsafe extern "C" fn()>; 33];
 
 #[repr(C)]
@@ -74,29 +74,29 @@ pub(super) struct Table {
 
 const _: () = assert!(size_of::<Table>() == size_of::<MaybeTable>());
 
-// SAFETY: the functions may be called on any thread, and nobody looks into the userdata.
+// SAFETY: the functions may be called on any thread, and the userdata is only passed on.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
 
 impl Table {
-    /// The table that a library has filled; the number of the function that it left out.
+    /// Returns the table that a library has filled in, or the number of a missing function.
     pub(super) fn new(filled: &MaybeTable) -> Result<Self, usize> {
-        // The userdata may be null, the functions may not.
+        // The userdata may be null, the functions must not.
         if let Some(missing) = filled.iter().skip(1).position(Option::is_none) {
             return Err(missing + 1);
         }
-        // SAFETY: of one size, no function is null, and the library vouches for their types.
+        // SAFETY: same size, no function is null, and the library guarantees their types.
         Ok(unsafe { std::mem::transmute_copy::<MaybeTable, Self>(filled) })
     }
 
-    /// us since the epoch; the clock may go on by looking at it.
+    /// Returns the library's time in us since the epoch; a virtual clock may advance by the call.
     pub(super) fn now_us(&self) -> i64 {
         let mut time = timeval {
             tv_sec: 0,
             tv_usec: 0,
         };
-        // SAFETY: `time` is ours, and the zone may be null.
+        // SAFETY: `time` is a live value, and the zone may be null.
         unsafe { (self.gettimeofday)(self.ud, &raw mut time, std::ptr::null_mut()) };
         time.tv_sec * 1_000_000 + time.tv_usec
     }

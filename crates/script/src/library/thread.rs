@@ -1,5 +1,5 @@
-//! The thread that makes calls which may wait. As in packetdrill, such a call has waited once the
-//! thread sleeps in the kernel.
+//! The thread for calls that may block. As in packetdrill, a call counts as blocked when the thread
+//! sleeps in the kernel.
 
 use std::fs;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::table::Table;
 use super::{Done, Job};
 
-/// How long a call that waits may take in real time, where nobody lets virtual time pass.
+/// Real-time limit for a blocked call, in case virtual time does not advance.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
@@ -74,12 +74,12 @@ impl CallThread {
         })
     }
 
-    /// A call was begun, and its result not taken.
+    /// Returns whether a call was started whose result is not taken yet.
     pub(super) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Begins a call; its result, unless it waits.
+    /// Starts a call; returns its result unless it blocks.
     pub(super) fn begin(&mut self, job: Job) -> Option<Done> {
         self.busy = true;
         self.shared.set(State::Asked(job));
@@ -95,7 +95,7 @@ impl CallThread {
 
     fn sleeps(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/self/task/{}/stat", self.tid));
-        // Behind the name, which may have anything in it.
+        // The state follows the name, which may contain any character.
         let state = stat
             .as_deref()
             .ok()
@@ -107,7 +107,7 @@ impl CallThread {
         matches!(*self.shared.lock(), State::Done(_))
     }
 
-    /// The result of the call that was begun, once there is one.
+    /// Returns the result of the started call; `None` until it has returned.
     pub(super) fn take(&mut self) -> Option<Done> {
         let mut state = self.shared.lock();
         if !matches!(*state, State::Done(_)) {
@@ -120,7 +120,7 @@ impl CallThread {
         }
     }
 
-    /// Sleeps until it has one, as packetdrill does between two calls.
+    /// Waits until the started call returns, like packetdrill between two calls; returns whether it did.
     pub(super) fn wait(&self) -> bool {
         let state = self.shared.wait_while(|state| matches!(state, State::Runs));
         matches!(*state, State::Done(_))
@@ -153,7 +153,7 @@ impl Drop for CallThread {
         if !waits {
             self.shared.set(State::Over);
             if let Some(thread) = self.thread.take() {
-                // It has nothing to tell.
+                // The thread has no result.
                 let _ = thread.join();
             }
         }

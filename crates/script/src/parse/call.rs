@@ -1,13 +1,13 @@
-//! System calls and their arguments.
+//! Parser of system calls and their arguments.
 
 use super::cursor::{Cursor, Result};
 use super::nanos;
 use crate::script::{Call, Expr, ExprKind, Field};
 
-/// How deep arguments may be nested.
+/// Most levels of nesting in arguments.
 const MAX_DEPTH: u32 = 16;
 
-/// `[...end] name(args) = result [ERRNO] [(note)]`.
+/// Parses `[...end] name(args) = result [ERRNO] [(note)]`.
 pub(super) fn call(cursor: &mut Cursor<'_>) -> Result<Call> {
     let end = if cursor.take("...")? {
         Some(nanos(cursor, "the time at which the call returns")?)
@@ -35,7 +35,7 @@ pub(super) fn call(cursor: &mut Cursor<'_>) -> Result<Call> {
     })
 }
 
-/// Expressions with commas between, and what closes them.
+/// Parses expressions separated by commas, up to `close`.
 fn list(cursor: &mut Cursor<'_>, close: &str, depth: u32) -> Result<Vec<Expr>> {
     let mut items = Vec::new();
     if cursor.take(close)? {
@@ -106,7 +106,7 @@ fn text(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
         }
     }
     cursor.skip_space()?;
-    // `"abc"...` is a text of which only the start is compared.
+    // `"abc"...` is a string of which only the start is compared.
     cursor.take("...")?;
     Ok(bytes)
 }
@@ -148,7 +148,7 @@ fn fields(cursor: &mut Cursor<'_>, depth: u32) -> Result<Vec<Field>> {
     }
 }
 
-/// `name=value`, `name(count)=value` or a bare value.
+/// Parses `name=value`, `name(count)=value` or a value.
 fn field(cursor: &mut Cursor<'_>, depth: u32) -> Result<Field> {
     let first = expr(cursor, depth)?;
     if !cursor.take("=")? {

@@ -1,8 +1,8 @@
-//! A place in the text, and what can be read from it.
+//! A position in the text, and the tokens to be read from it.
 
 use crate::error::{Pos, ScriptError};
 
-/// Reads a script's text, character by character.
+/// A reader of a script's text, character by character.
 pub(super) struct Cursor<'a> {
     rest: &'a str,
     pos: Pos,
@@ -30,7 +30,7 @@ impl<'a> Cursor<'a> {
         self.rest.chars().next()
     }
 
-    /// An error that says what should be here.
+    /// Returns an error that names the expected token.
     pub(super) fn expected<T>(&self, what: &str) -> Result<T> {
         let there: String = self
             .rest
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         ))
     }
 
-    /// Goes on by `bytes`, which end at a character's end.
+    /// Advances by `bytes`, which end at a character boundary; returns them.
     pub(super) fn advance(&mut self, bytes: usize) -> &'a str {
         let (done, rest) = self.rest.split_at(bytes);
         for c in done.chars() {
@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
         done
     }
 
-    /// Skips white space and comments of the three forms.
+    /// Skips white space and the three forms of comments.
     pub(super) fn skip_space(&mut self) -> Result<()> {
         loop {
             let blank = self.rest.len() - self.rest.trim_start().len();
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes `token` if it is next, and the space behind it.
+    /// Consumes `token` and the space after it, if it is next; returns whether it was.
     pub(super) fn take(&mut self, token: &str) -> Result<bool> {
         if !self.rest.starts_with(token) {
             return Ok(false);
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 
-    /// Takes `token`, which has to be next.
+    /// Consumes `token`, or returns an error if it is not next.
     pub(super) fn require(&mut self, token: &str) -> Result<()> {
         if self.take(token)? {
             return Ok(());
@@ -103,13 +103,13 @@ impl<'a> Cursor<'a> {
         self.expected(&format!("\"{token}\""))
     }
 
-    /// The characters here that satisfy `is`, without the space behind.
+    /// Consumes the characters that satisfy `is`, without the space after them.
     pub(super) fn run(&mut self, is: impl Fn(char) -> bool) -> &'a str {
         let len = self.rest.find(|c| !is(c)).unwrap_or(self.rest.len());
         self.advance(len)
     }
 
-    /// A name, or nothing; and the space behind it.
+    /// Consumes a name and the space after it; `None` if there is no name.
     pub(super) fn word(&mut self) -> Result<Option<&'a str>> {
         if !self
             .peek()
@@ -122,7 +122,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(word))
     }
 
-    /// Takes `word` if it is the next name.
+    /// Consumes `word` if it is the next name; returns whether it was.
     pub(super) fn take_word(&mut self, word: &str) -> Result<bool> {
         let next = self.rest.strip_prefix(word);
         let ends = next
@@ -130,7 +130,7 @@ impl<'a> Cursor<'a> {
         Ok(ends && self.take(word)?)
     }
 
-    /// A whole number, decimal or 0x; and the space behind it.
+    /// Parses an integer, decimal or 0x, and the space after it.
     pub(super) fn integer(&mut self, what: &str) -> Result<i64> {
         let (negative, digits) = match self.rest.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -159,7 +159,7 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// A whole number that fits `T`.
+    /// Parses an integer that fits in `T`.
     pub(super) fn number<T: TryFrom<i64>>(&mut self, what: &str) -> Result<T> {
         let before = self.pos;
         let value = self.integer(what)?;

@@ -1,7 +1,8 @@
-//! Names that stand for text (`-D NAME=VALUE`).
+//! Substitution of names (`-D NAME=VALUE`).
 
-/// The script's text with each of `names` replaced by its text. Names are whole words; quoted text,
-/// commands and comments stay as they are.
+/// Returns the script's text with each of `names` replaced by its value.
+///
+/// Names are whole words; quoted text, commands and comments are not changed.
 pub fn define(text: &str, names: &[(String, String)]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -27,7 +28,7 @@ fn word(text: &str) -> usize {
     text.find(|c| !is_word(c)).unwrap_or(text.len())
 }
 
-/// The length of what is not to be looked into at the text's start; 0: nothing.
+/// Returns the length of the quoted text, command or comment at the start of `text`; 0: none.
 fn quoted(text: &str) -> usize {
     const PAIRS: [(&str, &str); 6] = [
         ("//", "\n"),

@@ -1,7 +1,7 @@
-//! Reads a script.
+//! Parser of scripts.
 //!
-//! The syntax is packetdrill's, as its documentation and public scripts show it. `docs/scripts.md`
-//! is the reference.
+//! The syntax is packetdrill's, as in its documentation and public scripts. `docs/scripts.md` is the
+//! reference.
 
 mod call;
 mod cursor;
@@ -19,10 +19,10 @@ pub(crate) use packet::FLAG_LETTERS;
 use crate::error::ScriptError;
 use crate::script::{Action, Event, Nanos, Script, Setting, Time};
 
-/// Reads a whole script.
+/// Parses a script.
 ///
 /// # Errors
-/// The first place that is not as the language has it, and what was expected there.
+/// Returns the first syntax error, with what was expected there.
 pub fn parse(text: &str) -> core::result::Result<Script, ScriptError> {
     let mut cursor = Cursor::new(text);
     let mut script = Script::default();
@@ -65,7 +65,7 @@ fn setting(cursor: &mut Cursor<'_>) -> Result<Setting> {
 
 fn event(cursor: &mut Cursor<'_>) -> Result<Event> {
     let (pos, before) = (cursor.pos(), cursor.rest());
-    // A command may stand without a time, at the start and at the end.
+    // A command at the start or at the end may have no time.
     let time = if cursor.rest().starts_with('`') {
         Time::After(0)
     } else {
@@ -81,7 +81,7 @@ fn event(cursor: &mut Cursor<'_>) -> Result<Event> {
     })
 }
 
-/// The text on one line, comments left out.
+/// Returns the text on one line, without comments.
 fn fold(text: &str) -> String {
     let lines = text
         .lines()
@@ -115,7 +115,7 @@ fn time(cursor: &mut Cursor<'_>) -> Result<Time> {
     Ok(Time::At(from))
 }
 
-/// A decimal number of seconds, exactly.
+/// Parses a decimal number of seconds, exactly.
 fn nanos(cursor: &mut Cursor<'_>, what: &str) -> Result<Nanos> {
     let text = cursor.rest();
     let digits = |text: &str| {
@@ -123,7 +123,7 @@ fn nanos(cursor: &mut Cursor<'_>, what: &str) -> Result<Nanos> {
             .unwrap_or(text.len())
     };
     let whole_len = digits(text);
-    // A point that begins `...` is not ours.
+    // A point that starts `...` is not part of the number.
     let fraction = text[whole_len..].strip_prefix('.');
     let fraction = fraction.filter(|rest| !rest.starts_with(".."));
     let point = usize::from(fraction.is_some());

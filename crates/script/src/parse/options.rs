@@ -1,13 +1,13 @@
-//! TCP options between `<` and `>`.
+//! Parser of TCP options between `<` and `>`.
 
 use super::cursor::{Cursor, Result};
 use crate::error::ScriptError;
 use crate::tcp_option::TcpOption;
 
-/// Longest list, in bytes (RFC 9293 3.1).
+/// Most bytes of options in a header (RFC 9293 3.1).
 const MAX_LEN: usize = 40;
 
-/// The list, up to its `>`.
+/// Parses the list, up to its `>`.
 pub(super) fn options(cursor: &mut Cursor<'_>) -> Result<Vec<TcpOption>> {
     let pos = cursor.pos();
     let mut list = Vec::new();
@@ -78,7 +78,7 @@ fn timestamps(cursor: &mut Cursor<'_>) -> Result<TcpOption> {
     Ok(TcpOption::Timestamps { val, ecr })
 }
 
-/// Bytes in hexadecimal, none included.
+/// Parses bytes in hexadecimal, possibly none.
 fn hex(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
     let pos = cursor.pos();
     let digits = cursor.run(|c| c.is_ascii_hexdigit());
@@ -95,7 +95,7 @@ fn hex(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
     Ok(digits.as_bytes().chunks(2).filter_map(byte).collect())
 }
 
-/// `e1b 1 ceb 0 e0b 1`, or the other order, or its first one or two.
+/// Parses `e1b 1 ceb 0 e0b 1`, or the other order, or the first one or two of them.
 fn acc_ecn(cursor: &mut Cursor<'_>) -> Result<TcpOption> {
     let e1b_first = cursor.rest().starts_with("e1b");
     let names = if e1b_first {

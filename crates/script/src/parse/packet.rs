@@ -1,11 +1,11 @@
-//! Packets.
+//! Parser of packets.
 
 use super::cursor::{Cursor, Result};
 use super::options;
 use crate::error::ScriptError;
 use crate::script::{Body, EcnSpec, Icmp, IpSpec, Packet, Quoted, Segment};
 
-/// What follows `<` or `>`.
+/// Parses a packet after `<` or `>`.
 pub(super) fn packet(cursor: &mut Cursor<'_>) -> Result<Packet> {
     let mut ip = IpSpec::default();
     let mut quoted = None;
@@ -98,7 +98,7 @@ fn starts_with_word(cursor: &Cursor<'_>, word: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(char::is_whitespace))
 }
 
-/// `start:end(len)`.
+/// Parses `start:end(len)`.
 fn sequence(cursor: &mut Cursor<'_>) -> Result<(u32, u32)> {
     let pos = cursor.pos();
     let start: u32 = cursor.number("a sequence number")?;
@@ -159,7 +159,7 @@ pub(crate) const FLAG_LETTERS: [(char, u16); 9] = [
     ('A', 0x100),
 ];
 
-/// Letters, `.` for ACK, a digit for the ACE field of RFC 9768, `-` for none.
+/// Parses flags: letters, `.` for ACK, a digit for the ACE field of RFC 9768, `-` for none.
 fn flags(cursor: &mut Cursor<'_>) -> Result<u16> {
     if cursor.take("-")? {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! Arguments as values.
+//! Evaluation of arguments.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::script::{Expr, ExprKind, Field};
 
 pub(super) type Result<T> = core::result::Result<T, ScriptError>;
 
-/// An error at an argument.
+/// Returns an error at an argument.
 pub(super) fn wrong<T>(pos: Pos, message: impl Into<String>) -> Result<T> {
     Err(ScriptError::new(pos, message))
 }
@@ -22,7 +22,7 @@ impl Expr {
         self.kind == ExprKind::Any
     }
 
-    /// The parts of a structure.
+    /// Returns the fields of a structure.
     pub(super) fn fields(&self) -> Result<&[Field]> {
         match &self.kind {
             ExprKind::Struct(fields) => Ok(fields),
@@ -30,13 +30,13 @@ impl Expr {
         }
     }
 
-    /// A part of a structure, by its name.
+    /// Returns a field of a structure by its name.
     pub(super) fn field(&self, name: &str) -> Result<Option<&Field>> {
         let fields = self.fields()?;
         Ok(fields.iter().find(|f| f.name.as_deref() == Some(name)))
     }
 
-    /// The items of an array.
+    /// Returns the items of an array.
     pub(super) fn items(&self) -> Result<&[Expr]> {
         match &self.kind {
             ExprKind::Array(items) => Ok(items),
@@ -46,7 +46,7 @@ impl Expr {
 }
 
 impl Runner<'_> {
-    /// A number: itself, a constant, or several with `|`.
+    /// Evaluates a number, a constant, or several of them joined by `|`.
     pub(super) fn int(&self, expr: &Expr) -> Result<i64> {
         match &expr.kind {
             ExprKind::Int(value) => Ok(*value),
@@ -75,18 +75,18 @@ impl Runner<'_> {
         constant(name).or_else(|| errno(name).map(i64::from))
     }
 
-    /// A number that fits.
+    /// Evaluates a number that fits in `T`.
     pub(super) fn number<T: TryFrom<i64>>(&self, expr: &Expr) -> Result<T> {
         let value = self.int(expr)?;
         T::try_from(value).or_else(|_| wrong(expr.pos, format!("{value} is out of range here")))
     }
 
-    /// Flag bits: 32 of them, whatever their sign.
+    /// Evaluates flags: 32 bits, whatever their sign.
     pub(super) fn flags(&self, expr: &Expr) -> Result<i32> {
         Ok(self.int(expr)? as i32)
     }
 
-    /// A socket address; `...` is the run's own.
+    /// Evaluates a socket address; `...` is `default`.
     pub(super) fn address(&self, expr: &Expr, default: SocketAddr) -> Result<SockAddr> {
         if expr.is_any() {
             return Ok(self.shown(default));
@@ -134,7 +134,7 @@ impl Runner<'_> {
         }
     }
 
-    /// An address as the run's sockets have it.
+    /// Returns an address in the form of the run's sockets.
     pub(super) fn shown(&self, addr: SocketAddr) -> SockAddr {
         SockAddr::shown_in(self.domain(), addr)
     }

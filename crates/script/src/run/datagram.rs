@@ -1,4 +1,4 @@
-//! Datagrams and ICMP messages that the stack must send.
+//! Expected datagrams and ICMP messages.
 
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::protocol;
@@ -11,11 +11,11 @@ use super::{Runner, Window};
 use crate::error::{Pos, ScriptError};
 use crate::script::{Body, Icmp, Nanos, Packet, Quoted, Seconds};
 
-/// Bytes in front of what an ICMP message quotes.
+/// Length of an ICMP message's header, before the packet it quotes, in bytes.
 const ICMP_HEADER: usize = 8;
 
 impl Runner<'_> {
-    /// The next packet of its protocol has to be this one; when it was sent.
+    /// Checks that the next packet of its protocol is this one; returns the time when it was sent.
     pub(super) fn expect_datagram(
         &mut self,
         pos: Pos,
@@ -96,7 +96,7 @@ impl Runner<'_> {
         }
     }
 
-    /// The packet of the remote end's that a message quotes, which may be cut off.
+    /// Compares the quoted packet of the remote end, which may be truncated.
     fn compare_quoted(&self, spec: Quoted, bytes: &[u8]) -> Result<(), String> {
         let first = bytes.first().copied().unwrap_or(0);
         let (header, carried) = if first >> 4 == 6 {
@@ -137,7 +137,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
 }
 
-/// As a script writes it, more or less.
+/// Formats a packet similar to a script's syntax.
 fn text(ip: &Datagram) -> String {
     let bytes = &ip.payload;
     match ip.protocol {

@@ -1,4 +1,4 @@
-//! Packets that the stack must send.
+//! Expected TCP segments.
 
 use fullsend_wire::numbers::protocol;
 
@@ -17,16 +17,16 @@ const PSH: u16 = 0x08;
 const ACK: u16 = 0x10;
 const CWR: u16 = 0x80;
 
-/// A packet of the stack's that is about the flow under test.
+/// A packet that the stack sent on the flow under test.
 struct Seen {
     at: Nanos,
     ip: Datagram,
-    /// With relative numbers.
+    /// The segment with relative numbers.
     segment: LiveSegment,
 }
 
 impl Runner<'_> {
-    /// The next packet has to be this one; when it was sent.
+    /// Checks that the next packet is this one; returns the time when it was sent.
     pub(super) fn expect(
         &mut self,
         pos: Pos,
@@ -55,7 +55,7 @@ impl Runner<'_> {
         Ok(first)
     }
 
-    /// What a script has as our first SYN's number is its name for our ISN.
+    /// Records the script's sequence number of the stack's first SYN, which stands for the stack's ISN.
     fn name_isn(&mut self, spec: &Segment, actual: &mut LiveSegment) {
         if actual.flags & spec.flags & SYN == 0 {
             return;
@@ -85,7 +85,8 @@ impl Runner<'_> {
         Err(ScriptError::new(pos, message))
     }
 
-    /// Joins what follows to `seen`, up to `want` bytes: a script may call many segments one.
+    /// Appends the following segments to `seen`, up to `want` bytes: a script may expect several
+    /// segments as one.
     fn aggregate(
         &mut self,
         seen: &mut Seen,
@@ -112,7 +113,7 @@ impl Runner<'_> {
                 break;
             }
             let last = next.segment.data.len() < size;
-            // Only the first segment of a run keeps CWR, and only the last has PSH and FIN.
+            // Of a run of segments, only the first has CWR, and only the last has PSH and FIN.
             seen.segment.flags = next.segment.flags | seen.segment.flags & CWR;
             seen.segment.data.extend(&next.segment.data);
             seen.at = next.at;
@@ -129,7 +130,7 @@ impl Runner<'_> {
         self.target.sent().push_front(Sent { at: seen.at, bytes });
     }
 
-    /// The next packet of the flow under test, sent by `until`.
+    /// Returns the next packet of the flow under test, sent by `until`.
     fn next_seen(&mut self, until: Nanos) -> Result<Option<Seen>, ScriptError> {
         while let Some(sent) = self.next_sent(until)? {
             if let Some(seen) = self.about(&sent)? {
@@ -139,7 +140,7 @@ impl Runner<'_> {
         Ok(None)
     }
 
-    /// The next packet, sent by `until`.
+    /// Returns the next packet sent by `until`.
     pub(super) fn next_sent(&mut self, until: Nanos) -> Result<Option<Sent>, ScriptError> {
         loop {
             if let Some(sent) = self.target.sent().pop_front() {
@@ -155,7 +156,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Reads a packet; nothing if it is about another flow.
+    /// Parses a packet; `None` if it belongs to another flow.
     fn about(&mut self, sent: &Sent) -> Result<Option<Seen>, ScriptError> {
         let broken = |what: String| ScriptError::new(Pos::default(), format!("sent: {what}"));
         let ip = Datagram::parse(&sent.bytes).map_err(broken)?;
@@ -176,7 +177,7 @@ impl Runner<'_> {
         let Some(flow) = self.under_test.map(|index| &mut self.flows[index]) else {
             return Ok(None);
         };
-        // A connection's own port is known from its SYN on.
+        // The port of a connection is known from its SYN.
         if flow.local_port == 0 && live.flags & (SYN | ACK) == SYN {
             flow.local_port = live.src_port;
         }
@@ -198,7 +199,7 @@ impl Runner<'_> {
         self.report.trace.push(format!("{} {text}", Seconds(at)));
     }
 
-    /// Adds what was sent and not looked at to the trace.
+    /// Adds packets that were sent but not expected to the trace.
     pub(super) fn note_unseen(&mut self) {
         while let Some(sent) = self.target.sent().pop_front() {
             let at = sent.at;
@@ -211,7 +212,7 @@ impl Runner<'_> {
         }
     }
 
-    /// What differs.
+    /// Compares a packet with the script's; the error names the difference.
     fn compare(&mut self, ip: IpSpec, spec: &Segment, seen: &Seen) -> Result<(), String> {
         let actual = &seen.segment;
         if actual.flags != spec.flags {
@@ -277,7 +278,7 @@ impl Runner<'_> {
     }
 }
 
-/// A packet has its time.
+/// Checks that a packet was sent within its time window.
 pub(super) fn check_time(pos: Pos, window: Window, at: Nanos) -> Result<(), ScriptError> {
     let early = at < window.from - window.tolerance;
     let late = at > window.to + window.tolerance;

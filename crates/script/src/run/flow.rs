@@ -1,4 +1,4 @@
-//! One connection: how the script's relative numbers and the wire's belong together.
+//! One connection: conversion between the script's relative numbers and those on the wire.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,29 @@ const SYN: u16 = 0x02;
 const ACK: u16 = 0x10;
 const URG: u16 = 0x20;
 
-/// The connection between one of our ports and one of the remote end's.
+/// The connection between a port of the stack and a port of the remote end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
-    /// Our initial sequence number, once we sent it.
+    /// The stack's initial sequence number, once sent.
     pub(crate) local_isn: Option<u32>,
-    /// What the script calls it on our SYN.
+    /// The script's sequence number of the stack's SYN.
     pub(crate) script_isn: Option<u32>,
-    /// The remote end's, once the script sent it.
+    /// The remote end's initial sequence number, once sent.
     pub(crate) remote_isn: Option<u32>,
-    /// The script's name for the socket, once there is one.
+    /// The script's descriptor of the socket, once there is one.
     pub(crate) fd: Option<i64>,
     /// The script has closed the socket, or the connection was reset.
     pub(crate) over: bool,
-    /// The script's TSval and ours.
+    /// The stack's TSval for each TSval of the script.
     pub(crate) stamps: BTreeMap<u32, u32>,
-    /// Our first TSval less the script's, where ticks are compared.
+    /// The stack's first TSval minus the script's, if ticks are compared.
     pub(crate) stamp_offset: Option<u32>,
 }
 
 impl Flow {
-    /// The script's segment that comes from the remote end, with absolute numbers.
+    /// Converts a segment of the remote end from the script's numbers to those on the wire.
     pub(crate) fn live(&mut self, mut segment: LiveSegment) -> LiveSegment {
         segment.src_port = self.remote_port;
         segment.dst_port = self.local_port;
@@ -75,13 +75,13 @@ impl Flow {
         }
     }
 
-    /// A segment of the stack's, with relative numbers.
+    /// Converts a segment of the stack to relative numbers.
     pub(crate) fn relative(&self, mut segment: LiveSegment) -> LiveSegment {
         let is_syn = segment.flags & SYN != 0;
         segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
         let remote = self.remote_isn.unwrap_or(0);
         if is_syn {
-            // Absolute on both ends' SYNs: a script may call an ISN what it likes.
+            // The sequence number of a SYN is absolute: a script may choose any ISN.
             segment.seq = segment.seq.wrapping_add(self.script_isn.unwrap_or(0));
         } else if segment.flags & ACK != 0 {
             segment.ack = segment.ack.wrapping_sub(remote);
@@ -97,15 +97,15 @@ impl Flow {
         segment
     }
 
-    /// Our SYN tells our initial sequence number.
+    /// Records the stack's initial sequence number from its SYN.
     pub(crate) fn learn(&mut self, segment: &LiveSegment) {
         if segment.flags & SYN != 0 {
             self.local_isn = Some(segment.seq);
         }
     }
 
-    /// The script calls our TSval `live` by the name of `script`. Whether the clock has gone as
-    /// the script says, if `tick` is the length of one of its steps and `tolerance` allowed.
+    /// Records the stack's TSval `live` for the script's TSval `script`. Returns whether the clock
+    /// advanced as in the script, within `tolerance`, if `tick` is not 0 but the length of a tick.
     pub(crate) fn stamp(&mut self, script: u32, live: u32, tick: Nanos, tolerance: Nanos) -> bool {
         self.stamps.insert(script, live);
         if tick == 0 {
@@ -118,7 +118,7 @@ impl Flow {
     }
 }
 
-/// The flags as a script writes them.
+/// Formats flags in the syntax of scripts.
 pub(crate) fn flag_text(flags: u16) -> String {
     let order = ['F', 'S', 'R', 'P', 'U', 'E', 'W', 'A', '.'];
     let bit = |c| {
@@ -131,7 +131,7 @@ pub(crate) fn flag_text(flags: u16) -> String {
     if set.is_empty() { "-".to_owned() } else { set }
 }
 
-/// Writes a segment with relative numbers in the syntax of scripts.
+/// Formats a segment with relative numbers in the syntax of scripts.
 pub fn segment_text(segment: &LiveSegment) -> String {
     let len = segment.data.len() as u32;
     let end = segment.seq.wrapping_add(len);

@@ -1,4 +1,4 @@
-//! Packets of the remote end.
+//! Packets that the remote end sends.
 
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::{tcp, udp};
@@ -14,18 +14,18 @@ const RST: u16 = 0x04;
 const ACK: u16 = 0x10;
 const URG: u16 = 0x20;
 
-/// The byte at a place of a stream, by its relative sequence number: what one end sends the other
-/// can check.
+/// Returns the byte at an offset of a stream, given by its relative sequence number, so that the
+/// receiver can check it.
 pub(crate) fn pattern(seq: u32) -> u8 {
     (seq ^ seq >> 8 ^ seq >> 16) as u8
 }
 
-/// The relative sequence number of a segment's first byte; a SYN's own number is an ISN.
+/// Returns the relative sequence number of a segment's first byte; that of a SYN is an ISN.
 pub(crate) fn first_byte(seq: u32, flags: u16) -> u32 {
     if flags & SYN != 0 { 1 } else { seq }
 }
 
-/// `len` bytes of the stream from `seq` on.
+/// Returns `len` bytes of the stream from `seq`.
 pub(crate) fn pattern_bytes(seq: u32, len: usize) -> Vec<u8> {
     (0..len as u32)
         .map(|i| pattern(seq.wrapping_add(i)))
@@ -33,7 +33,7 @@ pub(crate) fn pattern_bytes(seq: u32, len: usize) -> Vec<u8> {
 }
 
 impl Runner<'_> {
-    /// A packet arrives.
+    /// Sends a packet of the remote end to the stack.
     pub(super) fn inject(&mut self, pos: Pos, packet: &Packet) -> Result<(), ScriptError> {
         let datagram = match &packet.body {
             Body::Tcp(segment) => self.segment(pos, packet.ip, segment)?,
@@ -102,8 +102,8 @@ impl Runner<'_> {
         Ok(datagram)
     }
 
-    /// The flow that a packet of the remote end's is about. A SYN to a socket that listens makes
-    /// one, unless one is being made.
+    /// Returns the flow of a packet from the remote end. A SYN to a listening socket creates one,
+    /// unless a flow under test exists.
     fn inbound_flow(&mut self, pos: Pos, flags: u16) -> Result<usize, ScriptError> {
         let new = match self.under_test {
             None => true,
@@ -128,7 +128,7 @@ impl Runner<'_> {
         Ok(self.test_flow(flow))
     }
 
-    /// Packets are about `flow` from here on.
+    /// Makes `flow` the flow under test, and returns its index.
     pub(super) fn test_flow(&mut self, flow: Flow) -> usize {
         self.flows.push(flow);
         let index = self.flows.len() - 1;
@@ -137,7 +137,7 @@ impl Runner<'_> {
     }
 
     fn datagram(&mut self, pos: Pos, ip: IpSpec, len: u16) -> Result<Datagram, ScriptError> {
-        // Who sends datagrams sends what he likes.
+        // The data of datagrams is not checked against the pattern.
         self.odd_data = true;
         let index = match (self.under_test, self.listening) {
             (Some(index), _) => index,
@@ -169,7 +169,8 @@ impl Runner<'_> {
             return Err(ScriptError::new(pos, message));
         };
         let quoted = self.quoted(pos, icmp.quoted.unwrap_or(Quoted::Tcp(0, 0)))?;
-        // The original's IP header, its length that of the whole packet, and 8 bytes or more.
+        // The quote is the original IP header, with the length of the whole packet, and 8 bytes or
+        // more.
         let mut quoted = quoted.emit();
         quoted.truncate(if v6 { 1232 } else { 548 });
         let mut datagram = self.header(ip, if v6 { protocol::ICMPV6 } else { protocol::ICMP });
@@ -185,7 +186,7 @@ impl Runner<'_> {
         Ok(datagram)
     }
 
-    /// A packet that we may have sent.
+    /// Returns a packet that the stack may have sent.
     fn quoted(&self, pos: Pos, quoted: Quoted) -> Result<Datagram, ScriptError> {
         let Some(flow) = self.under_test.map(|index| &self.flows[index]) else {
             return Err(ScriptError::new(pos, "no socket has sent what is quoted"));
@@ -226,7 +227,7 @@ impl Runner<'_> {
     }
 }
 
-/// Type and code. Names of the other IP's version are translated where there is a counterpart.
+/// Returns type and code. Names of the other IP version are translated if there is a counterpart.
 pub(super) fn icmp_numbers(v6: bool, kind: &str, code: &str) -> Option<(u8, u8)> {
     Some(if v6 {
         match (kind, code) {

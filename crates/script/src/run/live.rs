@@ -1,4 +1,4 @@
-//! Packets as they are on the wire: taking apart what the stack sent, building what it gets.
+//! Packets as on the wire: parsing those that the stack sent, and building those it receives.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use fullsend_wire::{ipv4, ipv6, tcp};
 
 use crate::tcp_option::TcpOption;
 
-/// An IP header and what it carries.
+/// An IP header with its payload.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Source address.
@@ -25,7 +25,7 @@ pub struct Datagram {
     pub ttl: u8,
     /// IPv6 flow label; zero in IPv4.
     pub flow_label: u32,
-    /// What follows the IP header.
+    /// The bytes after the IP header.
     pub payload: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl Datagram {
     /// Parses a packet.
     ///
     /// # Errors
-    /// A sentence that names what is wrong with the IP header.
+    /// Returns a sentence that names the fault of the IP header.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.first().is_some_and(|first| first >> 4 == 6) {
             let view = Ipv6View::new(bytes).map_err(|error| format!("IPv6 header: {error:?}"))?;
@@ -100,7 +100,7 @@ impl Datagram {
         Sum::pseudo(self.src, self.dst, self.protocol, self.payload.len() as u32)
     }
 
-    /// Puts the checksum over pseudo-header and payload at `offset` of the payload.
+    /// Writes the checksum over pseudo-header and payload at `offset` of the payload.
     pub fn fill_checksum(&mut self, offset: usize) {
         self.payload[offset..offset + 2].fill(0);
         let whole = self.pseudo().join(sum(&self.payload), false);
@@ -131,7 +131,7 @@ pub struct LiveSegment {
     pub seq: u32,
     /// Acknowledgement number.
     pub ack: u32,
-    /// Window as on the wire.
+    /// Window field, not scaled.
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,

@@ -30,27 +30,27 @@ use crate::info::Facts;
 use crate::library::{Drill, Library};
 use crate::script::{Action, Call, Event, Nanos, Script, Seconds, Time};
 
-/// What a run that succeeded has to tell.
+/// The report of a run that succeeded.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Everything that happened, a line each.
+    /// The events of the run, one line each.
     pub trace: Vec<String>,
-    /// Commands that were not understood, and left out.
+    /// Commands that were not recognised, and skipped.
     pub skipped: Vec<String>,
 }
 
-/// Why a run failed.
+/// The report of a run that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Which run.
+    /// The run's address family.
     pub family: &'static str,
-    /// Where, what was expected and what happened.
+    /// The position, what was expected and what happened.
     pub error: ScriptError,
     /// The script's line, if the failure has one.
     pub line: String,
-    /// Everything up to there.
+    /// The events up to the failure, one line each.
     pub trace: Vec<String>,
-    /// Commands that were not understood, and left out.
+    /// Commands that were not recognised, and skipped.
     pub skipped: Vec<String>,
 }
 
@@ -78,17 +78,17 @@ impl std::error::Error for Failure {}
 /// Runs `script` once, in virtual time.
 ///
 /// # Errors
-/// The first thing that was not as the script has it.
+/// Returns the first event that differs from the script.
 pub fn run(script: &Script, family: Family) -> Result<Report, Box<Failure>> {
     play(script, family, |settings| {
         Ok(Box::new(World::new(settings)?))
     })
 }
 
-/// Runs `script` once through `library`, as packetdrill does.
+/// Runs `script` once through `library`, like packetdrill.
 ///
 /// # Errors
-/// The first thing that was not as the script has it.
+/// Returns the first event that differs from the script.
 pub fn run_through(
     library: &Library,
     script: &Script,
@@ -132,7 +132,7 @@ struct Pending<'a> {
     call: &'a Call,
     pos: Pos,
     progress: Progress,
-    /// When it should return.
+    /// The time at which the call should return.
     end: Nanos,
 }
 
@@ -142,35 +142,35 @@ pub(crate) struct Runner<'a> {
     files: Files,
     disk: Disk,
     flows: Vec<Flow>,
-    /// The flow that packets are about.
+    /// The flow that packets of the script belong to.
     under_test: Option<usize>,
-    /// A port that listens, and whether the next SYN makes a new flow.
+    /// The listening port, to which a SYN creates a new flow.
     listening: Option<u16>,
     next_remote_port: u16,
     pending: Option<Pending<'a>>,
-    /// When the last event was, as the script has it.
+    /// The time of the last event, according to the script.
     last: Nanos,
     scope: Scope,
     report: Report,
-    /// Sequence numbers of each flow's payload that are not of the pattern.
+    /// Payload may differ from the pattern, and is not compared.
     odd_data: bool,
-    /// What was written and read, by script descriptor.
+    /// Bytes written and read, by the script's descriptor.
     streams: BTreeMap<i64, Stream>,
 }
 
-/// How far an application's side of a connection has come.
+/// The bytes that an application has written to and read from a connection.
 #[derive(Clone, Copy, Default, Debug)]
 struct Stream {
     written: u64,
     read: u64,
 }
 
-/// How long to look for a packet beyond its time, to say when it came.
+/// Time to wait for a packet after its window, to report when it was sent.
 const LOOK_AHEAD: Nanos = 200_000_000_000;
 /// The remote end's first port.
 const REMOTE_PORT: u16 = 36_840;
 
-/// When an event may happen.
+/// The time window of an event.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     from: Nanos,
@@ -212,7 +212,7 @@ impl<'a> Runner<'a> {
     fn event(&mut self, event: &'a Event) -> Result<(), ScriptError> {
         let window = self.window(event);
         let started = match &event.action {
-            // As packetdrill has it, what follows counts from when the packet was there.
+            // As in packetdrill, later relative times count from when the packet was sent.
             Action::Expect(packet) => {
                 let before = self.target.now();
                 self.expect(event.pos, packet, window)?.max(before)
@@ -240,7 +240,7 @@ impl<'a> Runner<'a> {
             Time::After(gap) => (self.last + gap, self.last + gap, false),
             Time::AfterBetween(from, to) => (self.last + from, self.last + to, false),
         };
-        // As packetdrill has it: a part of a long wait, and never less than the setting.
+        // As in packetdrill, a long wait has a tolerance in proportion, but at least the setting.
         let tolerance = self.settings.tolerance.max((from - self.last) / 8);
         Window {
             from,
@@ -278,7 +278,7 @@ impl<'a> Runner<'a> {
         self.report.trace.push(format!("{now} {text}"));
     }
 
-    /// Lets time pass up to `to`.
+    /// Advances the time to `to`.
     fn advance(&mut self, to: Nanos) -> Result<(), ScriptError> {
         while self.target.now() < to {
             if self.target.step(to) {
@@ -286,7 +286,7 @@ impl<'a> Runner<'a> {
             }
             self.give_up_pending()?;
         }
-        // What is due at this very moment.
+        // Runs what is due at exactly this time.
         while self.target.step(to) {
             self.retry()?;
             if self.target.now() > to {
@@ -318,7 +318,7 @@ impl<'a> Runner<'a> {
         done.map_err(|failure| ScriptError::new(at(failure.line), failure.message))
     }
 
-    /// What an option of the socket under test has, up to `len` bytes.
+    /// Returns the value of an option of the socket under test, up to `len` bytes.
     fn option_bytes(
         &mut self,
         pos: Pos,
@@ -342,7 +342,7 @@ impl<'a> Runner<'a> {
     }
 
     fn start_call(&mut self, event: &'a Event, call: &'a Call) -> Result<(), ScriptError> {
-        // One call at a time, as one thread makes them.
+        // One call at a time, as of a single thread.
         if let Some(pending) = &self.pending {
             let end = pending.end + self.settings.tolerance;
             if self.target.wait_for_call() {
@@ -377,7 +377,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// A call without an end in the script blocks all else, as it does in packetdrill.
+    /// Waits for a call without an end in the script, which blocks all events, as in packetdrill.
     fn wait(&mut self) -> Result<(), ScriptError> {
         let limit = self.target.now() + LOOK_AHEAD;
         while let Some(pending) = &self.pending {
@@ -394,7 +394,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// The stack has moved: perhaps the pending call can go on.
+    /// Retries the pending call if the stack's state has changed.
     fn retry(&mut self) -> Result<(), ScriptError> {
         if self.target.take_ready() {
             self.retry_now()
@@ -424,7 +424,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Ends the pending call if its own time-out has come, or fails if the script's has.
+    /// Ends the pending call if its own timeout has expired; fails if the script's has.
     fn give_up_pending(&mut self) -> Result<(), ScriptError> {
         let Some(pending) = &self.pending else {
             return Ok(());
@@ -456,7 +456,7 @@ impl<'a> Runner<'a> {
         Err(ScriptError::new(pos, message))
     }
 
-    /// What the script leaves open.
+    /// Waits for the call that is pending at the end of the script.
     fn finish(&mut self) -> Result<(), ScriptError> {
         if let Some(pending) = &self.pending {
             let (pos, end) = (pending.pos, pending.end);

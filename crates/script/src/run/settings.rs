@@ -1,4 +1,4 @@
-//! What a run is set to: the `--key=value` lines over the family's defaults.
+//! The settings of a run: the `--key=value` lines, and the defaults of the address family.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use fullsend_stack::Cidr;
 use crate::error::ScriptError;
 use crate::script::{Nanos, Script, Setting};
 
-/// Which IP a run speaks, and what its sockets are.
+/// The IP version of a run's packets, and the family of its sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// IPv4.
@@ -19,10 +19,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// All three.
+    /// All three families.
     pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::Mapped];
 
-    /// As `--ip_version` has it.
+    /// Returns the family's name in `--ip_version`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "ipv4",
@@ -31,16 +31,16 @@ impl Family {
         }
     }
 
-    /// Packets are IPv6.
+    /// Returns whether packets are IPv6.
     pub(crate) fn is_v6_wire(self) -> bool {
         self == Self::V6
     }
 }
 
-/// The families a script is for: what `--ip_version` says, or all.
+/// Returns the families a script runs with: that of `--ip_version`, or all.
 ///
 /// # Errors
-/// An `--ip_version` that is none of the three.
+/// Returns an error if `--ip_version` is not one of the three.
 pub fn families(script: &Script) -> Result<Vec<Family>, ScriptError> {
     let Some(setting) = script.settings.iter().find(|s| s.key == "ip_version") else {
         return Ok(Family::ALL.to_vec());
@@ -60,18 +60,18 @@ pub(crate) struct Settings {
     pub(crate) family: Family,
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
-    /// Bits of the local network's prefix.
+    /// Prefix length of the local network, in bits.
     prefix: u8,
     pub(crate) mtu: u32,
     pub(crate) tolerance: Nanos,
-    /// One tick of TSval; 0: TSval is not compared.
+    /// One tick of TSval in ns; 0: TSval is not compared.
     pub(crate) ts_tick: Nanos,
     pub(crate) bind_port: u16,
     pub(crate) connect_port: u16,
     pub(crate) strict_segments: bool,
 }
 
-/// Settings of packetdrill that mean nothing in virtual time.
+/// Settings of packetdrill without effect in virtual time.
 const WITHOUT_EFFECT: [&str; 13] = [
     "tcp_ts_ecr_scaled",
     "mss",
@@ -104,7 +104,7 @@ impl Settings {
                 [192, 0, 2, 1].into()
             },
             prefix: if v6 { 64 } else { 16 },
-            // The MSS is then the same in both.
+            // The MSS is then the same for both versions.
             mtu: if v6 { 1520 } else { 1500 },
             tolerance: 4_000_000,
             ts_tick: 0,

@@ -1,7 +1,7 @@
-//! What a script is played against: the seam between the runner and a stack.
+//! The target of a script: the interface between the runner and a stack.
 //!
 //! [`World`](super::world::World) is the stack in this process, in virtual time;
-//! [`Library`](crate::library::Library) is a library that has packetdrill's interface.
+//! [`Library`](crate::library::Library) is a library with packetdrill's interface.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use fullsend_posix::{EpollEvent, Errno, Received, SockAddr};
 
 use crate::script::Nanos;
 
-/// A descriptor of the target's own.
+/// A descriptor of the target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Fd(pub(crate) i32);
 
@@ -17,11 +17,11 @@ pub(crate) struct Fd(pub(crate) i32);
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Nanos,
-    /// From the IP header on.
+    /// The packet from its IP header.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A line of what `poll` asks.
+/// One descriptor of a `poll` call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollLine {
     pub(crate) fd: Fd,
@@ -29,7 +29,7 @@ pub(crate) struct PollLine {
     pub(crate) revents: u16,
 }
 
-/// Which of a socket's time-outs.
+/// A timeout of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// `SO_RCVTIMEO`.
@@ -38,7 +38,7 @@ pub(crate) enum Wait {
     Send,
 }
 
-/// A call that sends.
+/// A call that sends data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending<'a> {
     /// `write`, `writev`, `send`, `sendto` or `sendmsg`.
@@ -51,80 +51,79 @@ pub(crate) struct Sending<'a> {
 
 type Result<T> = core::result::Result<T, Errno>;
 
-/// A stack with a network and a clock, both of which stand still unless told otherwise.
+/// A stack with a network and a clock, both of which only advance when stepped.
 pub(crate) trait Target: Sockets {
-    /// The script's clock.
+    /// Returns the script's time.
     fn now(&self) -> Nanos;
-    /// The script's time of a time stamp, ns since the epoch.
+    /// Returns the script's time of a timestamp in ns since the epoch.
     fn script_time(&self, stamp: i64) -> Nanos;
-    /// Lets time pass up to `end`, or to what the stack does by itself before; true if it did
-    /// something.
+    /// Advances the time to `end`, or to the stack's next own action before; returns whether it acted.
     fn step(&mut self, end: Nanos) -> bool;
-    /// The same for somebody who waits for a packet.
+    /// Advances the time like [`step`](Self::step), for a caller that waits for a packet.
     fn step_to_packet(&mut self, end: Nanos) -> bool {
         self.step(end)
     }
-    /// Something was done to the stack: see to what it has to send.
+    /// Transmits pending packets after a change of the stack's state.
     fn settle(&mut self) {}
-    /// A packet arrives, from the IP header on.
+    /// Passes a packet, from its IP header, to the stack.
     fn receive(&mut self, bytes: &[u8]);
-    /// What left, oldest first, not yet looked at.
+    /// Returns the packets sent and not yet compared, the oldest first.
     fn sent(&mut self) -> &mut VecDeque<Sent>;
-    /// Does what a command between back quotes asks for; what of it was left out. One that fails
+    /// Runs a command between back quotes; returns the parts that were skipped. A command that fails
     /// ends the script.
     fn command(&mut self, command: &str) -> core::result::Result<Vec<String>, String>;
-    /// When the last call returned.
+    /// Returns the time at which the last call returned.
     fn returned_at(&self) -> Nanos {
         self.now()
     }
-    /// The script is over.
+    /// Ends the run.
     fn finish(&mut self) -> core::result::Result<(), String> {
         Ok(())
     }
 }
 
-/// Its calls.
+/// The socket calls of a target.
 ///
-/// One that must wait gives EAGAIN (`connect` EINPROGRESS or EALREADY), and is made again once
-/// [`take_ready`](Self::take_ready) says that it may go on. Who [waits by
-/// itself](Self::waits_itself) has begun it by then, and gives its result the second time.
+/// A call that would block returns EAGAIN (`connect` EINPROGRESS or EALREADY), and is made again
+/// when [`take_ready`](Self::take_ready) reports that it may continue. A target that [blocks by
+/// itself](Self::waits_itself) has started it by then, and returns its result the second time.
 pub(crate) trait Sockets {
-    /// A call that waits may be able to go on.
+    /// Returns whether a blocked call may be able to continue.
     fn take_ready(&mut self) -> bool;
-    /// Calls that wait do so within the target, up to their own time-outs.
+    /// Returns whether the target blocks calls by itself, up to their own timeouts.
     fn waits_itself(&self) -> bool {
         false
     }
-    /// The next call may wait.
+    /// Sets whether the next call may block.
     fn may_wait(&mut self, _may: bool) {}
-    /// Lets the call that waits come to its end, where another cannot be made before; false if
-    /// that takes virtual time, which the caller lets pass.
+    /// Waits until the blocked call returns, as another cannot be made before. Returns `false` if that
+    /// takes virtual time, which the caller then advances.
     fn wait_for_call(&mut self) -> bool {
         false
     }
-    /// The call on `fd` that gave EAGAIN would rather wait.
+    /// Returns whether the call on `fd` that returned EAGAIN blocks.
     fn waits(&mut self, fd: Fd) -> bool;
-    /// Its handshake is under way: [`connect`](Self::connect) tells how it ends.
+    /// Returns whether the handshake is in progress: [`connect`](Self::connect) reports its end.
     fn is_opening(&self, _fd: Fd) -> bool {
         false
     }
-    /// How long it waits at most.
+    /// Returns the timeout of a blocked call.
     fn time_out(&mut self, fd: Fd, wait: Wait) -> Option<Nanos>;
-    /// Bytes that a call waits for that receives up to `len`; fewer are given at the end.
+    /// Returns the bytes that a receive of up to `len` waits for; it returns fewer at the end.
     fn receive_target(&mut self, _fd: Fd, _len: usize, _flags: i32) -> usize {
         0
     }
-    /// How long `close` waits for what was written to be acknowledged.
+    /// Returns the time that `close` waits for data to be acknowledged.
     fn linger(&mut self, _fd: Fd) -> Option<Nanos> {
         None
     }
-    /// All of it is.
+    /// Returns whether all data is acknowledged.
     fn is_flushed(&mut self, _fd: Fd) -> bool {
         true
     }
-    /// Where a socket listens, as far as that is known.
+    /// Returns the port a socket is bound to, if it is known.
     fn port(&self, fd: Fd) -> Option<u16>;
-    /// Somebody waits for `fd`: tell when it changes.
+    /// Requests that a change of `fd` makes [`take_ready`](Self::take_ready) return `true`.
     fn watch(&mut self, fd: Fd);
 
     fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd>;
@@ -134,7 +133,7 @@ pub(crate) trait Sockets {
     fn connect(&mut self, fd: Fd, addr: SockAddr) -> Result<()>;
     fn shutdown(&mut self, fd: Fd, how: i32) -> Result<()>;
     fn close(&mut self, fd: Fd) -> Result<()>;
-    /// `read`, `readv`, `recv`, `recvfrom` or `recvmsg`.
+    /// Makes a `read`, `readv`, `recv`, `recvfrom` or `recvmsg` call.
     fn receive_call(
         &mut self,
         name: &str,
@@ -146,7 +145,7 @@ pub(crate) trait Sockets {
     fn send_call(&mut self, fd: Fd, sending: Sending<'_>) -> Result<usize>;
     fn setsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<()>;
     fn getsockopt(&mut self, fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Result<usize>;
-    /// `getsockopt` as code between `%{` and `}%` asks.
+    /// Calls `getsockopt` on behalf of code between `%{` and `}%`.
     fn getsockopt_of_code(
         &mut self,
         fd: Fd,
@@ -157,16 +156,16 @@ pub(crate) trait Sockets {
         self.getsockopt(fd, level, name, value)
     }
     fn ioctl(&mut self, fd: Fd, request: u32) -> Result<i32>;
-    /// `O_NONBLOCK` of `F_GETFL`.
+    /// Returns `O_NONBLOCK` of `F_GETFL`.
     fn is_nonblocking(&mut self, fd: Fd) -> Result<bool>;
-    /// `O_NONBLOCK` of `F_SETFL`.
+    /// Sets `O_NONBLOCK` by `F_SETFL`.
     fn set_nonblocking(&mut self, fd: Fd, on: bool) -> Result<()>;
-    /// How many of `lines` are ready.
+    /// Returns the number of `lines` that are ready.
     fn poll(&mut self, lines: &mut [PollLine], timeout_ms: i32) -> Result<usize>;
     fn epoll_create(&mut self) -> Result<Fd>;
     fn epoll_ctl(&mut self, set: Fd, operation: i32, fd: Fd, event: EpollEvent) -> Result<()>;
     fn epoll_wait(&mut self, set: Fd, out: &mut [EpollEvent], timeout_ms: i32) -> Result<usize>;
-    /// The reader's end, the writer's end.
+    /// Returns the reading end and the writing end.
     fn pipe(&mut self) -> Result<(Fd, Fd)>;
     fn splice(&mut self, from: Fd, to: Fd, len: usize, flags: u32) -> Result<usize>;
 }

@@ -1,4 +1,4 @@
-//! The stack in virtual time, and the device it believes to have.
+//! The stack in virtual time, and its device.
 
 mod sockets;
 
@@ -20,29 +20,29 @@ use super::target::{Sent, Target};
 use crate::script::{Nanos, Seconds};
 use crate::shell::{self, Wish};
 
-/// The host's clock when the script's stands at 0.
+/// The host's time at the script's time 0, in ns.
 const BASE: u64 = 1_000_000_000;
-/// Most packets that one moment may bring; more is a storm.
+/// Most packets that the stack may send at a time; more is an endless loop.
 const STORM: usize = 100_000;
-/// Most steps of a script: a stack whose timers fire without end fails its script.
+/// Most steps of a script; it fails if the stack's timers fire endlessly.
 const MOST_STEPS: u32 = 20_000_000;
 
 pub(crate) struct World {
     posix: Posix,
-    /// What descriptors stand for.
+    /// The posix handles, by descriptor.
     handles: Vec<Handle>,
     pump: Pump<Recorder>,
     now: Nanos,
-    /// When a packet last came or went.
+    /// The time at which a packet was last sent or received.
     busy_at: Nanos,
     steps: u32,
 }
 
-/// A device that keeps what it is given for the script.
+/// A device that keeps sent packets for the script.
 struct Recorder {
     caps: Caps,
     now: Nanos,
-    /// Packets that left and that the script has not compared, oldest first.
+    /// Packets sent and not yet compared, the oldest first.
     sent: VecDeque<Sent>,
     /// Most packets that `sent` may hold.
     room: usize,
@@ -128,7 +128,7 @@ impl World {
         })
     }
 
-    /// The host's clock.
+    /// Returns the host's time.
     fn instant(&self) -> Instant {
         Instant::from_nanos(BASE + self.now.max(0) as u64)
     }
@@ -151,7 +151,7 @@ impl World {
         changed.map_err(|error| error.to_string())
     }
 
-    /// When the stack has something to do by itself, in the script's time.
+    /// Returns the script's time of the stack's next own action.
     fn next_deadline(&self) -> Option<Nanos> {
         let first = self.posix.host().poll_deadline()?;
         if first == Instant::FAR_FUTURE {
@@ -186,7 +186,7 @@ impl Target for World {
         let now = self.instant();
         self.posix.host_mut().poll(now);
         self.settle();
-        // A deadline that stays in the past would hold the clock.
+        // A deadline that stays in the past would stop the clock.
         if !moved && self.next_deadline().is_some_and(|next| next <= self.now) {
             self.now += 1000;
         }
@@ -206,7 +206,8 @@ impl Target for World {
     }
 
     fn receive(&mut self, bytes: &[u8]) {
-        // What a script calls the same time comes one after the other, and no answer takes no time.
+        // Packets with the same time in a script arrive one after the other, and no answer takes no
+        // time.
         if self.busy_at == self.now {
             self.now += 1000;
         }
@@ -225,7 +226,7 @@ impl Target for World {
         let mut skipped = Vec::new();
         for wish in shell::wishes(command) {
             match wish {
-                // Files are the runner's.
+                // The runner handles files.
                 Wish::Nothing | Wish::File(..) | Wish::NoFile(_) => {}
                 Wish::Forget => self.posix.host_mut().forget_tcp_metrics(),
                 Wish::Sysctl(key, value) => {

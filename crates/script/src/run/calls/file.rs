@@ -1,4 +1,4 @@
-//! Files that a script has made, of zeros, and what is sent from them.
+//! Files that a script created, all of zeros, and `sendfile`.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::error::Pos;
 use crate::script::{Call, ExprKind};
 use crate::shell::{self, Wish};
 
-/// Has as many bytes as anyone wants.
+/// A file without end.
 const ENDLESS: &str = "/dev/zero";
-/// Bytes that one call moves at most, as on Linux.
+/// Most bytes that one call moves, which matches Linux.
 const MOST: u64 = 0x7fff_f000;
-/// Bytes that one write takes.
+/// Most bytes that one write passes.
 const CHUNK: u64 = 1 << 20;
 
-/// The script's file system. Every file is of zeros: what is remembered is how long it is.
+/// The script's file system: names and lengths, as every file has only zeros.
 #[derive(Default, Debug)]
 pub(crate) struct Disk {
     files: BTreeMap<String, u64>,
@@ -33,7 +33,7 @@ struct OpenFile {
 }
 
 impl Disk {
-    /// Does what a command wants of files.
+    /// Executes the file operations of a command.
     pub(crate) fn obey(&mut self, command: &str) {
         for wish in shell::wishes(command) {
             match wish {
@@ -48,7 +48,7 @@ impl Disk {
         }
     }
 
-    /// Closes; false if the descriptor is not a file's.
+    /// Closes a file; returns `false` if the descriptor is not one.
     pub(super) fn close(&mut self, fd: i64) -> bool {
         self.open.remove(&fd).is_some()
     }
@@ -62,7 +62,7 @@ impl Disk {
 }
 
 impl Runner<'_> {
-    /// `open("/tmp/file", O_RDONLY)`.
+    /// Runs `open("/tmp/file", O_RDONLY)`.
     pub(super) fn open(&mut self, pos: Pos, call: &Call) -> Result<Step> {
         let path = arg(pos, call, 0)?;
         let ExprKind::Text(text) = &path.kind else {
@@ -76,7 +76,7 @@ impl Runner<'_> {
         Ok(Step::Returned(Ok(fd)))
     }
 
-    /// `sendfile(socket, file, [offset], count)`; with `NULL` from where the last one ended.
+    /// Runs `sendfile(socket, file, [offset], count)`; `NULL` continues where the last call ended.
     pub(super) fn sendfile(
         &mut self,
         pos: Pos,
@@ -98,7 +98,7 @@ impl Runner<'_> {
         };
         let count: u64 = self.number(arg(pos, call, 3)?)?;
         let total = count.min(MOST).min(len.saturating_sub(from));
-        // Zeros are not what the script's other bytes look like.
+        // Zeros differ from the pattern of the script's other data.
         self.odd_data = true;
         while (progress.done as u64) < total {
             let chunk = (total - progress.done as u64).min(CHUNK);

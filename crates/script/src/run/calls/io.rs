@@ -1,4 +1,4 @@
-//! Sending and receiving.
+//! Calls that send and receive.
 
 use fullsend_posix::abi::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_FASTOPEN, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use fullsend_posix::{Errno, SockAddr};
@@ -11,22 +11,22 @@ use super::{Progress, Step, arg};
 use crate::error::Pos;
 use crate::script::{Call, Expr, ExprKind};
 
-/// Longest call, in bytes: more is a slip of the pen.
+/// Most bytes of a call; more is a typing error.
 const MAX_LEN: usize = 1 << 28;
 
-/// What a sending or receiving call is about.
+/// The arguments of a call that sends or receives.
 struct Io<'c> {
     fd: i64,
     handle: Fd,
-    /// The lengths of its buffers.
+    /// The lengths of the buffers.
     lens: Vec<usize>,
-    /// The text it sends or expects, if the script has it.
+    /// The string to send or to expect, if the script has one.
     text: Option<&'c [u8]>,
     flags: i32,
     dest: Option<SockAddr>,
-    /// The buffer is at no address.
+    /// The buffer is NULL.
     null: bool,
-    /// `struct msghdr`, of the calls that have one.
+    /// The `struct msghdr` of calls that have one.
     header: Option<&'c Expr>,
 }
 
@@ -87,7 +87,7 @@ impl Runner<'_> {
         Ok(len)
     }
 
-    /// The lengths in `[{..., 1000}, {..., 10}]`.
+    /// Returns the lengths in `[{..., 1000}, {..., 10}]`.
     fn iovec(&self, expr: &Expr) -> Result<Vec<usize>> {
         let items = expr.items()?.iter().map(|item| {
             let fields = item.fields()?;
@@ -139,7 +139,7 @@ impl Runner<'_> {
         let sending = Sending {
             name: &call.name,
             parts: &parts,
-            // The first attempt opens the connection, others go on with it.
+            // The first attempt opens the connection, later ones continue on it.
             flags: if progress.done > 0 {
                 io.flags & !MSG_FASTOPEN
             } else {
@@ -178,7 +178,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Linux: a call that waits tells how the connection fared that its bytes began.
+    /// As on Linux, a blocking call returns the error of the connection that its data opened.
     fn opened(&mut self, io: &Io<'_>, total: usize, progress: &mut Progress) -> Option<Step> {
         match self.target.connect(io.handle, self.remote_addr().into()) {
             Err(Errno::EALREADY) => Some(self.wait_for_rest(io, progress)),
@@ -208,7 +208,7 @@ impl Runner<'_> {
             return Ok(Step::Returned(Err(Errno::EFAULT)));
         }
         let total: usize = io.lens.iter().sum();
-        // A call that goes on has the rest of its buffers to fill.
+        // A call that continues fills the rest of its buffers.
         let lens = match progress.done {
             0 => io.lens.clone(),
             done => vec![total - done],
@@ -238,7 +238,7 @@ impl Runner<'_> {
         if waits && received.len > 0 && io.flags & MSG_PEEK == 0 {
             let target = self.target.receive_target(io.handle, total, io.flags);
             if progress.done < target {
-                // There may be more, or the end.
+                // There may be more data, or the end of the stream.
                 return self.receive_call(pos, call, progress);
             }
         }
@@ -252,7 +252,7 @@ impl Runner<'_> {
         }
     }
 
-    /// What was read has to be what the remote end sent there.
+    /// Checks that the data read is what the remote end sent at this offset.
     fn check_data(
         &mut self,
         pos: Pos,
@@ -283,7 +283,7 @@ impl Runner<'_> {
     }
 }
 
-/// `data` in parts of the given lengths, of which `done` bytes are over.
+/// Splits `data` into parts of the given lengths, of which `done` bytes were sent already.
 fn split<'d>(mut data: &'d [u8], lens: &[usize], mut done: usize) -> Vec<&'d [u8]> {
     let mut parts = Vec::new();
     for &len in lens {

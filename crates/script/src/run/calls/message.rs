@@ -1,10 +1,10 @@
-//! Control messages.
+//! Parser and checks of control messages.
 
 use super::super::Runner;
 use super::super::args::{Result, wrong};
 use crate::script::{Expr, ExprKind, Field};
 
-/// Bytes of `struct cmsghdr`.
+/// Length of `struct cmsghdr`, in bytes.
 const HEADER: usize = 16;
 
 /// A control message.
@@ -15,7 +15,7 @@ struct Control {
 }
 
 impl Runner<'_> {
-    /// The control messages of a `msghdr` that is sent.
+    /// Returns the control messages of a `msghdr` to send.
     pub(super) fn control_to_send(&self, header: &Expr) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         for message in controls(header)? {
@@ -34,7 +34,7 @@ impl Runner<'_> {
         Ok(out)
     }
 
-    /// What a `msghdr` says after a call, against what came.
+    /// Checks the `msghdr` of the script against the flags and control messages received.
     pub(super) fn check_header(&self, header: &Expr, flags: i32, control: &[u8]) -> Result<()> {
         if let Some(field) = header.field("msg_flags")?
             && !field.value.is_any()
@@ -94,8 +94,8 @@ impl Runner<'_> {
         }
     }
 
-    /// `struct scm_timestamping`, of which the first is the software's; the script's clock
-    /// begins at 0.
+    /// Checks a `struct scm_timestamping`, whose first timestamp is the software's, on the script's
+    /// clock.
     fn check_stamps(&self, got: &Control, data: &Expr) -> Result<()> {
         let number = |name: &str| match data.field(name)? {
             Some(field) => self.int(&field.value),
@@ -119,7 +119,7 @@ impl Runner<'_> {
         )
     }
 
-    /// `struct sock_extended_err`.
+    /// Checks a `struct sock_extended_err`.
     fn check_error(&self, got: &Control, fields: &[Field]) -> Result<()> {
         for field in fields {
             let (offset, len) = match field.name.as_deref() {
@@ -158,7 +158,7 @@ fn has(fields: &[Field], name: &str) -> bool {
         .any(|field| field.name.as_deref() == Some(name))
 }
 
-/// The items of `msg_control`.
+/// Returns the items of `msg_control`.
 fn controls(header: &Expr) -> Result<&[Expr]> {
     match header.field("msg_control")? {
         Some(field) if !field.value.is_any() => field.value.items(),

@@ -1,4 +1,4 @@
-//! System calls: the script's, made on its target.
+//! The script's system calls, made on its target.
 
 mod file;
 mod io;
@@ -35,24 +35,24 @@ impl Files {
         }
     }
 
-    /// The socket that was opened last.
+    /// Returns the socket that was opened last.
     pub(crate) fn last(&self) -> Option<i64> {
         self.last
     }
 }
 
-/// How far a call has come that may be tried several times.
+/// The progress of a call, which may take several attempts.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// When it began.
+    /// Time at which the call started.
     pub(super) start: Nanos,
-    /// When it gives up by itself.
+    /// Time at which the call's own timeout expires.
     pub(super) deadline: Option<Nanos>,
-    /// Bytes done.
+    /// Bytes sent or received.
     done: usize,
-    /// It is not the first try.
+    /// An attempt was made.
     tried: bool,
-    /// What is done rides on a SYN whose answer is waited for.
+    /// The bytes sent are in a SYN that is not answered yet.
     opening: bool,
 }
 
@@ -68,10 +68,10 @@ impl Progress {
     }
 }
 
-/// What a call gives: a number, or an errno.
+/// The result of a call: a number, or an errno.
 pub(super) type Returned = core::result::Result<i64, Errno>;
 
-/// How a try ended.
+/// The result of an attempt.
 pub(super) enum Step {
     Returned(Returned),
     Blocks,
@@ -84,7 +84,7 @@ impl From<core::result::Result<(), Errno>> for Step {
 }
 
 impl Runner<'_> {
-    /// Tries a call.
+    /// Attempts a call.
     pub(super) fn attempt(
         &mut self,
         pos: Pos,
@@ -127,14 +127,14 @@ impl Runner<'_> {
         }
     }
 
-    /// The handle that an argument names.
+    /// Returns the descriptor that an argument names, in the script and in the target.
     fn fd(&self, pos: Pos, call: &Call, index: usize) -> Result<(i64, Fd)> {
         let expr = arg(pos, call, index)?;
         let fd = self.int(expr)?;
         Ok((fd, self.files.fd(fd, expr.pos)?))
     }
 
-    /// A new descriptor gets the name that the script has for it.
+    /// Records a new descriptor under the number that the script expects.
     fn name(&mut self, call: &Call, handle: Fd, is_socket: bool) -> Result<i64> {
         let fd = self.int(&call.result)?;
         self.files.open.insert(fd, handle);
@@ -144,7 +144,7 @@ impl Runner<'_> {
         Ok(fd)
     }
 
-    /// What a call gave, against what the script has.
+    /// Checks the result of a call against the script's.
     pub(super) fn check_result(&mut self, pos: Pos, call: &Call, got: Returned) -> Result<()> {
         let show = |result: &Returned| match result {
             Ok(value) => value.to_string(),
@@ -173,7 +173,7 @@ impl Runner<'_> {
     }
 }
 
-/// An argument that has to be there.
+/// Returns an argument, or an error if it is missing.
 fn arg(pos: Pos, call: &Call, index: usize) -> Result<&Expr> {
     match call.args.get(index) {
         Some(expr) => Ok(expr),

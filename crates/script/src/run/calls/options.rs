@@ -54,7 +54,7 @@ impl Runner<'_> {
         Ok((level, self.flags(arg(pos, call, 2)?)?))
     }
 
-    /// An option's value in Linux's bytes.
+    /// Returns the bytes of an option's value, in Linux's layout.
     fn option_value(&self, expr: &Expr) -> Result<Vec<u8>> {
         match &expr.kind {
             ExprKind::Any => Ok(Vec::new()),
@@ -65,7 +65,7 @@ impl Runner<'_> {
                 Ok(parts?.concat())
             }
             ExprKind::Struct(fields) => {
-                // linger and timeval; both are numbers one after the other.
+                // linger and timeval: both are two consecutive numbers.
                 let wide = fields.iter().any(|field| {
                     field
                         .name

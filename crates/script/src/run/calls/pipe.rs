@@ -1,4 +1,4 @@
-//! Pipes, and splices between them and sockets.
+//! Pipes, and `splice` between them and sockets.
 
 use fullsend_posix::Errno;
 
@@ -11,7 +11,7 @@ use crate::error::Pos;
 use crate::script::Call;
 
 impl Runner<'_> {
-    /// `pipe([5, 6])`.
+    /// Runs `pipe([5, 6])`.
     pub(super) fn pipe(&mut self, pos: Pos, call: &Call) -> Result<Step> {
         let names = arg(pos, call, 0)?.items()?;
         let [reader, writer] = names else {

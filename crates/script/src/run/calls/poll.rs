@@ -46,7 +46,7 @@ impl Runner<'_> {
         field.map(|field| self.int(&field.value)).transpose()
     }
 
-    /// A wait of `timeout` milliseconds is not over.
+    /// Returns whether a call with a timeout of `timeout` milliseconds still waits.
     pub(super) fn may_wait(&self, progress: &mut Progress, timeout: i64) -> bool {
         if self.target.waits_itself() {
             return false;
@@ -82,7 +82,7 @@ impl Runner<'_> {
         Ok(done.into())
     }
 
-    /// `{events=EPOLLIN, fd=4}`; the number may be called fd, ptr, u32 or u64.
+    /// Parses `{events=EPOLLIN, fd=4}`; the number may be called fd, ptr, u32 or u64.
     fn epoll_event(&self, expr: &Expr) -> Result<EpollEvent> {
         let mut event = EpollEvent::default();
         for field in expr.fields()? {

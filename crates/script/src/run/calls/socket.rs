@@ -1,4 +1,4 @@
-//! Making, connecting and closing sockets.
+//! Calls that create, connect and close sockets.
 
 use fullsend_posix::abi::{SHUT_WR, SOCK_DGRAM};
 use fullsend_posix::{Errno, SockAddr};
@@ -13,7 +13,7 @@ use crate::error::Pos;
 use crate::script::Call;
 
 const O_RDWR: i64 = 2;
-/// The bits of a type that are no flags.
+/// The bits of a socket type without its flags.
 const KIND: i32 = 0xf;
 const O_NONBLOCK: i64 = 0o4000;
 
@@ -39,7 +39,7 @@ impl Runner<'_> {
         let addr = self.address(arg(pos, call, 1)?, self.local_addr())?;
         let done = self.target.bind(handle, addr);
         if done.is_ok() && self.listening.is_none() {
-            // Datagrams need nobody who listens.
+            // Datagrams need no listener.
             self.listening = self.target.port(handle);
         }
         Ok(done.into())
@@ -51,7 +51,7 @@ impl Runner<'_> {
         let done = self.target.listen(handle, backlog);
         if done.is_ok() {
             self.listening = self.target.port(handle);
-            // The next SYN is for this one.
+            // The next SYN is for this listener.
             if let Some(index) = self.under_test {
                 if self.flows[index].remote_isn.is_none() {
                     self.under_test = None;
@@ -112,10 +112,10 @@ impl Runner<'_> {
         }
     }
 
-    /// Packets are about the connection that `fd` opens, from here on.
+    /// Makes the connection that `fd` opens the flow under test.
     pub(super) fn connecting(&mut self, fd: i64, addr: SockAddr) {
         let Some(addr) = addr.canonical() else {
-            // The association is dissolved; the next one begins anew.
+            // AF_UNSPEC dissolves the association; the next connection is a new flow.
             self.flows
                 .iter_mut()
                 .filter(|f| f.fd == Some(fd))
@@ -155,7 +155,7 @@ impl Runner<'_> {
         Ok(done.into())
     }
 
-    /// `SO_LINGER`: `close` waits for what was written to be acknowledged, so long and no longer.
+    /// Returns whether `close` waits, within the time of `SO_LINGER`, until all data is acknowledged.
     fn lingers(&mut self, handle: Fd, progress: &mut Progress) -> bool {
         let Some(span) = self.target.linger(handle) else {
             return false;
@@ -165,7 +165,7 @@ impl Runner<'_> {
             return false;
         }
         if !progress.tried {
-            // One that is not connected has nothing to send.
+            // A socket that is not connected has no data to send.
             let _ = self.target.shutdown(handle, SHUT_WR);
         }
         self.target.watch(handle);
@@ -194,7 +194,7 @@ impl Runner<'_> {
         wrong(command.pos, "fcntl knows F_GETFL and F_SETFL")
     }
 
-    /// A call on `handle` waits, up to its time-out.
+    /// Makes a call on `handle` wait, up to its timeout.
     pub(super) fn wait_for(&mut self, progress: &mut Progress, handle: Fd, wait: Wait) -> Step {
         if progress.deadline.is_none() {
             let span = self.target.time_out(handle, wait);

@@ -1,4 +1,4 @@
-//! The calls of the posix layer, which never waits: the runner does.
+//! Calls of the posix layer, which never blocks: the runner waits.
 
 use fullsend_posix::abi::{EPOLLERR, EPOLLHUP};
 use fullsend_posix::{EpollEvent, Errno, Handle, Received, SockAddr};
@@ -70,7 +70,7 @@ impl Sockets for World {
 
     fn watch(&mut self, fd: Fd) {
         if let Ok(handle) = self.handle(fd) {
-            // Who asks for the events is told of the next change.
+            // Reading the events requests a notification of the next change.
             let _ = self.posix.poll_events(handle);
         }
     }
