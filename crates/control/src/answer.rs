@@ -1,4 +1,4 @@
-//! Requests that are answered at once, with the stack's lock held for a short time each.
+//! Requests with one immediate reply, each of which locks the stack for a short time.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::options::{self, Setting};
 use crate::view::{AddressView, Counters, LinkView, QdiscView, SockStatView, SocketView};
 use crate::{Inspect, Reply, Request};
 
-/// Slots of the socket tables looked at under one hold of the lock.
+/// Slots of the socket tables inspected under one lock.
 const SLOTS: usize = 128;
 
 fn ok(what: impl Serialize) -> Result<Reply, String> {
@@ -19,10 +19,10 @@ fn ok(what: impl Serialize) -> Result<Reply, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Answers a request that takes one reply.
+/// Answers a request that has one reply.
 ///
 /// # Errors
-/// The text of an error reply.
+/// The message of the error reply.
 pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String> {
     match request {
         Request::Counters => ok(engine.look(|host, _, now| Counters {
@@ -92,7 +92,7 @@ fn sysctl(engine: &impl Inspect, key: Option<&str>, value: Option<&str>) -> Resu
     ok([(key, value)])
 }
 
-/// A connection as a user names it: `sk:1f00001`, `1f00001`, or `LOCAL:PORT-PEER:PORT`.
+/// Finds the connection that a user names: `sk:1f00001`, `1f00001`, or `LOCAL:PORT-PEER:PORT`.
 fn find(host: &mut Host, flow: &str) -> Result<TcpId, String> {
     if let Some((local, peer)) = flow.split_once('-') {
         let addr = |text: &str| {
@@ -136,7 +136,7 @@ fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<R
     ok(())
 }
 
-/// A listing of sockets under way.
+/// The state of a listing of sockets.
 #[derive(Debug)]
 pub struct Listing {
     at: Option<SocketCursor>,
@@ -151,10 +151,10 @@ impl Default for Listing {
 }
 
 impl Listing {
-    /// Returns the next items; `None` at the end.
+    /// Returns the next items, or `None` at the end.
     ///
     /// # Errors
-    /// The reply that says what failed.
+    /// The error reply to send.
     pub fn next(&mut self, engine: &impl Inspect) -> Result<Option<Vec<Reply>>, Reply> {
         let Some(at) = self.at else {
             return Ok(None);

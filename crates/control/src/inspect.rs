@@ -5,17 +5,17 @@ use fullsend_units::Instant;
 
 /// A stack that a control socket can inspect and change.
 pub trait Inspect {
-    /// Calls `call` with the host, its interface and the time, under the stack's lock. `call` must
-    /// not send or wake tasks.
+    /// Calls `call` with the host, the number of its interface and the time, under the stack's
+    /// lock. `call` must not send or wake tasks.
     fn look<R>(&self, call: impl FnOnce(&mut Host, IfaceId, Instant) -> R) -> R;
 
     /// Calls `call` under the stack's lock, then transmits what it made ready and wakes waiters.
     ///
     /// # Errors
-    /// A text that says why the stack takes no calls.
+    /// A message with the reason why the stack accepts no calls.
     fn change<R>(&self, call: impl FnOnce(&mut Host, Instant) -> R) -> Result<R, String>;
 
-    /// Returns when the stack was made, in nanoseconds since 1970.
+    /// Returns when the stack was created, in ns since the Unix epoch.
     fn started(&self) -> u64;
 
     /// Returns the name of the stack's interface.

@@ -1,6 +1,6 @@
 //! The control socket of a stack, through which `fullsend stat` inspects it and sets options: the
-//! protocol, the answers, the socket's name, and a server on threads. `fullsend::control` describes
-//! the protocol; the crate `fullsend` serves it on tokio.
+//! protocol, the answers, the path of the socket, and a server on threads. `fullsend::control`
+//! describes the protocol; the crate `fullsend` serves it on tokio.
 
 mod answer;
 mod inspect;

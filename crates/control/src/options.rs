@@ -3,18 +3,18 @@
 use fullsend_tcp::{Linger, SocketOption as O};
 use fullsend_units::Nanos;
 
-/// What to set on a connection.
+/// A setting of a connection.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Setting {
     Option(O),
-    /// `TCP_CONGESTION`, by name.
+    /// `TCP_CONGESTION`: the name of a congestion control.
     Congestion(String),
 }
 
-/// How an option's value is read.
+/// Parser of an option's value.
 type Parse = fn(&str) -> Option<O>;
 
-/// Name, what a value is, how it is read.
+/// The name, the description of valid values and the parser of each option.
 const OPTIONS: &[(&str, &str, Parse)] = &[
     ("TCP_NODELAY", SWITCH, |v| Some(O::TcpNodelay(switch(v)?))),
     ("TCP_CORK", SWITCH, |v| Some(O::TcpCork(switch(v)?))),
@@ -80,7 +80,7 @@ fn seconds(value: &str) -> Option<Nanos> {
     Some(Nanos::from_secs(seconds.into()))
 }
 
-/// The option called `name` with `value`; else what to write.
+/// Parses a setting. The error says which names or values are valid.
 pub(crate) fn parse(name: &str, value: &str) -> Result<Setting, String> {
     if name.eq_ignore_ascii_case("TCP_CONGESTION") {
         return Ok(Setting::Congestion(value.to_owned()));

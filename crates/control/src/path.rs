@@ -1,4 +1,4 @@
-//! Where control sockets are: made, found, and taken away.
+//! Paths of control sockets: creating, finding and removing them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,17 +12,20 @@ use rustix::net::{
     socket_with,
 };
 
-/// Connections that wait to be accepted.
+/// Backlog of a control socket.
 const BACKLOG: i32 = 16;
 
-/// Where processes put their sockets unless told otherwise: `$XDG_RUNTIME_DIR/fullsend`, or
+/// Returns the default directory of control sockets: `$XDG_RUNTIME_DIR/fullsend`, or
 /// `/run/fullsend`.
 pub fn default_dir() -> PathBuf {
     let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     PathBuf::from(base.unwrap_or_else(|| "/run".into())).join("fullsend")
 }
 
-/// This process's socket in [`default_dir`], which is made if it is not there.
+/// Returns the path of this process's socket in [`default_dir`]. Creates the directory if needed.
+///
+/// # Errors
+/// The operating system's error, with a message that says what to do.
 pub fn default_path() -> io::Result<PathBuf> {
     let dir = default_dir();
     fs::DirBuilder::new()
@@ -39,16 +42,16 @@ pub fn default_path() -> io::Result<PathBuf> {
     Ok(dir.join(format!("{}.sock", std::process::id())))
 }
 
-/// A socket in [`default_dir`] that answers.
+/// A control socket in [`default_dir`] that accepts connections.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PidSocket {
-    /// Where it is.
+    /// The path of the socket.
     pub path: PathBuf,
-    /// It is named for a process alone, so it is what one looks for who names none.
+    /// Whether its name is only a process number, so that it is found without a name.
     pub main: bool,
 }
 
-/// Those in [`default_dir`] that answer, in order of their names.
+/// Returns the control sockets in [`default_dir`] that accept connections, sorted by path.
 pub fn running() -> Vec<PidSocket> {
     let Ok(entries) = fs::read_dir(default_dir()) else {
         return Vec::new();
@@ -70,11 +73,11 @@ fn answers(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
-/// A socket's name in the file system; it goes away with this.
+/// The file of a control socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Bound {
     path: PathBuf,
-    /// Device and inode: somebody else's of the same name is not ours to remove.
+    /// Device and inode: a file that has replaced it must not be removed.
     id: (u64, u64),
 }
 
@@ -91,11 +94,11 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Listens at `path`. Replaces what a process that is gone left there, but no live socket and no
+/// Listens at `path`. Replaces the socket of a process that has ended, but no live socket and no
 /// other file.
 ///
 /// # Errors
-/// Those of the socket and its name; the text says what to do.
+/// The operating system's error for the socket or its file, with a message that says what to do.
 pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
     let named = |error: Error, mend: &str| {
         let text = format!("control socket {}: {error}; {mend}", path.display());
@@ -116,14 +119,14 @@ pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
         path: path.to_owned(),
         id: file_id(path)?,
     };
-    // Nobody can connect before it listens, so nobody can before the mode is right.
+    // The mode is set before `listen`, so that no connection is possible earlier.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
         .map_err(|error| named(error, "give a path in a directory of your own"))?;
     listen(&socket, BACKLOG).map_err(|error| named(error.into(), "give another path"))?;
     Ok((socket.into(), bound))
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket on which no process listens.
 fn clear(path: &Path) -> io::Result<()> {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return Ok(());

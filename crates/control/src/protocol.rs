@@ -1,39 +1,39 @@
-//! Requests and replies, a line of JSON each.
+//! Requests and replies, each of which is a line of JSON.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The protocol's version, `v` in every line. It changes when something gets another meaning;
-/// new commands and new members do not count.
+/// Version of the protocol, `v` in every line. It changes when the meaning of anything changes, but
+/// not for new commands and members.
 pub const VERSION: u32 = 1;
 
-/// Longest request, bytes, its newline included.
+/// Maximum length of a request in bytes, including the newline.
 pub const MAX_LINE: usize = 4096;
-/// Most clients of a socket at a time; a further one gets an error.
+/// Maximum number of clients of a socket; further ones receive an error.
 pub const MAX_CLIENTS: usize = 64;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 pub enum Request {
-    /// All counters: [`Counters`](super::Counters).
+    /// Reads all counters: [`Counters`](super::Counters).
     Counters,
-    /// All sockets, an item each: [`SocketView`](super::SocketView).
+    /// Reads all sockets, with one item for each: [`SocketView`](super::SocketView).
     Sockets,
-    /// Totals: [`SockStatView`](super::SockStatView).
+    /// Reads the totals: [`SockStatView`](super::SockStatView).
     Sockstat,
-    /// Addresses: a list of [`AddressView`](super::AddressView).
+    /// Reads the addresses: a list of [`AddressView`](super::AddressView).
     Addresses,
-    /// Links: a list of [`LinkView`](super::LinkView).
+    /// Reads the links: a list of [`LinkView`](super::LinkView).
     Links,
-    /// Queues: a list of [`QdiscView`](super::QdiscView).
+    /// Reads the queueing disciplines: a list of [`QdiscView`](super::QdiscView).
     Qdisc,
-    /// Reads one tunable or all, or sets one: a list of names with values.
+    /// Reads one tunable or all, or sets one. The reply is a list of names with values.
     Sysctl {
-        /// Its name; all without.
+        /// The name of the tunable; `None` reads all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
-        /// What to set it to.
+        /// The value to set.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<String>,
     },
@@ -41,36 +41,36 @@ pub enum Request {
     Set {
         /// The id of a [`SocketView`](super::SocketView), or `LOCAL:PORT-PEER:PORT`.
         flow: String,
-        /// Its Linux name.
+        /// The Linux name of the option.
         option: String,
-        /// Its value in Linux's units.
+        /// The value in Linux's units.
         value: String,
     },
-    /// Records packets until `stop`, the end of the connection, or `count` packets.
+    /// Captures packets until `stop`, the end of the connection, or `count` packets.
     Capture(CaptureRequest),
     /// Ends a capture.
     Stop,
 }
 
-/// What a capture is to record.
+/// The parameters of a capture.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CaptureRequest {
-    /// Packets to record.
+    /// The number of packets to capture; `None` for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Most bytes of each.
+    /// The maximum number of bytes captured of each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snaplen: Option<u32>,
-    /// Which packets, in a part of tcpdump's language: `tcp port 80 and not host 10.0.0.9`.
+    /// A filter in a subset of tcpdump's language: `tcp port 80 and not host 10.0.0.9`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// Most bytes that wait for the client; what comes beyond is dropped and counted. 8 MiB unless
-    /// given, at least 64 KiB and at most 1 GiB.
+    /// The size of the buffer for a slow client in bytes, from 64 KiB to 1 GiB; by default 8 MiB.
+    /// Packets beyond it are dropped and counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<u64>,
 }
 
-/// What every request has.
+/// The member that every request has.
 #[derive(Deserialize)]
 struct Versioned {
     v: u32,
@@ -84,7 +84,10 @@ struct Line<'a, T> {
 }
 
 impl Request {
-    /// From one line; else what is wrong with it.
+    /// Parses a line.
+    ///
+    /// # Errors
+    /// A message that says what is wrong with the request.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let Versioned { v } = serde_json::from_slice(line).map_err(|error| {
             format!(
@@ -101,47 +104,50 @@ impl Request {
         serde_json::from_slice(line).map_err(|error| format!("the request is not known: {error}"))
     }
 
-    /// As one line with its newline.
+    /// Returns the request as a line with its newline.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
 }
 
-/// What a stack replies.
+/// A reply of a stack.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// It is done; what was asked for.
+    /// Success, with the requested value.
     Ok(Value),
-    /// It is not; why, and what to do.
+    /// Failure, with a message that says why and what to do.
     Error(String),
-    /// One of several.
+    /// One of several items.
     Item(Value),
-    /// So many bytes follow the line.
+    /// This number of bytes follows the line.
     Data(u64),
-    /// That was the last one; a summary.
+    /// The end of the items or data, with a summary.
     End(Value),
 }
 
 impl Reply {
-    /// The answer to a client beyond [`MAX_CLIENTS`].
+    /// Returns the reply to a client beyond [`MAX_CLIENTS`].
     pub fn too_many_clients() -> Self {
         let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
         Self::Error(text)
     }
 
-    /// The answer to a request of more than [`MAX_LINE`] bytes.
+    /// Returns the reply to a request longer than [`MAX_LINE`] bytes.
     pub fn too_long() -> Self {
         let text = format!("the request is longer than {MAX_LINE} bytes: send less");
         Self::Error(text)
     }
 
-    /// The answer when the stack is gone.
+    /// Returns the reply of a stack that has stopped.
     pub fn stopped() -> Self {
         Self::Error("the stack has stopped".to_owned())
     }
 
-    /// From one line.
+    /// Parses a line.
+    ///
+    /// # Errors
+    /// A message that says what is wrong with the reply.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let mut value: Value = serde_json::from_slice(line).map_err(|e| e.to_string())?;
         let version = value.as_object_mut().and_then(|object| object.remove("v"));
@@ -151,7 +157,7 @@ impl Reply {
         serde_json::from_value(value).map_err(|e| e.to_string())
     }
 
-    /// As one line with its newline.
+    /// Returns the reply as a line with its newline.
     pub fn to_line(&self) -> String {
         to_line(self)
     }

@@ -1,4 +1,4 @@
-//! A control socket that is served by threads: one that accepts, and one for each client.
+//! A server of a control socket on threads: one that accepts, and one for each client.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -10,10 +10,11 @@ use std::thread;
 use crate::path::{Bound, bind};
 use crate::{Inspect, Listing, MAX_CLIENTS, MAX_LINE, Reply, Request, answer};
 
-/// The connections of the clients, by number.
+/// The connections of the clients, each with a number.
 type Clients = Arc<Mutex<Vec<(u64, UnixStream)>>>;
 
-/// An open control socket. Dropping it closes it, disconnects its clients and removes its name.
+/// An open control socket. Dropping it closes the socket, disconnects its clients and removes its
+/// file.
 #[derive(Debug)]
 pub struct Server {
     listener: Arc<UnixListener>,
@@ -25,7 +26,7 @@ impl Server {
     /// Listens at `path` for clients that inspect `stack`. `prepare` runs first on each thread.
     ///
     /// # Errors
-    /// Those of the socket and its name; the text says what to do.
+    /// Those of [`bind`](crate::bind), and those of starting a thread.
     pub fn open<S: Inspect + Send + Sync + 'static>(
         path: &Path,
         stack: Weak<S>,
@@ -52,7 +53,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A thread in accept(2) or read(2) returns.
+        // Unblocks the threads in accept(2) and read(2).
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         for (_, client) in lock(&self.clients).iter() {
             let _ = client.shutdown(Shutdown::Both);
@@ -71,7 +72,7 @@ fn accept<S: Inspect + Send + Sync + 'static>(
     prepare: fn(),
 ) {
     for number in 0.. {
-        // The server was dropped, or descriptors ran out.
+        // The server was dropped, or no descriptors are left.
         let Ok((stream, _)) = listener.accept() else {
             return;
         };
@@ -99,7 +100,7 @@ fn begin<S: Inspect + Send + Sync + 'static>(
     let (known, stack) = (clients.clone(), stack.clone());
     let run = move || {
         prepare();
-        // An error is a client that left.
+        // An error means that the client has disconnected.
         let _ = serve(stream, &stack);
         lock(&known).retain(|(other, _)| *other != number);
     };
@@ -115,7 +116,7 @@ fn send(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
     stream.write_all(reply.to_line().as_bytes())
 }
 
-/// Answers a client's requests until it leaves or the stack is gone.
+/// Answers the requests of a client until it disconnects or the stack is gone.
 fn serve<S: Inspect>(mut stream: UnixStream, stack: &Weak<S>) -> io::Result<()> {
     let mut lines = BufReader::with_capacity(MAX_LINE, stream.try_clone()?);
     let mut line = Vec::new();

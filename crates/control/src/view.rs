@@ -1,21 +1,21 @@
-//! What a stack shows of itself, as it stands in replies. Names and units never change.
+//! The contents of replies. Names and units never change.
 
 use fullsend_stack::{LinkStats, OwnAddress, QdiscStats, SockStat, SocketInfo, SocketKind};
 use fullsend_tcp::{FlowReport, Histogram, Inspection, SendLimit, SkMem, TimerInfo};
 use serde::{Deserialize, Serialize};
 
-/// All counters since the stack's start.
+/// All counters since the start of the stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Counters {
-    /// When the stack was made, ns since the epoch: tells it from others.
+    /// When the stack was created, in ns since the Unix epoch; distinguishes it from other stacks.
     pub started: u64,
-    /// Nanoseconds since.
+    /// Time since then, in ns.
     pub uptime_ns: u64,
-    /// Names as `nstat` has them, and values.
+    /// The names, as in `nstat`, and the values.
     pub counters: Vec<(String, u64)>,
 }
 
-/// Totals, as `/proc/net/sockstat` has them.
+/// Totals with the names of `/proc/net/sockstat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the kernel's names")]
 pub struct SockStatView {
@@ -23,7 +23,7 @@ pub struct SockStatView {
     pub orphan: u64,
     pub tw: u64,
     pub alloc: u64,
-    /// Pages of 4096 bytes.
+    /// Memory in pages of 4096 bytes.
     pub mem: u64,
 }
 
@@ -42,7 +42,7 @@ impl From<SockStat> for SockStatView {
 /// An address of the stack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AddressView {
-    /// The link that it was added to.
+    /// The name of the link that it was added to.
     pub link: String,
     /// The address with its prefix length.
     pub address: String,
@@ -60,7 +60,7 @@ impl AddressView {
     }
 }
 
-/// What passed a link since the stack's start, link headers included.
+/// Packets and bytes that passed a link since the start of the stack, including link headers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "see fullsend_stack::LinkStats")]
 pub struct LinkView {
@@ -87,12 +87,12 @@ impl LinkView {
     }
 }
 
-/// The queue in front of a link.
+/// The queueing discipline in front of a link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "see fullsend_stack::QdiscStats")]
 pub struct QdiscView {
     pub link: String,
-    /// Its configuration in tc's words.
+    /// The configuration in tc's syntax.
     pub config: String,
     pub sent_bytes: u64,
     pub sent_packets: u64,
@@ -100,7 +100,7 @@ pub struct QdiscView {
     pub overlimits: u64,
     pub backlog_bytes: u64,
     pub backlog_packets: u64,
-    /// All of it, as `tc -s qdisc` prints it.
+    /// All statistics as `tc -s qdisc` prints them.
     pub text: String,
 }
 
@@ -123,29 +123,29 @@ impl QdiscView {
 /// A socket.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SocketView {
-    /// What `set` knows it by; empty in TIME-WAIT.
+    /// The id for `set`; empty in TIME-WAIT.
     pub id: String,
     /// `tcp` or `udp`.
     pub netid: String,
-    /// In the words of `ss`.
+    /// The state, with the names of `ss`.
     pub state: String,
     /// `user`, `listener`, `orphan` or `host`.
     pub owner: String,
-    /// Address and port of ours.
+    /// The local address and port.
     pub local: String,
-    /// The peer's.
+    /// The peer's address and port.
     pub peer: Option<String>,
-    /// Bytes that wait to be read; of a listener, connections that wait to be accepted.
+    /// Bytes that wait to be read; for a listener, connections that wait to be accepted.
     pub recv_q: u64,
-    /// Bytes that are not acknowledged; of a listener, its backlog.
+    /// Bytes that are not acknowledged; for a listener, its backlog.
     pub send_q: u64,
-    /// The timer that fires next.
+    /// The next timer to fire.
     pub timer: Option<TimerView>,
-    /// What only a connection has, from here on.
+    /// Memory of a connection. This and the following members are only present for connections.
     pub skmem: Option<SkMemView>,
     /// `TCP_CONGESTION`.
     pub congestion: Option<String>,
-    /// What the congestion control tells of itself, in the words of `ss -i`.
+    /// State of the congestion control in the format of `ss -i`.
     pub congestion_info: Option<String>,
     /// `TCP_NODELAY`.
     #[serde(default)]
@@ -153,9 +153,9 @@ pub struct SocketView {
     /// `TCP_CORK`.
     #[serde(default)]
     pub cork: bool,
-    /// `TCP_INFO`, by field.
+    /// `TCP_INFO`: names and values of its fields.
     pub tcp_info: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Why it is not faster.
+    /// Why the connection is not faster.
     pub why: Option<WhyView>,
 }
 
@@ -166,7 +166,7 @@ pub struct TimerView {
     pub kind: String,
     /// Milliseconds until it fires.
     pub left_ms: u64,
-    /// How often it has fired in a row.
+    /// How many times in a row it has fired.
     pub retransmits: u8,
 }
 
@@ -180,7 +180,7 @@ impl From<TimerInfo> for TimerView {
     }
 }
 
-/// Memory of a connection, bytes.
+/// Memory of a connection, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "see fullsend_tcp::SkMem")]
 pub struct SkMemView {
@@ -203,27 +203,29 @@ impl From<SkMem> for SkMemView {
     }
 }
 
-/// What a flow sent, and what held it back.
+/// What a flow has sent, and which limits held it back.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WhyView {
-    /// Bytes of each send: the least value of each power-of-two bucket, and its count.
+    /// Distribution of the bytes of each transmission: lower bounds of power-of-two buckets, and
+    /// counts.
     pub send_size: Vec<(u32, u32)>,
-    /// Bytes that could still go as each was sent, likewise.
+    /// Distribution of the bytes that the limits still allowed at each transmission, in the same
+    /// format.
     pub headroom: Vec<(u32, u32)>,
-    /// What held the flow back.
+    /// The limits that held the flow back.
     pub limits: Vec<WhyLimit>,
-    /// What holds it back now.
+    /// The limit that holds it back now.
     pub held_by: Option<String>,
 }
 
-/// One rule's part.
+/// The effect of one limit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WhyLimit {
-    /// Its name.
+    /// The name of the limit.
     pub limit: String,
-    /// Sends whose size it determined.
+    /// Number of transmissions whose size it determined.
     pub sends: u32,
-    /// How long it held the flow back.
+    /// How long it held the flow back, in ns.
     pub time_ns: u64,
 }
 
@@ -282,11 +284,11 @@ impl From<SocketInfo> for SocketView {
     }
 }
 
-/// How a capture went.
+/// The result of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CaptureSummary {
-    /// Packets recorded.
+    /// Number of packets captured.
     pub packets: u64,
-    /// Packets not recorded because the client was too slow.
+    /// Number of packets dropped because the client was too slow.
     pub dropped: u64,
 }
