@@ -1,7 +1,7 @@
-//! Gives the library a SONAME, which programs that link with it ask for when they start.
+//! Sets the SONAME of the library, which programs linked with it look up at their start.
 
 fn main() {
-    // The number changes when a program must be linked anew: with a change of the C ABI.
+    // The number changes with the C ABI, when programs must be linked again.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libfullsend.so.0");
     println!("cargo::rerun-if-changed=build.rs");
 }

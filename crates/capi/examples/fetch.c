@@ -1,10 +1,10 @@
 /*
- * Fetches a page over a stack of its own:
+ * Fetches a page over a userspace stack:
  *
  *     cc -o fetch fetch.c -lfullsend
  *     sudo ./fetch tun=fs0,address=10.9.0.2/24,kernel_address=10.9.0.1/24 10.9.0.1 8000 /index.html
  *
- * with, say, `python3 -m http.server` as the other end.
+ * for example from `python3 -m http.server`.
  */
 #define _GNU_SOURCE /* memmem */
 #include <arpa/inet.h>
@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
     }
     int fd = fs_socket(stack, AF_INET, SOCK_STREAM, 0);
     if (fd < 0) fail("socket");
-    /* Nobody wants to wait for ever. */
+    /* Do not wait forever. */
     struct timeval patience = {.tv_sec = 10};
     if (fs_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) < 0)
         fail("SO_RCVTIMEO");
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     }
     if (fs_write(fd, request, (size_t)len) != len) fail("write");
 
-    /* The head goes to standard error, the page to standard output. */
+    /* The header goes to standard error, the page to standard output. */
     static char buffer[65536];
     size_t have = 0;
     int in_head = 1;

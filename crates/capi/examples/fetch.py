@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fetches a page over a stack of its own, through ctypes.
+"""Fetches a page over a userspace stack, through ctypes.
 
     sudo ./fetch.py tun=fs0,address=10.9.0.2/24,kernel_address=10.9.0.1/24 10.9.0.1 8000 /
 
-with, say, `python3 -m http.server` as the other end. FULLSEND_LIBRARY names the library if it is
-not where the system looks for it.
+for example from `python3 -m http.server`. Set FULLSEND_LIBRARY to the path of the library if the
+system does not find it.
 """
 
 import ctypes

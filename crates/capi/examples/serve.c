@@ -1,12 +1,12 @@
 /*
- * A small web server on a stack of its own: one thread, an epoll set, and the program's own poll
- * loop around both (here it also watches standard input: its end ends the server).
+ * A small web server on a userspace stack: one thread, an epoll set, and the program's own poll loop,
+ * which also watches standard input: its end stops the server.
  *
  *     cc -o serve serve.c -lfullsend
  *     sudo ./serve tun=fs0,address=10.9.0.2/24,kernel_address=10.9.0.1/24 8000 100000
  *     curl http://10.9.0.2:8000/
  *
- * The last argument is how many bytes each answer has.
+ * The last argument is the length of each answer in bytes.
  */
 #include <errno.h>
 #include <fullsend.h>
@@ -65,7 +65,7 @@ static void accept_all(int epoll, int listener) {
     if (errno != EAGAIN) fail("accept");
 }
 
-/* Goes on with one client; 0 when it is done with. */
+/* Continues with one client. Returns 0 when it is finished. */
 static int go_on(int epoll, struct client *client) {
     while (!client->answering) {
         size_t room = sizeof client->request - client->have;

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A stack is a host of its own, with its own addresses, over a TUN or TAP device or over your own
- * packet transport. Its calls are BSD's under the prefix fs_, with Linux's options, flags,
+ * A stack is an IP host with its own addresses, over a TUN or TAP device or over your own packet
+ * transport. Its functions are the BSD socket calls with the prefix fs_, with Linux's options, flags,
  * structures and errors:
  *
  *     fs_stack *stack = fs_stack_create("tun=fs0,address=10.9.0.2/24", NULL);
@@ -13,26 +13,27 @@
  *     fs_write(fd, "hello", 5);
  *
  * Link with -lfullsend. The structures and constants are those of the system's headers, which this
- * one includes.
+ * header includes.
  *
- * Errors. A function that fails returns -1 (a pointer: NULL) and sets errno of the calling thread;
- * each is what the system call of that name gives on Linux. A null pointer where there must be
- * none is EFAULT. No call is interrupted by signals (there is no EINTR), and none raises SIGPIPE. EIO
- * means a mistake in the library, which is written to standard error: destroy the stack.
+ * Errors. A function that fails returns -1 (or NULL instead of a pointer) and sets errno of the calling
+ * thread to the value that the system call of that name sets on Linux. A null pointer where one is not
+ * allowed fails with EFAULT. Signals do not interrupt calls (there is no EINTR), and no call raises
+ * SIGPIPE. EIO reports a bug in the library, which is also written to standard error: destroy the
+ * stack.
  *
- * Descriptors are ints of the library's own, from 0x40000000 up, which no kernel hands out: the
- * kernel's calls refuse them with EBADF, and the library's refuse the kernel's. Use
+ * Descriptors are ints assigned by the library, from 0x40000000 up, which the kernel does not assign:
+ * the kernel's calls fail with EBADF on them, and so do the library's on the kernel's. Use
  * fs_stack_eventfd() to wait for both kinds at once.
  *
  * Threads. Every function may be called from any thread. A call that waits sleeps in the kernel.
- * When another thread closes its descriptor it fails with EBADF; shutdown wakes it as on Linux;
- * when the stack is destroyed it fails with ESHUTDOWN.
+ * It fails with EBADF if another thread closes its descriptor, and with ESHUTDOWN if the stack is
+ * destroyed; shutdown wakes it as on Linux.
  *
- * fork. A child has no use of its parent's stacks: their thread is not there, and the device belongs
- * to the parent. Create stacks after forking, or exec at once.
+ * fork. A child process cannot use the stacks of its parent: it does not have their threads, and the
+ * device belongs to the parent. Create stacks after forking, or call exec at once.
  *
- * Pointers are used during the call only, but for MSG_ZEROCOPY, fs_callbacks.context, and what is
- * said at a function.
+ * Pointers are used during the call only, except for MSG_ZEROCOPY, fs_callbacks.context, and where a
+ * function's comment says otherwise.
  */
 #ifndef FULLSEND_H
 #define FULLSEND_H
@@ -49,134 +50,137 @@
 extern "C" {
 #endif
 
-/* A stack. Never dereferenced: one that was destroyed is EINVAL. */
+/* A stack. The library does not dereference the pointer: a destroyed stack fails with EINVAL. */
 typedef struct fs_stack fs_stack;
 
-/* How you carry a stack's packets yourself. */
+/* Functions of a program that carries a stack's packets itself. */
 struct fs_callbacks {
-    /* Given to both functions as it is. It must live until fs_stack_destroy() has returned and no
-     * other call on the stack runs. */
+    /* Passed to both functions unchanged. It must stay valid until fs_stack_destroy() has returned and
+     * no other call on the stack is running. */
     void *context;
-    /* Takes a packet that leaves the stack: an IP packet, or an Ethernet frame with link=ethernet.
-     * Its bytes are those of the `count` pieces, one behind the other, and live until you return.
-     * Called on any thread that calls the stack, by one at a time and in the order of sending,
-     * without any lock: it may call the stack (fs_stack_input() of another one, say), but must not
-     * wait in a call of this one. Must not be NULL. */
+    /* Receives a packet that the stack sends: an IP packet, or an Ethernet frame with link=ethernet.
+     * It consists of the `count` pieces in order, which stay valid until the function returns.
+     * Called on any thread that calls the stack, on one at a time, in the order of sending and
+     * without any lock held: it may call the stack (for instance fs_stack_input() of another one), but
+     * must not wait in a call of this one. Must not be NULL. */
     void (*output)(void *context, const struct iovec *pieces, int count);
-    /* What time it is: nanoseconds since whenever you like, never going back. Called on any thread,
-     * with the stack's lock held: it must not call the stack. If NULL, time is what fs_stack_poll() was told last. */
+    /* Returns the time in nanoseconds since any fixed point; it must never run backwards. Called on any
+     * thread with the stack's lock held: it must not call the stack. If NULL, the time is the last
+     * `now_ns` of fs_stack_poll(). */
     uint64_t (*now)(void *context);
 };
 
 /* ---- Stacks ---- */
 
 /*
- * Makes a stack. `settings` are KEY=VALUE, separated by commas, semicolons or line ends:
+ * Creates a stack. `settings` are KEY=VALUE, separated by commas, semicolons or line ends:
  *
- *     tun=NAME, tap=NAME    run over that device (made if it does not exist; needs CAP_NET_ADMIN)
- *     address=10.9.0.2/24   an address of the stack, with its prefix; once for each, IPv4 and IPv6
- *     kernel_address=...    the same for the kernel's side of the TUN or TAP
- *     gateway=10.9.0.1      the default route of the gateway's family
- *     route=10.8.0.0/16 via 10.9.0.1      without "via", straight to the link
- *     mtu=1500              largest IP packet, bytes
- *     link=ethernet         packets begin with an Ethernet header; with callbacks, default ip
- *     mac=02:00:00:00:00:01 hardware address; default made up
- *     offload=csum,tso4     which offloads to ask a TUN or TAP for; default all
- *     gso=off, gro=off      no super-segments out, no joining of packets in
+ *     tun=NAME, tap=NAME    the device to use (created if it does not exist; needs CAP_NET_ADMIN)
+ *     address=10.9.0.2/24   an address of the stack with its prefix length, IPv4 or IPv6; may be repeated
+ *     kernel_address=...    an address for the kernel's side of the TUN or TAP; may be repeated
+ *     gateway=10.9.0.1      gateway of the default route of its address family
+ *     route=10.8.0.0/16 via 10.9.0.1      without "via", a destination on the link
+ *     mtu=1500              size of the largest IP packet, in bytes
+ *     link=ethernet         header that packets begin with, for callbacks; default ip
+ *     mac=02:00:00:00:00:01 Ethernet address of the stack; default derived from the seed
+ *     offload=csum,tso4     offloads to request from a TUN or TAP; default all
+ *     gso=off, gro=off      send no super-segments; do not coalesce received packets
  *     qdisc=fq              also "tbf rate 100mbit burst 64kb", "pfifo limit 1000"; default noqueue
- *     seed=1                all random numbers derive from it: for tests that must repeat
- *     pool_bytes=N          free payload memory kept for reuse
+ *     seed=1                seed of all random numbers, for repeatable tests
+ *     pool_bytes=N          limit of free payload memory kept for reuse, in bytes
  *     control=PATH          a Unix socket through which `fullsend stat --socket PATH` inspects the stack
- *                           and sets options; PATH has a slash in it. control=on: a socket named for
- *                           this process in $XDG_RUNTIME_DIR/fullsend or /run/fullsend, where
- *                           `fullsend stat` looks by itself. Whoever may open the socket may see and
+ *                           and sets options; PATH must contain a slash. control=on: a socket named
+ *                           after this process in $XDG_RUNTIME_DIR/fullsend or /run/fullsend, where
+ *                           `fullsend stat` finds it. Any process that may open the socket can read and
  *                           set everything; its mode is 0600. A thread of the library serves it, and
  *                           one more for each client. Packets cannot be captured through it.
  *     tcp_...=...           any tunable by its Linux name, with or without "net.ipv4."
  *
- * Without callbacks there must be a tun or tap, and a thread of the library drives the stack. With
- * callbacks there is no thread: hand packets to fs_stack_input(), and call fs_stack_poll() at
- * fs_stack_deadline() at the latest.
+ * Without callbacks, `tun` or `tap` is required, and a thread of the library drives the stack. With
+ * callbacks there is no such thread: pass received packets to fs_stack_input(), and call
+ * fs_stack_poll() no later than fs_stack_deadline().
  *
- * Fails with EINVAL for a setting that makes no sense, and with what the system says about the
- * device (EPERM, EBUSY); fs_last_error() tells in words.
+ * Fails with EINVAL for an invalid setting, and with the system's error for the device (EPERM, EBUSY);
+ * fs_last_error() returns a message.
  */
 fs_stack *fs_stack_create(const char *settings, const struct fs_callbacks *callbacks);
 
-/* Ends a stack: connections are reset, its descriptors closed, calls that wait fail with
- * ESHUTDOWN. What was written and is not acknowledged yet is lost: see SO_LINGER, or wait until
- * fs_ioctl(fd, SIOCOUTQ) gives 0. */
+/* Destroys a stack: its connections are reset, its descriptors closed, and calls that wait fail with
+ * ESHUTDOWN. Data that is not yet acknowledged is lost: use SO_LINGER, or wait until
+ * fs_ioctl(fd, SIOCOUTQ) returns 0. */
 int fs_stack_destroy(fs_stack *stack);
 
 /* Changes a running stack: adds an "address", "route" or "gateway", or sets a tunable such as
- * "tcp_congestion_control". EINVAL, and fs_last_error(), when that cannot be. */
+ * "tcp_congestion_control". Fails with EINVAL for an invalid setting; see fs_last_error(). */
 int fs_stack_set(fs_stack *stack, const char *key, const char *value);
 
-/* The value of a tunable as Linux writes it: at most size - 1 characters of it and a NUL go to
- * `buffer`. Returns its length. */
+/* Reads a tunable: writes at most size - 1 characters of its value, as Linux writes it, and a NUL to
+ * `buffer`. Returns the length of the value. */
 ssize_t fs_stack_get(fs_stack *stack, const char *key, char *buffer, size_t size);
 
-/* A descriptor of the kernel's (an eventfd, yours to close), for your own poll loop: it becomes
- * readable whenever a descriptor becomes ready for something that a call or fs_poll() or
- * fs_epoll_wait() found it not ready for. Read its eight bytes, then ask again with time-out 0. */
+/* Returns a descriptor of the kernel (an eventfd, which you must close) for your own poll loop: it
+ * becomes readable whenever a descriptor becomes ready for an event for which a call, fs_poll() or
+ * fs_epoll_wait() found it not ready. Read its eight bytes, then poll again with timeout 0. */
 int fs_stack_eventfd(fs_stack *stack);
 
-/* Gives a packet to a stack with callbacks, as it came. What cannot be parsed is dropped and
- * counted, as by any host. */
+/* Passes a received packet to a stack with callbacks. A packet that cannot be parsed is dropped and
+ * counted. */
 int fs_stack_input(fs_stack *stack, const void *packet, size_t len);
 
-/* Runs the timers of a stack with callbacks, and wakes calls whose time-out has come. `now_ns` is
- * the time if fs_callbacks.now is NULL, else it is not looked at. */
+/* Runs the timers of a stack with callbacks, and wakes calls whose timeout has expired. `now_ns` is
+ * the time if fs_callbacks.now is NULL, and ignored otherwise. */
 int fs_stack_poll(fs_stack *stack, uint64_t now_ns);
 
-/* When fs_stack_poll() must be called at the latest; UINT64_MAX when nothing waits for a time. */
+/* Returns the latest time at which fs_stack_poll() must be called; UINT64_MAX if no timer is set. */
 uint64_t fs_stack_deadline(fs_stack *stack);
 
-/* What was wrong, in words, with the last fs_stack_ call of this thread that failed. Lives until
- * the next one. */
+/* Returns the message of this thread's last fs_stack_ call that failed. It is valid until the next
+ * such failure. */
 const char *fs_last_error(void);
 
-/* The library's version, such as "0.1.0". */
+/* Returns the library's version, such as "0.1.0". */
 const char *fs_version(void);
 
-/* ---- Sockets: each as the system call of its name ---- */
+/* ---- Sockets: each function behaves as the system call of its name ---- */
 
 /* Domains AF_INET and AF_INET6; types SOCK_STREAM and SOCK_DGRAM, with SOCK_NONBLOCK. */
 int fs_socket(fs_stack *stack, int domain, int type, int protocol);
 int fs_bind(int fd, const struct sockaddr *addr, socklen_t len);
 int fs_listen(int fd, int backlog);
-/* Wait for a connection, at most SO_RCVTIMEO. Both pointers may be NULL. */
+/* Wait for a connection, for at most SO_RCVTIMEO. Both pointers may be NULL. */
 int fs_accept(int fd, struct sockaddr *addr, socklen_t *len);
 int fs_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags);
-/* Waits until the connection stands, at most SO_SNDTIMEO (then EINPROGRESS, and it goes on). */
+/* Waits for the handshake, for at most SO_SNDTIMEO; then fails with EINPROGRESS and the handshake
+ * continues. */
 int fs_connect(int fd, const struct sockaddr *addr, socklen_t len);
 int fs_getsockname(int fd, struct sockaddr *addr, socklen_t *len);
 int fs_getpeername(int fd, struct sockaddr *addr, socklen_t *len);
 int fs_shutdown(int fd, int how);
-/* What was written still goes out, as long as the stack lives. If the descriptor has memory on loan
- * (MSG_ZEROCOPY), this waits for an `output` that another thread runs: do not call it while holding a
- * lock that `output` takes, or both wait for ever. */
+/* Written data is still delivered, as long as the stack exists. If the descriptor has memory on loan
+ * (MSG_ZEROCOPY), this waits for a running `output` of another thread: do not call it while holding a
+ * lock that `output` takes, as both would wait forever. */
 int fs_close(int fd);
 int fs_setsockopt(int fd, int level, int name, const void *value, socklen_t len);
 int fs_getsockopt(int fd, int level, int name, void *value, socklen_t *len);
-/* F_GETFL and F_SETFL with O_NONBLOCK; F_GETFD and F_SETFD have no effect. Where the command takes
- * no argument, give 0. */
+/* F_GETFL and F_SETFL with O_NONBLOCK; F_GETFD and F_SETFD have no effect. If the command takes no
+ * argument, pass 0. */
 int fs_fcntl(int fd, int command, int argument);
 /* FIONBIO, FIONREAD (SIOCINQ), SIOCOUTQ, SIOCOUTQNSD, SIOCATMARK. */
 int fs_ioctl(int fd, unsigned long request, int *argument);
 
-/* ---- Data. A stream's call that may wait goes on until all is sent; one that receives returns
- * what there is, or all that was asked for with MSG_WAITALL.
+/* ---- Data. A sending call on a stream that may wait continues until all bytes are queued; a receiving
+ * call returns the data that has arrived, or with MSG_WAITALL all that was requested.
  *
- * MSG_ZEROCOPY on a stream with SO_ZEROCOPY lends the memory of a call with one piece. Leave it as it
- * is until the error queue (MSG_ERRQUEUE) has reported that call's completion, which comes when no
- * packet, queue or reader refers to the memory any more: not when it was acknowledged, and not when
- * the connection was reset. fs_close() ends the loan, too: it copies what is still in use before it
- * returns (and waits for an `output` that another thread runs; one that closes the descriptor itself
- * has its pieces until it returns). So does fs_stack_destroy(), if no other call on the stack runs.
- * Such a call may take less than all, and fails with ENOBUFS while the completions of 512 calls are
- * outstanding or unread. Calls with several pieces copy, as does delivery to an address of the stack
- * itself; the completion says so (SO_EE_CODE_ZEROCOPY_COPIED). ---- */
+ * MSG_ZEROCOPY on a stream with SO_ZEROCOPY lends the memory of a call with one piece. Do not change or
+ * free it until the error queue (MSG_ERRQUEUE) has reported the completion of that call. It does so when
+ * no packet, queue or reader refers to the memory any more, which can be later than its acknowledgement
+ * or the reset of the connection. fs_close() also ends the loan: before it returns, it copies the memory
+ * that is still in use, and waits for a running `output` of another thread (an `output` that closes the
+ * descriptor itself can use its pieces until it returns). So does fs_stack_destroy(), if no other call
+ * on the stack is running. Such a call may accept only a part of the memory, and fails with ENOBUFS while
+ * the completions of 512 calls are outstanding or unread. Calls with several pieces copy, and so does
+ * delivery to an address of the stack itself; the completion reports it
+ * (SO_EE_CODE_ZEROCOPY_COPIED). ---- */
 
 ssize_t fs_read(int fd, void *buffer, size_t len);
 ssize_t fs_readv(int fd, const struct iovec *pieces, int count);
@@ -191,22 +195,22 @@ ssize_t fs_sendto(int fd, const void *buffer, size_t len, int flags, const struc
                   socklen_t addr_len);
 ssize_t fs_sendmsg(int fd, const struct msghdr *message, int flags);
 
-/* ---- Many at once. All descriptors of one call belong to one stack (else EXDEV). ---- */
+/* ---- Several descriptors. All descriptors of a call must belong to one stack (else EXDEV). ---- */
 
-/* At most 1,048,576 entries (else EINVAL). A descriptor that is not one of these functions' is POLLNVAL;
- * without any, it sleeps as poll(2) does. */
+/* At most 1,048,576 entries (else EINVAL). A descriptor that is not the library's is reported as
+ * POLLNVAL; without any of the library's, the call sleeps as poll(2) does. */
 int fs_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 int fs_epoll_create1(fs_stack *stack, int flags);
-/* EPOLLET, EPOLLONESHOT and EPOLLEXCLUSIVE as on Linux; a set may stand in another set. */
+/* EPOLLET, EPOLLONESHOT and EPOLLEXCLUSIVE work as on Linux; a set may be a member of another set. */
 int fs_epoll_ctl(int epfd, int operation, int fd, struct epoll_event *event);
-/* Tells at most 64 at once. */
+/* Returns at most 64 events. */
 int fs_epoll_wait(int epfd, struct epoll_event *events, int max, int timeout_ms);
 
-/* ---- Pipes of a stack's own, for splice: fds[0] is read, fds[1] is written. ---- */
+/* ---- Pipes of a stack, for splice: fds[0] is the read end, fds[1] the write end. ---- */
 
 int fs_pipe2(fs_stack *stack, int fds[2], int flags);
-/* Moves bytes between a pipe and a socket, or two pipes, without a copy. The offsets must be NULL
- * (else ESPIPE). */
+/* Moves bytes between a pipe and a socket, or between two pipes, without copying. The offsets must be
+ * NULL (else ESPIPE). */
 ssize_t fs_splice(int from, off_t *from_offset, int to, off_t *to_offset, size_t len,
                   unsigned int flags);
 

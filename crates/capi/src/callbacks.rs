@@ -1,4 +1,4 @@
-//! A stack whose packets the program carries.
+//! Stacks whose packets the program carries through callbacks.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,14 +15,14 @@ pub(super) struct FsCallbacks {
     now: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
 }
 
-// SAFETY: the header says that the functions may be called from any thread that calls the stack,
-// with that context.
+// SAFETY: the header requires that the functions may be called with the context on any thread that
+// calls the stack.
 unsafe impl Send for FsCallbacks {}
-// SAFETY: as above; output is never called twice at once.
+// SAFETY: as above, and `output` is called on one thread at a time.
 unsafe impl Sync for FsCallbacks {}
 
 impl FsCallbacks {
-    /// The program's clock, or one that fs_stack_poll sets.
+    /// Returns the program's clock, or one that fs_stack_poll sets.
     pub(super) fn clock(self) -> Clock {
         match self.now {
             None => Clock::manual(),
@@ -30,7 +30,7 @@ impl FsCallbacks {
                 let all = self;
                 Clock::asked(move || {
                     let context = all.context();
-                    // SAFETY: the program's function with the program's context.
+                    // SAFETY: calls the program's function with the program's context.
                     unsafe { now(context) }
                 })
             }
@@ -41,7 +41,7 @@ impl FsCallbacks {
         self.context
     }
 
-    /// Gives a packet to the program.
+    /// Returns a function that passes a packet to the program.
     pub(super) fn output(self) -> impl Fn(&Packet) + Send + Sync + 'static {
         move |packet| {
             let pieces = packet.slices().map(|piece| iovec {
@@ -51,8 +51,8 @@ impl FsCallbacks {
             let pieces: Vec<iovec> = pieces.collect();
             if let Some(output) = self.output {
                 let (start, count) = (pieces.as_ptr(), pieces.len() as c_int);
-                // SAFETY: the program's function with the program's context; the pieces and what
-                // they point to live until it returns.
+                // SAFETY: calls the program's function with the program's context; the pieces and
+                // the memory they point to live until it returns.
                 unsafe { output(self.context(), start, count) };
             }
         }

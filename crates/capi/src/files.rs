@@ -16,7 +16,7 @@ unsafe extern "C" fn fs_pipe2(stack: *mut FsStack, fds: *mut c_int, flags: c_int
         }
         let stack = table::stack(stack)?;
         let ends = c::pipe2(&stack, flags)?.map(|end| table::add_file(&stack, end));
-        // SAFETY: not null, and the header asks for two ints there.
+        // SAFETY: not null, and the header requires memory for two ints.
         unsafe { fds.cast::<[c_int; 2]>().write_unaligned(ends) };
         Ok(())
     })

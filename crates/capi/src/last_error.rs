@@ -1,4 +1,4 @@
-//! What was wrong, in words.
+//! The message of the last error of a thread.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -10,7 +10,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Keeps the text for [`fs_last_error`]; the errno that goes with it is `errno`.
+/// Stores the message for [`fs_last_error`], and returns `errno`.
 pub(super) fn explain(errno: Errno, text: &impl Display) -> Errno {
     let text: Vec<u8> = text.to_string().into_bytes();
     let text = text.into_iter().filter(|&b| b != 0).collect::<Vec<_>>();

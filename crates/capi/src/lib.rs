@@ -1,7 +1,7 @@
-//! The C ABI: `libfullsend.so`. What each function does is in `include/fullsend.h`.
+//! The C ABI: `libfullsend.so`. `include/fullsend.h` documents the functions.
 //!
-//! Stacks and descriptors are numbers that are looked up in tables, so that a stale one is an
-//! error and no access to freed memory.
+//! Stacks and descriptors are numbers that are looked up in tables, so that a stale one causes an
+//! error instead of an access to freed memory.
 
 mod callbacks;
 mod files;

@@ -1,4 +1,4 @@
-//! Waiting for many: `poll` and `epoll`.
+//! Waiting for several descriptors: `poll` and `epoll`.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::table::{self, FsStack};
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_poll(files: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int {
     let file_of = |fd| table::file(fd).ok().map(|file| (file.stack, file.handle));
-    // SAFETY: the header asks of the pointer what `poll(2)` does.
+    // SAFETY: the header requires of the pointer what `poll(2)` requires.
     returned(|| unsafe { c::poll(None, file_of, files, n, timeout_ms) })
 }
 
@@ -41,7 +41,7 @@ unsafe extern "C" fn fs_epoll_ctl(
         if !Arc::ptr_eq(&set.stack, &file.stack) {
             return Err(Errno(libc::EXDEV));
         }
-        // SAFETY: the header asks of the pointer what `epoll_ctl(2)` does.
+        // SAFETY: the header requires of the pointer what `epoll_ctl(2)` requires.
         unsafe { c::epoll_ctl(&set.stack, set.handle, operation, file.handle, event) }
     })
 }
@@ -55,7 +55,7 @@ unsafe extern "C" fn fs_epoll_wait(
 ) -> c_int {
     returned(|| {
         let set = table::file(epfd)?;
-        // SAFETY: the header asks of the pointer what `epoll_wait(2)` does.
+        // SAFETY: the header requires of the pointer what `epoll_wait(2)` requires.
         unsafe { c::epoll_wait(&set.stack, set.handle, events, max, timeout_ms) }
     })
 }

@@ -1,4 +1,4 @@
-//! The `read` and `write`, `recv` and `send` families.
+//! The `read`, `write`, `recv` and `send` families.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -12,7 +12,7 @@ use super::table;
 unsafe extern "C" fn fs_read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `read(2)` does.
+        // SAFETY: the header requires of the pointers what `read(2)` requires.
         unsafe { c::read(&file.stack, file.handle, buffer, len) }
     })
 }
@@ -21,7 +21,7 @@ unsafe extern "C" fn fs_read(fd: c_int, buffer: *mut c_void, len: usize) -> isiz
 unsafe extern "C" fn fs_readv(fd: c_int, pieces: *const iovec, n: c_int) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `readv(2)` does.
+        // SAFETY: the header requires of the pointers what `readv(2)` requires.
         unsafe { c::readv(&file.stack, file.handle, pieces, n) }
     })
 }
@@ -37,14 +37,14 @@ unsafe extern "C" fn fs_recvfrom(
 ) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `recvfrom(2)` does.
+        // SAFETY: the header requires of the pointers what `recvfrom(2)` requires.
         unsafe { c::recvfrom(&file.stack, file.handle, buffer, len, flags, addr, addr_len) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
-    // SAFETY: the header asks the same of the pointer, and nobody's address is wanted.
+    // SAFETY: the header has the same requirements on the pointer; the address is not requested.
     unsafe { fs_recvfrom(fd, buffer, len, flags, ptr::null_mut(), ptr::null_mut()) }
 }
 
@@ -52,7 +52,7 @@ unsafe extern "C" fn fs_recv(fd: c_int, buffer: *mut c_void, len: usize, flags: 
 unsafe extern "C" fn fs_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `recvmsg(2)` does.
+        // SAFETY: the header requires of the pointers what `recvmsg(2)` requires.
         unsafe { c::recvmsg(&file.stack, file.handle, message, flags) }
     })
 }
@@ -61,7 +61,7 @@ unsafe extern "C" fn fs_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -
 unsafe extern "C" fn fs_write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `write(2)` does.
+        // SAFETY: the header requires of the pointers what `write(2)` requires.
         unsafe { c::write(&file.stack, file.handle, buffer, len) }
     })
 }
@@ -70,7 +70,7 @@ unsafe extern "C" fn fs_write(fd: c_int, buffer: *const c_void, len: usize) -> i
 unsafe extern "C" fn fs_writev(fd: c_int, pieces: *const iovec, n: c_int) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `writev(2)` does.
+        // SAFETY: the header requires of the pointers what `writev(2)` requires.
         unsafe { c::writev(&file.stack, file.handle, pieces, n) }
     })
 }
@@ -86,14 +86,14 @@ unsafe extern "C" fn fs_sendto(
 ) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `sendto(2)` does.
+        // SAFETY: the header requires of the pointers what `sendto(2)` requires.
         unsafe { c::sendto(&file.stack, file.handle, buffer, len, flags, addr, addr_len) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-    // SAFETY: the header asks the same of the pointer, and there is no address.
+    // SAFETY: the header has the same requirements on the pointer; there is no address.
     unsafe { fs_sendto(fd, buffer, len, flags, ptr::null(), 0) }
 }
 
@@ -101,7 +101,7 @@ unsafe extern "C" fn fs_send(fd: c_int, buffer: *const c_void, len: usize, flags
 unsafe extern "C" fn fs_sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `sendmsg(2)` does.
+        // SAFETY: the header requires of the pointers what `sendmsg(2)` requires.
         unsafe { c::sendmsg(&file.stack, file.handle, message, flags) }
     })
 }

@@ -1,4 +1,4 @@
-//! Sockets: what makes, names, joins and ends them.
+//! Sockets: creation, addresses, connecting, options and closing.
 
 use std::ffi::{c_int, c_ulong, c_void};
 
@@ -20,7 +20,7 @@ extern "C" fn fs_socket(stack: *mut FsStack, domain: c_int, kind: c_int, protoco
 unsafe extern "C" fn fs_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `bind(2)` does.
+        // SAFETY: the header requires of the pointers what `bind(2)` requires.
         unsafe { c::bind(&file.stack, file.handle, addr, len) }
     })
 }
@@ -35,7 +35,7 @@ extern "C" fn fs_listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fs_accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: the header asks the same of the pointers.
+    // SAFETY: the header has the same requirements on the pointers.
     unsafe { fs_accept4(fd, addr, len, 0) }
 }
 
@@ -48,7 +48,7 @@ unsafe extern "C" fn fs_accept4(
 ) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `accept4(2)` does.
+        // SAFETY: the header requires of the pointers what `accept4(2)` requires.
         let new = unsafe { c::accept4(&file.stack, file.handle, addr, len, flags) }?;
         Ok(table::add_file(&file.stack, new))
     })
@@ -58,7 +58,7 @@ unsafe extern "C" fn fs_accept4(
 unsafe extern "C" fn fs_connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `connect(2)` does.
+        // SAFETY: the header requires of the pointers what `connect(2)` requires.
         unsafe { c::connect(&file.stack, file.handle, addr, len) }
     })
 }
@@ -67,7 +67,7 @@ unsafe extern "C" fn fs_connect(fd: c_int, addr: *const sockaddr, len: socklen_t
 unsafe extern "C" fn fs_getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `getsockname(2)` does.
+        // SAFETY: the header requires of the pointers what `getsockname(2)` requires.
         unsafe { c::getsockname(&file.stack, file.handle, addr, len) }
     })
 }
@@ -76,7 +76,7 @@ unsafe extern "C" fn fs_getsockname(fd: c_int, addr: *mut sockaddr, len: *mut so
 unsafe extern "C" fn fs_getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `getpeername(2)` does.
+        // SAFETY: the header requires of the pointers what `getpeername(2)` requires.
         unsafe { c::getpeername(&file.stack, file.handle, addr, len) }
     })
 }
@@ -107,7 +107,7 @@ unsafe extern "C" fn fs_setsockopt(
 ) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `setsockopt(2)` does.
+        // SAFETY: the header requires of the pointers what `setsockopt(2)` requires.
         unsafe { c::setsockopt(&file.stack, file.handle, level, name, value, len) }
     })
 }
@@ -122,7 +122,7 @@ unsafe extern "C" fn fs_getsockopt(
 ) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks of the pointers what `getsockopt(2)` does.
+        // SAFETY: the header requires of the pointers what `getsockopt(2)` requires.
         unsafe { c::getsockopt(&file.stack, file.handle, level, name, value, len) }
     })
 }
@@ -139,7 +139,7 @@ extern "C" fn fs_fcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
 unsafe extern "C" fn fs_ioctl(fd: c_int, request: c_ulong, argument: *mut c_int) -> c_int {
     returned(|| {
         let file = table::file(fd)?;
-        // SAFETY: the header asks for null or an int.
+        // SAFETY: the header requires null or a pointer to an int.
         unsafe { c::ioctl(&file.stack, file.handle, request, argument) }
     })
 }

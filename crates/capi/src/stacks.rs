@@ -1,4 +1,4 @@
-//! `fs_stack_*`.
+//! The functions `fs_stack_*`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
@@ -17,13 +17,15 @@ use super::table::{self, FsStack};
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// What went wrong with a device or a setting.
+/// Stores the message of a device or settings error, and returns its errno.
 fn failed(error: &io::Error) -> Errno {
     explain(Errno(error.raw_os_error().unwrap_or(libc::EINVAL)), error)
 }
 
+/// Returns a C string.
+///
 /// # Safety
-/// `text` is null or ends with a NUL, and does not change for `'a`.
+/// `text` is null or a string that ends with a NUL and does not change during `'a`.
 unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(explain(
@@ -31,7 +33,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
             &"a null pointer where text should be",
         ));
     }
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null; the caller guarantees the rest.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|e| explain(Errno::EINVAL, &e))
 }
@@ -51,7 +53,7 @@ unsafe extern "C" fn fs_stack_create(
     callbacks: *const FsCallbacks,
 ) -> *mut FsStack {
     returned(|| {
-        // SAFETY: the header asks for text that ends, and for null or such a structure.
+        // SAFETY: the header requires a string, and null or a valid structure.
         let (settings, callbacks) = unsafe { (text(settings)?, callbacks.as_ref().copied()) };
         if callbacks.is_some_and(|c| c.output.is_none()) {
             return Err(explain(Errno::EFAULT, &"callbacks without output"));
@@ -79,7 +81,7 @@ unsafe extern "C" fn fs_stack_set(
     value: *const c_char,
 ) -> c_int {
     returned(|| {
-        // SAFETY: the header asks for text that ends.
+        // SAFETY: the header requires strings.
         let (key, value) = unsafe { (text(key)?, text(value)?) };
         let set = table::stack(stack)?.set(key, value);
         set.map_err(|e| explain(Errno::EINVAL, &e))
@@ -94,7 +96,7 @@ unsafe extern "C" fn fs_stack_get(
     size: usize,
 ) -> isize {
     returned(|| {
-        // SAFETY: the header asks for text that ends.
+        // SAFETY: the header requires a string.
         let key = unsafe { text(key) }?;
         let value = table::stack(stack)?.get(key);
         let value = value.map_err(|e| explain(Errno::EINVAL, &e))?;
@@ -103,7 +105,7 @@ unsafe extern "C" fn fs_stack_get(
                 return Err(Errno::EFAULT);
             }
             let n = value.len().min(size - 1);
-            // SAFETY: the header asks for `size` bytes at `buffer`, and n + 1 are no more.
+            // SAFETY: the header requires `size` bytes at `buffer`, and n + 1 is at most that.
             unsafe {
                 buffer
                     .cast::<u8>()
@@ -140,7 +142,7 @@ unsafe extern "C" fn fs_stack_input(
         if len > 65_549 {
             return Err(Errno::EMSGSIZE);
         }
-        // SAFETY: not null, and the header asks for `len` bytes there.
+        // SAFETY: not null, and the header requires `len` bytes.
         let packet = unsafe { std::slice::from_raw_parts(packet.cast::<u8>(), len) };
         stack.input(&mut vec![Packet::from_frame(Slice::copied_from(packet))]);
         Ok(())

@@ -1,4 +1,4 @@
-//! What stack pointers and descriptors stand for.
+//! The tables of stacks and descriptors.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,10 +8,12 @@ use std::sync::Arc;
 use fullsend_blocking::{Errno, Handle, Stack};
 use parking_lot::RwLock;
 
-/// The first descriptor. No kernel hands out such numbers, so mixing them up is EBADF.
+/// The first descriptor. The kernel does not assign such numbers, so its calls fail with EBADF on
+/// ours.
 const FIRST_FD: c_int = 0x4000_0000;
 
-/// A stack as C holds it: a number in the guise of a pointer, never given twice.
+/// The type that C's stack pointers point to. Their values are numbers, none of which is used
+/// twice.
 #[repr(C)]
 pub(super) struct FsStack {
     _opaque: [u8; 0],
@@ -52,7 +54,7 @@ pub(super) fn add_stack(stack: Arc<Stack>) -> *mut FsStack {
     std::ptr::without_provenance_mut(id)
 }
 
-/// EINVAL if it has been destroyed, or never was.
+/// Returns the stack of a pointer, or EINVAL if there is none.
 pub(super) fn stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
     if stack.is_null() {
         return Err(Errno::EFAULT);
@@ -61,7 +63,7 @@ pub(super) fn stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
     stacks.all.get(&stack.addr()).cloned().ok_or(Errno::EINVAL)
 }
 
-/// Forgets a stack and all its descriptors.
+/// Removes a stack with all its descriptors, and returns it.
 pub(super) fn remove_stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
     let gone = STACKS.write().all.remove(&stack.addr());
     let gone = gone.ok_or(Errno::EINVAL)?;
@@ -76,7 +78,7 @@ pub(super) fn remove_stack(stack: *mut FsStack) -> Result<Arc<Stack>, Errno> {
     Ok(gone)
 }
 
-/// The lowest descriptor that is free.
+/// Adds a handle and returns the lowest free descriptor.
 pub(super) fn add_file(stack: &Arc<Stack>, handle: Handle) -> c_int {
     let file = File {
         stack: stack.clone(),

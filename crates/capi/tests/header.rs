@@ -1,4 +1,4 @@
-//! The header and the library agree.
+//! Tests that the header and the library agree.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
-/// The functions that the header declares.
+/// Returns the functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = std::fs::read_to_string(common::HEADER_DIR.to_owned() + "/fullsend.h").unwrap();
     let code: String = header
@@ -19,7 +19,7 @@ fn declared() -> BTreeSet<String> {
     names.filter(|name| name.starts_with("fs_")).collect()
 }
 
-/// The functions that the library exports.
+/// Returns the functions that the library exports.
 fn exported() -> BTreeSet<String> {
     let library = common::library();
     let mut nm = Command::new("nm");
@@ -54,7 +54,7 @@ fn a_program_of_c_and_one_of_cxx_compile_and_link_from_the_header_alone() {
     let strict = ["-std=c99", "-Wall", "-Wextra", "-Werror"];
     let program = common::compile(&dir, "all.c", &code, &strict);
     assert!(common::command(&program).status().unwrap().success());
-    // A compiler of C++ may be missing where one of C is there.
+    // The C++ compiler may be missing where there is a C compiler.
     if Command::new("c++").arg("--version").output().is_ok() {
         let code = "#include <fullsend.h>\nint main() { return fs_version()[0] == 0; }\n";
         let program = common::compile(&dir, "some.cc", code, &["-Wall", "-Werror"]);

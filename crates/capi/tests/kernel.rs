@@ -1,4 +1,4 @@
-//! The examples, compiled from the header alone, against the kernel's TCP over a TUN.
+//! Tests of the examples, compiled with the header only, against the kernel's TCP over a TUN.
 
 mod common;
 
@@ -17,11 +17,12 @@ fn example(dir: &Path, name: &str) -> PathBuf {
     compile_file("cc", &source, &dir.join(name), &STRICT)
 }
 
-/// A page that is longer than all buffers, and a web server of the kernel's that has it.
+/// Creates a page larger than all buffers, and starts a web server on the kernel's TCP that serves
+/// it.
 fn page_and_server(dir: &Path) -> (Vec<u8>, Running) {
     let page: Vec<u8> = (0..2_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     fs::write(dir.join("page"), &page).unwrap();
-    // It says on which port it is as soon as it listens.
+    // It prints a line once it listens.
     let code = "import http.server, os, sys; os.chdir(sys.argv[1]); \
                 s = http.server.ThreadingHTTPServer(('0.0.0.0', 8000), \
                 http.server.SimpleHTTPRequestHandler); print('ready', flush=True); \
@@ -71,7 +72,7 @@ fn curl_fetches_from_serve_c_over_a_tap() {
     serve("tap=fs1,address=10.9.0.2/24,kernel_address=10.9.0.1/24");
 }
 
-/// Four curls at a server of ours.
+/// Starts our server and fetches from it with four instances of curl.
 fn serve(settings: &'static str) {
     in_namespace(move || {
         let dir = temp_dir(&format!("serve-{}", &settings[..3]));
@@ -94,7 +95,7 @@ fn serve(settings: &'static str) {
             assert_eq!(output.stdout.len(), 3_000_000);
             assert!(output.stdout.starts_with(b"abcdef"));
         }
-        // The end of its standard input ends it.
+        // It exits at the end of its standard input.
         drop(server.0.stdin.take());
         assert!(server.0.wait().unwrap().success());
         fs::remove_dir_all(dir).unwrap();

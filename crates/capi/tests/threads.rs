@@ -1,4 +1,4 @@
-//! A program in C whose threads wait in calls, on two stacks that callbacks join.
+//! Tests a C program whose threads wait in calls, on two stacks joined by callbacks.
 
 mod common;
 

@@ -1,6 +1,6 @@
 /*
- * Two stacks, joined by callbacks, and threads that wait in calls on them. No root, no device.
- * Ends with 0 and "done" if all is as the header says.
+ * Tests threads that wait in calls on two stacks, which are joined by callbacks. Needs neither root
+ * nor a device. Prints "done" and exits with 0 if everything works as the header says.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -141,7 +141,7 @@ static void calls_that_wait(void) {
     connected(&client, &server);
 
     start(&w, server, 0);
-    /* A signal interrupts nothing. */
+    /* A signal does not interrupt the call. */
     CHECK(pthread_kill(w.thread, SIGUSR1) == 0);
     CHECK(fs_write(client, "hello", 5) == 5);
     finish(&w);
@@ -263,7 +263,7 @@ static void flags_and_queues(void) {
     CHECK(head != NULL && head->cmsg_level == IPPROTO_TCP && head->cmsg_type == 36);
     CHECK(*(int *)CMSG_DATA(head) == 2);
 
-    /* What is written and not acknowledged. */
+    /* Data that is written and not acknowledged. */
     while (fs_ioctl(client, SIOCOUTQ, &value) == 0 && value > 0) usleep(500);
     CHECK(value == 0);
     CHECK(fs_getsockopt(client, SOL_SOCKET, SO_ERROR, &value, &len) == 0 && value == 0);
@@ -280,7 +280,7 @@ static void a_connection_opened_by_the_first_write(void) {
     int queue = 8;
     CHECK(fs_setsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &queue, sizeof queue) == 0);
     CHECK(fs_stack_set(stacks[1], "tcp_fastopen", "3") == 0);
-    /* The first time there is no cookie; it waits, and then sends. */
+    /* The first call has no cookie: it waits for the handshake, then sends. */
     for (int i = 0; i < 2; i++) {
         int client = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
         CHECK(fs_sendto(client, "early", 5, MSG_FASTOPEN, (struct sockaddr *)&there,
@@ -293,7 +293,7 @@ static void a_connection_opened_by_the_first_write(void) {
     }
 }
 
-/* A completion of MSG_ZEROCOPY; its ee_code. */
+/* Waits for a completion of MSG_ZEROCOPY and returns its ee_code. */
 static int completion(int fd) {
     struct pollfd file = {.fd = fd};
     CHECK(fs_poll(&file, 1, 10000) == 1 && (file.revents & POLLERR));
@@ -323,7 +323,7 @@ static void lent_memory(void) {
     fs_close(server);
 }
 
-/* What is written to memory that was given back must not reach anybody. */
+/* Changes to memory after its completion must not reach the receiver. */
 static void lent_memory_over_loopback(void) {
     struct sockaddr_in own = address("10.0.0.1", 81);
     int one = 1, listening = fs_socket(stacks[0], AF_INET, SOCK_STREAM, 0);
@@ -348,7 +348,7 @@ static void lent_memory_over_loopback(void) {
     fs_close(listening);
 }
 
-/* fs_close() ends a loan, although what was written still goes out. */
+/* fs_close() ends a loan, although the written data is still delivered. */
 static void lent_memory_of_a_closed_socket(void) {
     int client, server, one = 1, small = 1;
     connected(&client, &server);
@@ -357,7 +357,7 @@ static void lent_memory_of_a_closed_socket(void) {
     static char got[200000];
     char *lent = malloc(sizeof got);
     memset(lent, 'z', sizeof got);
-    /* More than the receiver takes without reading. */
+    /* More than the receiver accepts without reading. */
     ssize_t n, all = 0;
     while ((n = fs_send(client, lent, 20000, MSG_ZEROCOPY | MSG_DONTWAIT)) > 0) all += n;
     CHECK(errno == EAGAIN && all <= (ssize_t)sizeof got);

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::thread;
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
-/// Where the header is.
+/// The directory of the header.
 pub(crate) const HEADER_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
-/// Where the examples are.
+/// The directory of the examples.
 pub(crate) const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
 
-/// The library that cargo has built beside this test (see Cargo.toml).
+/// Returns the path of the library that cargo has built beside this test (see Cargo.toml).
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -27,14 +27,14 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// A folder of this test's own.
+/// Creates a directory for this test.
 pub(crate) fn temp_dir(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("fullsend-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     dir
 }
 
-/// Compiles `code` against the header and the library, and nothing else.
+/// Compiles `code` with the header and the library, and nothing else.
 pub(crate) fn compile(dir: &Path, name: &str, code: &str, flags: &[&str]) -> PathBuf {
     let source = dir.join(name);
     std::fs::write(&source, code).unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn compile_file(
     program.to_owned()
 }
 
-/// Runs a program that needs the library.
+/// Returns a command for a program that needs the library.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", library().parent().unwrap());
@@ -70,7 +70,7 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Runs `test` in a thread with a network of its own; processes that it starts are in there too.
+/// Runs `test` in a thread with a network namespace of its own, which processes it starts share.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if !geteuid().is_root() {
         println!("skipped: needs root, for a network namespace and a TUN device");
@@ -87,7 +87,7 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// A process that ends with the test.
+/// A process that is killed when the test ends.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {

@@ -1,4 +1,4 @@
-//! The library as the tests load it.
+//! The library in the form that the tests load.
 
 #[path = "../../src/lib.rs"]
 mod library;
