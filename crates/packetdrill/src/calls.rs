@@ -1,4 +1,4 @@
-//! The socket calls as packetdrill makes them.
+//! The socket calls of packetdrill's interface.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
@@ -12,7 +12,7 @@ use libc::{
 use crate::files::kernel_close;
 use crate::instance::{Instance, current, end};
 
-/// One call on the run's stack, with what the script's commands changed since the last.
+/// Runs one call on the stack of the run, after applying changes made by the script's commands.
 fn made<R: c::Returned>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::C {
     returned(|| {
         let instance = current()?;
@@ -21,7 +21,7 @@ fn made<R: c::Returned>(call: impl FnOnce(&Instance) -> Result<R, Errno>) -> R::
     })
 }
 
-/// One call on a descriptor of ours.
+/// Runs one call on a descriptor of the library.
 pub(crate) fn on<R: c::Returned>(
     fd: c_int,
     call: impl FnOnce(&Stack, Handle) -> Result<R, Errno>,
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn bind(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    // SAFETY: packetdrill gives what `bind(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `bind(2)`.
     on(fd, |stack, handle| unsafe {
         c::bind(stack, handle, addr, len)
     })
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn accept(
 ) -> c_int {
     made(|instance| {
         let handle = instance.handle(fd)?;
-        // SAFETY: packetdrill gives what `accept(2)` takes.
+        // SAFETY: packetdrill passes valid arguments of `accept(2)`.
         let new = unsafe { c::accept4(&instance.stack, handle, addr, len, 0) }?;
         instance.add(new)
     })
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn connect(
 ) -> c_int {
     made(|instance| {
         let handle = instance.handle(fd)?;
-        // SAFETY: packetdrill gives what `connect(2)` takes.
+        // SAFETY: packetdrill passes valid arguments of `connect(2)`.
         unsafe { c::connect(&instance.stack, handle, addr, len) }
     })
 }
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn read(
     buffer: *mut c_void,
     len: usize,
 ) -> isize {
-    // SAFETY: packetdrill gives what `read(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `read(2)`.
     on(fd, |stack, handle| unsafe {
         c::read(stack, handle, buffer, len)
     })
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn readv(
     pieces: *const iovec,
     n: c_int,
 ) -> isize {
-    // SAFETY: packetdrill gives what `readv(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `readv(2)`.
     on(fd, |stack, handle| unsafe {
         c::readv(stack, handle, pieces, n)
     })
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn recv(
     flags: c_int,
 ) -> isize {
     let none = std::ptr::null_mut();
-    // SAFETY: packetdrill gives what `recv(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `recv(2)`.
     on(fd, |stack, handle| unsafe {
         c::recvfrom(
             stack,
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> isize {
-    // SAFETY: packetdrill gives what `recvfrom(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `recvfrom(2)`.
     on(fd, |stack, handle| unsafe {
         c::recvfrom(stack, handle, buffer, len, flags, addr, addr_len)
     })
@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> isize {
-    // SAFETY: packetdrill gives what `recvmsg(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `recvmsg(2)`.
     on(fd, |stack, handle| unsafe {
         c::recvmsg(stack, handle, message, flags)
     })
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn write(
     buffer: *const c_void,
     len: usize,
 ) -> isize {
-    // SAFETY: packetdrill gives what `write(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `write(2)`.
     on(fd, |stack, handle| unsafe {
         c::write(stack, handle, buffer, len)
     })
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn writev(
     pieces: *const iovec,
     n: c_int,
 ) -> isize {
-    // SAFETY: packetdrill gives what `writev(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `writev(2)`.
     on(fd, |stack, handle| unsafe {
         c::writev(stack, handle, pieces, n)
     })
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn send(
     flags: c_int,
 ) -> isize {
     let none = std::ptr::null();
-    // SAFETY: packetdrill gives what `send(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `send(2)`.
     on(fd, |stack, handle| unsafe {
         c::sendto(stack, handle, buffer, len, flags, none, 0)
     })
@@ -208,7 +208,7 @@ pub(crate) unsafe extern "C" fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> isize {
-    // SAFETY: packetdrill gives what `sendto(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `sendto(2)`.
     on(fd, |stack, handle| unsafe {
         c::sendto(stack, handle, buffer, len, flags, addr, addr_len)
     })
@@ -220,14 +220,14 @@ pub(crate) unsafe extern "C" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> isize {
-    // SAFETY: packetdrill gives what `sendmsg(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `sendmsg(2)`.
     on(fd, |stack, handle| unsafe {
         c::sendmsg(stack, handle, message, flags)
     })
 }
 
-/// Variadic on the other side; where there is no argument, `argument` is garbage, and the command
-/// takes none.
+/// Variadic in packetdrill's table: if the script gives no argument, `argument` is undefined, and
+/// the command does not use it.
 pub(crate) extern "C" fn fcntl(
     _: *mut c_void,
     fd: c_int,
@@ -239,15 +239,15 @@ pub(crate) extern "C" fn fcntl(
     })
 }
 
-/// Variadic on the other side: with a pointer for the requests that are known, and with anything, or
-/// nothing, for others.
+/// Variadic in packetdrill's table: the argument is a pointer for known requests. For others it can
+/// be anything, or missing.
 pub(crate) unsafe extern "C" fn ioctl(
     _: *mut c_void,
     fd: c_int,
     request: c_ulong,
     argument: *mut c_int,
 ) -> c_int {
-    // SAFETY: packetdrill gives an int to each request that has one.
+    // SAFETY: packetdrill passes a pointer to an int with each request that has an argument.
     on(fd, |stack, handle| unsafe {
         c::ioctl(stack, handle, request, argument)
     })
@@ -257,7 +257,7 @@ pub(crate) extern "C" fn close(_: *mut c_void, fd: c_int) -> c_int {
     made(|_| close_ours(fd))
 }
 
-/// Closes a descriptor if it is ours; else EBADF.
+/// Closes a descriptor of the library. Returns EBADF for any other.
 pub(crate) fn close_ours(fd: c_int) -> Result<(), Errno> {
     let instance = current()?;
     let handle = instance.files.remove(fd)?;
@@ -278,7 +278,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: packetdrill gives what `getsockopt(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `getsockopt(2)`.
     on(fd, |stack, handle| unsafe {
         c::getsockopt(stack, handle, level, name, value, len)
     })
@@ -292,7 +292,7 @@ pub(crate) unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    // SAFETY: packetdrill gives what `setsockopt(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `setsockopt(2)`.
     on(fd, |stack, handle| unsafe {
         c::setsockopt(stack, handle, level, name, value, len)
     })
@@ -307,7 +307,7 @@ pub(crate) unsafe extern "C" fn poll(
     made(|instance| {
         let stack = &instance.stack;
         let file_of = |fd| Some((stack, instance.handle(fd).ok()?));
-        // SAFETY: packetdrill gives what `poll(2)` takes.
+        // SAFETY: packetdrill passes valid arguments of `poll(2)`.
         unsafe { c::poll(Some(stack), file_of, files, n, timeout_ms) }
     })
 }
@@ -319,7 +319,7 @@ pub(crate) extern "C" fn usleep(_: *mut c_void, micros: useconds_t) -> c_int {
     })
 }
 
-/// The clock goes on by a microsecond for each look: packetdrill waits for a time by looking.
+/// Each call advances the clock by a microsecond, as packetdrill waits for a time by polling it.
 pub(crate) unsafe extern "C" fn gettimeofday(
     _: *mut c_void,
     time: *mut timeval,
@@ -334,7 +334,7 @@ pub(crate) unsafe extern "C" fn gettimeofday(
             tv_sec: micros / 1_000_000,
             tv_usec: micros % 1_000_000,
         };
-        // SAFETY: packetdrill gives null or a `timeval`.
+        // SAFETY: packetdrill passes null or a `timeval`.
         let time = unsafe { time.as_mut() }.ok_or(Errno::EFAULT)?;
         *time = value;
         Ok(())
@@ -359,7 +359,7 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
 ) -> c_int {
     made(|instance| {
         let (set, handle) = (instance.handle(epfd)?, instance.handle(fd)?);
-        // SAFETY: packetdrill gives what `epoll_ctl(2)` takes.
+        // SAFETY: packetdrill passes valid arguments of `epoll_ctl(2)`.
         unsafe { c::epoll_ctl(&instance.stack, set, operation, handle, event) }
     })
 }
@@ -371,7 +371,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
     max: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: packetdrill gives what `epoll_wait(2)` takes.
+    // SAFETY: packetdrill passes valid arguments of `epoll_wait(2)`.
     on(epfd, |stack, set| unsafe {
         c::epoll_wait(stack, set, events, max, timeout_ms)
     })
@@ -384,18 +384,19 @@ pub(crate) unsafe extern "C" fn pipe(_: *mut c_void, fds: *mut c_int) -> c_int {
         }
         let [reader, writer] = c::pipe2(&instance.stack, 0)?;
         let ends = [instance.add(reader)?, instance.add(writer)?];
-        // SAFETY: not null, and packetdrill gives room for two.
+        // SAFETY: not null, and packetdrill passes memory for two ints.
         unsafe { fds.cast::<[c_int; 2]>().write_unaligned(ends) };
         Ok(())
     })
 }
 
-/// packetdrill gives pointers to zero where the script says NULL.
+/// Returns whether an offset is given. packetdrill passes pointers to zero where the script says
+/// NULL.
 ///
 /// # Safety
-/// `offset` is null or points to one.
+/// `offset` is null or points to an offset.
 unsafe fn has_offset(offset: *const loff_t) -> bool {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { offset.as_ref() }.is_some_and(|&offset| offset != 0)
 }
 
@@ -409,7 +410,7 @@ pub(crate) unsafe extern "C" fn splice(
     flags: c_uint,
 ) -> isize {
     made(|instance| {
-        // SAFETY: packetdrill gives null or an offset.
+        // SAFETY: packetdrill passes null or an offset.
         if unsafe { has_offset(from_offset) || has_offset(to_offset) } {
             return Err(Errno::ESPIPE);
         }

@@ -1,5 +1,5 @@
-//! Checks the checksums of IP packets, with arithmetic of its own: the stack's would find itself
-//! right.
+//! Verification of the checksums of IP packets. It has its own arithmetic, so that an error in the
+//! stack's does not hide itself.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// IPv6 extension headers of the common form: hop-by-hop, routing, destination options.
+/// IPv6 extension headers with the common layout: hop-by-hop, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// What is wrong with a packet.
+/// The error of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadChecksum {
-    /// The lengths in it do not fit it.
+    /// Its length fields do not match its length.
     Malformed,
-    /// The IPv4 header's.
+    /// The IPv4 header checksum is wrong.
     Ipv4,
-    /// Of the protocol of that number.
+    /// The checksum of the protocol with this number is wrong.
     Transport(u8),
 }
 
@@ -33,7 +33,8 @@ impl fmt::Display for BadChecksum {
     }
 }
 
-/// RFC 1071: the sum of 16-bit words, carries added back in; an odd byte is a word's first.
+/// Returns the ones' complement sum of 16-bit words (RFC 1071). An odd byte is the first of its
+/// word.
 fn sum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let mut sum = 0u64;
     for part in parts {
@@ -47,10 +48,10 @@ fn sum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     sum as u16
 }
 
-/// Checks an IPv4 or IPv6 packet that is whole, or a fragment of one.
+/// Verifies a whole IPv4 or IPv6 packet, or a fragment.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first error found.
 pub fn verify(packet: &[u8]) -> Result<(), BadChecksum> {
     match packet.first().map(|first| first >> 4) {
         Some(4) => verify_v4(packet),
@@ -75,7 +76,7 @@ fn verify_v4(packet: &[u8]) -> Result<(), BadChecksum> {
     if sum([header]) != 0xffff {
         return Err(BadChecksum::Ipv4);
     }
-    // A fragment's transport checksum is of the whole.
+    // The transport checksum of a fragment covers the whole packet.
     let fragment = be16(header, 6).is_none_or(|flags| flags & 0x3fff != 0);
     if fragment {
         return Ok(());
@@ -101,7 +102,7 @@ fn verify_v6(packet: &[u8]) -> Result<(), BadChecksum> {
     transport(&header[8..40], next, rest)
 }
 
-/// The checksum of a transport packet between these addresses.
+/// Verifies the checksum of a transport packet between these addresses.
 fn transport(addresses: &[u8], protocol: u8, segment: &[u8]) -> Result<(), BadChecksum> {
     let len = (segment.len() as u32).to_be_bytes();
     let pseudo = [addresses, &len, &[0, protocol]];
@@ -115,7 +116,7 @@ fn transport(addresses: &[u8], protocol: u8, segment: &[u8]) -> Result<(), BadCh
     if segment.len() < least {
         return Err(BadChecksum::Malformed);
     }
-    // RFC 768: none was computed.
+    // The sender computed no checksum (RFC 768).
     if protocol == UDP && segment[6..8] == [0, 0] && addresses.len() == 8 {
         return Ok(());
     }
@@ -131,7 +132,7 @@ fn transport(addresses: &[u8], protocol: u8, segment: &[u8]) -> Result<(), BadCh
 mod tests {
     use super::{BadChecksum, verify};
 
-    /// An ACK from 10.0.0.1 to 10.0.0.2, its sums worked out by hand.
+    /// An ACK from 10.0.0.1 to 10.0.0.2, with manually computed checksums.
     const ACK: [u8; 40] = [
         0x45, 0, 0, 40, 0, 7, 0x40, 0, 64, 6, 0x26, 0xc7, 10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80, 0,
         0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0x96, 0x7f, 0, 0,

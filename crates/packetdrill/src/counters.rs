@@ -1,11 +1,11 @@
-//! The file through which a script's `nstat` sees the stack's counters.
+//! The file from which a script's `nstat` reads the stack's counters.
 
 use std::fs;
 use std::path::PathBuf;
 
 use fullsend_blocking::Stack;
 
-/// A file of `NAME VALUE` lines, of the counters that are not nought.
+/// A file of `NAME VALUE` lines for the counters that are not zero.
 #[derive(Debug)]
 pub(crate) struct Counters {
     file: Option<PathBuf>,
@@ -18,7 +18,7 @@ impl Counters {
         Self { file, told }
     }
 
-    /// Writes it if something has been counted.
+    /// Writes the file if a counter has changed.
     pub(crate) fn tell(&mut self, stack: &Stack) {
         let Some(file) = &self.file else {
             return;

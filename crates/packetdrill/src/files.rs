@@ -1,5 +1,5 @@
-//! Which descriptor stands for which handle. Each is a real one of the kernel's (an eventfd), as
-//! packetdrill closes what a script left open with libc's `close`.
+//! The handle of each descriptor. A descriptor is also open in the kernel (an eventfd), as
+//! packetdrill closes those that a script left open with libc's `close`.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -13,12 +13,12 @@ use rustix::event::{EventfdFlags, eventfd};
 pub(crate) struct Files(Mutex<BTreeMap<c_int, Handle>>);
 
 impl Files {
-    /// A new descriptor for a handle.
+    /// Adds a handle and returns a new descriptor.
     pub(crate) fn add(&self, stack: &Stack, handle: Handle) -> Result<c_int, Errno> {
         let file = eventfd(0, EventfdFlags::CLOEXEC);
         let file = file.map_err(|e| Errno(e.raw_os_error()))?.into_raw_fd();
         if let Some(stale) = self.0.lock().insert(file, handle) {
-            // The kernel gives the number anew, so somebody closed it behind our back.
+            // The kernel reuses the number, so the descriptor was closed past the library.
             let _ = stack.close(stale);
         }
         Ok(file)
@@ -33,8 +33,8 @@ impl Files {
     }
 }
 
-/// The kernel's `close`, past the one that we export.
+/// Calls the kernel's `close`, not the one that this library exports.
 pub(crate) fn kernel_close(fd: c_int) -> c_int {
-    // SAFETY: a system call with a plain number.
+    // SAFETY: a system call whose argument is a number.
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
 }

@@ -1,4 +1,4 @@
-//! `--so_flags`.
+//! The flags of `--so_flags`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,24 +7,25 @@ use fullsend_blocking::{Config, ConfigError};
 
 use crate::settings;
 
-/// Free payload memory kept for reuse, bytes: packetdrill locks all memory.
+/// Limit of free payload memory kept for reuse, in bytes. It is low, as packetdrill locks all
+/// memory.
 const POOL_BYTES: &str = "2097152";
 
-/// What `--so_flags` says.
+/// The parsed `--so_flags`.
 #[derive(Debug)]
 pub(crate) struct Flags {
     pub(crate) config: Config,
-    /// Read again whenever it changed.
+    /// File that is read again whenever it changes.
     pub(crate) settings: Option<PathBuf>,
-    /// Written when something has been counted.
+    /// File that is written when a counter changes.
     pub(crate) counters: Option<PathBuf>,
-    /// Tunables that the stack does not have.
+    /// Errors for tunables that the stack does not have.
     pub(crate) unknown: Vec<ConfigError>,
-    /// Of the link, to be set once it is there.
+    /// Settings of the link, which are applied once it exists.
     pub(crate) link: Vec<(String, String)>,
 }
 
-/// Keys of [`Config`] that make sense here beside tunables.
+/// Keys of [`Config`] that are accepted here in addition to tunables.
 const PASSED_ON: [&str; 6] = ["mtu", "gso", "gro", "qdisc", "seed", "pool_bytes"];
 
 fn mistake(text: &str) -> ConfigError {
@@ -32,10 +33,11 @@ fn mistake(text: &str) -> ConfigError {
 }
 
 impl Flags {
-    /// From `local=ADDR,prefix=N,remote=ADDR,mtu=N,tso=off,KEY=VALUE,settings=FILE,counters=FILE`.
+    /// Parses
+    /// `local=ADDR,prefix=N,remote=ADDR,mtu=N,tso=off,KEY=VALUE,settings=FILE,counters=FILE`.
     ///
-    /// `local` may be given once for each family, `prefix` belongs to the `local` before it.
-    /// `remote` is looked at for mistakes only: everything is reached through the one link.
+    /// `local` may be given once for each address family; `prefix` applies to the `local` before
+    /// it. `remote` is only validated, as there is only one link.
     pub(crate) fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut locals = Vec::<(IpAddr, Option<u8>)>::new();
         let mut config = Config::default();
@@ -71,7 +73,7 @@ impl Flags {
             let usual = if address.is_ipv4() { 16 } else { 64 };
             config.set("address", &format!("{address}/{}", prefix.unwrap_or(usual)))?;
         }
-        // Point to point: whoever the script speaks of is at the other end.
+        // Point to point: every address is at the other end.
         config.set("route", "0.0.0.0/0")?;
         config.set("route", "::/0")?;
         Ok(Self {

@@ -1,8 +1,7 @@
-//! Time that nobody lets pass: packetdrill waits, outside of the library or in a call, for
-//! something that only time brings.
+//! Lets time pass when packetdrill waits for an event that only a timer can cause.
 //!
-//! It does so in a call that the script gives no end, and where the script ends, or makes its next
-//! call, while one waits. With the kernel time passes by itself then.
+//! This happens in a call that the script gives no end, and when the script ends or makes its next
+//! call while another call waits. With the kernel, time passes by itself.
 
 use std::fs;
 use std::io;
@@ -14,12 +13,12 @@ use fullsend_units::Nanos;
 
 use crate::instance::Instance;
 
-/// How often to look, in real time.
+/// Real time between two checks.
 const STEP: Duration = Duration::from_millis(1);
-/// Enough to look at a file: packetdrill locks all memory.
+/// Stack size of the thread, enough to read a file. It is low, as packetdrill locks all memory.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Starts the thread that watches over a run; it ends with it.
+/// Starts the thread that watches a run. It ends with the run.
 pub(crate) fn watch(instance: &Arc<Instance>, main: i32) -> io::Result<()> {
     let watched = Arc::downgrade(instance);
     let body = move || {
@@ -31,7 +30,7 @@ pub(crate) fn watch(instance: &Arc<Instance>, main: i32) -> io::Result<()> {
                 return;
             };
             let now = instance.is_stuck().then(|| waits(main)).flatten();
-            // Twice the same: it has not run in between.
+            // Equal twice, so the thread has not run in between.
             if now.is_some() && now == seen && !instance.pass_some() && !told {
                 told = true;
                 eprintln!("fullsend: a call waits for something that no timer will bring");
@@ -44,26 +43,26 @@ pub(crate) fn watch(instance: &Arc<Instance>, main: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Where a thread is while it waits for another of this process.
+/// Returns the state of a thread that waits for another thread of this process, or `None`.
 fn waits(tid: i32) -> Option<String> {
     let place = fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?;
     let number = place.split(' ').next()?.parse().ok();
     (number == Some(libc::SYS_futex)).then_some(place)
 }
 
-/// Returns whether a thread does anything else than wait for another of this process. One of which
-/// the system says nothing is taken to wait.
+/// Returns whether a thread does anything but wait for another thread of this process. A thread of
+/// which the system shows no state counts as waiting.
 pub(crate) fn runs(tid: i32) -> bool {
     fs::metadata(format!("/proc/self/task/{tid}/syscall")).is_ok() && waits(tid).is_none()
 }
 
 impl Instance {
-    /// Somebody sleeps in a call, and everybody who was woken has run.
+    /// Returns whether a thread waits in a call and every woken thread has run.
     fn is_stuck(&self) -> bool {
         self.stack.has_sleepers() && !self.is_restless()
     }
 
-    /// Lets time pass up to the next timer; false if there is none.
+    /// Advances the time to the next timer. Returns false if there is none.
     fn pass_some(&self) -> bool {
         let next = self.stack.deadline();
         if let Some(next) = next {

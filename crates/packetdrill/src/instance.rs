@@ -1,4 +1,4 @@
-//! The one stack that a run of packetdrill has, and its clock.
+//! The stack of a packetdrill run, and its clock.
 
 use std::ffi::{c_int, c_long};
 use std::io;
@@ -16,14 +16,13 @@ use crate::flags::Flags;
 use crate::idle;
 use crate::settings::Settings;
 
-/// What the clock shows at the start, us since the epoch. Any time would do; the same one makes
-/// runs alike.
+/// The clock at the start, in us since the Unix epoch. It is fixed so that runs are repeatable.
 const EPOCH_MICROS: u64 = 1_000_000_000_000_000;
-/// Turns that may pass without time going on.
+/// Limit of polls without an advance of the time.
 const TURNS_AT_ONCE: usize = 1000;
-/// How long a thread that was woken may take until it has done what it was woken for.
+/// Limit of the time that a woken thread needs to finish its work.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long one whose call has returned may take until it looks at the clock.
+/// Limit of the time that a thread needs to read the clock after its call has returned.
 const LOOK_PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Instance {
@@ -33,41 +32,42 @@ pub(crate) struct Instance {
     settings: Mutex<Settings>,
     counters: Mutex<Counters>,
     clock: Clock,
-    /// The thread that began the run, and lets time pass.
+    /// The thread that started the run, which lets time pass.
     main: ThreadId,
-    /// What threads do that do not let time pass.
+    /// The state of the other threads, which do not let time pass.
     others: Mutex<Others>,
 }
 
 #[derive(Default)]
 struct Others {
-    /// How many are in a call.
+    /// The number of threads in a call.
     inside: usize,
-    /// The thread whose call has returned last.
+    /// The last thread whose call has returned.
     returned: Option<Returned>,
 }
 
 /// A thread whose call has returned. Time stands still until it has finished with the result.
 struct Returned {
     thread: ThreadId,
-    /// The kernel's number of it.
+    /// The kernel's id of the thread.
     tid: i32,
-    /// It has read the clock, which packetdrill does at once, to check when the call returned. Then
-    /// it stores the result, and sleeps until the script's next call that waits.
+    /// Whether it has read the clock, which packetdrill does first, to check when the call
+    /// returned. After that it stores the result, and sleeps until the script's next call that
+    /// waits.
     looked: bool,
 }
 
 impl Returned {
-    /// Returns whether it still works on the result.
+    /// Returns whether it is still working on the result.
     fn is_busy(&self) -> bool {
         !self.looked || idle::runs(self.tid)
     }
 }
 
-/// The run's.
+/// The current run.
 static CURRENT: RwLock<Option<Arc<Instance>>> = RwLock::new(None);
 
-/// The stack of this run; EBADF for everything once it has ended.
+/// Returns the current run, or EBADF once it has ended.
 pub(crate) fn current() -> Result<Arc<Instance>, Errno> {
     CURRENT.read().clone().ok_or(Errno::EBADF)
 }
@@ -80,7 +80,7 @@ pub(crate) fn end() {
     }
 }
 
-/// Begins it.
+/// Starts a run with `flags`.
 pub(crate) fn begin(flags: &str) -> io::Result<()> {
     let instance = Arc::new(Instance::new(Flags::parse(flags)?)?);
     idle::watch(&instance, gettid())?;
@@ -88,7 +88,7 @@ pub(crate) fn begin(flags: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel's number of this thread.
+/// Returns the kernel's id of this thread.
 fn gettid() -> i32 {
     // SAFETY: a system call without arguments.
     unsafe { libc::gettid() }
@@ -97,7 +97,7 @@ fn gettid() -> i32 {
 impl Instance {
     pub(crate) fn new(flags: Flags) -> io::Result<Self> {
         let clock = Clock::manual();
-        // Not at its very beginning, where "a second ago" would be.
+        // Not zero, so that times shortly before the start can be represented.
         clock.advance_to(Instant::ZERO + Nanos::from_secs(1));
         let hand = Hand {
             offload: true,
@@ -105,7 +105,7 @@ impl Instance {
             keeps: true,
         };
         let stack = Stack::by_hand(&flags.config, clock.clone(), hand)?;
-        // As in front of packetdrill's TUN, which takes no super-segments.
+        // Matches packetdrill's TUN, which accepts no super-segments.
         stack.set("tso", "off")?;
         for (key, value) in &flags.link {
             stack.set(key, value)?;
@@ -131,7 +131,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Takes over what a script's commands changed.
+    /// Applies the changes made by the script's commands.
     pub(crate) fn refresh(&self) {
         self.settings.lock().refresh(&self.stack);
     }
@@ -148,12 +148,12 @@ impl Instance {
         self.clock.now()
     }
 
-    /// A time as packetdrill knows it, us since the epoch.
+    /// Returns a time as packetdrill represents it, in us since the Unix epoch.
     pub(crate) fn micros(at: Instant) -> c_long {
         (EPOCH_MICROS + at.as_micros()) as c_long
     }
 
-    /// Makes a call.
+    /// Runs a call, and records the threads that are in one.
     pub(crate) fn make<R>(&self, call: impl FnOnce(&Self) -> R) -> R {
         let this = thread::current().id();
         if this == self.main {
@@ -177,7 +177,7 @@ impl Instance {
         result
     }
 
-    /// This thread looks at the clock, as packetdrill does before each event.
+    /// Records that this thread reads the clock, as packetdrill does before each event.
     pub(crate) fn looks(&self) {
         self.counters.lock().tell(&self.stack);
         let mut others = self.others.lock();
@@ -188,8 +188,8 @@ impl Instance {
         }
     }
 
-    /// Returns whether a thread was woken and has not run since, or has not finished with the
-    /// result of its call.
+    /// Returns whether a woken thread has not run since, or has not finished with the result of its
+    /// call.
     pub(crate) fn is_restless(&self) -> bool {
         if self.stack.has_woken() {
             return true;
@@ -207,13 +207,13 @@ impl Instance {
         others.inside > 0 && !asleep
     }
 
-    /// Waits until nobody is restless: time must not pass before.
+    /// Waits until no thread is restless, as time must not pass before.
     fn rest(&self) {
         let mut waited = Duration::ZERO;
         let step = Duration::from_micros(50);
         while self.is_restless() && waited < PATIENCE {
             if waited > LOOK_PATIENCE {
-                // It has no interest in the time.
+                // It does not read the clock.
                 self.others
                     .lock()
                     .returned
@@ -224,7 +224,7 @@ impl Instance {
         }
     }
 
-    /// Lets time pass, timer by timer, until `at` or until `enough` says so.
+    /// Advances the time from timer to timer, until `at` or until `enough` returns true.
     pub(crate) fn pass(&self, at: Instant, mut enough: impl FnMut() -> bool) {
         let mut turns = 0;
         loop {
@@ -245,7 +245,7 @@ impl Instance {
         self.rest();
     }
 
-    /// Lets so much time pass.
+    /// Advances the time by `span`.
     pub(crate) fn sleep(&self, span: Nanos) {
         self.pass(self.now() + span, || false);
     }

@@ -1,10 +1,10 @@
-//! What packetdrill finds in the library: one function, which fills a table of functions.
+//! The entry point of the library for packetdrill: one function that fills a table of functions.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use crate::{calls, instance, netdev};
 
-/// A function of the table; packetdrill knows its type by its place.
+/// A function of the table, whose type is given by its position.
 type Slot = *const c_void;
 
 /// `struct packetdrill_interface`: 33 pointers.
@@ -16,7 +16,7 @@ pub(crate) struct Interface {
 
 const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
 
-/// In the order that packetdrill has them.
+/// Returns the functions in the order of packetdrill's table.
 fn functions() -> [Slot; 32] {
     [
         calls::free as Slot,
@@ -54,14 +54,14 @@ fn functions() -> [Slot; 32] {
     ]
 }
 
-/// packetdrill's way in. There is no way to tell it of a failure: one is written to standard
-/// error, and the program ends.
+/// Starts a run and fills packetdrill's table. It cannot report an error to packetdrill, so it
+/// writes the error to standard error and ends the program.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interface: *mut Interface) {
     let flags = if flags.is_null() {
         "".into()
     } else {
-        // SAFETY: packetdrill gives the text of --so_flags, which ends with a NUL.
+        // SAFETY: packetdrill passes the string of --so_flags, which ends with a NUL.
         unsafe { CStr::from_ptr(flags) }.to_string_lossy()
     };
     let begun = std::panic::catch_unwind(|| instance::begin(&flags));
@@ -72,14 +72,14 @@ unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interface:
     };
     if let Some(error) = error {
         eprintln!("fullsend: {error}");
-        // SAFETY: ends the process, without anything that runs at its end.
+        // SAFETY: ends the process without running exit handlers.
         unsafe { libc::_exit(1) };
     }
     let filled = Interface {
-        // Nobody looks at it: there is one stack.
+        // Unused, as there is only one stack.
         userdata: std::ptr::dangling_mut(),
         functions: functions(),
     };
-    // SAFETY: packetdrill gives room for the table.
+    // SAFETY: packetdrill passes memory for the table.
     unsafe { interface.write(filled) };
 }

@@ -1,6 +1,6 @@
-//! `close`, `getsockopt` and `sendfile` for the whole program, where the library is preloaded too:
-//! packetdrill's `%{ }%` blocks and its end go past the interface, and so does `sendfile`. What is
-//! not ours goes to the kernel.
+//! `close`, `getsockopt` and `sendfile` for the whole program, if the library is also preloaded:
+//! packetdrill's `%{ }%` blocks and its exit bypass the interface, and so does `sendfile`. Calls on
+//! other descriptors go to the kernel.
 
 use std::ffi::{c_int, c_void};
 
@@ -32,7 +32,7 @@ unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller gives what `getsockopt(2)` takes, to us or to the kernel.
+    // SAFETY: the caller passes valid arguments of `getsockopt(2)`.
     unsafe {
         if is_ours(fd) {
             return calls::getsockopt(std::ptr::null_mut(), fd, level, name, value, len);
@@ -43,7 +43,7 @@ unsafe extern "C" fn getsockopt(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
-    // SAFETY: the caller gives what `sendfile(2)` takes, to us or to the kernel.
+    // SAFETY: the caller passes valid arguments of `sendfile(2)`.
     unsafe {
         if is_ours(to) {
             return sendfile::sendfile(to, file, offset, count);
@@ -52,7 +52,7 @@ unsafe extern "C" fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count:
     }
 }
 
-/// The same: an offset has 64 bits.
+/// The variant of [`sendfile`] with 64-bit offsets, which has the same type here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
     // SAFETY: as above.

@@ -1,10 +1,10 @@
 //! `libfullsend_packetdrill.so`: packetdrill loads it in place of the kernel
-//! (`--so_filename=libfullsend_packetdrill.so --so_flags=local=192.168.0.1`), and its scripts run
-//! against this stack. How to use it is in `docs/packetdrill.md`.
+//! (`--so_filename=libfullsend_packetdrill.so --so_flags=local=192.168.0.1`) to run its scripts
+//! against this stack. `docs/packetdrill.md` describes its use.
 //!
-//! Time is virtual: it passes when packetdrill sleeps, asks for a packet that is not there yet, or
-//! looks at the clock, never while the program computes. A script of ten minutes takes
-//! milliseconds, and always does the same.
+//! Time is virtual: it passes when packetdrill sleeps, waits for a packet or reads the clock, never
+//! during computation. A script of ten minutes takes milliseconds, and every run of it is
+//! identical.
 
 mod calls;
 mod checksum;

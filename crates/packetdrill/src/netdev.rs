@@ -1,4 +1,4 @@
-//! Packets to the stack and from it.
+//! Packets to and from the stack.
 
 use std::ffi::{c_int, c_longlong, c_void};
 use std::slice;
@@ -14,11 +14,10 @@ use fullsend_units::{Instant, Nanos};
 use crate::checksum::{BadChecksum, verify};
 use crate::instance::{Instance, current};
 
-/// How long to wait, in real time, for a packet that no timer will send: another thread may be
-/// about to.
+/// Real time to wait for a packet when no timer is set: another thread may be about to send one.
 const PATIENCE: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_micros(200);
-/// How far virtual time may run ahead for one packet.
+/// Limit of the virtual time that passes while waiting for one packet.
 const FAR: Nanos = Nanos::from_secs(3600);
 
 pub(crate) unsafe extern "C" fn netdev_send(
@@ -32,7 +31,7 @@ pub(crate) unsafe extern "C" fn netdev_send(
             return Err(Errno::EFAULT);
         }
         instance.refresh();
-        // SAFETY: not null, and packetdrill gives that many bytes.
+        // SAFETY: not null, and packetdrill passes `len` bytes.
         let packet = unsafe { slice::from_raw_parts(packet.cast::<u8>(), len) };
         let packet = Packet::from_frame(Slice::copied_from(packet));
         instance.stack.input(&mut vec![packet]);
@@ -58,7 +57,7 @@ pub(crate) unsafe extern "C" fn netdev_receive(
     });
     if ret == 0 {
         let (at, bytes) = received.unwrap_or_default();
-        // SAFETY: none is null; packetdrill's buffer is of `count` bytes.
+        // SAFETY: none is null, and packetdrill's buffer has `count` bytes.
         unsafe {
             let room = count.read();
             count.write(0);
@@ -72,8 +71,8 @@ pub(crate) unsafe extern "C" fn netdev_receive(
     ret
 }
 
-/// The next packet and when it left; none if there is none, or a wrong one: packetdrill takes
-/// that for a failure of the test.
+/// Returns the next packet and its time of departure. Returns `None` if there is none or it is
+/// invalid, which packetdrill treats as a failure of the test.
 fn next(instance: &Instance) -> Option<(Instant, Vec<u8>)> {
     let has_some = || !instance.outbox.is_empty();
     let horizon = instance.now() + FAR;
@@ -104,8 +103,8 @@ fn next(instance: &Instance) -> Option<(Instant, Vec<u8>)> {
     }
 }
 
-/// The packet as one, its checksum completed, after a look at each of the packets that a wire
-/// would see.
+/// Returns the packet as one, with its checksum completed. Verifies it, and each of the packets
+/// into which a device would segment it.
 pub(crate) fn bytes(packet: Packet) -> Result<Vec<u8>, (Vec<u8>, BadChecksum)> {
     let mut whole = packet.to_bytes();
     if packet.offload.checksum == Checksum::Partial {
@@ -122,7 +121,7 @@ pub(crate) fn bytes(packet: Packet) -> Result<Vec<u8>, (Vec<u8>, BadChecksum)> {
     Ok(whole)
 }
 
-/// What a network card does: the field holds the pseudo-header's sum, the checksum is over it too.
+/// Completes a checksum as a network card does: the field contains the sum of the pseudo-header.
 fn complete(bytes: &mut [u8], packet: &Packet) {
     let at = usize::from(packet.layers.transport);
     let field = match packet.layers.protocol {

@@ -1,4 +1,4 @@
-//! `sendfile` from a file of the kernel's to a descriptor of ours.
+//! `sendfile` from a file of the kernel to a descriptor of the library.
 
 use std::ffi::c_int;
 
@@ -7,16 +7,16 @@ use libc::off_t;
 
 use crate::calls::on;
 
-/// Bytes of a file sent at once.
+/// Most bytes read from the file at once.
 const CHUNK: usize = 256 << 10;
 
-/// `sendfile(2)` to a descriptor of ours.
+/// Sends from a file to a descriptor of the library: `sendfile(2)`.
 ///
 /// # Safety
-/// As for the system call.
+/// The requirements of the system call.
 pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count: usize) -> isize {
     on(to, |stack, handle| {
-        // SAFETY: null, or the caller's.
+        // SAFETY: the caller guarantees that it is null or an offset.
         let mut offset = unsafe { offset.as_mut() };
         let mut chunk = vec![0; count.min(CHUNK)];
         let mut sent = 0;
@@ -34,7 +34,7 @@ pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count:
                 Err(_) => 0,
             };
             sent += part;
-            // What was not taken is the file's still.
+            // Bytes that were not accepted stay in the file.
             match &mut offset {
                 Some(offset) => **offset += part as off_t,
                 None => seek_back(file, got - part),
@@ -49,7 +49,7 @@ pub(crate) unsafe fn sendfile(to: c_int, file: c_int, offset: *mut off_t, count:
 
 fn read_at(file: c_int, room: &mut [u8], from: Option<off_t>) -> Result<usize, Errno> {
     let start = room.as_mut_ptr().cast();
-    // SAFETY: so many bytes of ours.
+    // SAFETY: the bytes are in a buffer of this library.
     let got = unsafe {
         match from {
             Some(from) => libc::pread(file, start, room.len(), from),
@@ -67,7 +67,7 @@ fn read_at(file: c_int, room: &mut [u8], from: Option<off_t>) -> Result<usize, E
 
 fn seek_back(file: c_int, by: usize) {
     if by > 0 {
-        // SAFETY: numbers. A file that has no place has nothing to go back to.
+        // SAFETY: a system call whose arguments are numbers. It fails on a file without a position.
         unsafe { libc::lseek(file, -(by as off_t), libc::SEEK_CUR) };
     }
 }

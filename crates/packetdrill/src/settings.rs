@@ -1,4 +1,4 @@
-//! The file through which a script's `sysctl` commands reach the stack.
+//! The file through which a script's `sysctl` commands change the stack.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,24 +7,24 @@ use std::path::PathBuf;
 
 use fullsend_blocking::{Config, ConfigError, Stack};
 
-/// Tunables that Linux accepts, which have no effect there either: FACK went with Linux 4.15, the
-/// prequeue with 4.14.
+/// Tunables that Linux accepts without any effect: FACK was removed in Linux 4.15, the prequeue in
+/// 4.14.
 const WITHOUT_EFFECT: [&str; 2] = ["tcp_fack", "tcp_low_latency"];
 
-/// Returns whether a script may set this and nothing comes of it, on Linux as here.
+/// Returns whether a tunable is accepted but has no effect, as on Linux.
 pub(crate) fn has_no_effect(key: &str) -> bool {
     WITHOUT_EFFECT.contains(&key.strip_prefix("net.ipv4.").unwrap_or(key))
 }
 
-/// What tells one state of a file from another, without reading it.
+/// Metadata that changes when the file is written.
 type Stamp = (i64, i64, u64, u64);
 
-/// A file of `KEY=VALUE` lines, and how it was when it was read last.
+/// A file of `KEY=VALUE` lines, with its metadata at the last reading.
 #[derive(Debug)]
 pub(crate) struct Settings {
     file: Option<PathBuf>,
     seen: Option<Stamp>,
-    /// Said once.
+    /// Warnings that have been printed.
     warned: BTreeSet<String>,
 }
 
@@ -37,7 +37,7 @@ impl Settings {
         }
     }
 
-    /// Applies the file if it has changed. One that is not there has no settings yet.
+    /// Applies the file if it has changed. A missing file contains no settings.
     pub(crate) fn refresh(&mut self, stack: &Stack) {
         let Some(file) = &self.file else {
             return;
@@ -67,7 +67,7 @@ impl Settings {
         }
     }
 
-    /// Tells the user, once for each text: a tunable that we do not have must not end a script.
+    /// Prints each warning once. A script may set tunables that the stack does not have.
     pub(crate) fn warn(&mut self, error: &ConfigError) {
         let text = error.to_string();
         if self.warned.insert(text.clone()) {

@@ -1,4 +1,4 @@
-//! The library, loaded and driven as packetdrill does.
+//! Tests of the library, loaded and called as packetdrill does.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "the calls of a C interface"
@@ -14,7 +14,8 @@ use common::{ACK, Drill, FIN, PSH, RST, SYN, address, errno, syn6, tcp};
 
 const FLAGS: &str = "local=192.168.0.1,prefix=16,remote=192.0.2.1,seed=7";
 
-/// A passive handshake: the accepted socket, the next number that we send, and the peer's.
+/// Makes a passive handshake. Returns the accepted socket, our next sequence number, and the
+/// peer's.
 fn accepted(drill: &Drill, listener: i32) -> (i32, u32, u32) {
     drill.inject(&tcp((9, 8080), SYN, 100, 0, &[]));
     let syn_ack = drill.receive();
@@ -35,7 +36,7 @@ fn a_passive_open_data_both_ways_and_the_end() {
     drill.inject(&tcp((9, 8080), PSH | ACK, peer, seq, b"hello"));
     assert_eq!(drill.read(fd, 10).unwrap(), b"hello");
     assert_eq!(drill.write(fd, &[7; 5000]), 5000);
-    // Ten segments fit cwnd: one super-segment or several, with the ACK on board.
+    // cwnd allows ten segments: one super-segment or several, which carry the ACK.
     let mut got = Vec::new();
     while got.len() < 5000 {
         let sent = drill.receive();
@@ -105,13 +106,13 @@ fn packets_carry_the_time_at_which_they_left_not_that_of_the_call() {
     let fd = drill.socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
     let to = address([192, 0, 2, 1], 8080);
     unsafe { (drill.ifc.connect)(drill.ifc.ud, fd, (&raw const to).cast(), 16) };
-    // The SYN is sent again after 1 and 3 seconds (RFC 6298 2.1, 5.5) while packetdrill sleeps.
+    // The SYN is retransmitted after 1 and 3 seconds (RFC 6298 2.1, 5.5) while packetdrill sleeps.
     drill.usleep(3_500_000);
     let times = [0; 3].map(|_| drill.receive().at_us - start);
     for (time, due) in times.into_iter().zip([0, 1_000_000, 3_000_000]) {
         assert!((due..due + 1000).contains(&time), "{times:?}");
     }
-    // Nothing is there now: time goes on until there is.
+    // No packet is queued now: time passes until there is one.
     let next = drill.receive().at_us - start;
     assert!((7_000_000..7_001_000).contains(&next), "{next}");
     assert!(drill.now_us() - start >= next);
@@ -127,7 +128,7 @@ fn time_stands_still_unless_packetdrill_lets_it_pass() {
     assert_eq!(drill.now_us(), first + 1002);
 }
 
-/// The state of a thread, as packetdrill looks at it.
+/// Returns the state of a thread, from the file that packetdrill reads.
 fn state(tid: i32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
     stat.rsplit(") ").next().unwrap().chars().next().unwrap()
@@ -181,8 +182,8 @@ fn time_stands_still_until_the_result_of_a_call_that_waited_is_stored() {
             tell.send(unsafe { libc::syscall(libc::SYS_gettid) as i32 })
                 .unwrap();
             assert!(drill.accept(listener) >= 0);
-            // As packetdrill: when was that? Then it takes real time, but none of the script's, to
-            // make the descriptor known, and waits for its next call.
+            // As packetdrill does: it reads the clock, then needs real time, but no virtual time,
+            // to record the descriptor, and waits for its next call.
             drill.now_us();
             (0..20_000_000u32).for_each(|n| {
                 std::hint::black_box(n);
@@ -235,7 +236,8 @@ fn a_super_segment_is_one_packet() {
     let listener = drill.listener(8080);
     let (fd, seq, _) = accepted(&drill, listener);
     assert_eq!(drill.write(fd, &[1; 10_000]), 10_000);
-    // Two of half a congestion window each, so that there are two to schedule.
+    // Two super-segments of half a congestion window each, so that one is scheduled after the
+    // other.
     for seq in [seq, seq + 5000] {
         let sent = drill.receive();
         assert_eq!((sent.seq, sent.payload.len()), (seq, 5000));

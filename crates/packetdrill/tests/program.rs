@@ -1,5 +1,5 @@
-//! The library as other programs load it: packetdrill where it is installed, and a program in C
-//! that goes past the interface, as packetdrill's `%{ }%` blocks do.
+//! Tests of the library in other programs: packetdrill where it is installed, and a C program that
+//! bypasses the interface, as packetdrill's `%{ }%` blocks do.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn temp_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// Closes by libc what the library opened, and asks it for options by libc.
+/// A program that closes the library's descriptors, and reads their options, through libc.
 const PAST_THE_INTERFACE: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -110,7 +110,7 @@ fn a_setting_that_makes_no_sense_ends_the_program_with_a_word() {
     fs::remove_dir_all(dir).unwrap();
 }
 
-/// A script of our own, in packetdrill's language.
+/// A script in packetdrill's language.
 const SCRIPT: &str = "\
 0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
 +0 setsockopt(3, SOL_SOCKET, SO_REUSEADDR, [1], 4) = 0
@@ -178,7 +178,7 @@ fn the_runner_gives_packetdrill_what_it_needs() {
     fs::remove_dir_all(dir).unwrap();
 }
 
-/// Runs the commands of a script, as packetdrill does, and shows what it was given.
+/// A program that runs the commands of a script, as packetdrill does, and prints its arguments.
 const COMMANDS: &str = r#"#!/bin/sh
 echo "given: $*"
 for script in "$@"; do :; done

@@ -1,4 +1,4 @@
-//! The project's own scripts, played through the library as packetdrill plays them.
+//! Runs the project's own scripts through the library, as packetdrill does.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fullsend_script::{Library, families, parse, run_through};
 
-/// One of each kind of call and timer, those that wait among them.
+/// Scripts with each kind of call and timer, including calls that wait.
 const SCRIPTS: [&str; 16] = [
     "ack/dsack.pkt",
     "calls/blocking.pkt",
@@ -48,8 +48,8 @@ fn scripts_hold_through_the_library_too() {
     }
 }
 
-/// The last call waits for a time that nothing in the script lets pass, and so does the one before
-/// the next, and one without an end.
+/// The last call waits for a timer while nothing in the script lets time pass. So do the call
+/// before the next one, and a call without an end.
 const WAITS: &str = "\
 0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
 +0 bind(3, ..., ...) = 0
@@ -67,7 +67,7 @@ fn time_passes_while_packetdrill_waits_for_a_call() {
     play(&library, WAITS, "a script that waits");
 }
 
-/// What the kernel copies, its error queue says; segments of which a device cuts none are single.
+/// The kernel reports copies in the error queue; with offloads off, segments are single.
 const LINK: &str = "\
 `ethtool -K tun0 tso off gso off`
 0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3

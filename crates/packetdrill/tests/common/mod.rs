@@ -1,4 +1,4 @@
-//! packetdrill's part: loads the library as it does, makes packets, and looks at ours.
+//! Plays packetdrill's role: loads the library as it does, makes packets, and inspects ours.
 #![allow(dead_code, reason = "each test file uses some of it")]
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -11,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{sockaddr, socklen_t, timeval};
 
-/// One run at a time: the library has one stack.
+/// Allows one run at a time, as the library has one stack.
 static RUN: Mutex<()> = Mutex::new(());
 
 type Ud = *mut c_void;
 
-/// `struct packetdrill_interface`, as far as it is called here; `rest` in between.
+/// `struct packetdrill_interface`; functions that are not called here are untyped pointers.
 #[repr(C)]
 pub(crate) struct Interface {
     pub(crate) ud: Ud,
@@ -57,12 +57,12 @@ pub(crate) struct Interface {
     pub(crate) splice: *const c_void,
 }
 
-/// This test's turn, until it is dropped.
+/// Waits until no other run is active. The run lasts as long as the returned guard.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     RUN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The library that cargo has built for these tests.
+/// Returns the path of the library that cargo has built for these tests.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let library = test.parent().unwrap().join("libfullsend_packetdrill.so");
@@ -70,16 +70,16 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// A run.
+/// A run of the library.
 pub(crate) struct Drill {
     pub(crate) ifc: Interface,
     _one_at_a_time: MutexGuard<'static, ()>,
 }
 
-// The functions may be called from any thread; the rest are addresses.
+// The functions may be called from any thread; the other fields are addresses.
 unsafe impl Sync for Drill {}
 
-/// A TCP packet from us, and when it left.
+/// A TCP packet that we sent, with its time of departure.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) at_us: i64,
@@ -144,7 +144,7 @@ impl Drill {
         unsafe { (self.ifc.socket)(self.ifc.ud, domain, kind, 0) }
     }
 
-    /// A listener of IPv6 at `ip`, which may be a mapped address.
+    /// Returns an IPv6 listener at `ip`, which may be an IPv4-mapped address.
     pub(crate) fn listener6(&self, ip: &str, port: u16) -> c_int {
         let fd = self.socket_of(libc::AF_INET6, libc::SOCK_STREAM);
         let addr = address6(ip, port);
@@ -198,7 +198,7 @@ impl Drill {
         unsafe { (self.ifc.close)(self.ifc.ud, fd) }
     }
 
-    /// From 192.0.2.1 to 192.168.0.1.
+    /// Sends a packet from 192.0.2.1 to 192.168.0.1.
     pub(crate) fn inject(&self, packet: &[u8]) {
         let (start, len) = (packet.as_ptr().cast(), packet.len());
         assert_eq!(
@@ -207,7 +207,7 @@ impl Drill {
         );
     }
 
-    /// The next packet, raw; `None` when there is none.
+    /// Returns the next packet as bytes, or `None` when there is none.
     pub(crate) fn receive_raw(&self) -> Option<(i64, Vec<u8>)> {
         let mut buffer = vec![0u8; 65_536];
         let (mut count, mut at) = (buffer.len(), 0);
@@ -269,7 +269,7 @@ pub(crate) fn address6(ip: &str, port: u16) -> libc::sockaddr_in6 {
     }
 }
 
-/// A SYN over IPv6 from `from` to `to`.
+/// Returns a SYN over IPv6 from `from` to `to`.
 pub(crate) fn syn6(from: &str, to: &str, ports: (u16, u16), seq: u32) -> Vec<u8> {
     let mut p = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
     for ip in [from, to] {
@@ -296,7 +296,7 @@ fn fold(mut sum: u32) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// A TCP packet from 192.0.2.1 to 192.168.0.1; a SYN offers an MSS of 1000.
+/// Returns a TCP packet from 192.0.2.1 to 192.168.0.1. A SYN has an MSS option of 1000.
 pub(crate) fn tcp(ports: (u16, u16), flags: u8, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
     let options: &[u8] = if flags & SYN != 0 {
         &[2, 4, 0x03, 0xe8]
