@@ -5,13 +5,13 @@
 
 use fullsend_wire::numbers::{ethertype, protocol};
 
-use crate::bytes::{put16, put32};
+use crate::bytes::{be16, put16, put32};
 use crate::{Encap, Packet};
 
 /// Hop-by-hop header with the option alone.
 const LEN: usize = 8;
 /// Its second to fourth byte: 8 bytes in all, option type, option length.
-const OPTION: [u8; 3] = [0, 0xc2, 4];
+pub(crate) const OPTION: [u8; 3] = [0, 0xc2, 4];
 
 impl Packet {
     /// Puts the jumbo payload option into a super-segment beyond 64 KiB; false, and nothing
@@ -41,7 +41,9 @@ impl Packet {
         true
     }
 
-    /// Takes the option out where it stands alone, as on a packet that is about to be cut.
+    /// Takes the option out of a packet that is about to be cut, where it stands alone and counts.
+    /// Where the length field is not 0 (RFC 2675 3: an error), it came with the segments and stays
+    /// on each of them.
     pub(crate) fn drop_jumbo_option(&mut self) {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;
@@ -50,7 +52,8 @@ impl Packet {
             && usize::from(self.layers.transport) >= fixed + LEN
             && self.header.len() >= fixed + LEN
             && self.header[network + 6] == protocol::HOP_BY_HOP
-            && self.header[fixed + 1..fixed + 4] == OPTION;
+            && self.header[fixed + 1..fixed + 4] == OPTION
+            && be16(&self.header, network + 4) == 0;
         if !found {
             return;
         }
@@ -63,26 +66,40 @@ impl Packet {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
     use alloc::vec::Vec;
 
     use fullsend_units::Instant;
 
-    use crate::testing::Tcp;
-    use crate::{Gro, GroConfig, Link, Packet, Tunnels, segment};
+    use crate::testing::{Tcp, payload};
+    use crate::{Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
 
-    fn joined(tcp: &Tcp, count: usize) -> (Packet, Vec<Vec<u8>>) {
+    fn poll(packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
         let mut gro = Gro::new(GroConfig {
             link: Link::Ip,
             enabled: true,
             max_size: 8 * 65_535,
             tunnels: Tunnels::NONE,
         });
-        let run = tcp.run(count, 1400);
-        let mut out = Vec::new();
-        for packet in &run {
-            gro.receive(Instant::ZERO, packet.packet());
+        for packet in packets {
+            gro.receive(Instant::ZERO, packet);
         }
+        let mut out = Vec::new();
         gro.flush(&mut out);
+        out
+    }
+
+    fn cut(packets: Vec<Packet>) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        for packet in packets {
+            segment(packet, &mut out);
+        }
+        out.iter().map(Packet::to_bytes).collect()
+    }
+
+    fn joined(tcp: &Tcp, count: usize) -> (Packet, Vec<Vec<u8>>) {
+        let run = tcp.run(count, 1400);
+        let mut out = poll(run.iter().map(Tcp::packet));
         assert_eq!(out.len(), 1);
         (out.remove(0), run.iter().map(Tcp::frame).collect())
     }
@@ -102,10 +119,48 @@ mod tests {
         let mut parsed = packet.clone();
         parsed.parse(Link::Ip).unwrap();
         assert_eq!(parsed.layers, packet.layers);
-        let mut cut = Vec::new();
-        segment(packet, &mut cut);
-        let cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
-        assert_eq!(cut, frames);
+        assert_eq!(cut(vec![packet]), frames);
+    }
+
+    /// RFC 2675 3: with a payload length that is not 0 it is an error, which is the destination's to
+    /// report. It stays on each packet.
+    #[test]
+    fn an_option_that_came_with_the_segments_stays_on_each() {
+        let tcp = Tcp {
+            extensions: vec![(0, vec![0, 0xc2, 4, 0, 1, 0, 0])],
+            ..Tcp::v6()
+        };
+        let run = tcp.run(60, 1400);
+        let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
+        let packets = poll(run.iter().map(Tcp::packet));
+        assert_eq!(cut(packets), frames);
+        // The same, joined by a device.
+        let mut joined = Tcp {
+            payload: payload(tcp.seq, 3 * 1400),
+            ..tcp
+        }
+        .packet();
+        joined.offload.kind = GsoKind::TcpV6;
+        joined.offload.gso_size = 1400;
+        joined.parse(Link::Ip).unwrap();
+        assert_eq!(cut(vec![joined]), frames[..3]);
+    }
+
+    #[test]
+    fn super_segments_with_the_option_join() {
+        let run = Tcp::v6().run(100, 1400);
+        let mut halves = run
+            .chunks(50)
+            .flat_map(|half| poll(half.iter().map(Tcp::packet)));
+        let mut with_option = || {
+            let mut half = halves.next().unwrap();
+            assert!(half.put_jumbo_option());
+            half
+        };
+        let packets = poll([with_option(), with_option()]);
+        assert_eq!(packets.len(), 1);
+        let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
+        assert_eq!(cut(packets), frames);
     }
 
     #[test]

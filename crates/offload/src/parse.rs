@@ -11,7 +11,7 @@ use fullsend_wire::numbers::protocol::{
 
 use crate::bytes::be16;
 use crate::tunnel::{self, Encap, Inner};
-use crate::{Layers, Link, Packet, ParseError, Tunnels};
+use crate::{Layers, Link, Packet, ParseError, Tunnels, jumbo};
 
 #[cfg(test)]
 mod tests;
@@ -329,7 +329,12 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
         // RFC 6946: a fragment header with nothing before or behind it is a whole packet.
         let offset_and_more = be16(head, 2) & 0xfff9;
         walk.layers.fragment = walk.layers.protocol == FRAGMENT && offset_and_more != 0;
-        walk.opaque |= matches!(walk.layers.protocol, FRAGMENT | AUTH);
+        walk.opaque |= match walk.layers.protocol {
+            FRAGMENT | AUTH => true,
+            // RFC 2675 3: an error where the payload length is not 0, and no super-segment's.
+            HOP_BY_HOP => head[1..4] == jumbo::OPTION && be16(bytes, first - 36) != 0,
+            _ => false,
+        };
         walk.layers.protocol = head[0];
         walk.header_len = at + len;
         if walk.header_len > walk.end {
