@@ -22,6 +22,9 @@ const AUTH: u8 = 51;
 /// Extension headers looked through; what follows more of them is not looked for.
 const MAX_EXTENSIONS: usize = 8;
 
+/// Bytes behind the outer IP header that say what a tunnel leads to: of UDP, GUE and GRE.
+const LONGEST_LEAD: usize = 16;
+
 /// What the walk over a frame's headers found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Walk {
@@ -160,6 +163,9 @@ fn look_inside(
         tunnel::inner(bytes, at, layers.protocol, tunnels)
     };
     let Some((encap, inner)) = found else {
+        if bytes.len() < total.min(at + LONGEST_LEAD) && is_tunnel(bytes, &layers, tunnels) {
+            return Err(Stop::Short);
+        }
         walk.opaque |= is_tunnel(bytes, &layers, tunnels);
         return Ok(());
     };

@@ -5,7 +5,7 @@ use fullsend_buf::{Chain, Slice};
 use proptest::prelude::*;
 
 use super::{plain, walk};
-use crate::testing::Tcp;
+use crate::testing::{Kind, Outer, TUNNELS, Tcp};
 use crate::{Encap, Layers, Link, Packet, ParseError, Tunnels};
 
 fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
@@ -382,6 +382,32 @@ proptest! {
         cuts.sort_unstable();
         for link in [Link::Ip, Link::Ethernet] {
             let _ = chopped(&frame, &cuts).parse(link);
+        }
+    }
+}
+
+/// What leads into a tunnel may lie in the next slice.
+#[test]
+fn slices_do_not_matter_in_tunnels() {
+    for kind in Kind::COALESCED {
+        for v6 in [false, true] {
+            let tcp = Tcp {
+                v6,
+                payload: vec![7; 20],
+                outer: Some(Outer::new(kind, v6)),
+                ..Tcp::default()
+            };
+            let frame = tcp.frame();
+            let mut whole = tcp.packet();
+            whole.parse_through(Link::Ip, &TUNNELS).unwrap();
+            assert_ne!(whole.layers.encap, Encap::None);
+            for cut in 0..frame.len() {
+                let mut pieces = chopped(&frame, &[cut]);
+                pieces.parse_through(Link::Ip, &TUNNELS).unwrap();
+                assert_eq!(pieces.layers, whole.layers, "cut at {cut}: {kind:?}");
+                assert_eq!(pieces.header, whole.header, "cut at {cut}: {kind:?}");
+                assert_eq!(pieces.payload, whole.payload, "cut at {cut}: {kind:?}");
+            }
         }
     }
 }
