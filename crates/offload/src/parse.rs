@@ -452,6 +452,7 @@ impl Packet {
                 self::walk(self.front(), total, link, tunnels, oversize)
             );
             self.layers = walk.layers;
+            self.count_segments(&walk);
             return Ok(walk);
         }
         let found = walk(self.front(), total, link, tunnels, oversize);
@@ -464,7 +465,18 @@ impl Packet {
         if walk.padded {
             self.payload.truncate(walk.end - self.header.len());
         }
+        self.count_segments(&walk);
         Ok(walk)
+    }
+
+    /// A device gives the size of a super-segment's segments, not their number.
+    #[inline]
+    fn count_segments(&mut self, walk: &Walk) {
+        let size = usize::from(self.offload.gso_size);
+        if size != 0 {
+            let count = (walk.end - walk.header_len).div_ceil(size);
+            self.offload.gso_segs = u16::try_from(count).unwrap_or(u16::MAX);
+        }
     }
 
     /// The piece that holds the headers.

@@ -602,6 +602,32 @@ fn super_segments_join_super_segments() {
     }
 }
 
+/// A device gives the size of the segments alone; counters, and what a link is charged for, need
+/// their number.
+#[test]
+fn segments_of_a_device_are_counted() {
+    for tcp in shapes() {
+        for (udp, flags) in [(false, ACK), (false, ACK | PSH), (true, 0)] {
+            for (len, segments) in [(1000, 1), (1001, 2), (2500, 3), (3000, 3)] {
+                let whole = Tcp {
+                    udp,
+                    flags,
+                    payload: payload(1, len),
+                    ..tcp.clone()
+                };
+                let mut packet = whole.packet();
+                packet.offload.gso_size = 1000;
+                packet.offload.checksum = Checksum::Partial;
+                let count = |out: &[Packet]| out.iter().map(Packet::segments).sum::<u32>();
+                let out = poll(&mut engine(), [packet.clone()]);
+                assert_eq!(count(&out), segments, "{whole:?}");
+                assert!(engine().receive_alone(&mut packet));
+                assert_eq!(packet.segments(), segments, "{whole:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn switched_off_it_still_parses_and_verifies() {
     let mut gro = Gro::new(GroConfig {
