@@ -119,6 +119,15 @@ impl Outer {
         }
     }
 
+    /// It has a UDP header with a checksum.
+    fn is_summed(&self) -> bool {
+        self.summed
+            && matches!(
+                self.kind,
+                Kind::Vxlan | Kind::Geneve | Kind::Fou | Kind::Gue
+            )
+    }
+
     pub(crate) fn around(&self, inner: &[u8], inner_v6: bool) -> Vec<u8> {
         let mut out = Vec::new();
         self.wrap(inner, inner_v6, &mut out);
@@ -187,6 +196,31 @@ impl Outer {
         }
         (17, udp)
     }
+}
+
+fn resum_ip(frame: &mut [u8], at: usize, end: usize, v6: bool) {
+    if !v6 {
+        frame[at + 10..at + 12].fill(0);
+        let value = checksum(&frame[at..end]);
+        frame[at + 10..at + 12].copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// TCP or UDP from `upper` on, whose checksum stands at `field`.
+fn resum_upper(frame: &mut [u8], ip: usize, v6: bool, upper: usize, field: usize, protocol: u8) {
+    let addresses = if v6 {
+        ip + 8..ip + 40
+    } else {
+        ip + 12..ip + 20
+    };
+    frame[field..field + 2].fill(0);
+    let len = ((frame.len() - upper) as u16).to_be_bytes();
+    let pseudo = [&frame[addresses], &[0, protocol], &len].concat();
+    let value = match checksum(&[&pseudo, &frame[upper..]].concat()) {
+        0 if protocol == 17 => 0xffff,
+        value => value,
+    };
+    frame[field..field + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 impl Default for Tcp {
@@ -288,6 +322,24 @@ impl Tcp {
 
     pub(crate) fn packet(&self) -> Packet {
         Packet::from_frame(Slice::copied_from(&self.frame()))
+    }
+
+    /// Writes the checksums that a frame of this shape carries anew, from the innermost out.
+    pub(crate) fn resum(&self, frame: &mut [u8]) {
+        let mut packet = self.packet();
+        packet.parse_through(self.link, &TUNNELS).unwrap();
+        let layers = packet.layers;
+        let [outer, inner] = layers.network.map(usize::from);
+        let (tunnel, transport) = (usize::from(layers.tunnel), usize::from(layers.transport));
+        let field = transport + if self.udp { 6 } else { 16 };
+        resum_ip(frame, inner, transport, self.v6);
+        resum_upper(frame, inner, self.v6, transport, field, layers.protocol);
+        if let Some(around) = &self.outer {
+            resum_ip(frame, outer, tunnel, around.v6);
+            if around.is_summed() {
+                resum_upper(frame, outer, around.v6, tunnel, tunnel + 6, 17);
+            }
+        }
     }
 
     fn addresses(&self) -> Vec<u8> {

@@ -12,6 +12,7 @@ use crate::testing::{ACK, CWR, ECE, FIN, Kind, Outer, PSH, RST, SYN, TUNNELS, Tc
 use crate::{Checksum, Encap, GsoKind, Link, Offload, Packet, segment};
 
 mod acc_ecn;
+mod bits;
 mod datagrams;
 mod limits;
 mod prediction;
