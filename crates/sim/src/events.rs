@@ -1,4 +1,4 @@
-//! What will happen, in order of time and, at one time, in order of scheduling.
+//! Scheduled events, by time and, at one time, in order of scheduling.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -21,9 +21,9 @@ pub(crate) enum Event {
     AtSwitch(PortId, Packet),
     /// A packet reaches that end's card.
     Arrives(PortId, Packet),
-    /// A card hands over what it gathered.
+    /// A card passes the packets it gathered to its host.
     Receive(PortId),
-    /// A card tells what it has sent.
+    /// A card reports the packets it has sent to its host.
     Complete(PortId),
 }
 
@@ -49,7 +49,7 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// The heap gives its greatest first: the earliest is the greatest.
+    /// Compares in reverse: the heap returns its greatest entry first, which is the earliest event.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }

@@ -1,4 +1,4 @@
-//! One direction of a link: what becomes of each packet, and when.
+//! One direction of a link: the fate of each packet, and its time.
 
 use std::collections::VecDeque;
 
@@ -13,38 +13,38 @@ use crate::{Netem, RandomLoss, router};
 #[cfg(test)]
 mod tests;
 
-/// Why a packet did not arrive.
+/// The reason why a packet did not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// By chance.
+    /// Random loss.
     Random,
     /// The bottleneck's queue was full.
     QueueFull,
-    /// It was larger than the link takes.
+    /// The packet was larger than the link's MTU.
     TooBig,
 }
 
-/// What becomes of a packet, or of one copy or piece of it.
+/// The fate of a packet, of a duplicate, or of a piece of it.
 #[derive(Debug)]
 pub(crate) enum Fate {
-    /// It arrives.
+    /// The packet arrives at this time.
     Arrives(Instant, Packet),
     Lost(Loss, Packet),
 }
 
-/// One direction.
+/// One direction of a link.
 #[derive(Debug)]
 pub(crate) struct Lane {
     netem: Netem,
     rng: Rng,
-    /// When the bottleneck will have sent all that waits, and what waits: when each is sent, and
-    /// how many packets it counts.
+    /// Time at which the bottleneck will have sent all queued packets, and the queued packets: when
+    /// each is sent, and the number of its segments.
     busy_until: Instant,
     waiting: VecDeque<(Instant, u32)>,
     waiting_packets: u32,
-    /// Of bursty loss.
+    /// The state of bursty loss.
     bad: bool,
-    /// Packets since the last one that was reordered.
+    /// Packets since the last reordered one.
     since_reorder: u32,
 }
 
@@ -65,12 +65,12 @@ impl Lane {
         self.netem = netem;
     }
 
-    /// Its sender is to be told of a packet that was too big; the MTU.
+    /// Returns the MTU if senders of larger packets are notified.
     pub(crate) fn tells_mtu(&self) -> Option<u32> {
         self.netem.tells_mtu.then_some(self.netem.mtu)
     }
 
-    /// Sends a packet on its way; its fate, or fates, go to `out`.
+    /// Sends a packet; appends its fates to `out`.
     pub(crate) fn send(&mut self, now: Instant, packet: Packet, out: &mut Vec<Fate>) {
         if self.netem.mtu == u32::MAX {
             return self.send_one(now, packet, out);
@@ -107,7 +107,7 @@ impl Lane {
         }
     }
 
-    /// A bit of one packet on the wire is flipped: a super-segment is cut for it.
+    /// Flips a bit of one packet with some probability; a super-segment is segmented for it.
     fn maybe_corrupt(&mut self, now: Instant, packet: Packet, out: &mut Vec<Fate>) {
         if !self.rng.chance(self.netem.corrupt) {
             return self.enqueue(now, packet, out);
@@ -134,7 +134,7 @@ impl Lane {
         Packet::from_frame(Slice::copied_from(&bytes))
     }
 
-    /// Through the bottleneck and down the line.
+    /// Queues a packet at the bottleneck, and delays it.
     fn enqueue(&mut self, now: Instant, mut packet: Packet, out: &mut Vec<Fate>) {
         while let Some((sent, packets)) = self.waiting.front().copied()
             && sent <= now
@@ -184,7 +184,7 @@ fn mark_ce(packet: &mut Packet) -> bool {
     let Some(ip) = packet.header.get_mut(at..).filter(|ip| ip.len() >= 20) else {
         return false;
     };
-    // The two bits end IPv4's second byte; in IPv6 they stand in the middle of it.
+    // The two bits are the last of IPv4's second byte, and in the middle of IPv6's.
     let shift = match ethertype {
         ethertype::IPV4 => 0,
         ethertype::IPV6 => 4,

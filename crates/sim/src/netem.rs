@@ -1,4 +1,4 @@
-//! What a link does to packets, in the words of `tc netem`.
+//! The properties of a link, with the parameters of `tc netem`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,40 +8,40 @@ use fullsend_units::{Nanos, Rate};
 #[cfg(test)]
 mod tests;
 
-/// Which packets are lost on the way, apart from full queues.
+/// The model of random loss.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum RandomLoss {
-    /// Each with this probability (0.0 to 1.0).
+    /// Each packet is lost with this probability (0.0 to 1.0).
     Even(f64),
-    /// Gilbert and Elliott's: a good and a bad state, looked at once a packet.
+    /// The Gilbert-Elliott model: a good and a bad state, which may change at each packet.
     Bursty {
-        /// Probability to go from good to bad.
+        /// Probability of a change from good to bad.
         p: f64,
-        /// Probability to go from bad to good.
+        /// Probability of a change from bad to good.
         r: f64,
-        /// Probability to lose a packet in the bad state.
+        /// Probability of loss in the bad state.
         bad: f64,
-        /// Probability to lose a packet in the good state.
+        /// Probability of loss in the good state.
         good: f64,
     },
 }
 
-/// One direction of a link. The default is a wire without length: no delay, no limit, no fault.
+/// One direction of a link. The default has no delay, no limit and no faults.
 ///
-/// It parses from netem's words, in any order:
+/// It parses from netem's parameters, in any order:
 ///
-/// | words | meaning |
+/// | parameters | meaning |
 /// |---|---|
-/// | `delay TIME [JITTER]` | each packet arrives later, evenly spread over ± jitter (so packets overtake) |
+/// | `delay TIME [JITTER]` | delays each packet, evenly distributed over ± jitter (which reorders packets) |
 /// | `rate RATE [OVERHEAD]` | bit/s of the bottleneck; bytes added to each packet on the wire |
-/// | `limit PACKETS` | most packets waiting for the bottleneck; more are dropped. Default 1000 |
-/// | `loss [random] P%` | lost with this probability |
+/// | `limit PACKETS` | most packets queued at the bottleneck; more are dropped. Default 1000 |
+/// | `loss [random] P%` | loses packets with this probability |
 /// | `loss gemodel P% [R% [1-H% [1-K%]]]` | bursty loss (Gilbert-Elliott) |
-/// | `duplicate P%`, `corrupt P%` | sent twice; a bit flipped |
-/// | `reorder P% [gap N]` | goes without delay and overtakes; needs a delay |
+/// | `duplicate P%`, `corrupt P%` | duplicates a packet; flips a bit of a packet |
+/// | `reorder P% [gap N]` | sends a packet without delay, ahead of others; needs a delay |
 /// | `ecn` | random loss marks ECN-capable packets instead |
-/// | `mtu BYTES [icmp]` | larger packets are dropped; with `icmp` their sender is told |
-/// | `ce_threshold TIME` | marks ECN-capable packets that waited longer for the bottleneck |
+/// | `mtu BYTES [icmp]` | drops larger packets; with `icmp` notifies their sender |
+/// | `ce_threshold TIME` | marks ECN-capable packets that were queued longer at the bottleneck |
 ///
 /// ```
 /// use fullsend_sim::Netem;
@@ -52,33 +52,33 @@ pub enum RandomLoss {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Netem {
-    /// Time on the way.
+    /// Propagation delay.
     pub delay: Nanos,
-    /// Spread of the delay, to either side.
+    /// Largest deviation of the delay, in either direction.
     pub jitter: Nanos,
-    /// Bytes per second of the bottleneck.
+    /// Rate of the bottleneck.
     pub rate: Rate,
-    /// Bytes that each packet takes on the wire beyond its own.
+    /// Bytes that each packet takes on the wire in addition to its own.
     pub overhead: u32,
-    /// Most packets waiting for the bottleneck.
+    /// Most packets queued at the bottleneck.
     pub limit: u32,
-    /// Loss.
+    /// The model of random loss.
     pub loss: RandomLoss,
     /// Probability that a packet arrives twice.
     pub duplicate: f64,
     /// Probability that a bit of a packet is flipped.
     pub corrupt: f64,
-    /// Probability that a packet goes without delay.
+    /// Probability that a packet is sent without delay.
     pub reorder: f64,
-    /// Only every so manieth packet may be reordered.
+    /// Only every `gap`th packet may be reordered.
     pub gap: u32,
-    /// Random loss marks instead, where the packet is ECN-capable (RFC 3168).
+    /// Random loss marks ECN-capable packets instead (RFC 3168).
     pub ecn: bool,
-    /// ECN-capable packets that wait longer than this for the bottleneck are marked.
+    /// Time in the bottleneck's queue from which ECN-capable packets are marked.
     pub ce_threshold: Nanos,
-    /// Bytes of the largest IP packet that gets through.
+    /// Largest IP packet that passes, in bytes.
     pub mtu: u32,
-    /// The sender of a larger one is told (ICMP); links of IP packets only.
+    /// Senders of larger packets are notified (ICMP); only on links of IP packets.
     pub tells_mtu: bool,
 }
 
@@ -103,7 +103,7 @@ impl Default for Netem {
     }
 }
 
-/// Which word of a link's description is wrong, and what would be right.
+/// The error of an invalid link description: the word, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetemError {
     word: String,
@@ -127,7 +127,7 @@ impl fmt::Display for NetemError {
 
 impl std::error::Error for NetemError {}
 
-/// The words not read yet.
+/// The words that are not parsed yet.
 struct Words<'a> {
     left: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
@@ -138,7 +138,7 @@ const PERCENT: &str = "is not a percentage from 0 to 100; write it like 0.1%";
 const COUNT: &str = "is not a whole number above zero";
 
 impl<'a> Words<'a> {
-    /// The value after `word`, which must be there.
+    /// Parses the value after `word`.
     fn value<T>(
         &mut self,
         word: &str,
@@ -152,7 +152,7 @@ impl<'a> Words<'a> {
         parse(text).ok_or_else(|| NetemError::new(text, mend))
     }
 
-    /// The next word if it looks like a value (keywords do not begin with a digit).
+    /// Parses the next word if it looks like a value: keywords do not start with a digit.
     fn maybe<T>(
         &mut self,
         parse: impl Fn(&str) -> Option<T>,
@@ -176,7 +176,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Splits `20.5ms` into number and unit.
+/// Splits a text like `20.5ms` into number and unit.
 fn number(text: &str) -> Option<(f64, &str)> {
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || c == '.'))
@@ -190,7 +190,7 @@ fn time(text: &str) -> Option<Nanos> {
     let ns = match unit {
         "s" | "sec" | "secs" => 1e9,
         "ms" | "msec" | "msecs" => 1e6,
-        // tc takes a bare number as microseconds.
+        // As in tc, a number without a unit is in microseconds.
         "us" | "usec" | "usecs" | "" => 1e3,
         "ns" | "nsec" | "nsecs" => 1.0,
         _ => return None,
@@ -201,7 +201,7 @@ fn time(text: &str) -> Option<Nanos> {
 fn rate(text: &str) -> Option<Rate> {
     let (value, unit) = number(text)?;
     let unit = unit.to_ascii_lowercase();
-    // "bps" and its multiples are bytes a second, as tc has it.
+    // As in tc, "bps" and its multiples are bytes per second.
     let (prefix, bytes) = if let Some(prefix) = unit.strip_suffix("bps") {
         (prefix, 1.0)
     } else {
@@ -248,7 +248,7 @@ fn loss(words: &mut Words<'_>) -> Result<RandomLoss, NetemError> {
 }
 
 impl Netem {
-    /// Reads what belongs to `word`; false if it is not one of ours.
+    /// Parses the values of the parameter `word`; returns `false` if it is unknown.
     fn read(&mut self, word: &str, words: &mut Words<'_>) -> Result<bool, NetemError> {
         match word {
             "delay" => {

@@ -4,38 +4,38 @@ use fullsend_offload::{Caps, Link, Packet};
 use fullsend_stack::{IfaceConfig, Mac, QdiscConfig};
 use fullsend_units::{Instant, Nanos, Rate};
 
-/// What a card does for its host.
+/// The offloads of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NicMode {
-    /// Super-segments cross the link whole; checksums are neither computed nor verified.
+    /// Super-segments pass the link whole; checksums are neither computed nor verified.
     Tso,
-    /// Only packets of the MTU cross, with checksums that the host computes and verifies.
+    /// Only packets of at most the MTU pass, with checksums that the host computes and verifies.
     Mtu,
 }
 
-/// A card.
+/// The configuration of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
-    /// What it does for its host.
+    /// The offloads.
     pub mode: NicMode,
     /// IP or Ethernet frames.
     pub link: Link,
-    /// Largest IP packet, bytes.
+    /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// How fast it sends. A packet is completed when it is sent; with no limit, at once.
+    /// Send rate. A packet is completed when it is sent; with no limit, at once.
     pub rate: Rate,
-    /// Bytes that each packet takes on the wire beside itself, at that rate: preamble, checksum
-    /// and gap, and on a link of IP packets the Ethernet header. 38 is Ethernet's.
+    /// Bytes that each packet takes on the wire in addition, at that rate: preamble, checksum and
+    /// gap, and on a link of IP packets the Ethernet header. 38 for Ethernet.
     pub overhead: u32,
-    /// Packets it takes from its host and has not sent yet.
+    /// Most packets accepted from the host and not yet sent.
     pub ring: usize,
-    /// How long it gathers what arrives before it tells its host (interrupt moderation).
+    /// Time to gather received packets before they are passed to the host (interrupt moderation).
     pub rx_wait: Nanos,
-    /// How long it gathers completions before it tells its host (the same on the way out).
+    /// Time to gather completions before they are reported to the host (interrupt moderation).
     pub tx_wait: Nanos,
-    /// Largest super-segment, IP header included.
+    /// Largest super-segment in bytes, IP header included.
     pub gso_max_size: u32,
-    /// What waits in front of the ring.
+    /// Queueing discipline in front of the ring.
     pub qdisc: QdiscConfig,
 }
 
@@ -57,7 +57,7 @@ impl Default for NicConfig {
 }
 
 impl NicConfig {
-    /// The interface that a host with the hardware address `mac` has of it.
+    /// Returns the configuration of the interface of a host with the hardware address `mac`.
     pub(crate) const fn iface(&self, mac: Mac) -> IfaceConfig {
         let caps = match self.mode {
             NicMode::Tso => Caps::offloading(self.link, self.mtu),
@@ -74,7 +74,7 @@ impl NicConfig {
     }
 }
 
-/// A card at work: what it still has to send.
+/// A card with the state of its transmit ring.
 #[derive(Debug)]
 pub(crate) struct Nic {
     pub(crate) config: NicConfig,
@@ -95,7 +95,7 @@ impl Nic {
         self.waiting < self.config.ring
     }
 
-    /// Takes a packet; when it will be sent, if not at once.
+    /// Accepts a packet; returns the time when it will be sent, `None`: at once.
     pub(crate) fn take(&mut self, now: Instant, packet: &Packet) -> Option<Instant> {
         if self.config.rate == Rate::UNLIMITED {
             return None;

@@ -1,4 +1,4 @@
-//! One direction of a link by itself, for a driver with a clock of its own.
+//! One direction of a link by itself, for a driver with its own clock.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -9,21 +9,21 @@ use fullsend_units::{Instant, Seed};
 use crate::lane::{Fate, Lane};
 use crate::{Loss, Netem};
 
-/// What a [`Pipe`] has done.
+/// The counters of a [`Pipe`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PipeStats {
-    /// Packets that were sent into it.
+    /// Packets sent into the pipe.
     pub sent: u64,
-    /// Lost by chance.
+    /// Packets lost at random.
     pub lost: u64,
-    /// Dropped because the bottleneck's queue was full.
+    /// Packets dropped because the bottleneck's queue was full.
     pub dropped: u64,
 }
 
-/// One direction of a link: packets go in when they are sent, and come out when they arrive.
+/// One direction of a link: packets enter when they are sent, and leave when they arrive.
 ///
-/// The same packets at the same times, and the same seed, meet the same fates. Loss is by packet:
-/// cut super-segments before they are sent.
+/// With the same seed, the same packets at the same times have the same fates. Loss is by packet:
+/// segment super-segments before they are sent.
 ///
 /// ```
 /// use fullsend_buf::Slice;
@@ -48,7 +48,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Empty.
+    /// Returns an empty pipe.
     pub fn new(netem: Netem, seed: Seed) -> Self {
         Self {
             lane: Lane::new(netem, seed),
@@ -58,7 +58,7 @@ impl Pipe {
         }
     }
 
-    /// A packet begins its way.
+    /// Sends a packet.
     pub fn send(&mut self, now: Instant, packet: Packet) {
         self.stats.sent += 1;
         self.lane.send(now, packet, &mut self.fates);
@@ -75,7 +75,7 @@ impl Pipe {
         }
     }
 
-    /// Appends what has arrived by `now`, in its order.
+    /// Appends the packets that have arrived by `now` to `out`, in order of arrival.
     pub fn take_arrived(&mut self, now: Instant, out: &mut Vec<Packet>) {
         while let Some(first) = self.on_the_way.peek()
             && first.at <= now
@@ -84,18 +84,18 @@ impl Pipe {
         }
     }
 
-    /// When the next packet arrives.
+    /// Returns the time at which the next packet arrives; `None` if no packet is in flight.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.on_the_way.peek().map(|first| first.at)
     }
 
-    /// What it has done.
+    /// Returns the counters.
     pub const fn stats(&self) -> PipeStats {
         self.stats
     }
 }
 
-/// A packet on its way; the greatest is the one that arrives first.
+/// A packet in flight; the one that arrives first compares greatest.
 #[derive(Debug)]
 struct Traveller {
     at: Instant,
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn packets_arrive_in_order_at_the_rate_of_the_bottleneck() {
-        // 8 us a packet, sent every 10.
+        // 8 us per packet, one sent every 10 us.
         let (got, stats) = arrivals("delay 5ms rate 1gbit", 1);
         assert_eq!((stats.sent, stats.lost, stats.dropped), (1000, 0, 0));
         let want = (0..1000).map(|n| (5_008_000 + u64::from(n) * 10_000, n));
@@ -181,7 +181,7 @@ mod tests {
             (50..200).contains(&stats.lost) && stats.dropped > 50,
             "{stats:?}"
         );
-        // Jitter lets packets overtake each other, but time does not run backwards.
+        // Jitter reorders packets, but arrival times never decrease.
         assert!(one.is_sorted_by_key(|(at, _)| *at));
         assert!(!one.is_sorted_by_key(|(_, number)| *number));
     }

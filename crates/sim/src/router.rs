@@ -1,5 +1,5 @@
-//! A link with an MTU of its own in the middle of the path: what is too large is dropped, and the
-//! router in front of it tells so or does not (RFC 1191, RFC 4443 3.2, RFC 2923 2.1).
+//! A link with its own MTU in the middle of the path: larger packets are dropped, and the router
+//! in front of it reports that or does not (RFC 1191, RFC 4443 3.2, RFC 2923 2.1).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,15 +11,15 @@ use fullsend_wire::ipv4::{self, Ipv4Repr, Ipv4View};
 use fullsend_wire::ipv6::{self, Ipv6Repr, Ipv6View};
 use fullsend_wire::numbers::protocol;
 
-/// The router's own addresses.
+/// The addresses of the router.
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
 
 /// Bytes of the dropped packet that the message quotes.
 const QUOTE: usize = 500;
 
-/// The packets that `packet` is on a link of `mtu`: itself, or, for a super-segment with pieces
-/// that are too large, its pieces.
+/// Returns the packets that `packet` becomes on a link of `mtu`: itself, or the segments of a
+/// super-segment if some are too large.
 pub(crate) fn pieces(packet: Packet, mtu: u32) -> Vec<Packet> {
     let mut pieces = vec![packet];
     if pieces[0].segments() > 1 {
@@ -33,13 +33,13 @@ pub(crate) fn pieces(packet: Packet, mtu: u32) -> Vec<Packet> {
     pieces
 }
 
-/// The packet is larger than the link takes.
+/// Returns whether the packet is larger than the link's MTU.
 pub(crate) fn is_too_big(packet: &Packet, mtu: u32) -> bool {
     let network = usize::from(packet.layers.network[0]);
     packet.segments() == 1 && packet.len() - network > mtu as usize
 }
 
-/// What the router tells the sender of a dropped packet; `None` where it must not.
+/// Returns the router's message to the sender of a dropped packet; `None` if none may be sent.
 pub(crate) fn too_big(packet: &Packet, mtu: u32) -> Option<Packet> {
     let mut bytes = packet.to_bytes();
     bytes.truncate(QUOTE);

@@ -1,4 +1,4 @@
-//! The simulator: hosts, links, and the clock that moves from event to event.
+//! The simulator: hosts, links, and the clock that advances from event to event.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,24 +14,24 @@ use crate::nic::{Nic, NicConfig, NicMode};
 use crate::trace::TraceHash;
 use crate::{Loss, Netem, Point, Tap, router};
 
-/// A host's number.
+/// The number of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HostId(pub usize);
 
-/// A link's number.
+/// The number of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LinkId(pub usize);
 
-/// Free payload memory that a host keeps for reuse, bytes.
+/// Bytes of free payload memory that a host keeps for reuse.
 const POOL_BYTES: usize = 4 << 20;
 
-/// Events at one instant after which time is taken to stand still: a host whose deadline stays in
-/// the past would hang the run.
+/// Most events at one instant: a host whose deadline stays in the past would otherwise hang the
+/// run.
 const STANDSTILL: u32 = 1_000_000;
 
 struct Node {
     host: Host,
-    /// By interface.
+    /// The ports, by interface.
     ports: Vec<PortId>,
 }
 
@@ -40,29 +40,29 @@ struct Port {
     host: HostId,
     iface: IfaceId,
     nic: Nic,
-    /// From the host, and from the switch to it.
+    /// The paths from the host, and from the switch to it.
     up: Lane,
     down: Option<Lane>,
-    /// What the card gathered for its host.
+    /// Received packets that the card has not yet passed to its host.
     gathered: Vec<Packet>,
-    /// What it has sent and not told its host of.
+    /// Sent packets that the card has not yet reported to its host.
     sent: Vec<TxToken>,
 }
 
 struct Wire {
     ports: Vec<Port>,
-    /// Of a switch: behind which end a source address was seen.
+    /// Source addresses that a switch has learned, with their ports.
     learned: BTreeMap<Vec<u8>, usize>,
 }
 
-/// The function that sees packets.
+/// The callback that is passed each packet.
 type Watcher = Box<dyn FnMut(&Tap<'_>)>;
 
 /// Hosts and links in virtual time.
 ///
 /// Calls to a host (through [`host`](Self::host), with [`now`](Self::now)) and
-/// [`run_until`](Self::run_until) alternate: what the calls gave the host to send leaves it when
-/// the simulation runs on.
+/// [`run_until`](Self::run_until) alternate: packets that result from the calls are sent when the
+/// simulation continues.
 pub struct Sim {
     now: Instant,
     rng: Rng,
@@ -77,7 +77,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// An empty world at time zero. Everything that is random derives from `seed`.
+    /// Returns a simulation without hosts at time zero. All randomness derives from `seed`.
     pub fn new(seed: Seed) -> Self {
         Self {
             now: Instant::ZERO,
@@ -107,16 +107,16 @@ impl Sim {
         HostId(self.nodes.len() - 1)
     }
 
-    /// A cable between two hosts, `netem` for the way from each. Each gets an interface, its
-    /// next number.
+    /// Connects two hosts by a cable, with `netem` for the direction from each. Each host gets an
+    /// interface with the next number.
     pub fn connect(&mut self, hosts: [HostId; 2], nic: NicConfig, netem: [Netem; 2]) -> LinkId {
         let ends = hosts.into_iter().zip(netem);
         let ports = ends.map(|(host, netem)| (host, netem, None)).collect();
         self.add_wire(nic, ports)
     }
 
-    /// A switch that learns, with a cable to each host: `up` is the way to the switch, `down`
-    /// from it.
+    /// Connects hosts to a learning switch by a cable each: `up` is the direction to the switch,
+    /// `down` the direction from it.
     pub fn switch(&mut self, hosts: &[HostId], nic: NicConfig, up: Netem, down: Netem) -> LinkId {
         let ports = hosts.iter().map(|host| (*host, up, Some(down))).collect();
         self.add_wire(nic, ports)
@@ -152,7 +152,7 @@ impl Sim {
         LinkId(link)
     }
 
-    /// Changes the way from one end of a link: to the other end, or to the switch.
+    /// Changes the direction from one end of a link, to the other end or to the switch.
     pub fn set_netem(&mut self, link: LinkId, from: HostId, netem: Netem) {
         let ports = &mut self.wires[link.0].ports;
         for port in ports.iter_mut().filter(|port| port.host == from) {
@@ -160,37 +160,38 @@ impl Sim {
         }
     }
 
-    /// Now, on every host.
+    /// Returns the current time, which is the same on every host.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// A host, to make calls on.
+    /// Returns a host, to make calls on.
     ///
     /// # Panics
-    /// If it is not of this simulation.
+    /// If the host is not of this simulation.
     pub fn host(&mut self, id: HostId) -> &mut Host {
         &mut self.nodes[id.0].host
     }
 
-    /// Has `watcher` called for every packet that is sent, arrives or is lost; [`line`](crate::line)
-    /// makes text of it.
+    /// Sets a callback for every packet that is sent, arrives or is lost; [`line`](crate::line) formats
+    /// it as text.
     pub fn watch(&mut self, watcher: impl FnMut(&Tap<'_>) + 'static) {
         self.watcher = Some(Box::new(watcher));
     }
 
-    /// Leaves payload out of the hash from here on: for long runs whose bytes nobody doubts.
+    /// Excludes payload from the hash from now on, to save time in long runs.
     pub const fn hash_headers_only(&mut self) {
         self.hash.headers_only();
     }
 
-    /// A hash over every packet so far, where and when it was seen.
+    /// Returns a hash over every packet so far, with its point and time.
     pub const fn trace_hash(&self) -> u64 {
         self.hash.value()
     }
 
-    /// Lets time pass until `done` says so, which is asked after every event and may make calls
-    /// on hosts; false if that did not happen by `deadline`.
+    /// Advances time until `done` returns `true`, and returns whether it did by `deadline`.
+    ///
+    /// `done` is called after every event, and may make calls on hosts.
     pub fn run_until(
         &mut self,
         deadline: Instant,
@@ -206,12 +207,12 @@ impl Sim {
         }
     }
 
-    /// Lets time pass until `deadline`.
+    /// Advances time to `deadline`.
     pub fn run_to(&mut self, deadline: Instant) {
         while self.step(deadline) {}
     }
 
-    /// The next thing that happens by `deadline`; false, and it is `deadline`, if nothing does.
+    /// Runs the next event by `deadline`; if there is none, advances to `deadline` and returns `false`.
     pub fn step(&mut self, deadline: Instant) -> bool {
         for host in 0..self.nodes.len() {
             self.transmit(host);
@@ -245,7 +246,7 @@ impl Sim {
         );
     }
 
-    /// The earliest host's deadline, and whose it is.
+    /// Returns the earliest deadline of a host, and the host.
     fn next_timer(&self) -> Option<(Instant, usize)> {
         let deadline = |(i, node): (usize, &Node)| node.host.poll_deadline().map(|at| (at, i));
         self.nodes.iter().enumerate().filter_map(deadline).min()
@@ -280,14 +281,14 @@ impl Sim {
         &mut self.wires[id.link].ports[id.port]
     }
 
-    /// Moves what a host has to send into its cards, as far as they have room.
+    /// Moves the pending packets of a host into its cards, as far as they have room.
     fn transmit(&mut self, host: usize) {
         for iface in 0..self.nodes[host].ports.len() {
             let id = self.nodes[host].ports[iface];
             let iface = IfaceId(iface as u16);
             let mut packets = std::mem::take(&mut self.packets);
             if !self.port(id).nic.has_room() {
-                // A full ring does not keep sockets from their qdisc.
+                // A full ring does not keep sockets from queueing in the qdisc.
                 let host = &mut self.nodes[host].host;
                 host.transmit(self.now, iface, &mut packets, 0);
             }
@@ -306,7 +307,7 @@ impl Sim {
         }
     }
 
-    /// A card takes a packet from its host.
+    /// Passes a packet from a host to its card.
     fn take(&mut self, id: PortId, packet: Packet) {
         let now = self.now;
         self.see(
@@ -326,7 +327,7 @@ impl Sim {
         }
     }
 
-    /// A card is done with what carried `token`, and tells its host now or soon.
+    /// Completes the packet with `token`, and reports that to the host now or after `tx_wait`.
     fn complete(&mut self, id: PortId, token: TxToken) {
         let now = self.now;
         let port = self.port(id);
@@ -342,7 +343,7 @@ impl Sim {
         }
     }
 
-    /// A packet leaves a card: completed for its host, on its way for the link.
+    /// Sends a packet from a card: completes it for the host, and passes it to the link.
     fn depart(&mut self, id: PortId, packet: Packet) {
         let host = self.port(id).host;
         self.see(host, Point::Sent, &packet);
@@ -378,7 +379,7 @@ impl Sim {
         self.fates = fates;
     }
 
-    /// The switch sends a packet on: to the end that its destination was seen behind, or to all.
+    /// Forwards a packet at the switch, to the port of its destination if it is known, else to all.
     fn forward(&mut self, from: PortId, packet: &Packet) {
         let wire = &mut self.wires[from.link];
         let link = wire.ports[from.port].nic.config.link;
@@ -448,7 +449,7 @@ impl fmt::Debug for Sim {
     }
 }
 
-/// What of a packet a receiver can know.
+/// Returns the packet without the sender's own state.
 fn as_on_wire(packet: Packet) -> Packet {
     Packet {
         tx: TxToken::default(),
@@ -456,8 +457,8 @@ fn as_on_wire(packet: Packet) -> Packet {
     }
 }
 
-/// Source and destination by which a switch learns and forwards: hardware addresses, or IP's.
-/// `None` for what must go to all.
+/// Returns the source and destination by which a switch learns and forwards: hardware or IP
+/// addresses. `None` for packets to all ports.
 fn addresses(packet: &Packet, link: Link) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut parsed = packet.clone();
     parsed.parse(link).ok()?;

@@ -1,4 +1,4 @@
-//! Packets as text, a line each, in tcpdump's manner.
+//! Packets as text, one line each, in the format of tcpdump.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use fullsend_wire::tcp::{TcpFlags, TcpOptions, TcpRepr};
 
 use crate::{Loss, Point, Tap};
 
-/// A packet seen, as one line without a line break:
+/// Formats a packet as one line without a line break:
 ///
 /// `0.020000000 h0 sent    IP 10.0.0.1.40000 > 10.0.0.2.80: Flags [P.], seq 1:4097, ack 1, …`
 ///
-/// Sequence numbers are absolute. `link` is what the frames begin with.
+/// Sequence numbers are absolute. `link` is the link layer of the frames.
 pub fn line(tap: &Tap<'_>, link: Link) -> String {
     let point = match tap.point {
         Point::Queued => "queued ",

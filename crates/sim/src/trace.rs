@@ -1,37 +1,37 @@
-//! What a watcher sees, and the hash over all of it.
+//! The view of a watcher, and the hash over all packets.
 
 use fullsend_offload::Packet;
 use fullsend_units::Instant;
 
 use crate::{HostId, Loss};
 
-/// Where a packet is seen.
+/// The point at which a packet is observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// A card takes it from its host, which is where a capture on the host sees it.
+    /// A card accepts the packet from its host, which is where a capture on the host sees it.
     Queued,
-    /// A card sends it: what leaves the host.
+    /// A card sends the packet.
     Sent,
-    /// It reaches a card: what the host will get, before GRO.
+    /// The packet reaches a card; GRO follows.
     Arrived,
-    /// The link lost it.
+    /// The link lost the packet.
     Lost(Loss),
 }
 
-/// A packet seen.
+/// An observed packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Tap<'a> {
-    /// When.
+    /// The time.
     pub at: Instant,
-    /// Whose card, or which host's packet, this is.
+    /// The host of the card; for a lost packet, the host at the end of the cable that lost it.
     pub host: HostId,
-    /// Where.
+    /// The point.
     pub point: Point,
-    /// The packet; a super-segment where the card takes them.
+    /// The packet; a super-segment if the card accepts them.
     pub packet: &'a Packet,
 }
 
-/// A running hash: same bytes at the same times, same value.
+/// A running hash: the same bytes at the same times give the same value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TraceHash {
     value: u64,
@@ -72,7 +72,7 @@ impl TraceHash {
 
     pub(crate) fn see(&mut self, tap: &Tap<'_>) {
         let point = match tap.point {
-            // It will be sent, and is part of the hash then.
+            // The packet will be sent, and is hashed then.
             Point::Queued => return,
             Point::Sent => 0,
             Point::Arrived => 1,
@@ -87,7 +87,7 @@ impl TraceHash {
             self.word(tap.packet.payload.len() as u64);
             return;
         }
-        // How the payload is cut into slices is nothing that a wire could show.
+        // The division of the payload into slices is not visible on a wire.
         self.bytes(&tap.packet.header);
         let mut carry = Vec::new();
         match tap.packet.payload.slices() {

@@ -1,7 +1,7 @@
-//! Transfers over networks that do everything wrong: heavy loss, even and in bursts, reordering
-//! up to 100 ms, duplicates, bit errors, lost ACKs, links that go down, paths whose MTU changes
-//! with and without notice, queues of seconds. Each delivers every byte, ends, and gives all
-//! memory back.
+//! Transfers over networks with every fault: heavy loss, even and in bursts, reordering up to
+//! 100 ms, duplicates, bit errors, lost ACKs, links that go down, paths whose MTU changes with and
+//! without notification, queues of seconds. Each transfer delivers every byte, ends, and frees all
+//! memory.
 
 mod common;
 
@@ -12,8 +12,8 @@ use common::{MODES, Scenario, netem, run};
 use fullsend_sim::{Netem, RandomLoss};
 use fullsend_units::{Nanos, Rng, Seed};
 
-/// Some in every build, and 10,000 by `cargo test --release -p fullsend-sim --test bad_networks
-/// -- --ignored`. `FULLSEND_SEEDS=first..last` runs others.
+/// Runs 300 seeds in every build; 10,000 run with `cargo test --release -p fullsend-sim --test
+/// bad_networks -- --ignored`. `FULLSEND_SEEDS=first..last` runs others.
 #[test]
 fn some_seeds() {
     run_seeds(0, 300);
@@ -42,12 +42,12 @@ fn run_range(seeds: Range<u64>) {
     }
 }
 
-/// One of `of`.
+/// Returns a random element of `of`.
 fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
-/// A network and a conversation from a seed.
+/// Returns the scenario of a seed.
 fn draw(seed: u64) -> Scenario {
     let mut rng = Rng::new(Seed::from_u64(seed ^ 0x0bad_0bad));
     let (mode, v6) = pick(&mut rng, &MODES);
@@ -62,7 +62,7 @@ fn draw(seed: u64) -> Scenario {
     scenario.congestion = pick(&mut rng, &["cubic", "cubic", "reno", "bbr", "dctcp"]);
     scenario.netem = netem(&words(&mut rng));
     if rng.chance(0.5) {
-        // The way back has faults of its own: lost ACKs.
+        // The return path has its own faults: lost ACKs.
         scenario.back = Some(netem(&words(&mut rng)));
     }
     draw_changes(&mut rng, &mut scenario);
@@ -70,11 +70,11 @@ fn draw(seed: u64) -> Scenario {
     scenario
 }
 
-/// A link, in netem's words.
+/// Returns a random link description in netem's syntax.
 fn words(rng: &mut Rng) -> String {
     let delay_us = 100 << rng.below(11);
     let rate_kbit = 500 << rng.below(8);
-    // A few packets, or seconds of them.
+    // The queue holds a few packets, or seconds of data.
     let limit = pick(rng, &[10, 50, 200, 1000, 5000]);
     let mut words = format!("rate {rate_kbit}kbit limit {limit} delay {delay_us}us ");
     if rng.chance(0.4) {
@@ -103,7 +103,7 @@ fn words(rng: &mut Rng) -> String {
     words
 }
 
-/// What happens to the network while it is in use.
+/// Draws changes of the network during the transfer.
 fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
     let base = scenario.netem;
     match rng.below(10) {
@@ -119,7 +119,7 @@ fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
         }
         3..6 => draw_mtu(rng, scenario),
         6 => {
-            // A longer way.
+            // The delay grows.
             let far = Netem {
                 delay: base.delay * 4,
                 ..base
@@ -131,12 +131,12 @@ fn draw_changes(rng: &mut Rng, scenario: &mut Scenario) {
     }
 }
 
-/// Another path, with another MTU; IPv6 has 1280 at least.
+/// Draws a path with another MTU; that of IPv6 is at least 1280.
 fn draw_mtu(rng: &mut Rng, scenario: &mut Scenario) {
     let base = scenario.netem;
     let least = if scenario.v6 { 1280 } else { 600 };
     let tells_mtu = rng.chance(0.5);
-    // Where nobody tells, the sender must find out.
+    // Without notifications, the sender must probe.
     scenario.probing = !tells_mtu || rng.chance(0.2);
     let narrow = Netem {
         mtu: least + rng.below(1500 - u64::from(least)) as u32,
@@ -150,7 +150,7 @@ fn draw_mtu(rng: &mut Rng, scenario: &mut Scenario) {
     }
 }
 
-/// How the sockets are set up.
+/// Draws the sysctls of the sockets.
 fn draw_sockets(rng: &mut Rng, scenario: &mut Scenario) {
     for name in [
         "tcp_sack",

@@ -1,11 +1,11 @@
-//! BBR on paths of every kind: full pipes with short queues, loss that means nothing, company.
+//! BBR on paths of every kind: long pipes with short queues, random loss, competing flows.
 
 mod flows;
 
 use flows::{Flow, Lab, Path, ms, secs};
 use fullsend_units::Nanos;
 
-/// 100 Mbit/s and 40 ms: 345 segments.
+/// 100 Mbit/s and 40 ms: the path holds 345 segments.
 const WAN: Path<'static> = Path {
     netem: "delay 20ms rate 100mbit limit 2000",
     back: "delay 20ms",
@@ -38,7 +38,7 @@ fn one_flow_fills_the_pipe_and_leaves_the_queue_short() {
     assert!(2 * bbr < cubic, "{bbr} against {cubic}");
 }
 
-/// The host's fq keeps the times of departure, instead of the connection's timer.
+/// The host's fq keeps the departure times, instead of the connection's timer.
 #[test]
 fn behind_fq_it_is_the_same() {
     let mut lab = Lab::with_qdisc(11, WAN, "fq");
@@ -59,7 +59,7 @@ fn behind_fq_it_is_the_same() {
     );
 }
 
-/// Less than probing tolerates is no sign of congestion.
+/// Loss below the rate that probing tolerates is not a sign of congestion.
 #[test]
 fn random_loss_does_not_slow_it() {
     for (delay, bbr_least, cubic_most) in [("5ms", 0.88, 0.25), ("20ms", 0.88, 0.1)] {
@@ -80,8 +80,8 @@ fn random_loss_does_not_slow_it() {
     }
 }
 
-/// One loss in a hundred, on a path that takes a dozen round trips to fill: neither the receiver's
-/// window nor the losses of Startup hold it back, whoever keeps the times of departure.
+/// With one loss in a hundred, on a path that takes a dozen round trips to fill, neither the
+/// receiver's window nor the losses of Startup limit the flow, with either pacing.
 #[test]
 fn random_loss_does_not_slow_a_long_fat_path() {
     let path = Path {
@@ -105,7 +105,7 @@ fn random_loss_does_not_slow_a_long_fat_path() {
     }
 }
 
-/// Two flows, the second joining after `gap`: their shares of the link in each of the spans.
+/// Runs two flows, the second after `gap`; returns their shares of the link in each of the spans.
 fn two_flows<const N: usize>(netem: &str, gap: Nanos, spans: [Nanos; N]) -> [[f64; 2]; N] {
     let mut lab = Lab::new(4, Path { netem, ..WAN });
     let mut first = lab.flow("bbr");
@@ -129,8 +129,8 @@ fn two_flows_share_alike() {
     assert!(a + b > 0.9, "{a} {b}");
 }
 
-/// A newcomer has about half after some twenty probes, which come at random times; the deeper
-/// the buffer, the more.
+/// A new flow has about half after some twenty probes, which come at random times; the deeper the
+/// buffer, the more probes.
 #[test]
 fn a_newcomer_gains_its_share() {
     let shallow = "delay 20ms rate 100mbit limit 350";
@@ -156,9 +156,9 @@ fn with_cubic_neither_starves() {
     assert!(bbr + cubic > 0.9);
 }
 
-/// A queue of a fifth to a half of what the path holds, and flows of eight to fifty segments: BBR
-/// takes loss for congestion soon enough that CUBIC lives beside it. The bounds are four fifths of
-/// the least that CUBIC gets with any seed, and a little more than the most that BBR does.
+/// With a queue of a fifth to a half of what the path holds, and flows of eight to fifty segments,
+/// BBR reacts to loss early enough for CUBIC to compete. The bounds are four fifths of the least
+/// that CUBIC gets with any seed, and a little more than the most that BBR gets.
 #[test]
 fn a_shallow_buffer_is_shared_with_cubic() {
     for (netem, back, bytes, cubic_least, bbr_most) in [
@@ -207,8 +207,8 @@ fn a_shallow_buffer_is_shared_with_cubic() {
     }
 }
 
-/// 2 Mbit/s of application on 100 Mbit/s of path: the estimate is not above the path, nor does
-/// the application's rate become it.
+/// An application limit of 2 Mbit/s on a path of 100 Mbit/s neither raises the estimate above the
+/// path's rate, nor becomes the estimate.
 #[test]
 fn an_app_limited_flow_does_not_distort_the_estimate() {
     let mut lab = Lab::new(5, WAN);
@@ -239,7 +239,7 @@ fn an_app_limited_flow_from_the_start_is_not_taken_for_a_slow_path() {
     }
     let info = lab.info(&flow);
     assert!(info.tcpi_delivery_rate_app_limited);
-    // Still in Startup: the first bulk data finds the path's rate.
+    // Still in Startup: the first bulk data measures the path's rate.
     assert!(lab.cc(&flow).to_string().contains("pacing_gain:2.77,"));
     flow.unlimited();
     let before = flow.received();
@@ -266,7 +266,7 @@ fn it_pauses_every_five_seconds_to_see_the_round_trip() {
     for gap in pauses.windows(2).map(|pair| pair[1] - pair[0]) {
         assert!((5000..=10_500).contains(&gap), "{pauses:?}");
     }
-    // What it sees is the path without a queue.
+    // The minimum round trip is that of the path without a queue.
     let min_rtt = lab.info(&flow).tcpi_min_rtt;
     assert!((40_000..42_000).contains(&min_rtt), "{min_rtt}");
 }

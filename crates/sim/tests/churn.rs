@@ -1,4 +1,4 @@
-//! Users who do anything at any time, on a bad link: no panic, no wrong byte, nothing left over.
+//! Random socket calls at any time, on a bad link: no panic, no wrong byte, no leak.
 
 mod common;
 
@@ -20,7 +20,7 @@ struct End {
 }
 
 struct Conn {
-    /// Where the client is, to know it by when it is accepted.
+    /// The client's address, which identifies it when it is accepted.
     client: SocketAddr,
     ends: [End; 2],
 }
@@ -31,7 +31,7 @@ struct Users {
     to: SocketAddr,
     listener: ListenerId,
     conns: Vec<Conn>,
-    /// What clients and servers send.
+    /// The data that clients and servers send.
     patterns: [Vec<u8>; 2],
 }
 
@@ -39,7 +39,7 @@ impl Users {
     fn tick(&mut self, sim: &mut Sim) {
         let now = sim.now();
         while let Ok(Some(incoming)) = sim.host(self.hosts[1]).tcp_accept(self.listener) {
-            // A client's port may come again; the newest has it.
+            // A client's port may be reused: the newest connection has it.
             let found = self
                 .conns
                 .iter_mut()
@@ -68,7 +68,7 @@ impl Users {
         self.conns.push(Conn { client, ends });
     }
 
-    /// One end does something; what it may not do at the moment is refused.
+    /// Makes a random call on one end; calls that are not allowed now return errors.
     fn act(&mut self, sim: &mut Sim, now: Instant, conn: usize, end: usize) {
         let host = sim.host(self.hosts[end]);
         let state = &mut self.conns[conn].ends[end];
@@ -126,7 +126,7 @@ fn option(rng: &mut Rng) -> SocketOption {
     }
 }
 
-/// Bytes that were read, on both sides; how many sides came under pressure of memory.
+/// Returns the bytes read on both sides, and the number of sides that came under memory pressure.
 fn run(seed: u64) -> (u64, u64) {
     let mut rng = Rng::new(Seed::from_u64(seed ^ 0xc4a7));
     let (mode, v6) = MODES[rng.below(4) as usize];
@@ -163,7 +163,7 @@ fn run(seed: u64) -> (u64, u64) {
         conns: Vec::new(),
         patterns,
     };
-    // In some worlds there is plenty of memory, in others hardly any, and in some none to share.
+    // Some scenarios have plenty of memory, others hardly any, and some none to share.
     let pages = [1 << 20, 200, 40, 2][users.rng.below(4) as usize];
     for host in hosts {
         sim.host(host).sysctl_mut().tcp_mem = tcp_mem(pages * 4096);
@@ -211,7 +211,7 @@ fn run(seed: u64) -> (u64, u64) {
     (read, pressed)
 }
 
-/// What the host is charged is what its connections hold, in pages.
+/// Checks that the host is charged for the pages that its connections hold.
 fn check_memory(sim: &mut Sim, host: HostId) {
     let now = sim.now();
     let host = sim.host(host);
@@ -242,6 +242,6 @@ fn nothing_is_left_of_three_hundred_worlds() {
     }
     println!("{read} bytes read, {pressed} hosts under pressure");
     assert!(pressed > 200, "{pressed} hosts came under pressure");
-    // They did get something done.
+    // The connections made progress.
     assert!(read > 5_000_000, "{read} bytes read");
 }

@@ -5,12 +5,12 @@ mod flows;
 use flows::{Flow, Lab, Path, secs};
 use fullsend_tcp::congestion::CcInfo;
 
-/// 100 Mbit/s and 2 ms; what waits longer than 1 ms is marked: a third of what the path holds.
+/// 100 Mbit/s and 2 ms; packets queued longer than 1 ms, half a round trip, are marked.
 const STEP: Path<'static> = Path {
     netem: "delay 1ms rate 100mbit limit 1000 ce_threshold 1ms",
     back: "delay 1ms",
 };
-/// Text that the link carries a second.
+/// Payload bytes that the link carries per second.
 const BYTES: f64 = 12_500_000.0 * 1448.0 / 1500.0;
 const PATH_US: u32 = 2_000;
 
@@ -20,8 +20,8 @@ fn lab(path: Path<'_>) -> Lab {
     lab
 }
 
-/// Mean of the smoothed round trip over five seconds, microseconds, and the share of the link that
-/// each flow had.
+/// Returns the mean of the smoothed round trip over five seconds in microseconds, and each flow's
+/// share of the link.
 fn watch(lab: &mut Lab, flows: &mut [Flow]) -> (f64, Vec<f64>) {
     let before: Vec<u64> = flows.iter().map(Flow::received).collect();
     let mut sum = 0.0;
@@ -54,7 +54,7 @@ fn the_queue_stays_near_the_threshold_and_the_link_is_full() {
         "{rtt}"
     );
     assert_eq!(info.tcpi_total_retrans, 0);
-    // Some of the text is marked, not all of it.
+    // Some of the data is marked, not all of it.
     let CcInfo::Dctcp { alpha, .. } = lab.cc(&flows[0]) else {
         panic!("ECN was agreed on");
     };
@@ -76,7 +76,7 @@ fn several_flows_share_and_the_queue_stays_short() {
     assert!(rtt - f64::from(PATH_US) < 2_000.0, "{rtt}");
 }
 
-/// What sets DCTCP apart: over such a threshold a halving on each mark leaves the link idle.
+/// With such a threshold, halving on each mark leaves the link idle, which DCTCP avoids.
 #[test]
 fn it_gets_more_from_a_low_threshold_than_reno() {
     let share = |congestion| {
@@ -96,7 +96,7 @@ fn it_gets_more_from_a_low_threshold_than_reno() {
     assert!(dctcp > 0.95 && dctcp > reno + 0.1, "{dctcp} {reno}");
 }
 
-/// A receiver that repeats ECE until it sees CWR (RFC 3168) tells of more marks than there were:
+/// A receiver that repeats ECE until it receives CWR (RFC 3168) reports more marks than there were:
 /// the link is less full, but nothing stalls.
 #[test]
 fn a_receiver_without_it_does_not_stall_it() {
@@ -115,7 +115,7 @@ fn a_receiver_without_it_does_not_stall_it() {
     assert_eq!(info.tcpi_total_retrans, 0);
 }
 
-/// With a peer that takes no part it is Reno, which fills the queue.
+/// With a peer that does not negotiate ECN, DCTCP behaves like Reno, which fills the queue.
 #[test]
 fn without_ecn_it_does_as_reno_does() {
     let mut lab = lab(STEP);
@@ -130,7 +130,7 @@ fn without_ecn_it_does_as_reno_does() {
     assert!(rtt > 10_000.0, "{rtt}");
 }
 
-/// A loss halves, and the flow recovers from it.
+/// A loss halves the window, and the flow recovers from it.
 #[test]
 fn it_recovers_from_losses_among_the_marks() {
     let path = Path {

@@ -4,7 +4,7 @@ mod flows;
 
 use flows::{Flow, Lab, Path, secs};
 
-/// 50 Mbit/s and 20 ms; what waits longer than 5 ms is marked.
+/// 50 Mbit/s and 20 ms; packets queued longer than 5 ms are marked.
 const MARKING: Path<'static> = Path {
     netem: "delay 10ms rate 50mbit limit 1000 ce_threshold 5ms",
     back: "delay 10ms",
@@ -27,19 +27,19 @@ fn marks_keep_the_queue_short_and_nothing_is_lost() {
         let (mut lab, flow, share) = run(MARKING, "1", congestion);
         let info = lab.info(&flow);
         assert_eq!(info.tcpi_total_retrans, 0, "{congestion}");
-        // 20 ms and the threshold, and what a burst adds.
+        // 20 ms and the threshold, plus the queue of a burst.
         let srtt = info.tcpi_rtt;
         assert!(srtt < 40_000, "{congestion}: {srtt} us");
         assert!(share > 0.75, "{congestion}: {share}");
         assert!(lab.counter(1, "IpExtInCEPkts") > 0, "{congestion}");
         assert!(lab.counter(1, "IpExtInECT0Pkts") > 10_000, "{congestion}");
-        // Acknowledgements are not ECN-capable.
+        // ACKs are not ECN-capable.
         assert_eq!(lab.counter(0, "IpExtInECT0Pkts"), 0, "{congestion}");
         assert!(info.tcpi_delivered_ce > 0, "{congestion}");
     }
 }
 
-/// Accurate ECN over the same link, where the ACK's way marks too.
+/// Accurate ECN over the same link, with a return path that marks too.
 #[test]
 fn accurate_ecn_does_as_well_and_counts_each_mark() {
     let path = Path {
@@ -52,7 +52,7 @@ fn accurate_ecn_does_as_well_and_counts_each_mark() {
         assert_eq!(info.tcpi_total_retrans, 0, "{congestion}");
         assert!(info.tcpi_rtt < 40_000, "{congestion}: {} us", info.tcpi_rtt);
         assert!(share > 0.75, "{congestion}: {share}");
-        // Marks of what is still on its way, and of the handshake's end, are not known yet.
+        // Marks of packets in flight, and of the end of the handshake, are not reported yet.
         let marked = lab.counter(1, "IpExtInCEPkts");
         let known = u64::from(info.tcpi_delivered_ce);
         assert!(
@@ -60,7 +60,7 @@ fn accurate_ecn_does_as_well_and_counts_each_mark() {
             "{congestion}: {known} of {marked}"
         );
         assert!(lab.counter(0, "IpExtInCEPkts") > 0, "{congestion}");
-        // The option tells of each byte how it came.
+        // The option reports the bytes that arrived with each ECN field.
         let e0 = u64::from(info.tcpi_delivered_e0_bytes);
         let ce = u64::from(info.tcpi_delivered_ce_bytes);
         assert!(
@@ -74,7 +74,7 @@ fn accurate_ecn_does_as_well_and_counts_each_mark() {
     }
 }
 
-/// A peer that does not ask is not marked, and fills the queue.
+/// Without ECN, packets are not marked, and fill the queue.
 #[test]
 fn without_ecn_the_same_link_marks_nothing() {
     let (mut lab, flow, _) = run(MARKING, "0", "cubic");
@@ -84,8 +84,8 @@ fn without_ecn_the_same_link_marks_nothing() {
     assert!(info.tcpi_rtt > 60_000, "{} us", info.tcpi_rtt);
 }
 
-/// Random marks are taken for congestion, as loss is, but cost no retransmission: about Reno's
-/// window for a mark in a thousand.
+/// Random marks reduce the window like losses, without retransmissions: with one mark in a
+/// thousand, to about Reno's window.
 #[test]
 fn random_marks_reduce_as_random_losses_do() {
     let path = Path {

@@ -1,4 +1,4 @@
-//! Paths that carry less than the hosts' links, and do not say so (RFC 4821, RFC 8899).
+//! Paths with a smaller MTU than the hosts' links, without notifications (RFC 4821, RFC 8899).
 
 mod common;
 
@@ -7,7 +7,7 @@ use fullsend_sim::{HostId, Sim};
 use fullsend_stack::{ListenConfig, Notice, TcpId};
 use fullsend_units::{Instant, Nanos};
 
-/// A sender with this `tcp_mtu_probing`, on a path of `mtu`, after it had `seconds` to send.
+/// A sender with some `tcp_mtu_probing`, on a path of some MTU, after some seconds of sending.
 struct Run {
     sim: Sim,
     hosts: [HostId; 2],
@@ -77,7 +77,7 @@ fn a_search_from_below_finds_what_the_path_carries() {
         assert!((best - 8..=best).contains(&mss), "{path}: {mss}");
         assert!(run.count("MTUPSuccess") > 0);
         assert_eq!(run.count("MTUPFail") > 0, path < 1500);
-        // A lost probe is no congestion.
+        // A lost probe is not a sign of congestion.
         assert_eq!(run.count("SackRecovery") + run.count("Timeouts"), 0);
         assert!(run.received > 5_000_000, "{}", run.received);
     }

@@ -1,4 +1,4 @@
-//! The network itself: switches, cards, watchers.
+//! The network: switches, cards, watchers.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn secs(n: u64) -> Instant {
     Instant::ZERO + Nanos::from_secs(n)
 }
 
-/// Hosts 10.0.0.1, .2, … on a switch.
+/// Returns hosts 10.0.0.1, .2, … on a switch.
 fn star(n: usize, nic: NicConfig, up: &str, down: &str) -> (Sim, Vec<HostId>) {
     let mut sim = Sim::new(Seed::from_u64(5));
     let hosts: Vec<_> = (0..n).map(|_| sim.add_host()).collect();
@@ -100,7 +100,7 @@ fn a_switch_sends_on_only_to_where_the_destination_is() {
     assert!(sim.run_until(secs(1), |sim| {
         sim.host(hosts[1]).tcp_accept(listener).unwrap().is_some()
     }));
-    // The SYN went to all, as nobody knew; nothing else did.
+    // Only the SYN went to all ports, as the switch had not learned the address.
     assert_eq!(*strangers.borrow(), 1);
 }
 
@@ -123,7 +123,7 @@ fn the_trace_reads_like_tcpdump() {
         .unwrap();
     sim.run_to(secs(1));
     let lines = lines.borrow();
-    // Nobody listens: a SYN, and a RST back.
+    // No socket listens: a SYN, and a RST in return.
     assert_eq!(lines.len(), 4, "{lines:#?}");
     for (line, start, part) in [
         (
@@ -201,7 +201,7 @@ fn a_card_sends_at_its_rate_and_takes_no_more_than_its_ring() {
     };
     let outcome = common::run(&scenario);
     assert_eq!(outcome.retransmitted, [0, 0]);
-    // 2 MB at 100 Mbit/s with their headers: 166 ms, and a little for the handshake.
+    // 2 MB at 100 Mbit/s with their headers: 166 ms, plus the handshake.
     let took = outcome.took.as_millis();
     assert!((165..180).contains(&took), "{took} ms");
 }
@@ -221,14 +221,14 @@ fn a_card_counts_what_surrounds_each_packet_on_the_wire() {
         };
         common::run(&scenario).took.as_millis() as f64
     };
-    // 1,538 bytes in place of 1,500, of each segment of every super-segment.
+    // 1,538 instead of 1,500 bytes, for each segment of every super-segment.
     let ratio = took(38) / took(0);
     assert!((1.02..1.03).contains(&ratio), "{ratio}");
 }
 
 #[test]
 fn a_card_that_gathers_completions_keeps_small_writes_together() {
-    // As how many packets four writes leave, 2 us apart.
+    // Returns the number of packets that four writes become, 2 us apart.
     let packets = |tx_wait| {
         let scenario = Scenario {
             nic: NicConfig {
@@ -258,6 +258,6 @@ fn a_card_that_gathers_completions_keeps_small_writes_together() {
         common::counter(&mut sim, hosts[0], "IpOutRequests") - before
     };
     assert_eq!(packets(Nanos::ZERO), 4);
-    // The first leaves alone, and the others when it is completed.
+    // The first packet leaves alone, the others when it is completed.
     assert_eq!(packets(Nanos::from_micros(20)), 2);
 }

@@ -21,7 +21,7 @@ fn scenario(nic: NicConfig, link: &str) -> Scenario {
     }
 }
 
-/// A card of 100 Mbit/s with a short ring behind `qdisc`.
+/// Returns a card of 100 Mbit/s with a short ring behind `qdisc`.
 fn slow_card(qdisc: &str) -> NicConfig {
     NicConfig {
         rate: Rate(12_500_000),
@@ -31,13 +31,13 @@ fn slow_card(qdisc: &str) -> NicConfig {
     }
 }
 
-/// Senders on one host, a sink on the other.
+/// Senders on one host, and a sink on the other.
 struct Flows {
     sim: Sim,
     hosts: [HostId; 2],
     clients: Vec<TcpId>,
     servers: Vec<(TcpId, SocketAddr)>,
-    /// Bytes by the client's address.
+    /// Bytes received, by the client's address.
     got: BTreeMap<SocketAddr, u64>,
 }
 
@@ -75,7 +75,7 @@ impl Flows {
         }
     }
 
-    /// All write as much as they may, and all is read, for a time.
+    /// Lets all senders write as much as possible, and the sink read, for `span`.
     fn stream(&mut self, span: Nanos) {
         let Self {
             sim, hosts, got, ..
@@ -97,7 +97,7 @@ impl Flows {
         });
     }
 
-    /// What the device has of all clients and has not completed.
+    /// Returns the bytes charged to all clients that the device has not completed.
     fn charged(&mut self) -> u64 {
         let now = self.sim.now();
         let mut sockets = Vec::new();
@@ -111,8 +111,8 @@ impl Flows {
     }
 }
 
-/// The card was given no packet before its time of departure; how many had one in the future when
-/// their flow was made to wait.
+/// Returns counters of the packets that the host passes to the card, and of those among them that
+/// come before their departure time.
 fn watch_departures(sim: &mut Sim, host: HostId) -> Rc<RefCell<(u64, u64)>> {
     let seen = Rc::new(RefCell::new((0, 0)));
     let counts = seen.clone();
@@ -146,7 +146,7 @@ fn paced_flows_share_a_slow_card_and_never_leave_early() {
         for got in &bytes {
             assert!(got.abs_diff(mean) * 10 < mean, "{mode:?}: {bytes:?}");
         }
-        // Nearly all of the card.
+        // Nearly the whole rate of the card.
         assert!(mean * 16 > 44_000_000, "{mode:?}: {}", mean * 16);
         let (packets, early) = *seen.borrow();
         assert!(packets > 500, "{packets}");
@@ -220,7 +220,7 @@ fn every_charged_unit_is_completed_once_also_when_it_is_dropped() {
                 mode,
                 ..slow_card(qdisc)
             };
-            // Completing what is not charged trips an assertion in the connection.
+            // Completing a packet that is not charged triggers an assertion in the connection.
             let mut flows = Flows::new(&scenario(nic, "delay 5ms loss 0.5%"), 6);
             flows.stream(Nanos::from_secs(3));
             let host = flows.hosts[0];
@@ -277,8 +277,8 @@ fn a_throttled_queue_sleeps_until_it_is_due() {
             }
         }
     }
-    // The first leaves when the handshake's 112 bytes are paid, the second when the first's 1052
-    // are: 1000 bytes in a second.
+    // The first packet leaves when the 112 bytes of the handshake are paid, the second when the
+    // 1052 bytes of the first are: 1000 bytes per second.
     let took = flows.sim.now().since(now).as_millis();
     assert!((1_052..1_200).contains(&took), "{took} ms");
     assert!(steps < 40, "{steps} events for two packets");
@@ -305,8 +305,8 @@ fn both_ways_through_every_qdisc() {
     }
 }
 
-/// A full queue of ours is congestion that we hear of at once: cwnd comes down, and what was
-/// dropped goes again without waiting for the peer to miss it.
+/// A full qdisc of the host is congestion that the connection learns of at once: cwnd is reduced, and
+/// dropped segments are retransmitted without waiting for the peer's report.
 #[test]
 fn what_the_qdisc_drops_is_sent_again_without_waiting_for_the_peer() {
     let nic = slow_card("pfifo limit 4");

@@ -1,12 +1,12 @@
-//! How soon losses are repaired, in virtual time: short flows whose tails are lost, paths that
-//! reorder, loss of every kind. The same flows without the mechanism show what it is for.
+//! Time to recover from losses, in virtual time: short flows whose tails are lost, paths that
+//! reorder, loss of every kind. The same flows without the mechanism show its effect.
 
 mod common;
 
 use common::{Outcome, Scenario, netem, run};
 use fullsend_units::Nanos;
 
-/// A short flow from the client, over a path of 20 ms.
+/// Runs a short flow from the client, over a path of 20 ms.
 fn flow(seed: u64, bytes: u64, words: &str, off: &[&'static str]) -> Outcome {
     run(&Scenario {
         seed,
@@ -17,7 +17,7 @@ fn flow(seed: u64, bytes: u64, words: &str, off: &[&'static str]) -> Outcome {
     })
 }
 
-/// Milliseconds that flows of 100 seeds take on average, and what they sent again.
+/// Returns the mean duration of flows of 100 seeds in milliseconds, and all their retransmissions.
 fn over_seeds(bytes: u64, words: &str, off: &[&'static str]) -> (u64, u64) {
     let outcomes = (0..100).map(|seed| flow(seed, bytes, words, off));
     let (took, again) = outcomes.fold((Nanos::ZERO, 0), |(took, again), outcome| {
@@ -36,7 +36,7 @@ fn probes_repair_the_tails_of_short_flows() {
     assert!(with < without, "{with} {without}");
 }
 
-/// RFC 8985 6: on a path that reorders, what is late is not sent again.
+/// RFC 8985 6: on a path that reorders, late segments are not retransmitted.
 #[test]
 fn time_tells_reordering_from_loss() {
     let words = "delay 50ms 5ms rate 50mbit";
@@ -46,7 +46,7 @@ fn time_tells_reordering_from_loss() {
     assert!(2 * by_time < by_number, "{by_time} {by_number}");
 }
 
-/// Loss of every kind and degree, reordering, duplicates: all arrives, mostly soon.
+/// Loss of every kind and degree, reordering, duplicates: all data arrives within a time limit.
 #[test]
 fn heavy_loss_is_repaired_in_time() {
     for (words, most_ms) in [

@@ -1,14 +1,14 @@
-//! Loss on paths that reorder as well: by jitter, and by packets that skip the way. Neither may be
-//! taken for loss, nor may it make the receiver drop what arrives.
+//! Loss on paths that also reorder: by jitter, and by packets that skip the delay. Neither may be
+//! treated as loss, nor may it make the receiver drop what arrives.
 
 mod flows;
 
 use flows::{Lab, Path, secs};
 
-/// What one flow got in some seconds of 500 Mbit/s: its share of the link, and the percentages of
-/// segments that it sent again, and that its receiver dropped for old timestamps (RFC 7323 5.3).
+/// Runs one flow for some seconds at 500 Mbit/s; returns its share of the link, and the percentages of
+/// segments that it retransmitted, and that its receiver dropped for old timestamps (RFC 7323 5.3).
 fn bulk(congestion: &str, [netem, back]: [&str; 2], seed: u64) -> [f64; 3] {
-    // CUBIC's few losses take longer to count.
+    // CUBIC has few losses, which take longer to count.
     let seconds = if congestion == "cubic" { 8 } else { 2 };
     let link = |words: &str| format!("{words} rate 500mbit limit 1000");
     let path = Path {
@@ -38,7 +38,7 @@ const SHORT: [&str; 2] = ["delay 3ms 1ms loss 0.3%", "delay 3ms"];
 const LONG: [&str; 2] = ["delay 10ms 1ms loss 0.5%", "delay 10ms"];
 const BOTH_WAYS: [&str; 2] = ["delay 10ms 1ms loss 0.5%"; 2];
 
-/// Loss of less than 1 % leaves BBR most of the link, whatever else the path does.
+/// With loss below 1 %, BBR keeps most of the link, whatever the path's reordering.
 #[test]
 fn bbr_keeps_its_rate() {
     for (path, seed, least, most) in [
@@ -55,7 +55,7 @@ fn bbr_keeps_its_rate() {
     }
 }
 
-/// CUBIC's rate is what the losses leave it; what it sends again is what was lost.
+/// CUBIC retransmits what was lost, and little else; its rate follows from the losses.
 #[test]
 fn cubic_sends_again_what_was_lost() {
     for (path, most) in [(SKIPS, 1.1), (SHORT, 0.4), (LONG, 0.65)] {
@@ -66,7 +66,7 @@ fn cubic_sends_again_what_was_lost() {
     }
 }
 
-/// One packet in twenty skips a way of 3 ms: the least round trip stays 6 ms.
+/// With one packet in twenty that skips 3 ms of delay, the minimum round trip stays 6 ms.
 #[test]
 fn packets_that_skip_the_way_do_not_shorten_it() {
     for seed in 1..=3 {

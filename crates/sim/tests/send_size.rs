@@ -1,4 +1,4 @@
-//! How large the sends of a bulk flow are: in steady state full super-segments, after a loss too.
+//! The size of a bulk flow's sends: full super-segments in steady state, after a loss too.
 
 mod common;
 
@@ -93,7 +93,7 @@ impl Bulk {
         host.tcp_flow_report(now, self.client).unwrap()
     }
 
-    /// What of the stream has been sent, and in how many units; the next call begins anew.
+    /// Returns the bytes sent so far, and the number of sends.
     fn sent(&mut self) -> (u64, u64) {
         let now = self.sim.now();
         let host = self.sim.host(self.hosts[0]);
@@ -101,7 +101,7 @@ impl Bulk {
         (info.tcpi_bytes_sent, self.report().send_size.count())
     }
 
-    /// Bytes of the mean unit, and the goodput in bytes per second, over a time.
+    /// Returns the mean size of sends in bytes, and the goodput in bytes per second, over `span`.
     fn measure(&mut self, span: Nanos) -> (u64, f64) {
         let (bytes, units) = self.sent();
         let received = self.received;
@@ -137,7 +137,7 @@ fn steady_state_sends_full_super_segments() {
     }
 }
 
-/// No state that a loss sets outlives it.
+/// A loss leaves no state that reduces later sends.
 #[test]
 fn a_loss_does_not_shrink_what_follows() {
     for (qdisc, congestion) in [("noqueue", "cubic"), ("noqueue", "reno"), ("fq", "cubic")] {
@@ -157,8 +157,8 @@ fn a_loss_does_not_shrink_what_follows() {
     }
 }
 
-/// TCP Small Queues: the host's queue never has more of a flow than keeps the card busy, though
-/// cwnd would fill it.
+/// TCP Small Queues: the host's queue never has more of a flow than keeps the card busy, although
+/// cwnd would allow it.
 #[test]
 fn a_flow_does_not_fill_its_hosts_queue() {
     let card = Rate(12_500_000);
@@ -173,7 +173,7 @@ fn a_flow_does_not_fill_its_hosts_queue() {
     }
     let rate = (bulk.received - received) as f64;
     println!("{most} bytes at most, {:.1} Mbit/s", rate * 8e-6);
-    // Two units, and one that is let in below the limit.
+    // Two super-segments, and one that is admitted below the limit.
     assert!(most <= 3 * FULL + 3 * 2000, "{most}");
     assert!(rate > 0.9 * card.0 as f64, "{rate}");
     assert!(bulk.report().time(SendLimit::Tsq) > Nanos::from_millis(900));

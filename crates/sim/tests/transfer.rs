@@ -31,7 +31,7 @@ fn a_clean_link_carries_both_ways_without_retransmission() {
         };
         let outcome = run(&scenario);
         assert_eq!(outcome.retransmitted, [0, 0], "{nic:?}");
-        // 8 MiB take 67 ms at the link's rate; slow start and its round trips take the rest.
+        // 8 MiB take 67 ms at the link's rate; slow start takes the rest.
         assert!(outcome.took < Nanos::from_millis(400), "{:?}", outcome.took);
     }
 }
@@ -83,7 +83,7 @@ fn the_same_seed_is_the_same_run_to_the_byte() {
     }
 }
 
-/// `FULLSEND_SEEDS=first..last` runs others.
+/// Runs 1000 seeds; `FULLSEND_SEEDS=first..last` runs others.
 #[test]
 fn a_thousand_seeds() {
     let seeds = std::env::var("FULLSEND_SEEDS").unwrap_or_else(|_| "0..1000".to_owned());
@@ -96,7 +96,7 @@ fn a_thousand_seeds() {
     }
 }
 
-/// A scenario from a seed: sizes, link and faults all vary.
+/// Returns the scenario of a seed: sizes, link and faults vary.
 fn draw(seed: u64) -> Scenario {
     let mut rng = Rng::new(Seed::from_u64(seed ^ 0xface));
     let nic = MODES[rng.below(4) as usize];

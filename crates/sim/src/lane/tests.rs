@@ -10,7 +10,7 @@ fn lane(words: &str) -> Lane {
     Lane::new(words.parse().unwrap(), Seed::from_u64(3))
 }
 
-/// An IPv4 TCP packet with `len` bytes in all, ECN field as given.
+/// Returns an IPv4 TCP packet of `len` bytes with the given ECN field.
 fn packet(len: usize, ecn: u8) -> Packet {
     let mut header = vec![0; 40];
     (header[0], header[1], header[8], header[9]) = (0x45, ecn, 64, 6);
@@ -27,7 +27,7 @@ fn packet(len: usize, ecn: u8) -> Packet {
     packet
 }
 
-/// When what arrives of one packet does, in microseconds, and what does not.
+/// Sends a packet; returns the arrival times in microseconds, and the losses.
 fn send(lane: &mut Lane, at_us: u64, packet: Packet) -> (Vec<u64>, Vec<Loss>) {
     let (mut arrivals, mut losses) = (Vec::new(), Vec::new());
     for fate in fates(lane, at_us, packet) {
@@ -64,11 +64,11 @@ fn a_super_segment_takes_the_wire_bytes_of_its_segments() {
         checksum: Checksum::Partial,
         ..Offload::default()
     };
-    // Three headers, and four bytes more for each.
+    // Three headers, and four bytes of overhead for each.
     let mut lane = lane("rate 8mbit 4 limit 5");
     assert_eq!(send(&mut lane, 0, whole.clone()).0, [3_132]);
     assert_eq!(send(&mut lane, 0, packet(996, 0)).0, [4_132]);
-    // It would be seven packets waiting.
+    // Seven packets would be queued.
     assert_eq!(send(&mut lane, 0, whole).1, [Loss::QueueFull]);
 }
 
@@ -106,7 +106,7 @@ fn even_and_bursty_loss_lose_their_share() {
     };
     let (lost, run) = share("loss 2%");
     assert!((0.018..0.022).contains(&lost) && run < 1.1, "{lost} {run}");
-    // A burst ends with 25 %: four packets long; one in 49 begins one.
+    // A burst ends with 25 %: it is four packets long; one packet in 49 starts one.
     let (lost, run) = share("loss gemodel 0.5% 25%");
     assert!((0.015..0.025).contains(&lost), "{lost}");
     assert!((3.5..4.5).contains(&run), "{run}");

@@ -1,4 +1,4 @@
-//! Two hosts that send each other known bytes.
+//! Two hosts that send each other known data.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::cell::RefCell;
@@ -16,39 +16,39 @@ pub const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 pub const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 pub const IFACE: IfaceId = IfaceId(0);
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
     pub v6: bool,
     pub nic: NicConfig,
-    /// From the client, and to it if `back` is `None`.
+    /// Properties of the path from the client, and to it if `back` is `None`.
     pub netem: Netem,
     pub back: Option<Netem>,
-    /// What the way from the client becomes, that long after the start; in order.
+    /// Changes of the path from the client, by time after the start; in order.
     pub changes: Vec<(Nanos, Netem)>,
-    /// The path's MTU is probed for (`tcp_mtu_probing`).
+    /// Probe the path's MTU (`tcp_mtu_probing`).
     pub probing: bool,
-    /// Of both.
+    /// SYN retries of both hosts.
     pub syn_retries: Option<u8>,
     /// Bytes from the client, and from the server.
     pub bytes: [u64; 2],
     pub congestion: &'static str,
-    /// How often the users look at their sockets; zero is after every event.
+    /// Time between polls of the sockets by the applications; zero: after every event.
     pub pause: Nanos,
-    /// Bytes of receive buffer, as `tcp_rmem` of both.
+    /// Bytes of receive buffer, as `tcp_rmem` of both hosts.
     pub rcvbuf: Option<u32>,
     /// Sysctls that are 0 on the client.
     pub off: Vec<&'static str>,
 }
 
-/// How it went.
+/// The result of a simulation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     pub trace_hash: u64,
-    /// When both had everything.
+    /// Time until both ends had received all data.
     pub took: Nanos,
-    /// Of the client and the server.
+    /// Retransmitted segments of the client and the server.
     pub retransmitted: [u64; 2],
 }
 
@@ -83,11 +83,11 @@ pub const MODES: [(NicMode, bool); 4] = [
     (NicMode::Mtu, true),
 ];
 
-/// Bytes that a stream repeats. A prime number, so that a shift by any buffer's or segment's
-/// length shows.
+/// Period of a stream in bytes: a prime, so that a shift by the length of any buffer or segment is
+/// detected.
 const PERIOD: usize = 65_521;
 
-/// A stream's bytes, twice, so that any piece up to a period long is in one piece.
+/// Returns two periods of a stream, so that any piece up to a period long is contiguous.
 pub fn pattern(stream: u64) -> Vec<u8> {
     let mut rng = Rng::new(Seed::from_u64(stream));
     let once: Vec<u8> = (0..PERIOD).map(|_| rng.next_u32() as u8).collect();
@@ -98,11 +98,11 @@ pub fn piece(pattern: &[u8], offset: u64, len: usize) -> &[u8] {
     &pattern[(offset % PERIOD as u64) as usize..][..len]
 }
 
-/// One end of the conversation.
+/// One end of the connection, with its application.
 pub struct Endpoint {
     host: HostId,
     pub id: Option<TcpId>,
-    /// What it sends, and what it should get.
+    /// The data that the end sends, and the data that it expects.
     patterns: [Vec<u8>; 2],
     to_send: u64,
     sent: u64,
@@ -142,7 +142,7 @@ impl Endpoint {
         )
     }
 
-    /// Writes and reads what it can; true when it has sent and got everything.
+    /// Writes and reads as much as possible; returns whether all data was sent and received.
     pub fn turn(&mut self, sim: &mut Sim) -> bool {
         let Some(id) = self.id else { return false };
         let now = sim.now();
@@ -184,8 +184,8 @@ impl Endpoint {
     }
 }
 
-/// Runs a scenario; if it fails, says how to see it again and shows the end of its packets.
-/// With `FULLSEND_TRACE` set it shows every packet.
+/// Runs a scenario; if it fails, prints how to repeat it and its last packets. With
+/// `FULLSEND_TRACE` set, prints every packet.
 pub fn run(scenario: &Scenario) -> Outcome {
     let all = std::env::var_os("FULLSEND_TRACE").is_some();
     let watch = |sim: &mut Sim| show_packets(sim, scenario);
@@ -221,7 +221,7 @@ fn show_packets(sim: &mut Sim, scenario: &Scenario) {
     });
 }
 
-/// Two hosts with addresses on a cable.
+/// Returns two hosts with addresses, connected by a cable.
 pub fn pair(scenario: &Scenario) -> (Sim, [HostId; 2]) {
     let mut sim = Sim::new(Seed::from_u64(scenario.seed));
     let hosts = [sim.add_host(), sim.add_host()];
@@ -291,7 +291,7 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     for name in &scenario.off {
         sim.host(hosts[0]).sysctl_mut().set(name, "0").unwrap();
     }
-    // Duplicate address detection takes its time on Ethernet.
+    // Waits for duplicate address detection on Ethernet.
     sim.run_to(Instant::ZERO + Nanos::from_secs(3));
     let start = sim.now();
     let listener = sim.host(hosts[1]).tcp_listen(to, config).unwrap();
@@ -334,7 +334,7 @@ fn attempt(scenario: &Scenario, prepare: impl Fn(&mut Sim)) -> Outcome {
     }
 }
 
-/// Users at work until `turn` says that they are done, or until then.
+/// Runs the applications until `turn` returns that they are done, or until `until`.
 fn work(
     sim: &mut Sim,
     pause: Nanos,
@@ -354,7 +354,7 @@ fn work(
     true
 }
 
-/// Both close; in the end nothing of the connection is left on either host.
+/// Closes both ends, and checks that neither host has state of the connection left.
 fn finish(sim: &mut Sim, hosts: [HostId; 2], ends: &[Endpoint; 2]) {
     let now = sim.now();
     for end in ends {

@@ -1,4 +1,4 @@
-//! Bulk flows from one host to another over one bottleneck, and looks at them from outside.
+//! Bulk flows from one host to another over one bottleneck, and measurements of them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use fullsend_tcp::congestion::CcInfo;
 use fullsend_tcp::{SocketOption, TcpInfo};
 use fullsend_units::{Instant, Nanos, Seed};
 
-/// How often users look at their sockets.
+/// Time between polls of the sockets by the applications.
 const TURN: Nanos = Nanos::from_millis(1);
 
 pub(crate) const fn secs(n: u64) -> Nanos {
@@ -20,7 +20,7 @@ pub(crate) const fn ms(n: u64) -> Nanos {
     Nanos::from_millis(n)
 }
 
-/// The way to the receiver, with the bottleneck, and back.
+/// The path to the receiver, with the bottleneck, and back.
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     pub(crate) netem: &'a str,
@@ -41,12 +41,12 @@ impl Flow {
         self.received
     }
 
-    /// The application has nothing more to write.
+    /// Ends the application's data.
     pub(crate) fn stop(&mut self) {
         self.left = 0;
     }
 
-    /// The application has so many bytes more.
+    /// Adds `bytes` to the application's data.
     pub(crate) fn offer(&mut self, bytes: u64) {
         self.left += bytes;
     }
@@ -87,7 +87,7 @@ impl Lab {
         Self::with_qdisc(seed, path, "noqueue")
     }
 
-    /// With this queue, in tc's words, in front of each card.
+    /// Returns a lab with this queueing discipline, in tc's syntax, in front of each card.
     pub(crate) fn with_qdisc(seed: u64, path: Path<'_>, qdisc: &str) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
         let hosts = [sim.add_host(), sim.add_host()];
@@ -123,7 +123,7 @@ impl Lab {
         }
     }
 
-    /// A new flow that writes without end.
+    /// Opens a flow that writes without end.
     pub(crate) fn flow(&mut self, congestion: &str) -> Flow {
         let Self { sim, hosts, .. } = self;
         let now = sim.now();
@@ -168,7 +168,7 @@ impl Lab {
         host.tcp_cc_info(flow.client).unwrap().1
     }
 
-    /// What BBR takes the bandwidth to be, bytes per second.
+    /// Returns BBR's bandwidth estimate, in bytes per second.
     pub(crate) fn bw(&mut self, flow: &Flow) -> f64 {
         match self.cc(flow) {
             CcInfo::Bbr { bw, .. } => bw.0 as f64,
@@ -176,12 +176,12 @@ impl Lab {
         }
     }
 
-    /// `TCP_CONGESTION`, in the middle of a flow.
+    /// Sets `TCP_CONGESTION` at the sender during a flow.
     pub(crate) fn switch(&mut self, flow: &Flow, congestion: &str) {
         self.set_congestion(0, flow.client, congestion);
     }
 
-    /// The same on the receiver's side.
+    /// Sets `TCP_CONGESTION` at the receiver during a flow.
     pub(crate) fn switch_server(&mut self, flow: &Flow, congestion: &str) {
         self.set_congestion(1, flow.server, congestion);
     }
@@ -192,7 +192,7 @@ impl Lab {
         host.tcp_set_congestion(now, id, congestion).unwrap();
     }
 
-    /// `SO_MAX_PACING_RATE`, bytes per second.
+    /// Sets `SO_MAX_PACING_RATE`, in bytes per second.
     pub(crate) fn pace(&mut self, flow: &Flow, rate: u64) {
         let now = self.sim.now();
         self.sim
@@ -210,13 +210,13 @@ impl Lab {
         (0..self.hosts.len()).for_each(|host| self.sysctl_of(host, name, value));
     }
 
-    /// Of the sender (0) or the receiver (1) alone.
+    /// Sets a sysctl of the sender (0) or the receiver (1) alone.
     pub(crate) fn sysctl_of(&mut self, host: usize, name: &str, value: &str) {
         let host = self.sim.host(self.hosts[host]);
         host.sysctl_mut().set(name, value).unwrap();
     }
 
-    /// A counter of the sender (0) or the receiver (1).
+    /// Returns a counter of the sender (0) or the receiver (1).
     pub(crate) fn counter(&mut self, host: usize, name: &str) -> u64 {
         let all = self.sim.host(self.hosts[host]).counters();
         let found = all.iter().find(|(n, _)| *n == name);
