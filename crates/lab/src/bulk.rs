@@ -1,4 +1,4 @@
-//! Programs that send as much as they may, and those that take it.
+//! Applications that send as much as possible, and their readers.
 
 use fullsend_buf::Slice;
 use fullsend_units::{Instant, Nanos};
@@ -6,19 +6,19 @@ use fullsend_units::{Instant, Nanos};
 use crate::experiment::Progress;
 use crate::net::{App, CLIENT, End, Net, Ready, SERVER};
 
-/// Clients that write whenever they may, and servers that read.
+/// Clients that write whenever they can, and servers that read.
 ///
-/// Every write lends the same memory, so that gigabytes can be queued and moved.
+/// All writes lend the same memory, so that gigabytes can be queued and transferred.
 pub(crate) struct Bulk {
     message: Slice,
-    /// Bytes read, by all servers.
+    /// Bytes read by all servers.
     pub(crate) read: u64,
-    /// Turns that writers got because there was room again.
+    /// Number of times that writers were woken because there was room again.
     pub(crate) wakeups: u64,
 }
 
 impl Bulk {
-    /// Lets every client write messages of `bytes`: the first from now on, each other one `gap`
+    /// Makes every client write messages of `bytes`: the first from now on, each other client `gap`
     /// after the one before.
     pub(crate) fn start(net: &mut Net, bytes: usize, gap: Nanos) -> Self {
         let this = Self {
@@ -51,7 +51,7 @@ impl App for Bulk {
     }
 }
 
-/// Runs `app` for `span` and looks at it every now and then.
+/// Runs `app` for `span`, and calls `look` at intervals.
 pub(crate) fn run_sampled<A: App>(
     net: &mut Net,
     app: &mut A,

@@ -1,28 +1,28 @@
-//! What sending costs a processor, so that virtual time can show which rule saves it.
+//! The CPU cost of sending, so that virtual time shows which rule saves it.
 //!
-//! Each flow has a processor of its own. It is busy for a time with every write, every transmit
-//! unit, every completion and every acknowledgement, and the next write waits until it is free.
-//! `docs/lab.md` derives the numbers.
+//! Each flow has its own CPU. Every write, every super-segment, every completion and every ACK keeps
+//! it busy for some time, and the next write waits until it is free. `docs/lab.md` derives the
+//! numbers.
 
 use fullsend_sim::Point;
 use fullsend_units::{Instant, Nanos};
 
 use crate::net::{CLIENT, Seen};
 
-/// What one event costs.
+/// The CPU time of each event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
-    /// A write call: into the kernel, the socket's lock, and out again.
+    /// A write call: system call and socket lock.
     pub(crate) write: Nanos,
-    /// Each 1,000 bytes of a write: the copy.
+    /// The copy of each 1,000 bytes of a write.
     pub(crate) kilobyte: Nanos,
-    /// A transmit unit's way through TCP, IP, the queueing discipline and the driver.
+    /// The path of a super-segment through TCP, IP, the queueing discipline and the driver.
     pub(crate) unit: Nanos,
-    /// A completion: the unit's memory is freed, and the socket told.
+    /// A completion: freeing the super-segment's memory and notifying the socket.
     pub(crate) completion: Nanos,
-    /// An acknowledgement's way in.
+    /// The receive path of an ACK.
     pub(crate) ack: Nanos,
-    /// A writer that blocked runs again.
+    /// The context switch to a writer that blocked.
     pub(crate) switch: Nanos,
 }
 
@@ -36,7 +36,7 @@ pub(crate) const SERVER_OF_2013: Costs = Costs {
     switch: Nanos::from_nanos(1500),
 };
 
-/// One processor.
+/// One CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cpu {
     free_at: Instant,
@@ -44,25 +44,25 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Works for `cost`, from `now` on or when it is free.
+    /// Adds work of `cost`, from `now` or when the CPU is free.
     pub(crate) fn work(&mut self, now: Instant, cost: Nanos) {
         self.free_at = self.free_at.max(now) + cost;
         self.busy += cost;
     }
 
-    /// When it has done all its work.
+    /// Returns the time at which all work will be done.
     pub(crate) const fn free_at(&self) -> Instant {
         self.free_at
     }
 
-    /// How long it has worked.
+    /// Returns the CPU time used.
     pub(crate) const fn busy(&self) -> Nanos {
         self.busy
     }
 }
 
 impl Costs {
-    /// What a packet at the client's card costs the client.
+    /// Returns the client's CPU time for a packet at its card.
     pub(crate) fn of_packet(&self, seen: &Seen) -> Nanos {
         match seen.point {
             Point::Queued if seen.side == CLIENT => self.unit,
@@ -72,7 +72,7 @@ impl Costs {
         }
     }
 
-    /// What a write of `bytes` costs.
+    /// Returns the CPU time of a write of `bytes`.
     pub(crate) fn of_write(&self, bytes: u64) -> Nanos {
         self.write + Nanos::from_nanos(self.kilobyte.as_nanos() * bytes / 1000)
     }

@@ -1,4 +1,4 @@
-//! What an experiment is.
+//! The definition of an experiment.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,35 +10,35 @@ use crate::figure::Figure;
 use crate::net::Net;
 use crate::plot::Plot;
 
-/// How much of an experiment to run.
+/// The size of an experiment's runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
-    /// The reference's setting.
+    /// The setting of the reference.
     Full,
-    /// A smaller one that shows the same, for tests.
+    /// A smaller setting with the same effect, for tests.
     Quick,
 }
 
-/// Time since any moment that does not change.
+/// A function that returns the time since a fixed moment.
 pub type Clock = fn() -> Nanos;
 
-/// One run of an experiment, and where it tells how far it is.
+/// One run of an experiment, with its progress.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// Number of the case, in [`Experiment::cases`].
+    /// Index of the case in [`Experiment::cases`].
     pub case: usize,
-    /// All randomness of the run derives from it.
+    /// Seed of all randomness of the run.
     pub seed: u64,
-    /// How much of it.
+    /// The size of the run.
     pub scale: Scale,
-    /// For what real time is the point of; without it that is left out.
+    /// The clock for measurements of real time; `None` skips them.
     pub clock: Option<Clock>,
-    /// How far it is.
+    /// The progress of the run.
     pub progress: &'a Progress,
 }
 
 impl Run<'_> {
-    /// `full` of a full run, `quick` of a quick one.
+    /// Returns `full` in a full run, `quick` in a quick one.
     pub(crate) const fn scaled<T: Copy>(&self, full: T, quick: T) -> T {
         match self.scale {
             Scale::Full => full,
@@ -46,18 +46,18 @@ impl Run<'_> {
         }
     }
 
-    /// The first case of every experiment is how it was before.
+    /// Returns whether this is the first case, which has the old behaviour in every experiment.
     pub(crate) const fn before(&self) -> bool {
         self.case == BEFORE
     }
 }
 
-/// The case that shows how it was.
+/// The case with the old behaviour.
 pub(crate) const BEFORE: usize = 0;
-/// The case that shows how it is.
+/// The case with the new behaviour.
 pub(crate) const AFTER: usize = 1;
 
-/// How far a run is; read while it runs.
+/// The progress of a run, which may be read while it runs.
 #[derive(Debug, Default)]
 pub struct Progress(AtomicU32);
 
@@ -69,34 +69,34 @@ impl Progress {
         self.0.store(part.min(WHOLE), Ordering::Relaxed);
     }
 
-    /// From 0 to 1.
+    /// Returns the completed part, from 0 to 1.
     pub fn get(&self) -> f64 {
         f64::from(self.0.load(Ordering::Relaxed)) / f64::from(WHOLE)
     }
 }
 
-/// One mechanism, shown with and without.
+/// An experiment: one mechanism, shown with and without.
 #[derive(Debug)]
 pub struct Experiment {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// What it shows, in one line.
     pub purpose: &'static str,
-    /// The public reference its figures come from.
+    /// The public reference of its figures.
     pub source: &'static str,
-    /// Its runs: the first is "before", the second "after".
+    /// Names of its runs: the first is "before", the second "after".
     pub cases: &'static [&'static str],
-    /// About how long each case takes, in any unit, for the order of work and the progress bar.
+    /// Relative durations of the cases, for the order of work and the progress bar.
     pub(crate) weights: &'static [u32],
     pub(crate) run: fn(&Run<'_>) -> Measures,
     pub(crate) figures: fn(&[Measures]) -> Vec<Figure>,
     pub(crate) plots: fn(&[Measures]) -> Vec<Plot>,
-    /// A small representative run, where there is a network to look at.
+    /// A small representative run, if the experiment has a network.
     pub(crate) trace: Option<Trace>,
 }
 
-/// Builds a network, gives it to the second argument, which attaches what looks at packets, and
-/// runs it.
+/// A function that builds a network, passes it to the second argument, which attaches observers of
+/// packets, and runs it.
 pub(crate) type Trace = fn(&Run<'_>, &mut dyn FnMut(&mut Net));
 
 impl Experiment {
@@ -107,19 +107,19 @@ impl Experiment {
         measures
     }
 
-    /// The table's rows, from what the cases measured.
+    /// Returns the rows of the table from the measurements of the cases.
     pub fn figures(&self, cases: &[Measures]) -> Vec<Figure> {
         (self.figures)(cases)
     }
 }
 
-/// Every experiment, in the order of the table.
+/// All experiments, in the order of the table.
 pub const EXPERIMENTS: &[Experiment] = experiments::ALL;
 
-/// The experiment called `name`.
+/// Returns the experiment called `name`.
 ///
 /// # Errors
-/// If there is none, with the names there are.
+/// Returns an error that lists the names if there is none.
 pub fn by_name(name: &str) -> Result<&'static Experiment, String> {
     let found = EXPERIMENTS
         .iter()

@@ -1,4 +1,4 @@
-//! The experiments, a file each.
+//! The experiments, one file each.
 
 mod autocorking;
 mod fairness;

@@ -1,31 +1,31 @@
-//! A figure of a reference, ours beside it, and what we make of the two.
+//! Figures of the references and of this stack, and their comparison.
 
 use serde::Serialize;
 
-/// What must hold of our two values.
+/// The condition on this stack's two values.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Check {
-    /// They are these, exactly.
+    /// The values are exactly these.
     Exactly([f64; 2]),
-    /// The one there is is this, exactly.
+    /// The only value is exactly this.
     ExactlyOne(f64),
-    /// The first is this, exactly, and the second at least that.
+    /// The first is exactly this, and the second at least that.
     FromTo(f64, f64),
     /// The first is zero, and the second is not.
     ZeroThenMore,
-    /// Each is within this part of the reference's.
+    /// Each is within this fraction of the reference's.
     Within(f64),
     /// The second is at least this many times the first.
     RisesBy(f64),
     /// The first is at least this many times the second.
     FallsBy(f64),
-    /// They differ by this part at most.
+    /// They differ by at most this fraction.
     Unchanged(f64),
-    /// The one there is is no less.
+    /// The only value is at least this.
     AtLeast(f64),
-    /// The one there is is no more.
+    /// The only value is at most this.
     AtMost(f64),
-    /// Nothing: the row is shown for information.
+    /// No condition: the row is for information.
     NotJudged,
 }
 
@@ -34,13 +34,13 @@ pub(crate) enum Check {
 pub struct Figure {
     /// What is measured.
     pub what: String,
-    /// In what.
+    /// The unit.
     pub unit: &'static str,
-    /// The reference's, before and after.
+    /// The reference's values, before and after.
     pub reference: [Option<f64>; 2],
-    /// Ours.
+    /// This stack's values, before and after.
     pub ours: [Option<f64>; 2],
-    /// Whether ours is as it should be; `None` where that is not judged.
+    /// Whether the condition holds; `None` if there is none.
     pub holds: Option<bool>,
     /// The verdict in words.
     pub verdict: String,
@@ -49,7 +49,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A figure with `digits` digits behind the point.
+    /// Returns a figure with `digits` decimals.
     pub(crate) fn new(what: impl Into<String>, unit: &'static str, digits: usize) -> Self {
         Self {
             what: what.into(),
@@ -72,7 +72,7 @@ impl Figure {
         self
     }
 
-    /// There is no "before": only what we do.
+    /// Sets the only value, without a "before".
     pub(crate) const fn ours_after(mut self, after: f64) -> Self {
         self.ours = [None, Some(after)];
         self
@@ -93,7 +93,7 @@ impl Figure {
         self
     }
 
-    /// `before -> after` of a pair of values.
+    /// Formats a pair of values as `before -> after`.
     pub fn show(&self, values: [Option<f64>; 2]) -> String {
         match values {
             [Some(before), Some(after)] => {
@@ -125,7 +125,7 @@ impl Figure {
     }
 }
 
-/// Equal but for rounding.
+/// Returns whether the values are equal, except for rounding.
 fn equal(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
@@ -134,8 +134,8 @@ fn close(a: f64, b: f64, part: f64) -> bool {
     (a - b).abs() <= part * b.abs()
 }
 
-/// Judges a ratio whose direction the caller has fixed. A value of zero gives no finite ratio, and
-/// then the figure does not hold.
+/// Judges a ratio whose direction the caller has fixed. A ratio that is not finite, because a value
+/// is zero, does not hold.
 fn at_least_times(ratio: Option<f64>, least: f64) -> (Option<bool>, String) {
     let ratio = ratio.filter(|ratio| ratio.is_finite()).unwrap_or(0.0);
     let verdict = format!("{ratio:.2}x (at least {least}x)");
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_ratio_in_the_opposite_direction_does_not_hold() {
-        // No reference: the direction must not come from our own two values.
+        // Without a reference, the direction must not be derived from the two values.
         let figure = |before, after, check| {
             let figure = Figure::new("x", "", 0).ours(before, after).check(check);
             figure.holds

@@ -1,4 +1,4 @@
-//! The report: one page that needs no other file.
+//! The report: one self-contained page.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use crate::plot::{Data, Plot};
 use crate::table::quantized;
 use crate::{Outcome, svg, tally};
 
-/// Colours that the style has for curves.
+/// Number of colours for curves in the style.
 const COLOURS: usize = 4;
 const STYLE: &str = include_str!("report.css");
 
-/// The report on `outcomes`, as one HTML page.
+/// Returns the report on `outcomes`, as one HTML page.
 pub fn html(outcomes: &[Outcome], seed: u64) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -90,7 +90,8 @@ fn section(out: &mut String, outcome: &Outcome) {
 }
 
 fn figure(out: &mut String, outcome: &Outcome, plot: &Plot) {
-    // A case has its colour in all plots; other curves, and cases beyond, that of their place.
+    // A case has the same colour in all plots; other curves, and cases beyond the colours, have that
+    // of their position.
     let number = |place: usize, name: &str| {
         let case = outcome.cases.iter().position(|c| c.name == name);
         case.filter(|case| *case < COLOURS).unwrap_or(place)
@@ -119,7 +120,7 @@ fn figure(out: &mut String, outcome: &Outcome, plot: &Plot) {
     let _ = writeln!(out, "</span></figcaption>{picture}</figure>");
 }
 
-/// What is drawn, each with the number of its colour.
+/// Returns what is drawn, each with the number of its colour.
 fn numbered<'a, T>(
     drawn: &'a [(&'static str, T)],
     number: impl Fn(usize, &str) -> usize,
@@ -130,7 +131,7 @@ fn numbered<'a, T>(
         .collect()
 }
 
-/// All that each case measured, folded away.
+/// Adds all measurements of each case, collapsed.
 fn details(out: &mut String, outcome: &Outcome) {
     out.push_str("<details><summary>All numbers of each case</summary>\n<pre>");
     for case in &outcome.cases {

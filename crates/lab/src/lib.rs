@@ -1,10 +1,10 @@
-//! The laboratory: experiments that show each sending mechanism at work, before and after, beside
-//! the figures of the public reference that introduced it.
+//! The lab: experiments that show each sending mechanism, before and after, beside the figures of
+//! the public reference that introduced it.
 //!
-//! Everything runs on the simulator in virtual time: the same seed gives the same figures to the
-//! last digit, on any machine. Only where a processor's time is the point, and a [`Clock`] is given,
-//! it is measured, and said so. [`EXPERIMENTS`] lists them, a [`Plan`] runs them, [`table()`] shows
-//! what came of it, and [`trace()`] the packets.
+//! The experiments run on the simulator in virtual time: the same seed gives the same figures to the
+//! last digit, on any machine. Only CPU times are measured in real time, if a [`Clock`] is given,
+//! and marked as such. [`EXPERIMENTS`] lists the experiments, a [`Plan`] runs them, [`table()`]
+//! formats the results, and [`trace()`] shows the packets.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

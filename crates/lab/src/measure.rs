@@ -1,18 +1,18 @@
-//! What a run measured: numbers, curves over time, histograms.
+//! The measurements of a run: numbers, curves over time, histograms.
 
 use std::collections::BTreeMap;
 
 use fullsend_units::Instant;
 use serde::Serialize;
 
-/// What one run of an experiment measured.
+/// The measurements of one run of an experiment.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Measures {
-    /// Numbers by name; the name tells the unit.
+    /// Numbers by name; the name contains the unit.
     pub values: BTreeMap<&'static str, f64>,
     /// Power-of-two histograms.
     pub histograms: Vec<Histogram>,
-    /// Curves over time; the report has them, the JSON does not.
+    /// Curves over time, which are part of the report but not of the JSON.
     #[serde(skip)]
     pub series: Vec<Series>,
 }
@@ -22,7 +22,7 @@ impl Measures {
         self.values.insert(name, value);
     }
 
-    /// A number.
+    /// Returns a number by its name.
     ///
     /// # Panics
     /// If the run did not measure it.
@@ -45,9 +45,9 @@ impl Measures {
 /// A curve over time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// What it shows.
+    /// What the curve shows.
     pub name: &'static str,
-    /// Seconds and values, in order of time.
+    /// Times in seconds and values, in order of time.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -63,7 +63,7 @@ impl Series {
         self.points.push((at.as_nanos() as f64 / 1e9, value));
     }
 
-    /// The mean of the values behind `start`.
+    /// Returns the mean of the values after `start`.
     pub(crate) fn mean_since(&self, start: Instant) -> f64 {
         let start = start.as_nanos() as f64 / 1e9;
         let late = self.points.iter().filter(|(at, _)| *at > start);
@@ -72,12 +72,12 @@ impl Series {
     }
 }
 
-/// How often values fell between a power of two and the next, as DTrace's `quantize` counts.
+/// Counts of values between one power of two and the next, like DTrace's `quantize`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Histogram {
-    /// What it counts.
+    /// What the histogram counts.
     pub name: &'static str,
-    /// By `floor(log2(value))`; the first counts 0 and 1.
+    /// Counts by `floor(log2(value))`; the first counts 0 and 1.
     pub counts: Vec<u64>,
 }
 
@@ -97,7 +97,7 @@ impl Histogram {
         self.counts[bucket] += 1;
     }
 
-    /// What TCP counted between two looks.
+    /// Returns what TCP counted between two readings.
     pub(crate) fn between(
         name: &'static str,
         earlier: &fullsend_tcp::Histogram,

@@ -1,4 +1,4 @@
-//! Two hosts on a cable with many flows between them, and the programs that use the flows.
+//! Two hosts on a cable with many flows between them, and the applications of the flows.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -15,7 +15,7 @@ use fullsend_stack::{Cidr, Host, IfaceId, Interest, ListenConfig, StackError, Tc
 use fullsend_tcp::{FlowReport, SocketOption, TcpError, TcpInfo};
 use fullsend_units::{Instant, Nanos, Seed};
 
-/// The side that connects; in most experiments the one that sends.
+/// The side that connects; in most experiments the sender.
 pub(crate) const CLIENT: usize = 0;
 /// The side that listens.
 pub(crate) const SERVER: usize = 1;
@@ -23,7 +23,7 @@ pub(crate) const SERVER: usize = 1;
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 /// Longest run, in virtual time.
 const LONGEST: Nanos = Nanos::from_secs(24 * 3600);
-/// Where iperf listens.
+/// The port of iperf.
 const PORT: u16 = 5001;
 
 /// One end of a flow.
@@ -33,7 +33,7 @@ pub(crate) struct End {
     pub(crate) flow: usize,
 }
 
-/// What a program waited for.
+/// The event that an application waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ready {
     Read,
@@ -41,33 +41,33 @@ pub(crate) enum Ready {
     Timer,
 }
 
-/// The programs at all ends.
+/// The applications at all ends.
 pub(crate) trait App {
-    /// What `end` waited for has happened.
+    /// Runs the application at `end` after the event that it waited for.
     fn turn(&mut self, net: &mut Net, end: End, ready: Ready);
 
-    /// Nothing is left to do.
+    /// Returns whether the applications have finished.
     fn done(&self) -> bool {
         false
     }
 }
 
-/// What lies between the hosts.
+/// The cards of the hosts, and the path between them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cable {
     pub(crate) nic: NicConfig,
-    /// From the client, and from the server.
+    /// The directions from the client, and from the server.
     pub(crate) netem: [Netem; 2],
 }
 
-/// A packet with text or an acknowledgement, seen at a card.
+/// A TCP packet of a flow, observed at a card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) at: Instant,
     pub(crate) side: usize,
     pub(crate) point: Point,
     pub(crate) flow: usize,
-    /// Bytes of text.
+    /// Bytes of payload.
     pub(crate) text: u32,
 }
 
@@ -86,13 +86,13 @@ impl Wake for Bell {
     }
 }
 
-/// Hosts, flows, and who waits for what.
+/// Hosts and flows, and the events that applications wait for.
 pub(crate) struct Net {
     pub(crate) sim: Sim,
     hosts: [HostId; 2],
     link: fullsend_sim::LinkId,
     ids: [Vec<TcpId>; 2],
-    /// By side and flow: to be woken to read, and to write.
+    /// Wakers for reading and writing, by side and flow.
     bells: [Vec<[Waker; 2]>; 2],
     rung: Rung,
     timers: BinaryHeap<Reverse<(Instant, u64, End)>>,
@@ -104,7 +104,7 @@ pub(crate) struct Net {
 type Watcher = Box<dyn FnMut(&Tap<'_>)>;
 
 impl Net {
-    /// Two hosts on `cable`. Times start at zero.
+    /// Returns two hosts connected by `cable`, at time zero.
     pub(crate) fn new(cable: &Cable, seed: u64) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
         sim.hash_headers_only();
@@ -146,12 +146,12 @@ impl Net {
         self.sim.now()
     }
 
-    /// Changes the way from one side.
+    /// Changes the direction from one side.
     pub(crate) fn set_netem(&mut self, side: usize, netem: Netem) {
         self.sim.set_netem(self.link, self.hosts[side], netem);
     }
 
-    /// Opens `flows` connections, and lets the handshakes end.
+    /// Opens `flows` connections, and completes their handshakes.
     pub(crate) fn open(&mut self, flows: usize) {
         let to = SocketAddr::new(IpAddr::V4(ADDRESSES[SERVER]), PORT);
         let config = ListenConfig {
@@ -230,7 +230,8 @@ impl Net {
         found.unwrap_or_else(|| panic!("no counter {name}")).1
     }
 
-    /// Writes a copy; how much was taken. If not all was, a turn to write will come.
+    /// Copies data to the connection; returns the number of bytes accepted. If it is not all, the
+    /// application is run when it can write again.
     pub(crate) fn write(&mut self, end: End, data: &[u8]) -> usize {
         let (now, id) = (self.now(), self.id(end));
         let written = match self.host(end.side).tcp_write(now, id, data, false) {
@@ -244,8 +245,8 @@ impl Net {
         written
     }
 
-    /// Lends `data` to the connection; if there is no room for all of it, false, and a turn to
-    /// write will come.
+    /// Lends `data` to the connection. If there is no room for all of it, returns `false`, and runs the
+    /// application when it can write again.
     pub(crate) fn lend(&mut self, end: End, data: Slice) -> bool {
         let (now, id) = (self.now(), self.id(end));
         match self.host(end.side).tcp_write_slice(now, id, data) {
@@ -258,7 +259,8 @@ impl Net {
         }
     }
 
-    /// Takes all there is to read; how much it was. A turn to read will come for more.
+    /// Reads all data available; returns its length in bytes. The application is run when there is
+    /// more.
     pub(crate) fn read(&mut self, end: End) -> u64 {
         let (now, id) = (self.now(), self.id(end));
         let mut got = 0;
@@ -274,7 +276,7 @@ impl Net {
         got
     }
 
-    /// Asks for a turn when `end` is ready. It is given at once if it is ready now.
+    /// Requests that the application is run when `end` is ready, which may be at once.
     pub(crate) fn want(&mut self, end: End, ready: Ready) {
         let (now, id) = (self.now(), self.id(end));
         let (interest, bell) = match ready {
@@ -288,17 +290,17 @@ impl Net {
         }
     }
 
-    /// Asks for a turn at a time.
+    /// Requests that the application is run at a time.
     pub(crate) fn at(&mut self, at: Instant, end: End) {
         self.timers_set += 1;
         self.timers.push(Reverse((at, self.timers_set, end)));
     }
 
-    /// Lets time pass until `until` or the programs are done, and gives them their turns.
+    /// Advances time until `until` or until the applications have finished, and runs them.
     ///
     /// # Panics
-    /// After a day of virtual time: no experiment takes that long, unless its programs wait for
-    /// what never comes.
+    /// After a day of virtual time: no experiment takes that long, unless its applications wait for
+    /// an event that never occurs.
     pub(crate) fn run(&mut self, until: Instant, app: &mut impl App) {
         let longest = Instant::ZERO + LONGEST;
         loop {
@@ -344,7 +346,7 @@ impl Net {
         }
     }
 
-    /// Has `see` called for every TCP packet of the flows at a card. Call it once they are open.
+    /// Sets a callback for every TCP packet of the flows at a card. The flows must be open.
     pub(crate) fn observe(&mut self, mut see: impl FnMut(&Seen) + 'static) {
         let mut by_port = vec![0; 1 << 16];
         for flow in 0..self.flows() {
@@ -370,7 +372,7 @@ impl Net {
         });
     }
 
-    /// Has `see` called for every packet at a card, and those that were told so before too.
+    /// Adds a callback for every packet at a card.
     pub(crate) fn watch(&mut self, see: impl FnMut(&Tap<'_>) + 'static) {
         self.watchers.borrow_mut().push(Box::new(see));
         let all = self.watchers.clone();
@@ -379,5 +381,5 @@ impl Net {
     }
 }
 
-/// What the frames of all experiments begin with.
+/// The link layer of all experiments.
 pub(crate) const LINK: Link = Link::Ip;

@@ -1,25 +1,25 @@
-//! What the report draws.
+//! The plots of the report.
 
 use crate::experiment::Experiment;
 use crate::measure::{Histogram, Measures, Series};
 
-/// A plot: curves or histograms of several cases over each other.
+/// A plot: curves or histograms of several cases in one frame.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Plot {
     pub(crate) title: &'static str,
-    /// What the vertical axis counts.
+    /// Label of the vertical axis.
     pub(crate) y: &'static str,
     pub(crate) data: Data,
 }
 
-/// How values over time are drawn.
+/// The way that values over time are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Line,
     Dots,
 }
 
-/// What is drawn, with the names of the cases.
+/// The data of a plot, with the names of the cases.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Data {
     OverTime(Kind, Vec<(&'static str, Series)>),
@@ -27,7 +27,7 @@ pub(crate) enum Data {
 }
 
 impl Plot {
-    /// The series called `name` of every case that has it.
+    /// Returns a plot of the series called `name` of every case that has it.
     pub(crate) fn over_time(
         title: &'static str,
         y: &'static str,
@@ -45,7 +45,7 @@ impl Plot {
         }
     }
 
-    /// The histogram called `name` of every case that has it; `of` is what it counts.
+    /// Returns a plot of the histogram called `name` of every case that has it; `of` is what it counts.
     pub(crate) fn histograms(
         title: &'static str,
         of: &'static str,

@@ -1,4 +1,4 @@
-//! Runs experiments, several cases at a time.
+//! Runs experiments, several cases concurrently.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -11,23 +11,23 @@ use crate::experiment::{Clock, EXPERIMENTS, Experiment, Progress, Run, Scale};
 use crate::plot::Plot;
 use crate::{Figure, Measures};
 
-/// An experiment's result.
+/// The result of an experiment.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
-    /// Its name.
+    /// The experiment's name.
     pub experiment: &'static str,
-    /// What it shows.
+    /// What the experiment shows.
     pub purpose: &'static str,
-    /// Where the reference's figures come from.
+    /// The reference of its figures.
     pub source: &'static str,
-    /// The table's rows.
+    /// The rows of the table.
     pub figures: Vec<Figure>,
-    /// What each case measured.
+    /// The measurements of each case.
     pub cases: Vec<Case>,
 }
 
 impl Outcome {
-    /// What there is to draw of it.
+    /// Returns the plots.
     pub(crate) fn plots(&self) -> Vec<Plot> {
         let experiment = EXPERIMENTS.iter().find(|e| e.name == self.experiment);
         let measures: Vec<Measures> = self.cases.iter().map(|c| c.measures.clone()).collect();
@@ -35,17 +35,17 @@ impl Outcome {
     }
 }
 
-/// What one case of an experiment measured.
+/// The measurements of one case of an experiment.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Case {
-    /// Its name.
+    /// The case's name.
     pub name: &'static str,
-    /// Its numbers and histograms.
+    /// The numbers and histograms.
     #[serde(flatten)]
     pub measures: Measures,
 }
 
-/// What is to be run, and how far it is.
+/// The cases to run, with their progress.
 #[derive(Debug)]
 pub struct Plan {
     jobs: Vec<Job>,
@@ -57,7 +57,7 @@ pub struct Plan {
 
 #[derive(Debug)]
 struct Job {
-    /// Number in the plan.
+    /// Index of the experiment in the plan.
     experiment: usize,
     case: usize,
     weight: u32,
@@ -66,7 +66,7 @@ struct Job {
 }
 
 impl Plan {
-    /// Every case of `experiments`, each from `seed`.
+    /// Returns a plan of every case of `experiments`, each run from `seed`.
     pub fn new(experiments: Vec<&'static Experiment>, seed: u64, scale: Scale) -> Self {
         let cases = |(i, experiment): (usize, &&'static Experiment)| {
             let weights = experiment.weights.iter().enumerate();
@@ -88,14 +88,14 @@ impl Plan {
         }
     }
 
-    /// Also measures what real time is the point of. The outcome is another each time then.
+    /// Enables measurements of real time, whose results vary from run to run.
     #[must_use]
     pub fn with_clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// How far all of it is, from 0 to 1.
+    /// Returns the completed part of the plan, from 0 to 1.
     pub fn progress(&self) -> f64 {
         let all: u32 = self.jobs.iter().map(|job| job.weight).sum();
         let done = self
@@ -105,7 +105,7 @@ impl Plan {
         done.sum::<f64>() / f64::from(all.max(1))
     }
 
-    /// Cases that have begun and not ended, for people.
+    /// Returns the names of the cases that are running, for a progress line.
     pub fn at_work(&self) -> String {
         let at_work = |job: &&Job| (f64::MIN_POSITIVE..1.0).contains(&job.progress.get());
         let name = |job: &Job| {
@@ -116,10 +116,10 @@ impl Plan {
         names.join(", ")
     }
 
-    /// Runs it on `threads` threads. The outcome does not depend on their number.
+    /// Runs the plan on `threads` threads. The results do not depend on their number.
     pub fn run(&self, threads: usize) -> Vec<Outcome> {
         let mut order: Vec<&Job> = self.jobs.iter().collect();
-        // The longest first, so that no thread is left with it in the end.
+        // The longest first, so that none of them is started last.
         order.sort_by_key(|job| std::cmp::Reverse(job.weight));
         let next = AtomicUsize::new(0);
         thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Plots as SVG, drawn with the page's own colours.
+//! Plots as SVG, in the colours of the page.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
-/// Points that a curve of this width can show.
+/// Most points of a curve that its width can show.
 const POINTS: usize = 700;
 
-/// The part of the picture inside of the axes, and what its edges stand for.
+/// The part of the picture inside the axes, with the values at its edges.
 struct Frame {
     x: [f64; 2],
     y_max: f64,
@@ -31,7 +31,7 @@ impl Frame {
     }
 }
 
-/// Curves over time, those of all cases over each other; the colour is the case's number.
+/// Draws the curves of all cases over time; each is given with the number of its colour.
 pub(crate) fn over_time(kind: Kind, y: &str, curves: &[(usize, &Series)]) -> String {
     let all = || curves.iter().flat_map(|(_, series)| &series.points);
     let times = || all().map(|(t, _)| *t);
@@ -39,7 +39,7 @@ pub(crate) fn over_time(kind: Kind, y: &str, curves: &[(usize, &Series)]) -> Str
     let last = times().reduce(f64::max).unwrap_or(1.0);
     let most = all().map(|(_, v)| *v).fold(0.0, f64::max);
     let step = nice_step(most, 5.0);
-    // Below two seconds people count in milliseconds.
+    // Times below two seconds are shown in milliseconds.
     let (scale, unit) = if last < 2.0 { (1e3, "ms") } else { (1.0, "s") };
     let frame = Frame {
         x: [
@@ -69,7 +69,7 @@ pub(crate) fn over_time(kind: Kind, y: &str, curves: &[(usize, &Series)]) -> Str
     out
 }
 
-/// Bars over powers of two, the cases side by side, each as its share.
+/// Draws bars over powers of two, the cases side by side, each as a share of its total.
 pub(crate) fn histograms(of: &str, bars: &[(usize, &Histogram)]) -> String {
     let used = |h: &Histogram| {
         let first = h.counts.iter().position(|count| *count > 0).unwrap_or(0);
@@ -100,7 +100,7 @@ pub(crate) fn histograms(of: &str, bars: &[(usize, &Histogram)]) -> String {
             let centre = f64::midpoint(frame.x(bucket as f64), frame.x(bucket as f64 + 1.0));
             let x = centre + (place as f64 - bars.len() as f64 / 2.0) * width;
             let (top, bottom) = (frame.y(share), frame.y(0.0));
-            // A share too small to see is still there.
+            // A share too small to see is drawn nonetheless.
             let height = (bottom - top).max(1.5);
             let _ = write!(
                 out,
@@ -162,7 +162,7 @@ fn line(out: &mut String, case: usize, points: &[(f64, f64)]) {
 }
 
 fn dots(out: &mut String, case: usize, points: &[(f64, f64)]) {
-    // A stroke of no length with round ends is a dot, in a fifth of a circle's bytes.
+    // A stroke of length zero with round ends is a dot, in a fifth of a circle's bytes.
     let _ = write!(out, "<path class=\"s{case} dots\" d=\"");
     for (x, y) in points {
         let _ = write!(out, "M{x:.1} {y:.1}h0");
@@ -170,7 +170,7 @@ fn dots(out: &mut String, case: usize, points: &[(f64, f64)]) {
     out.push_str("\"/>");
 }
 
-/// Evenly chosen points, as many as can be seen.
+/// Returns evenly chosen points, at most as many as are visible.
 fn thinned(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> {
     points
         .iter()
@@ -178,7 +178,7 @@ fn thinned(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> {
         .step_by(points.len().div_ceil(POINTS).max(1))
 }
 
-/// 1, 2 or 5 times a power of ten, about `parts` of which make `range`.
+/// Returns 1, 2 or 5 times a power of ten, about `parts` of which are `range`.
 fn nice_step(range: f64, parts: f64) -> f64 {
     let rough = (range / parts).max(1e-9);
     let power = 10f64.powf(rough.log10().floor());
@@ -192,7 +192,7 @@ fn nice_step(range: f64, parts: f64) -> f64 {
     nice * power
 }
 
-/// A tick's value, short.
+/// Formats the value of a tick.
 fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{}M", trimmed(value / 1e6)),
@@ -206,7 +206,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `2^n`, in 1024-based units.
+/// Formats `2^n` with a prefix of 1024.
 fn power(n: usize) -> String {
     match n {
         0..10 => (1u64 << n).to_string(),

@@ -1,10 +1,10 @@
-//! The table, as text.
+//! The results as a text table.
 
 use std::fmt::Write as _;
 
 use crate::{Histogram, Outcome};
 
-/// Every figure of every outcome, a line each.
+/// Returns a table with every figure of every outcome, one line each.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut rows = vec![
         ["", "", "reference", "here", "", ""].map(str::to_owned),
@@ -50,7 +50,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     out
 }
 
-/// How many figures hold, of those that are judged.
+/// Returns the number of figures that hold, and the number of those judged.
 pub fn tally(outcomes: &[Outcome]) -> (usize, usize) {
     let judged = outcomes
         .iter()
@@ -61,7 +61,7 @@ pub fn tally(outcomes: &[Outcome]) -> (usize, usize) {
     })
 }
 
-/// A histogram as DTrace prints its `quantize`.
+/// Formats a histogram like DTrace's `quantize`.
 pub fn quantized(histogram: &Histogram) -> String {
     const WIDTH: u64 = 40;
     let total = histogram.total().max(1);
@@ -73,7 +73,7 @@ pub fn quantized(histogram: &Histogram) -> String {
         .position(|count| *count > 0)
         .unwrap_or(0);
     let mut line = |bucket: usize, count: u64| {
-        // The first bucket has 0 and 1.
+        // The first bucket counts 0 and 1.
         let value = if bucket == 0 { 0 } else { 1u64 << bucket };
         let bar = "@".repeat((count * WIDTH).div_ceil(total) as usize);
         let _ = writeln!(out, "{value:>16} |{bar:<40} {count}");

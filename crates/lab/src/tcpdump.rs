@@ -1,4 +1,4 @@
-//! Packets as tcpdump prints them, in the form that the references quote:
+//! Packets in tcpdump's format, as the references quote it:
 //!
 //! `IP A > B: P 94209:98305(4096) ack 98304 win 2783 <nop,nop,timestamp 1 2>`
 
@@ -11,7 +11,7 @@ use fullsend_units::Instant;
 use fullsend_wire::ipv4::Ipv4View;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-/// Remembers where each flow's numbers begin, so that they are shown relative to it.
+/// The initial sequence numbers of each flow, as numbers are shown relative to them.
 #[derive(Debug, Default)]
 pub(crate) struct Tcpdump {
     /// ISN by direction.
@@ -19,7 +19,7 @@ pub(crate) struct Tcpdump {
 }
 
 impl Tcpdump {
-    /// A packet as one line without a line break; `None` if it is not TCP over IPv4.
+    /// Formats a packet as one line without a line break; `None` if it is not TCP over IPv4.
     pub(crate) fn line(&mut self, at: Instant, packet: &Packet) -> Option<String> {
         let ip = Ipv4View::new(packet.network_header()).ok()?;
         let header = packet.transport_header();
@@ -64,7 +64,7 @@ impl Tcpdump {
     }
 }
 
-/// Time of day, as of the run's start at midnight.
+/// Formats the time of day of a run that starts at midnight.
 fn clock(at: Instant) -> String {
     let us = at.as_micros();
     let (seconds, us) = (us / 1_000_000, us % 1_000_000);
@@ -90,7 +90,7 @@ fn flags(flags: TcpFlags) -> String {
     }
 }
 
-/// The options in their order, padding included.
+/// Formats the options in their order, padding included.
 fn show_options(mut options: &[u8], theirs: u32) -> String {
     let be = |bytes: &[u8]| bytes.iter().fold(0u32, |n, b| n << 8 | u32::from(*b));
     let mut out = Vec::new();

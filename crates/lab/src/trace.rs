@@ -1,4 +1,4 @@
-//! The packets of a small run of an experiment, as text and as a recording.
+//! The packets of a small run of an experiment, as text and as a capture.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -15,22 +15,22 @@ use crate::tcpdump::Tcpdump;
 #[cfg(test)]
 mod tests;
 
-/// What to look at, and how.
+/// The parameters of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceConfig {
-    /// Number of the case, in [`Experiment::cases`].
+    /// Index of the case in [`Experiment::cases`].
     pub case: usize,
-    /// All randomness derives from it.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Packets as they are on the wire; else super-segments as TCP hands them to the card.
+    /// Show packets as on the wire, instead of super-segments as TCP passes them to the card.
     pub wire: bool,
 }
 
-/// Runs a small representative run of `experiment` and writes the packets that pass the client's
-/// card to `text`, a line each, and to `pcap` if there is one.
+/// Runs a small representative run of `experiment`, and writes the packets at the client's card to
+/// `text`, one line each, and to `pcap` if it is given.
 ///
 /// # Errors
-/// What `text` or `pcap` says when it is written to; `Unsupported` if the experiment has no network.
+/// Returns the error of writing to `text` or `pcap`; `Unsupported` if the experiment has no network.
 pub fn trace(
     experiment: &Experiment,
     config: TraceConfig,
@@ -80,7 +80,7 @@ struct Recorder {
     dump: Tcpdump,
     text: Box<dyn Write>,
     tap: Option<TapPoint>,
-    /// The first error ends the recording.
+    /// The first error, which ends the trace.
     result: io::Result<()>,
 }
 

@@ -1,5 +1,5 @@
-//! Do small writes gather while the card is busy with the flow? Four streams of 128-byte writes on
-//! a 10 Gbit/s card, and a person who types.
+//! Are small writes coalesced while the card is busy with the flow? Four streams of 128-byte writes
+//! on a 10 Gbit/s card, and an interactive writer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ const MESSAGE: &[u8; 128] = &[b'n'; 128];
 const FLOWS: usize = 4;
 const SAMPLE: Nanos = Nanos::from_millis(1);
 
-/// Writers that are as fast as their processor.
+/// Writers whose rate is limited by their CPU.
 struct Writers {
     cpus: Rc<RefCell<Vec<Cpu>>>,
     writes: u64,
@@ -60,7 +60,7 @@ impl Writers {
         }
     }
 
-    /// One write; the next one when the processor is free.
+    /// Writes once; the next write follows when the CPU is free.
     fn write(&mut self, net: &mut Net, end: End) {
         let now = net.now();
         let mut cpus = self.cpus.borrow_mut();
@@ -118,7 +118,7 @@ fn network(run: &Run<'_>, delay: Nanos) -> Net {
     net
 }
 
-/// What left the client.
+/// The super-segments that the client sent.
 #[derive(Default)]
 struct Units {
     count: u64,
@@ -126,7 +126,7 @@ struct Units {
     sizes: Vec<u32>,
 }
 
-/// What is sampled as the writers write.
+/// Samples while the writers write.
 struct Curves {
     throughput: Series,
     size: Series,
@@ -164,7 +164,7 @@ fn run(run: &Run<'_>) -> Measures {
         read: 0,
     };
     let span = run.scaled(Nanos::from_millis(200), Nanos::from_millis(20));
-    // The first half is for windows to grow.
+    // The windows grow in the first half, which is not measured.
     let half = net.now() + span / 2;
     let sampled = (span, SAMPLE);
     run_sampled(&mut net, &mut app, sampled, run.progress, |_, app, now| {
@@ -186,7 +186,7 @@ fn run(run: &Run<'_>) -> Measures {
     out
 }
 
-/// What `units` tell, and `busy` seconds of processors, over a span.
+/// Returns the measurements of `units`, and of `busy` seconds of CPU time, over a span.
 fn measures(units: &Units, busy: f64, span: Nanos) -> Measures {
     let seconds = span.as_secs_f64();
     let (count, text) = (units.count as f64, units.text as f64);
@@ -215,7 +215,7 @@ fn observer(
     }
 }
 
-/// A person, or a program, that writes a line now and then.
+/// A person, or a program, that occasionally writes a line.
 struct Typist {
     rng: Rng,
     left: u32,
@@ -233,13 +233,13 @@ impl App for Typist {
         self.left -= 1;
         let len = 1 + self.rng.below(100) as usize;
         net.write(end, &MESSAGE[..len]);
-        // Between a key held down and a thought.
+        // From the interval of key repetition to a pause for thought.
         let pause = Nanos::from_micros(500 << self.rng.below(9));
         net.at(net.now() + pause, end);
     }
 }
 
-/// One line at a time over a 40 ms path, with TCP_NODELAY as ssh sets it.
+/// Runs the interactive writer, one line at a time, over a 40 ms path with TCP_NODELAY like ssh.
 fn run_lines(run: &Run<'_>) -> Measures {
     let mut net = network(run, Nanos::from_millis(20));
     net.open(1);
@@ -281,8 +281,8 @@ fn run_lines(run: &Run<'_>) -> Measures {
     out
 }
 
-/// The longest that a line left later with autocorking than without, in microseconds; infinite if
-/// other lines left.
+/// Returns the longest delay of a line by autocorking in microseconds; infinite if the lines sent
+/// differ.
 fn added_delay_us(cases: &[Measures]) -> f64 {
     let [off, on] = LINES.map(|case| cases[case].series("departures"));
     let (Some(off), Some(on)) = (off, on) else {
@@ -349,7 +349,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
     ]
 }
 
-/// The first half millisecond of one stream.
+/// Runs the first half millisecond of one stream.
 fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run, Nanos::from_micros(10));
     attach(&mut net);

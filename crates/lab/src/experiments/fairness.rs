@@ -1,4 +1,4 @@
-//! Do flows share a bottleneck, and how soon? Two of a kind, of two kinds, over short and long
+//! Do flows share a bottleneck, and how soon? Two of one kind, of two kinds, over short and long
 //! paths, with queues that are short, long, or marked.
 
 use fullsend_units::{Instant, Nanos, Rate};
@@ -25,34 +25,34 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     trace: None,
 };
 
-/// One situation.
+/// One combination of congestion controls and path.
 struct Case {
     name: &'static str,
     congestion: [&'static str; 2],
-    /// Without any queue, milliseconds.
+    /// Round-trip times without queueing, in milliseconds.
     rtt_ms: [u64; 2],
     /// The buffer, in bandwidth-delay products of 40 ms.
     buffer: f64,
-    /// What waits longer is marked, milliseconds.
+    /// Time in the queue from which packets are marked, in milliseconds.
     ce_threshold_ms: Option<u64>,
-    /// The least of Jain's index, of the rates over the last 30 seconds.
+    /// Lowest accepted value of Jain's index of the rates over the last 30 seconds.
     fair: f64,
-    /// What else is judged.
+    /// Another criterion of the case.
     also: Option<Also>,
 }
 
-/// What one situation is about, beside its fairness.
+/// A criterion beside fairness.
 #[derive(Clone, Copy)]
 enum Also {
-    /// The least part of the link that both have together, percent.
+    /// The lowest accepted sum of both rates, in percent of the link.
     Used(f64),
-    /// The most that the first flow waits in the queue, milliseconds.
+    /// The highest accepted queueing delay of the first flow, in milliseconds.
     Delay(f64),
-    /// The most that the larger rate is of the smaller.
+    /// The highest accepted ratio of the larger rate to the smaller.
     Ratio(f64),
 }
 
-/// Two flows of one kind over 40 ms.
+/// Returns a case of two flows of one kind over 40 ms.
 const fn twins(name: &'static str, kind: &'static str, buffer: f64) -> Case {
     Case {
         name,
@@ -78,17 +78,17 @@ const CASES: [Case; 17] = [
         ..twins("bbr, shallow buffer", "bbr", 0.2)
     },
     Case {
-        // Minutes pass between reductions, and each brings the two a little nearer.
+        // Minutes pass between reductions, and each brings the two rates only a little closer.
         fair: 0.8,
         ..twins("cubic, deep buffer", "cubic", 10.0)
     },
     Case {
-        // Bandwidth-delay products do not grow with the buffer.
+        // BBR's window is a multiple of the bandwidth-delay product, which does not grow with the buffer.
         also: Some(Also::Delay(60.0)),
         ..twins("bbr, deep buffer", "bbr", 10.0)
     },
     Case {
-        // RFC 9438 3.3: rates are as far apart as round trips at most; Reno's squared.
+        // RFC 9438 3.3: the ratio of the rates is at most that of the round trips, with Reno its square.
         rtt_ms: [10, 100],
         fair: 0.8,
         also: Some(Also::Ratio(10.0)),
@@ -101,7 +101,7 @@ const CASES: [Case; 17] = [
         ..twins("bbr, 10 and 100 ms", "bbr", 1.0)
     },
     Case {
-        // RFC 9438 4.3, 5.1: on paths where Reno does well, as fast as Reno.
+        // RFC 9438 4.3, 5.1: on paths where Reno performs well, CUBIC is as fast as Reno.
         congestion: ["reno", "cubic"],
         rtt_ms: [10; 2],
         ..twins("reno, then cubic", "", 0.5)
@@ -112,7 +112,7 @@ const CASES: [Case; 17] = [
         ..twins("cubic, then bbr", "", 1.0)
     },
     Case {
-        // BBR tolerates some loss; that must not keep others from a queue of 8 ms.
+        // BBR tolerates some loss; other flows must still get a share of a queue of 8 ms.
         congestion: ["bbr", "cubic"],
         fair: 0.7,
         ..twins("bbr, then cubic, shallow", "", 0.2)
@@ -139,7 +139,7 @@ const CASES: [Case; 17] = [
         ..twins("bbr, marked", "bbr", 4.0)
     },
     Case {
-        // RFC 8257: the queue stands at the threshold, and the link is full.
+        // RFC 8257: the queue stays at the threshold, and the link is full.
         ce_threshold_ms: Some(10),
         also: Some(Also::Used(95.0)),
         ..twins("dctcp, marked", "dctcp", 4.0)
@@ -156,17 +156,17 @@ const NAMES: [&str; CASES.len()] = {
     names
 };
 
-/// The round trip that buffers are counted in.
+/// The round-trip time of the bandwidth-delay products that buffers are given in.
 const RTT: Nanos = Nanos::from_millis(40);
 const PACKET: u64 = 1500;
 const SAMPLE: Nanos = Nanos::from_millis(250);
-/// Jain's index of two that share.
+/// Lowest accepted value of Jain's index for two equal flows.
 const FAIR: f64 = 0.9;
 const DELAY: &str = "queue delay";
-/// Samples that an index is of: two seconds.
+/// Samples that an index is computed from: two seconds.
 const WINDOW: usize = 8;
 
-/// Jain's index of two rates.
+/// Returns Jain's index of two rates.
 fn jain([a, b]: [f64; 2]) -> f64 {
     let (sum, squares) = (a + b, a * a + b * b);
     if squares > 0.0 {
@@ -176,7 +176,7 @@ fn jain([a, b]: [f64; 2]) -> f64 {
     }
 }
 
-/// What is sampled as the flows run.
+/// Samples while the flows run.
 struct Curves {
     rates: [Series; 2],
     delay: Series,
@@ -199,7 +199,7 @@ impl Curves {
         }
     }
 
-    /// Seconds from `start` until the rates of two seconds were shared fairly.
+    /// Returns the seconds from `start` until the rates over two seconds were fair.
     fn converged(&self, start: Instant) -> Option<f64> {
         let start = start.as_nanos() as f64 / 1e9;
         let [a, b] = &self.rates;

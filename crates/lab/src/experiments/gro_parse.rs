@@ -1,8 +1,8 @@
-//! How often does GRO read a packet's headers? Runs of one flow over IPv6: plain, with extension
+//! How often does GRO parse a packet's headers? Runs of one flow over IPv6: plain, with extension
 //! headers, and in another IPv6 packet.
 //!
-//! "Before", whoever completes an aggregate walks its headers again, from the first network header
-//! to the transport, to learn what completes it. "After", it takes what was recorded on receive.
+//! "Before", completing an aggregate walks its headers again, from the first network header to the
+//! transport, to find the handler that completes it. "After", it uses what was recorded on receive.
 
 use std::hint::black_box;
 
@@ -32,22 +32,22 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     trace: None,
 };
 
-/// What stands in front of the TCP header, and what its numbers and rows are called.
+/// The headers in front of the TCP header, and the names of the case's measurements and rows.
 struct Shape {
-    /// Next header of the first IPv6 header, and what follows it up to the TCP header.
+    /// Next header of the first IPv6 header, and the bytes after it up to the TCP header.
     inside: (u8, fn() -> Vec<u8>),
     received: Names,
     completed: Names,
     time: Names,
-    /// Measure of the time that the second walk takes an aggregate's packet.
+    /// Name of the measurement of the second walk, per packet.
     second_walk: &'static str,
-    /// The row of what one parse gains, and what the reference gained, percent.
+    /// The row of the gain of a single parse, and the reference's gain in percent.
     gain: (&'static str, f64),
-    /// Walks to complete an aggregate: the reference's after its change, and ours before.
+    /// Walks to complete an aggregate: the reference's after its change, and these before.
     walks: [f64; 2],
 }
 
-/// Of a measure, and of its row.
+/// The names of a measurement, and of its row.
 struct Names {
     value: &'static str,
     row: &'static str,
@@ -120,7 +120,7 @@ const TUNNEL: Shape = Shape {
 const SHAPES: [Shape; 3] = [PLAIN, EXTENDED, TUNNEL];
 
 const MSS: usize = 1448;
-/// Second walks timed in a row: one alone takes less than to read the clock.
+/// Second walks timed together: a single one takes less time than reading the clock.
 const REPEATED: usize = 64;
 /// Packets of one device poll: one less than fill 64 KiB, so that the flush completes them.
 const POLL: usize = 44;
@@ -135,7 +135,7 @@ fn ipv6(next_header: u8, len: usize) -> Vec<u8> {
 }
 
 impl Shape {
-    /// Segment `index` of the flow. Its TCP checksum is left out: a card has verified it.
+    /// Returns segment `index` of the flow, without a TCP checksum: the card has verified it.
     fn frame(&self, index: usize) -> Slice {
         let (next_header, inside) = self.inside;
         let inside = inside();
@@ -150,7 +150,7 @@ impl Shape {
     }
 }
 
-/// Walks over headers that the engine counted, and those of the second parse.
+/// Header walks that GRO counted, and those of the second parse.
 #[derive(Default)]
 struct Walks {
     on_receive: u64,
@@ -166,7 +166,7 @@ fn run(run: &Run<'_>) -> Measures {
     out
 }
 
-/// Polls of one flow.
+/// Measures polls of one flow.
 fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
     let frames: Vec<Slice> = (0..POLL).map(|index| shape.frame(index)).collect();
     let mut gro = Gro::new(GroConfig {
@@ -200,7 +200,7 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
         }
         if let (Some(clock), Some(start)) = (run.clock, start) {
             let end = clock();
-            // The quickest: what nothing else on the machine disturbed.
+            // The minimum, as the run least disturbed by the rest of the machine.
             best = best.min(per_packet(start, end, 1));
             if run.before() {
                 walk_again(&joined);
@@ -210,7 +210,7 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
         joined.clear();
     }
     walks.to_complete += legacy.walks;
-    // A poll is one aggregate: more of them would need more walks, and show.
+    // A poll is one aggregate: several of them would need more walks, which would be counted.
     let per_aggregate = |walks: u64| walks as f64 / f64::from(polls);
     out.set(shape.received.value, per_aggregate(walks.on_receive));
     out.set(shape.completed.value, per_aggregate(walks.to_complete));
@@ -222,12 +222,12 @@ fn measure(run: &Run<'_>, shape: &Shape, out: &mut Measures) {
     }
 }
 
-/// Nanoseconds for a packet of a poll, where all of it was done `times` times.
+/// Returns the nanoseconds per packet of a poll that was repeated `times` times.
 fn per_packet(start: Nanos, end: Nanos, times: usize) -> f64 {
     (end.as_nanos() - start.as_nanos()) as f64 / (POLL * times) as f64
 }
 
-/// The second walk of every aggregate, by itself.
+/// Runs the second walk of every aggregate by itself.
 fn walk_again(aggregates: &[Packet]) {
     let mut legacy = LegacyComplete::default();
     for _ in 0..REPEATED {
@@ -238,12 +238,12 @@ fn walk_again(aggregates: &[Packet]) {
     black_box(legacy.walks);
 }
 
-/// A measured time, if there was a clock.
+/// Returns a measured time, if there was a clock.
 fn time(case: &Measures, name: &str) -> Option<f64> {
     case.values.get(name).copied()
 }
 
-/// A row in percent that is told.
+/// Returns a row in percent that is not judged.
 fn told(what: &'static str, reference: f64, ours: Option<f64>) -> Figure {
     let figure = Figure::new(what, "%", 2).reference_after(reference);
     match ours {
@@ -260,7 +260,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         if let Some((before, after)) = before.zip(after) {
             out.push(Figure::new(shape.time.row, "ns", 1).ours(before, after));
         }
-        // Not from the two times: they differ by more than that from run to run.
+        // Not from the difference of the two times, which is smaller than their variation.
         let spared = time(&cases[BEFORE], shape.second_walk).zip(after);
         let gain = spared.map(|(walk, packet)| walk / packet * 100.0);
         out.push(told(shape.gain.0, shape.gain.1, gain));
@@ -275,14 +275,14 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
     out
 }
 
-/// The rows that are the same on any machine.
+/// Adds the rows that are the same on every machine.
 fn walks(cases: &[Measures], shape: &Shape, out: &mut Vec<Figure>) {
     let pair = |names: &Names| {
         let [before, after] = [BEFORE, AFTER].map(|case| cases[case].get(names.value));
         Figure::new(names.row, "walks", 3).ours(before, after)
     };
     let [theirs, before] = shape.walks;
-    // Prediction spares all but the first packet a walk.
+    // With prediction, only the first packet needs a walk.
     out.push(
         pair(&shape.received)
             .reference(POLL as f64, POLL as f64)

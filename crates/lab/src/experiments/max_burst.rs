@@ -1,4 +1,4 @@
-//! Does a loss shorten every later send? One bulk flow over a path of 1 ms, and one loss.
+//! Does a loss shorten all later sends? One bulk flow over a path of 1 ms, and one loss.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,18 +37,18 @@ const MSS: f64 = 1448.0;
 const HEADERS: f64 = 66.0;
 const MESSAGE: usize = 64 << 10;
 const SAMPLE: Nanos = Nanos::from_millis(1);
-/// Until the loss, until all is settled again, and what is measured then.
+/// Time before the loss, time until the flow is steady again, and time that is measured.
 const WARM: Nanos = Nanos::from_millis(100);
 const SETTLE: Nanos = Nanos::from_millis(60);
 const MEASURED: Nanos = Nanos::from_millis(240);
-/// Each way.
+/// Delay of each direction.
 const DELAY: Nanos = Nanos::from_micros(500);
 const FLOW: End = End {
     side: CLIENT,
     flow: 0,
 };
 
-/// The way of 1 ms there and back.
+/// Returns a path with a round trip of 1 ms.
 fn wire() -> Netem {
     Netem {
         delay: DELAY,
@@ -68,9 +68,9 @@ fn network(run: &Run<'_>) -> Net {
         },
         run.seed,
     );
-    // 1.5 times what the path holds. The rate under the old rule depends on it: five segments leave
-    // for each ACK in flight after the repair, and the window bounds how many those are. 1, 2, 3 and
-    // 6 MB give 58, 43, 22 and 7 MB/s; the size of packets does not depend on it.
+    // 1.5 times what the path holds. The rate with the old rule depends on it: five segments are
+    // sent for each ACK in flight after recovery, and the window bounds the number of ACKs. 1, 2, 3
+    // and 6 MB give 58, 43, 22 and 7 MB/s; the size of packets does not depend on it.
     net.sysctl(SERVER, "tcp_rmem", "4096 131072 2000000");
     net.host(CLIENT).set_legacy(Legacy {
         max_burst: run.case != AFTER,
@@ -79,7 +79,7 @@ fn network(run: &Run<'_>) -> Net {
     net
 }
 
-/// What passes the client's card, since it was last reset.
+/// Counters of the packets at the client's card, since they were last reset.
 #[derive(Default)]
 struct Tally {
     units: u64,
@@ -89,7 +89,7 @@ struct Tally {
     lost: u64,
     /// Bytes that left the card, with their headers.
     sent: f64,
-    /// Each unit: when, and how many bytes.
+    /// Time and bytes of each super-segment.
     sizes: Vec<(Instant, u32)>,
 }
 
@@ -116,7 +116,7 @@ fn observe(net: &mut Net) -> Rc<RefCell<Tally>> {
     tally
 }
 
-/// Loses the next packet of the client.
+/// Makes the path lose the next packet of the client.
 fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
     let loss = RandomLoss::Even(1.0);
     net.set_netem(CLIENT, Netem { loss, ..wire() });
@@ -128,7 +128,7 @@ fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
     net.set_netem(CLIENT, wire());
 }
 
-/// Curves that are sampled as the flow runs.
+/// Samples while the flow runs.
 struct Curves {
     rate: Series,
     headroom: Series,
@@ -190,7 +190,7 @@ fn run(run: &Run<'_>) -> Measures {
     out
 }
 
-/// What passed the card in a span.
+/// Returns the measurements of the packets at the card in a span.
 fn measures(tally: &Tally, span: Nanos) -> Measures {
     let (units, text) = (tally.units as f64, tally.text as f64);
     let bytes = text + units * HEADERS;
@@ -205,7 +205,7 @@ fn measures(tally: &Tally, span: Nanos) -> Measures {
     out
 }
 
-/// Every send from shortly before a time until some round trips later.
+/// Returns the sends from shortly before `at` until some round trips later.
 fn around(tally: &Tally, at: Instant) -> Series {
     let (first, last) = (
         at.as_nanos().saturating_sub(5_000_000),
@@ -282,7 +282,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
     ]
 }
 
-/// Slow start, a loss, and a few milliseconds of what follows.
+/// Runs slow start, a loss, and a few milliseconds after it.
 fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run);
     attach(&mut net);

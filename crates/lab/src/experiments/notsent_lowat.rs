@@ -1,5 +1,5 @@
-//! How much does a sender keep in memory that it cannot send yet, and how often is it woken? 100
-//! BBR flows over 100 ms.
+//! How much data does a sender keep in memory that it cannot send yet, and how often is it woken?
+//! 100 BBR flows over 100 ms.
 
 use fullsend_sim::{Netem, NicConfig};
 use fullsend_tcp::legacy::Legacy;
@@ -30,17 +30,17 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 /// The case with the limit, but with the wake-ups of before.
 const OLD_WAKEUPS: usize = 2;
 
-/// `net.ipv4.tcp_notsent_lowat` with the limit.
+/// Value of `net.ipv4.tcp_notsent_lowat` in the cases with the limit, in bytes.
 const LOWAT: u32 = 2_097_152;
 const MIB: f64 = 1_048_576.0;
 const PAGE: f64 = 4096.0;
-/// Bytes of one write, as netperf has them unless told otherwise.
+/// Bytes of one write, which is netperf's default.
 const MESSAGE: usize = 16 << 10;
-/// What the card gives each flow, bytes per second: 20 Gbit/s for a hundred.
+/// The card's rate per flow in bytes per second: 20 Gbit/s for a hundred.
 const RATE_PER_FLOW: u64 = 25_000_000;
-/// Each way.
+/// Delay of each direction.
 const DELAY: Nanos = Nanos::from_millis(50);
-/// One writer starts after the other, as processes do.
+/// Time from the start of one writer to the next, as processes do not start at once.
 const GAP: Nanos = Nanos::from_millis(10);
 const SAMPLE: Nanos = Nanos::from_millis(20);
 
@@ -66,7 +66,7 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
     for side in [CLIENT, SERVER] {
         net.sysctl(side, "tcp_congestion_control", "bbr");
         net.sysctl(side, "tcp_wmem", "4096 262144 64000000");
-        // 16 GiB before anybody is asked to save.
+        // 16 GiB before memory pressure starts.
         net.sysctl(side, "tcp_mem", "4194304 5592405 8388608");
         net.sysctl(side, "tcp_rmem", "4096 262144 64000000");
     }
@@ -80,7 +80,7 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
     net
 }
 
-/// What is sampled as the flows run.
+/// Samples while the flows run.
 struct Curves {
     memory: Series,
     cwnd: Series,
@@ -108,7 +108,7 @@ impl Curves {
     }
 }
 
-/// Bytes read, writers woken, and ACKs, so far.
+/// Bytes read, writers woken, and ACKs received so far.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     read: u64,
@@ -121,7 +121,7 @@ impl Counts {
         Self {
             read: app.read,
             wakeups: app.wakeups,
-            // All that the client gets are acknowledgements.
+            // The client receives only ACKs.
             acks: net.counter(CLIENT, "TcpInSegs"),
         }
     }
@@ -132,7 +132,7 @@ fn run(run: &Run<'_>) -> Measures {
     let span = run.scaled(Nanos::from_secs(12), Nanos::from_secs(8));
     let mut net = network(run, flows);
     net.open(flows);
-    // The first half is for slow start, and for buffers to grow.
+    // Slow start, and the growth of buffers, are in the first half.
     let half = net.now() + span / 2;
     let mut app = Bulk::start(&mut net, MESSAGE, GAP);
     let mut curves = Curves {
@@ -225,7 +225,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
     ]
 }
 
-/// The first of one flow, up to some wake-ups at the limit.
+/// Runs one flow from its start up to some wake-ups at the limit.
 fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run, 1);
     attach(&mut net);

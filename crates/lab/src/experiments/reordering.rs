@@ -1,4 +1,4 @@
-//! Loss on paths that also reorder: what overtaking costs a flow beside the loss alone.
+//! Loss on paths that also reorder: the cost of reordering for a flow, in addition to the loss.
 
 use fullsend_buf::Slice;
 use fullsend_sim::{Netem, NicConfig, NicMode};
@@ -29,14 +29,14 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 struct Case {
     name: &'static str,
     congestion: &'static str,
-    /// The way to the receiver, in netem's words, but for its loss.
+    /// The path to the receiver in netem's syntax, without its loss.
     path: &'static str,
-    /// The path without reordering; also the way back.
+    /// The path without reordering, which is also the return path.
     plain: &'static str,
     loss_percent: f64,
-    /// The least goodput, percent of what the loss alone leaves.
+    /// The lowest accepted goodput, in percent of that with loss alone.
     kept: f64,
-    /// The most segments sent again, in multiples of the loss.
+    /// The most retransmitted segments, in multiples of the loss.
     again: f64,
 }
 
@@ -111,7 +111,7 @@ const NAMES: [&str; CASES.len()] = {
     names
 };
 
-/// Bytes that one write lends.
+/// Bytes of one write, which lends memory.
 const MESSAGE: usize = 64 << 10;
 
 /// One flow that writes without end, and its reader.
@@ -130,7 +130,7 @@ impl App for Bulk {
     }
 }
 
-/// Megabits per second, and percent of the segments sent again.
+/// Returns Megabits per second, and the percentage of retransmitted segments.
 fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2] {
     let words = |words: &str| -> Netem { words.parse().expect("netem's words") };
     let there = format!("{path} loss {}%", case.loss_percent);
@@ -165,7 +165,7 @@ fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2
             flow: 0,
         },
     );
-    // CUBIC's rate is decided by a few losses a second: it takes longer to measure.
+    // CUBIC's rate depends on a few losses per second, so that it takes longer to measure.
     let seconds = if case.congestion == "bbr" {
         run.scaled(8, 2)
     } else {

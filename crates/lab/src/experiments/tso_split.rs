@@ -1,4 +1,4 @@
-//! Is the tail of a write cut off its super-segment? 200 flows of 4 KiB requests and responses on
+//! Is the tail of a write split off its super-segment? 200 flows of 4 KiB requests and responses on
 //! a 10 Gbit/s card.
 
 use std::cell::RefCell;
@@ -30,12 +30,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     trace: Some(trace),
 };
 
-/// The case in which the reader answers before its host acknowledges.
+/// The case in which the reader answers before its host sends an ACK.
 const RIDES: usize = 2;
 
 const MESSAGE: u64 = 4096;
-/// How long after its wake-up a reader runs. Its host has acknowledged the message by then, as a
-/// kernel does.
+/// Time from the wake-up of a reader until it runs. Like a kernel, its host has acknowledged the
+/// message by then.
 const WAKEUP: Nanos = Nanos::from_micros(10);
 
 fn cable() -> Cable {
@@ -54,24 +54,24 @@ fn cable() -> Cable {
     }
 }
 
-/// Clients that ask, and servers that answer.
+/// Clients that send requests, and servers that answer.
 struct Transactions {
-    /// The reader answers as soon as its message is there, or later.
+    /// The reader answers as soon as its message has arrived, or later.
     at_once: bool,
-    /// Bytes missing of the current message, by side and flow.
+    /// Bytes of the current message not yet received, by side and flow.
     missing: [Vec<u64>; 2],
-    /// Transactions still to begin, by flow.
+    /// Transactions not yet started, by flow.
     left: Vec<u32>,
     message: Vec<u8>,
     done: u64,
     all: u64,
     wakeups: u64,
-    /// When a quarter of the transactions was done, and three quarters.
+    /// Times at which a quarter and three quarters of the transactions were done.
     quarters: [Instant; 2],
 }
 
 impl Transactions {
-    /// Every client asks `each` times.
+    /// Makes every client start `each` transactions.
     fn new(net: &mut Net, at_once: bool, each: u32) -> Self {
         let flows = net.flows();
         let mut this = Self {
@@ -104,7 +104,7 @@ impl Transactions {
         assert_eq!(written as u64, MESSAGE, "one message fits the send buffer");
     }
 
-    /// Has the message acknowledged as it begins to arrive, by itself.
+    /// Makes the host send a pure ACK for a message when it starts to arrive.
     fn acknowledge(&self, net: &mut Net, end: End) {
         if self.missing[end.side][end.flow] == MESSAGE {
             net.set_option(end, SocketOption::TcpQuickack(true));
@@ -161,7 +161,7 @@ fn network(run: &Run<'_>) -> Net {
     net
 }
 
-/// What IP counts, of both hosts together.
+/// IP counters, summed over both hosts.
 struct Sent {
     packets: u64,
     octets: u64,
@@ -202,7 +202,7 @@ fn run(run: &Run<'_>) -> Measures {
         run.progress.set(app.done as f64 / app.all as f64);
     }
     let sent = Sent::of(&mut net).since(&start);
-    // Of one host, and of both: they do the same.
+    // Per host, and over both: their traffic is symmetric.
     let (transactions, messages) = (app.done as f64, 2.0 * app.done as f64);
     let mut out = Measures::default();
     out.set("transactions", transactions);
@@ -273,7 +273,7 @@ fn plots(cases: &[Measures]) -> Vec<Plot> {
     )]
 }
 
-/// Three transactions of one flow.
+/// Runs three transactions of one flow.
 fn trace(run: &Run<'_>, attach: &mut dyn FnMut(&mut Net)) {
     let mut net = network(run);
     attach(&mut net);

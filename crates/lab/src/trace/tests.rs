@@ -52,7 +52,7 @@ fn lines(name: &str, case: usize, wire: bool) -> (Vec<String>, Vec<u8>) {
     (text.lines().map(str::to_owned).collect(), recording)
 }
 
-/// From the flags to the window: what the reference shows of a packet.
+/// Returns the part of a line from the flags to the window, which the reference shows.
 fn shown(line: &str) -> &str {
     let (_, line) = line.split_once(": ").unwrap();
     line.split_once(" win ").unwrap().0
@@ -63,7 +63,7 @@ fn a_write_of_4096_bytes_looks_as_in_the_reference() {
     let client = |line: &&String| line.contains("IP 10.0.0.1.");
     let first = |case, wire| {
         let (lines, _) = lines("tso-split", case, wire);
-        // Behind the SYN and the ACK of the handshake.
+        // After the SYN and the ACK of the handshake.
         let sent: Vec<String> = lines.iter().filter(client).skip(2).cloned().collect();
         sent
     };
@@ -84,7 +84,7 @@ fn a_write_of_4096_bytes_looks_as_in_the_reference() {
     assert!(first(1, false)[0].contains("<nop,nop,timestamp "));
 }
 
-/// Types of a pcapng file's blocks; panics if their lengths do not agree.
+/// Returns the types of a pcapng file's blocks; panics if their lengths are inconsistent.
 fn blocks(mut file: &[u8]) -> Vec<u32> {
     let mut out = Vec::new();
     while !file.is_empty() {

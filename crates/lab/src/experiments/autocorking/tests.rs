@@ -10,6 +10,6 @@ fn small_writes_gather_and_lines_do_not_wait() {
     let autocorked = |case: usize| cases[case].get("autocorked");
     assert_eq!(autocorked(BEFORE), 0.0);
     assert!(autocorked(AFTER) > 100.0);
-    // Nothing of the flow is in the card when a line comes.
+    // The card has no packet of the flow when a line is written.
     assert_eq!(LINES.map(autocorked), [0.0, 0.0]);
 }

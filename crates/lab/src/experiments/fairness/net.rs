@@ -1,4 +1,4 @@
-//! Two senders, each at its own distance, one receiver, and the bottleneck before it.
+//! Two senders at different distances, one receiver, and the bottleneck in front of it.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,12 @@ use fullsend_sim::{HostId, Netem, NicConfig, NicMode, Sim};
 use fullsend_stack::{Cidr, IfaceId, ListenConfig, ListenerId, TcpId};
 use fullsend_units::{Instant, Nanos, Rate, Seed};
 
-/// How often the programs look at their sockets.
+/// Time between polls of the sockets by the applications.
 const TURN: Nanos = Nanos::from_millis(2);
-/// What one write lends.
+/// Bytes of one write, which lends memory.
 const MESSAGE: usize = 16 << 10;
 
-/// One of the two.
+/// One of the two flows.
 struct Flow {
     host: HostId,
     ids: Option<(TcpId, TcpId)>,
@@ -29,18 +29,18 @@ pub(super) struct Bottleneck {
     rate: Rate,
 }
 
-/// What the bottleneck is like.
+/// The properties of the bottleneck.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) rate: Rate,
-    /// Packets that may wait.
+    /// Most packets in the queue.
     pub(super) limit: u32,
-    /// What waits longer is marked.
+    /// Time in the queue from which packets are marked.
     pub(super) ce_threshold: Nanos,
 }
 
 impl Bottleneck {
-    /// `rtts` are without any queue.
+    /// Returns the network; `rtts` are round-trip times without queueing.
     pub(super) fn new(seed: u64, link: Link, rtts: [Nanos; 2]) -> Self {
         let mut sim = Sim::new(Seed::from_u64(seed));
         sim.hash_headers_only();
@@ -58,7 +58,7 @@ impl Bottleneck {
         };
         let wire = sim.switch(&hosts, nic, Netem::default(), down);
         for (i, host) in hosts.into_iter().enumerate() {
-            // A round trip's length lies before the bottleneck.
+            // The delay of the whole round trip is in front of the bottleneck.
             let delay = rtts.get(i).copied().unwrap_or(Nanos::ZERO);
             let up = Netem {
                 delay,
@@ -109,7 +109,7 @@ impl Bottleneck {
             self.receiver,
             self.listener,
         );
-        // DCTCP is agreed on by both.
+        // Both ends negotiate DCTCP.
         let chosen = self
             .sim
             .host(receiver)
@@ -129,7 +129,7 @@ impl Bottleneck {
         self.flows[flow].ids = server.map(|server| (client, server));
     }
 
-    /// Lets both send for `span`.
+    /// Lets both flows send for `span`.
     pub(super) fn run(&mut self, span: Nanos) {
         let end = self.sim.now() + span;
         while self.sim.now() < end {
@@ -158,17 +158,17 @@ impl Bottleneck {
         }
     }
 
-    /// What the bottleneck carries.
+    /// Returns the rate of the bottleneck in Mbit/s.
     pub(super) fn rate_mbps(&self) -> f64 {
         self.rate.0 as f64 * 8.0 / 1e6
     }
 
-    /// Bytes that each receiver has read.
+    /// Returns the bytes received of each flow.
     pub(super) fn received(&self) -> [u64; 2] {
         [self.flows[0].received, self.flows[1].received]
     }
 
-    /// Smoothed round-trip time of a flow, and segments that it sent again.
+    /// Returns the smoothed round-trip time of a flow, and its retransmitted segments.
     pub(super) fn info(&mut self, flow: usize) -> Option<(Nanos, u32)> {
         let (client, _) = self.flows[flow].ids?;
         let now = self.sim.now();

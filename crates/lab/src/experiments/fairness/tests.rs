@@ -8,8 +8,8 @@ fn the_index_is_one_for_equals_and_a_half_for_all_and_nothing() {
     assert_eq!(jain([0.0, 0.0]), 1.0);
 }
 
-/// A small link and a short time show that every situation is what its name says; the full scale
-/// judges it.
+/// With a small link and a short time, every case has the properties that its name says; the full
+/// scale judges it.
 #[test]
 fn both_flows_get_something_everywhere_and_marks_spare_losses() {
     for (number, case) in CASES.iter().enumerate() {

@@ -7,6 +7,6 @@ fn a_loss_shortened_every_later_send_and_does_no_longer() {
     for figure in EXPERIMENT.figures(&cases) {
         assert_ne!(figure.holds, Some(false), "{figure:?}");
     }
-    // The room was there all the time.
+    // There was room for larger sends at all times.
     assert!(cases[BEFORE].get("headroom_kib") > 100.0);
 }

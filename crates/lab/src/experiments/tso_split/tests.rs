@@ -6,7 +6,7 @@ use crate::testing::{quick, quick_all};
 fn a_4_kib_write_is_one_packet_and_was_two() {
     let cases = quick_all(&EXPERIMENT);
     let packets = |case: usize| cases[case].get("packets_per_transaction");
-    // Data and a pure ACK; before, the data took two.
+    // Data and a pure ACK; before, the data took two packets.
     assert_eq!(
         [packets(BEFORE), packets(AFTER), packets(RIDES)],
         [3.0, 2.0, 1.0]
