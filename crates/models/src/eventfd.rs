@@ -1,8 +1,8 @@
-//! An eventfd: a counter that its reader waits for.
+//! A model of an eventfd: a counter with a blocking reader.
 
 use crate::sync::{Condvar, Mutex};
 
-/// The file.
+/// The counter of the file.
 #[derive(Debug, Default)]
 pub struct EventFd {
     count: Mutex<u64>,
@@ -23,7 +23,7 @@ impl EventFd {
         *self.count.lock() = 0;
     }
 
-    /// `poll` without a timeout.
+    /// Blocks until the counter is not zero, like `poll` without a timeout.
     pub fn wait(&self) {
         let mut count = self.count.lock();
         while *count == 0 {

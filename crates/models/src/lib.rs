@@ -1,9 +1,9 @@
-//! Models of the parts that threads share, for [loom](https://docs.rs/loom): the source files
-//! themselves, over primitives whose every interleaving is tried.
+//! Models for [loom](https://docs.rs/loom) of the code that threads share: the source files
+//! themselves, with primitives whose interleavings are all tried.
 //!
-//! The files take their primitives from `crate::sync`, which is the real ones where they live and
-//! loom's here; so nothing in them knows of the model.
-// The included files' own unit tests need what their crates have for tests.
+//! The files use the primitives of `crate::sync`: the real ones in their own crates, loom's here, so
+//! that the files do not depend on the model.
+// The unit tests in the included files need the test setup of their own crates.
 #![cfg(not(test))]
 #![allow(
     dead_code,

@@ -1,4 +1,4 @@
-//! What must hold in every interleaving; `tests/loom.rs` runs each.
+//! Properties that must hold in every interleaving; `tests/loom.rs` runs each model.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -16,8 +16,8 @@ use crate::shard::Shard;
 use crate::sync::{Arc, Mutex};
 use crate::wait;
 
-/// Two holders drop a block at once while a third thread takes memory: the thread that fills
-/// memory is alone with it, and no block is kept twice.
+/// Two threads drop references to a block at once while a third allocates: the thread that writes
+/// to memory has the only reference, and no block is in the free list twice.
 pub fn a_block_comes_home_once() {
     let pool = Pool::new(1 << 20);
     let mut room = pool.room(512);
@@ -32,7 +32,7 @@ pub fn a_block_comes_home_once() {
         let pool = pool.clone();
         move || {
             let mut room = pool.room(512);
-            // Empty if anything else refers to the block.
+            // The buffer is empty if another reference to the block exists.
             assert_eq!(room.spare_mut().len(), 512);
             room.extend(b"writer");
             assert_eq!(&*room.freeze(), b"writer");
@@ -49,7 +49,7 @@ pub fn a_block_comes_home_once() {
     assert_eq!(second.spare_mut().len(), 512);
 }
 
-/// The pool goes while a block is on its way home: loom finds what is not freed.
+/// The pool is dropped while a block returns to it; loom detects a leak.
 pub fn a_pool_may_go_before_its_memory() {
     let pool = Pool::new(1 << 20);
     let slice = pool.room(512).freeze();
@@ -58,7 +58,7 @@ pub fn a_pool_may_go_before_its_memory() {
     holder.join().unwrap();
 }
 
-/// Two callers queue work under the lock and kick; the driver's task ends only when it has seen
+/// Two callers queue work under the lock and notify; the driver's task only ends when it has seen
 /// both. A lost wake-up is a deadlock, which loom reports.
 pub fn the_driver_s_task_sees_queued_work() {
     let kick = Arc::new(AsyncKick::default());
@@ -86,12 +86,12 @@ pub fn the_driver_s_task_sees_queued_work() {
     }
 }
 
-/// The driver's thread waits for its eventfd after each batch, sees all that was queued, and never
-/// spins (loom bounds the steps).
+/// The driver's thread waits for its eventfd after each batch, sees all queued work, and never spins
+/// (loom bounds the steps).
 pub fn the_driver_s_thread_sees_queued_work() {
     let kick = Arc::new(Kick::new().unwrap());
     let work = Arc::new(Mutex::new(0));
-    // With three kicks, one may fall between the other two's signal and the driver's look.
+    // With three notifications, one may come between the other two's signal and the driver's check.
     let callers: Vec<_> = [1, 2]
         .into_iter()
         .map(|kicks| {
@@ -117,7 +117,7 @@ pub fn the_driver_s_thread_sees_queued_work() {
     }
 }
 
-/// A socket of a host. It is made on a thread of its own: loom's have small stacks.
+/// Returns a socket of a host, made on another thread as loom's threads have small stacks.
 fn handle() -> Handle {
     let make = || {
         let config = HostConfig {
@@ -131,8 +131,8 @@ fn handle() -> Handle {
     std::thread::spawn(make).join().unwrap()
 }
 
-/// A thread sleeps for a socket that another makes ready: before, while or after it goes to sleep.
-/// It sleeps twice, so that what it sleeps on is used again.
+/// A thread sleeps until another makes a socket ready: before, while or after it goes to sleep. It
+/// sleeps twice, so that the condition variable is reused.
 pub fn a_sleeper_wakes() {
     let handle = handle();
     let shard = Arc::new(Mutex::new(Shard::default()));
@@ -152,7 +152,7 @@ pub fn a_sleeper_wakes() {
     }
 }
 
-/// Two threads sleep for one socket: both wake.
+/// Two threads sleep for one socket, and both are woken.
 pub fn all_sleepers_wake() {
     let handle = handle();
     let shard = Arc::new(Mutex::new(Shard::default()));

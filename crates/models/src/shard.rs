@@ -1,4 +1,4 @@
-//! What the sleepers' lock guards, of which they see themselves only.
+//! A model of the state behind the sleepers' lock.
 
 use crate::wait::Waiting;
 
@@ -10,7 +10,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Makes `handle` ready, and wakes those who wait for it.
+    /// Makes `handle` ready, and wakes the threads that wait for it.
     pub fn make_ready(&mut self, handle: fullsend_posix::Handle) {
         self.ready = true;
         self.waiting.wake(&[handle]);

@@ -1,5 +1,5 @@
-//! Loom's primitives with the interface of those that the files use: `parking_lot`'s and `spin`'s
-//! locks, which know no poison.
+//! Loom's primitives with the interface of those that the files use: the locks of `parking_lot` and
+//! `spin`, which are never poisoned.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ pub use loom::sync::Arc;
 pub use loom::sync::atomic::{AtomicBool, Ordering};
 pub use loom::thread_local;
 
-/// A lock.
+/// A mutex.
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -31,7 +31,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A hold of a lock; `None` only while a [`Condvar`] waits.
+/// A guard of a locked mutex; `None` only while a [`Condvar`] waits.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
@@ -63,7 +63,7 @@ impl Condvar {
         }
     }
 
-    /// No time passes in a model.
+    /// Waits without a timeout, as no time passes in a model.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _span: std::time::Duration) {
         self.wait(guard);
     }
