@@ -87,7 +87,7 @@ impl Stopwatch {
     }
 }
 
-/// How the data of a stream is written and read.
+/// The way that the data of a stream is written and read.
 #[derive(Clone)]
 pub(crate) struct Carriage {
     /// Bytes of one write.

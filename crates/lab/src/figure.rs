@@ -40,7 +40,7 @@ pub struct Figure {
     pub reference: [Option<f64>; 2],
     /// This stack's values, before and after.
     pub ours: [Option<f64>; 2],
-    /// Whether the condition holds; `None` if there is none.
+    /// The condition holds; `None` if there is none.
     pub holds: Option<bool>,
     /// The verdict in words.
     pub verdict: String,

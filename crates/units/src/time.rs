@@ -4,11 +4,11 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Div, Mul, Sub};
 use core::time::Duration;
 
-/// A point in time, in nanoseconds since the host's start.
+/// A point in time, in nanoseconds since the host's start. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
-/// A span of time, in nanoseconds.
+/// A span of time, in nanoseconds. Arithmetic saturates, and division by zero panics.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Nanos(u64);
 

@@ -38,7 +38,7 @@ pub struct VnetHdr {
     pub needs_csum: bool,
     /// The checksum has been verified.
     pub data_valid: bool,
-    /// How the packet is to be segmented.
+    /// The segmentation to perform.
     pub gso: VnetGso,
     /// CWR is set on the first segment only (RFC 3168 6.1.2).
     pub ecn: bool,

@@ -1,5 +1,5 @@
-//! Are small writes coalesced while the card is busy with the flow? Four streams of 128-byte writes
-//! on a 10 Gbit/s card, and an interactive writer.
+//! Autocorking: small writes are coalesced while the card is busy with the flow. Four streams of
+//! 128-byte writes on a 10 Gbit/s card, and an interactive writer.
 
 use std::cell::RefCell;
 use std::rc::Rc;

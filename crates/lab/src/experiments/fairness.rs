@@ -1,5 +1,5 @@
-//! Do flows share a bottleneck, and how soon? Two of one kind, of two kinds, over short and long
-//! paths, with queues that are short, long, or marked.
+//! Fairness: how two flows share a bottleneck, and how soon. Flows of one kind or of two kinds, over
+//! short and long paths, with queues that are short, long, or marked.
 
 use fullsend_units::{Instant, Nanos, Rate};
 

@@ -1,5 +1,5 @@
-//! How often does GRO parse a packet's headers? Runs of one flow over IPv6: plain, with extension
-//! headers, and in another IPv6 packet.
+//! The number of times that GRO parses a packet's headers. Runs of one flow over IPv6: plain, with
+//! extension headers, and in another IPv6 packet.
 //!
 //! "Before", completing an aggregate walks its headers again, from the first network header to the
 //! transport, to find the handler that completes it. "After", it uses what was recorded on receive.

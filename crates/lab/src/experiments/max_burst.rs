@@ -1,4 +1,4 @@
-//! Does a loss shorten all later sends? One bulk flow over a path of 1 ms, and one loss.
+//! The size of sends after a loss: one bulk flow over a path of 1 ms, and one loss.
 
 use std::cell::RefCell;
 use std::rc::Rc;

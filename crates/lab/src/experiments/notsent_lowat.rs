@@ -1,4 +1,4 @@
-//! How much data does a sender keep in memory that it cannot send yet, and how often is it woken?
+//! `TCP_NOTSENT_LOWAT`: the unsent data that a sender keeps in memory, and how often it is woken.
 //! 100 BBR flows over 100 ms.
 
 use fullsend_sim::{Netem, NicConfig};
