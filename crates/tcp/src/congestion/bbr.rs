@@ -31,7 +31,7 @@ const INFINITE: u32 = u32::MAX;
 const LOSS_THRESH: f64 = 0.02;
 /// The share of lost segments that is too high even if chance could explain it.
 const MOST_LOSS: f64 = 0.05;
-/// `BBR.Beta`: limit of the reduction in one round trip.
+/// `BBR.Beta`: the least fraction of a bound that remains after the loss of one round trip.
 const BETA: f64 = 0.7;
 /// `BBR.MinPipeCwnd`: with fewer segments, delayed ACKs stall the flow.
 const MIN_PIPE_CWND: u32 = 4;

@@ -20,7 +20,7 @@ const NONE: u32 = u32::MAX;
 
 /// The state of the first slow start. Round-trip times are in nanoseconds, at most 4.3 s.
 ///
-/// RFC 9406's limit on the growth per ACK is omitted, as ACKs for whole super-segments are desired.
+/// RFC 9406's limit on the growth per ACK is omitted, as one ACK may cover a whole super-segment.
 #[derive(Clone, Debug)]
 pub(super) struct HyStart {
     window_end: SeqNum,

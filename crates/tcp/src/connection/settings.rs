@@ -419,7 +419,7 @@ fn in_range<T: PartialOrd>(value: T, range: core::ops::RangeInclusive<T>) -> Res
         .ok_or(TcpError::InvalidValue)
 }
 
-/// Linux accepts whole seconds up to 32767.
+/// Checks the range of a keepalive interval. Linux accepts whole seconds up to 32767.
 fn keepalive_span(span: Nanos) -> Result<Nanos, TcpError> {
     in_range(span, Nanos::from_secs(1)..=Nanos::from_secs(32_767))
 }

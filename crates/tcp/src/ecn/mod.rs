@@ -249,7 +249,8 @@ impl Connection {
         self.note_lost_option(segment.repr.seq);
     }
 
-    /// RFC 9768 3.2.3.2.2: if the report of a duplicate was lost, the option may be the cause.
+    /// Detects that the path may drop segments with the option (RFC 9768 3.2.3.2.2): data whose
+    /// duplicate was reported together with the option arrived again.
     fn note_lost_option(&mut self, seq: SeqNum) {
         if let Some(ecn) = &mut self.ecn
             && ecn.accurate.bytes.is_told_again(seq)
