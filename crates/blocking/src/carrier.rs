@@ -10,8 +10,8 @@ use crate::hand::Outbox;
 
 type Output = Box<dyn Fn(&Packet) + Send + Sync>;
 
-/// Calls the program's `output` for each packet of an outbox: on one thread at a time, so that
-/// packets keep their order, and without the stack's lock.
+/// The caller of the program's `output` for each packet of an outbox: on one thread at a time, so
+/// that packets keep their order, and without the stack's lock.
 #[derive(Default)]
 pub(crate) struct Carrier {
     output: OnceLock<Output>,
@@ -23,7 +23,7 @@ pub(crate) struct Carrier {
     hand: ReentrantMutex<()>,
 }
 
-/// Clears the flag when dropped, even if `output` panics.
+/// A guard that clears the flag when dropped, even if `output` panics.
 struct Busy<'a>(&'a AtomicBool);
 
 impl Drop for Busy<'_> {

@@ -5,7 +5,7 @@ use std::io;
 use crate::eventfd::EventFd;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Wakes the driver, at most once for each of its batches.
+/// The driver's wake-up signal, sent at most once for each of its batches.
 pub(crate) struct Kick {
     file: EventFd,
     kicked: AtomicBool,

@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Accepts a number of packets in each call, or fails.
+    /// A device that accepts a number of packets in each call, or fails.
     struct Narrow(io::Result<usize>);
 
     impl Device for Narrow {

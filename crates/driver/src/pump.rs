@@ -56,7 +56,7 @@ pub struct Turn {
     pub now: Instant,
 }
 
-/// Moves packets between one interface of a host and its device.
+/// The pump that moves packets between one interface of a host and its device.
 ///
 /// ```
 /// use fullsend_device::{PairConfig, pair};

@@ -278,7 +278,7 @@ impl Engine {
         pump.arm(host, at)
     }
 
-    /// Is ready when all written data has been acknowledged. A future that was waiting is also
+    /// Polls until all written data has been acknowledged. A future that was waiting is also
     /// ready when another `shutdown` found this first and stopped the stack.
     fn poll_flushed(
         &self,

@@ -70,7 +70,8 @@ impl FineTimer {
         Ok(true)
     }
 
-    /// Is ready once for each time the timer fires. If it has not fired, the task is registered.
+    /// Polls the timer: ready once for each time it fires. If it has not fired, the task is
+    /// registered.
     fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The count need not be read: setting the timer again clears it.
         ready!(self.fd.poll_read_ready(cx))?.clear_ready();

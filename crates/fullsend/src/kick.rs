@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Wakes a driver, at most once for each of its polls.
+/// A driver's wake-up signal, sent at most once for each of its polls.
 #[derive(Default)]
 pub(crate) struct Kick {
     /// Set from a wake-up until the driver's next poll begins.

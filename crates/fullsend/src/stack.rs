@@ -194,7 +194,7 @@ impl Stack {
     /// waiting, drop all sockets.
     ///
     /// # Errors
-    /// If the stack has already stopped for another reason than a concurrent `shutdown`.
+    /// If the stack has already stopped, or stops for another reason than a concurrent `shutdown`.
     pub async fn shutdown(&self) -> io::Result<()> {
         self.engine.flush_and_stop().await
     }

@@ -226,8 +226,8 @@ pub(crate) unsafe extern "C" fn sendmsg(
     })
 }
 
-/// Variadic in packetdrill's table: if the script gives no argument, `argument` is undefined, and
-/// the command does not use it.
+/// Calls `fcntl`, which is variadic in packetdrill's table: without an argument in the script,
+/// `argument` is undefined, and the command does not use it.
 pub(crate) extern "C" fn fcntl(
     _: *mut c_void,
     fd: c_int,
@@ -239,8 +239,8 @@ pub(crate) extern "C" fn fcntl(
     })
 }
 
-/// Variadic in packetdrill's table: the argument is a pointer for known requests. For others it can
-/// be anything, or missing.
+/// Calls `ioctl`, which is variadic in packetdrill's table: the argument is a pointer for known
+/// requests. For others it can be anything, or missing.
 pub(crate) unsafe extern "C" fn ioctl(
     _: *mut c_void,
     fd: c_int,
@@ -319,7 +319,7 @@ pub(crate) extern "C" fn usleep(_: *mut c_void, micros: useconds_t) -> c_int {
     })
 }
 
-/// Each call advances the clock by a microsecond, as packetdrill waits for a time by polling it.
+/// Reads the clock and advances it by a microsecond, as packetdrill waits for a time by polling it.
 pub(crate) unsafe extern "C" fn gettimeofday(
     _: *mut c_void,
     time: *mut timeval,

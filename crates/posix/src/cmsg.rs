@@ -13,7 +13,7 @@ const fn aligned(len: usize) -> usize {
     (len + 7) & !7
 }
 
-/// Writes control messages to a buffer.
+/// A writer of control messages to a buffer.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],

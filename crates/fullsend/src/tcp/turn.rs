@@ -19,7 +19,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Is pending when the quantum is used up; the task is woken again at once.
+    /// Returns pending when the quantum is used up, with the task woken again at once.
     #[inline]
     pub(crate) fn poll_go_on(&self, cx: &Context<'_>) -> Poll<()> {
         if self.written.load(Ordering::Relaxed) < QUANTUM {

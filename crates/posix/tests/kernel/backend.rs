@@ -28,7 +28,7 @@ pub(crate) trait Backend {
     fn listen(&mut self, fd: Ret, backlog: i32) -> Ret;
     fn accept(&mut self, fd: Ret) -> Ret;
     fn connect(&mut self, fd: Ret, ip: &str, port: u16) -> Ret;
-    /// `connect` to `AF_UNSPEC`.
+    /// Dissolves the association: `connect` to `AF_UNSPEC`.
     fn dissolve(&mut self, fd: Ret) -> Ret;
     /// Returns the bound port, or the peer's port; or an errno.
     fn port(&mut self, fd: Ret) -> Ret;

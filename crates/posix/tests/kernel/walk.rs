@@ -58,7 +58,7 @@ pub(crate) fn datagrams(seed: u64, b: &mut dyn Backend, log: &mut Log) {
     }
 }
 
-/// Each end sends, reads, shuts down, and may close or reset.
+/// Runs a walk in which each end sends, reads, shuts down, and may close or reset.
 pub(crate) fn stream(seed: u64, b: &mut dyn Backend, log: &mut Log) {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let (client, server) = b.pair();
