@@ -3,8 +3,8 @@
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Conversion to a socket address, for `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"` and `(ip,
-/// port)`.
+/// Conversion to a socket address, for `SocketAddr`, `"10.0.0.2:80"`, `"[fd00::2]:80"` and
+/// `(ip, port)`.
 pub trait ToAddr {
     /// Returns the address.
     ///

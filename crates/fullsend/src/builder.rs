@@ -183,8 +183,8 @@ impl Builder {
     /// default is the memory of the machine or the lowest limit of the process's control groups.
     /// Discards tunables that were set before.
     ///
-    /// Queued data uses up to 3/32 of it. Above that each connection keeps only its minimum of 4
-    /// KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that size.
+    /// Queued data uses up to 3/32 of it. Above that each connection keeps only its minimum of
+    /// 4 KiB in each direction (`tcp_rmem[0]`, `tcp_wmem[0]`), in blocks of up to twice that size.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.sysctl = Sysctl::for_memory(bytes);
@@ -212,8 +212,8 @@ impl Builder {
         self
     }
 
-    /// Sets the queueing discipline in front of the device, in the syntax of `tc`: `"fq"`, `"tbf
-    /// rate 100mbit burst 64kb"`, `"pfifo limit 1000"`. The default is `"noqueue"`.
+    /// Sets the queueing discipline in front of the device, in the syntax of `tc`: `"fq"`,
+    /// `"tbf rate 100mbit burst 64kb"`, `"pfifo limit 1000"`. The default is `"noqueue"`.
     #[must_use]
     pub fn qdisc(mut self, config: &str) -> Self {
         match config.parse() {

@@ -128,14 +128,14 @@ impl Stack {
     /// writes it.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no tunable of that name.
+    /// `InvalidInput` if there is no tunable of that name; the stack's error if it has stopped.
     pub fn sysctl(&self, key: &str) -> io::Result<String> {
         self.engine
             .op(|host, _| host.sysctl().get(key).map_err(|e| sysctl_error(&e)))
     }
 
-    /// Sets a tunable by its Linux name (`net.ipv4.` may be omitted). As on Linux, connections take
-    /// most values over when they are created.
+    /// Sets a tunable by its Linux name (`net.ipv4.` may be omitted). The value applies from now on,
+    /// as on Linux.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown name or an invalid value; the message names it and what to

@@ -31,8 +31,8 @@ impl UdpSocket {
     /// port 0 chooses a free port.
     ///
     /// # Errors
-    /// `AddrInUse`; `AddrNotAvailable` for an address that the stack does not have, or has not in
-    /// the state `Preferred` yet (see [`Stack::addresses`]); `InvalidInput` if `local` is not an
+    /// `AddrInUse`; `AddrNotAvailable` for an address that the stack does not have, or that is
+    /// not `Preferred` yet (see [`Stack::addresses`]); `InvalidInput` if `local` is not an
     /// address with a port.
     pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
         let local = local.to_addr()?;

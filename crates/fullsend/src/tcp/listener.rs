@@ -101,8 +101,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// - `AddrInUse` if another listener has the address and port.
-    /// - `AddrNotAvailable` for an address that the stack does not have, or has not in the state
-    ///   `Preferred` yet (see [`Stack::addresses`]).
+    /// - `AddrNotAvailable` for an address that the stack does not have, or that is not `Preferred`
+    ///   yet (see [`Stack::addresses`]).
     /// - `InvalidInput` if `local` is not an address with a port.
     /// - The stack's error if it has stopped ([`Stack::closed`]).
     pub fn bind(stack: &Stack, local: impl ToAddr) -> io::Result<Self> {
