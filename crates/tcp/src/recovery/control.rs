@@ -310,10 +310,7 @@ impl Connection {
                 self.enter_cwr(cx, CongestionEvent::Ecn);
             }
             self.try_to_open();
-        } else if self.extras.is_some()
-            && self.recovery.phase < Phase::Recovery
-            && self.mtu_probe_lost(cx)
-        {
+        } else if self.extras.is_some() && self.mtu_probe_lost(cx) {
             self.resend_probe();
         } else {
             self.enter_recovery(cx);

@@ -185,10 +185,10 @@ impl RecvWindow {
         self.right_edge = rcv_nxt + told;
         // Linux keeps room for one segment beside the first window.
         let (mss, limit) = (mss.bytes(), self.limit());
-        let most = match self.tuning {
-            Tuning::Clamped => limit,
-            _ if limit > 2 * mss => (limit - mss).max(2 * mss),
-            _ => limit,
+        let most = if self.tuning == Tuning::Clamped {
+            limit
+        } else {
+            limit.saturating_sub(mss).max(2 * mss)
         };
         self.ssthresh = told.min(most);
         self.round_us = micros(now);

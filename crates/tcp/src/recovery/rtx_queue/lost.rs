@@ -74,11 +74,6 @@ impl RtxQueue {
         if board.mark_at(start).is_none() {
             let end = board.next_mark(start).min(end);
             self.mark_original_lost(&mut board, start, end);
-        } else if board.copy_at(start).is_some_and(|c| c.way == Way::Probe) {
-            let start = board.copies.range(..=start).next_back().map(|(&at, _)| at);
-            if let Some(start) = start {
-                self.mark_copy_lost(&mut board, start);
-            }
         }
         let lost = board.pending - before;
         self.put_board(board);
@@ -164,3 +159,6 @@ impl Board {
         self.copy_at(pos).map_or(original, |copy| copy.number)
     }
 }
+
+#[cfg(test)]
+mod tests;

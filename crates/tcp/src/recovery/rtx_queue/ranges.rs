@@ -66,16 +66,15 @@ impl RangeSet {
         let mut pos = start;
         if let Some((before, its_end)) = self.touching(start) {
             from = before;
-            pos = its_end.max(start);
+            pos = its_end;
             to = to.max(its_end);
         }
         while pos <= end
-            && let Some((&next, &next_end)) = self.ends.range(pos.max(from + 1)..=end).next()
+            && let Some((&next, &next_end)) = self.ends.range(pos..=end).next()
         {
             self.visit();
-            if pos < next {
-                new(pos, next);
-            }
+            // Ranges do not touch, so there is a part between them.
+            new(pos, next);
             self.ends.remove(&next);
             pos = next_end;
             to = to.max(next_end);
@@ -131,6 +130,7 @@ impl RangeSet {
 #[cfg(test)]
 mod tests {
     use alloc::collections::BTreeSet;
+    use alloc::vec;
     use alloc::vec::Vec;
 
     use proptest::prelude::*;
@@ -153,6 +153,17 @@ mod tests {
         assert_eq!(ranges(&set), [(5, 40)]);
         assert_eq!(new, [(10, 20), (30, 40), (20, 25), (5, 10), (25, 30)]);
         assert_eq!((set.at(39), set.at(40)), (Some((5, 40)), None));
+    }
+
+    #[test]
+    fn no_empty_part_is_reported() {
+        let mut set = RangeSet::default();
+        let (mut new, mut gone) = (Vec::new(), Vec::new());
+        set.insert(30, 40, |_, _| ());
+        set.insert(5, 40, |a, b| new.push((a, b)));
+        assert_eq!((new, ranges(&set)), (vec![(5, 30)], vec![(5, 40)]));
+        set.remove(5, 15, |a, b| gone.push((a, b)));
+        assert_eq!((gone, ranges(&set)), (vec![(5, 15)], vec![(15, 40)]));
     }
 
     proptest! {

@@ -33,12 +33,12 @@ fn byte(n: u32) -> u8 {
     (n.wrapping_mul(2_654_435_761) >> 24) as u8
 }
 
-fn text(from: u32, len: u32) -> Chain {
+pub(super) fn text(from: u32, len: u32) -> Chain {
     let bytes: Vec<u8> = (from..from + len).map(byte).collect();
     Slice::copied_from(&bytes).into()
 }
 
-fn bytes_of(chain: &Chain) -> Vec<u8> {
+pub(super) fn bytes_of(chain: &Chain) -> Vec<u8> {
     let mut out = vec![0; chain.len()];
     chain.copy_to(&mut out);
     out
@@ -58,7 +58,7 @@ pub(super) fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
 }
 
 /// A queue with units of these lengths, sent one millisecond after the other.
-fn queue(lens: &[u32]) -> RtxQueue {
+pub(super) fn queue(lens: &[u32]) -> RtxQueue {
     let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
     let mut from = 0;
     for (i, &len) in lens.iter().enumerate() {
@@ -70,7 +70,7 @@ fn queue(lens: &[u32]) -> RtxQueue {
 }
 
 /// (packets_out, sacked_out, lost_out, retrans_out)
-fn counts(queue: &RtxQueue) -> (u32, u32, u32, u32) {
+pub(super) fn counts(queue: &RtxQueue) -> (u32, u32, u32, u32) {
     queue.check();
     (
         queue.packets_out(),
@@ -91,6 +91,7 @@ fn an_ack_takes_whole_units_and_trims_the_next() {
     );
     assert_eq!(out.rtt, Some(Nanos::from_millis(10)));
     assert_eq!(out.truesize, 1256);
+    assert_eq!(q.head_first_sent_at(), Some(at(1)));
     let out = q.ack(at(20), seq(1230));
     assert_eq!((out.acked_segs, out.acked_bytes, out.truesize), (2, 230, 0));
     assert_eq!(counts(&q), (4, 0, 0, 0));
@@ -238,7 +239,7 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
 }
 
 /// What one ACK tells, on a path of a millisecond.
-fn sighting(now: u64) -> Sighting {
+pub(super) fn sighting(now: u64) -> Sighting {
     Sighting {
         now: at(now),
         min_rtt: Nanos::from_millis(1),
@@ -647,6 +648,7 @@ fn a_hostile_peer_costs_no_more() {
 #[test]
 fn an_empty_queue_keeps_little_memory() {
     let mut q = queue(&[100]);
+    assert_eq!(q.units.capacity(), 1);
     q.ack(at(1), seq(100));
     assert_eq!(q.units.capacity(), 1);
     let mut q = queue(&[100; 50]);

@@ -1,7 +1,7 @@
-use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WireWindow};
+use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 use proptest::prelude::*;
 
-use super::{Ask, Place, RecvWindow, Squeeze};
+use super::{Ask, Density, Place, RecvWindow, Squeeze, Tuning, micros};
 
 const RMEM: [u32; 3] = [4096, 131_072, 6_291_456];
 
@@ -242,13 +242,245 @@ fn small_transactions_grow_no_buffer_however_small_the_first() {
         window.on_read(at(ms), (4096, 0), mss(), RMEM[2], true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
-    // A bulk sender's second round trip does.
+    // A bulk sender's second round trip does: twice what was read and 16 segments, as much again
+    // as it was twice what went before, all of it twice as memory.
     window.on_read(at(100), (28_960, 0), mss(), RMEM[2], true);
-    assert!(
-        (131_073..400_000).contains(&window.rcvbuf()),
-        "{}",
-        window.rcvbuf()
-    );
+    assert_eq!(window.rcvbuf(), (2 * 28_960 + 16 * 1448) * 2 * 2);
+    assert_eq!(window.most_offered(), (2 * 28_960 + 16 * 1448) * 2);
+}
+
+/// A small buffer: half of its window counts as a sender's first round trip, and reading as much is
+/// no growth.
+#[test]
+fn a_small_buffer_grows_when_more_than_half_of_it_is_read_in_a_round_trip() {
+    for (read, grows) in [(12_500, false), (12_501, true)] {
+        let mut window = RecvWindow::new([4096, 50_000, RMEM[2]], RMEM[2]);
+        window.establish(at(0), seq(0), true, (mss(), 0));
+        window.on_rtt(Nanos::from_millis(1));
+        window.on_read(at(5), (read, 1), mss(), RMEM[2], true);
+        assert_eq!(window.rcvbuf() > 50_000, grows, "{read}");
+    }
+}
+
+/// The window opens with the buffer, and not beyond what was offered where that cannot grow.
+#[test]
+fn a_buffer_that_cannot_grow_leaves_the_window() {
+    let full = || {
+        let mut window = established(true);
+        window.rcvbuf = RMEM[2];
+        window.ssthresh = 100_000;
+        window.on_rtt(Nanos::from_millis(1));
+        window
+    };
+    let mut window = full();
+    window.on_read(at(5), (8 << 20, 1), mss(), RMEM[2], true);
+    assert_eq!((window.rcvbuf(), window.most_offered()), (RMEM[2], 100_000));
+    let mut window = full();
+    window.on_out_of_order((seq(0), seq(1 << 24)), RMEM[2]);
+    assert_eq!((window.rcvbuf(), window.most_offered()), (RMEM[2], 100_000));
+}
+
+/// A buffer of so much memory of which so much is held, that of half as much text each.
+fn half_used(rcvbuf: u32, held: u32, scale: u8) -> RecvWindow {
+    let mut window = established(true);
+    (window.rcvbuf, window.held, window.ssthresh) = (rcvbuf, held, u32::MAX);
+    window.density = Density::FIRST;
+    window.set_scale(WindowScale::clamped(scale));
+    window
+}
+
+/// RFC 9293 3.8.6.2.2, as Linux applies it: rounded up to what the scale can say while half of the
+/// window is free, rounded down below that, and none that is smaller than a sixteenth or a segment.
+#[test]
+fn the_window_selected_is_never_silly() {
+    for (rcvbuf, free, may_shrink, mss, selected) in [
+        (200_000, 100_000, false, 1448, 100_096),
+        (200_000, 50_000, false, 1448, 50_048),
+        (200_000, 40_000, false, 1448, 39_936),
+        // Exactly half is not less than half, with `tcp_shrink_window`.
+        (4000, 1200, true, 1448, 1152),
+        (4096, 1024, true, 1448, 1024),
+        // A sixteenth, and less.
+        (409_600, 12_800, false, 1448, 12_800),
+        (409_600, 12_672, false, 1448, 0),
+        // A segment, and less.
+        (32_000, 1408, false, 1408, 1408),
+        (32_000, 1280, false, 1408, 0),
+    ] {
+        let window = half_used(rcvbuf, rcvbuf - 2 * free, 7);
+        let asked = Ask {
+            mss,
+            may_shrink,
+            ..ask(0, 0)
+        };
+        assert_eq!(window.select(asked), selected, "{rcvbuf} {free}");
+    }
+    // Without a scale: whole segments.
+    let mut window = half_used(60_000, 0, 0);
+    window.right_edge = seq(0);
+    assert_eq!(window.select(ask(0, 0)), 20 * 1448);
+}
+
+/// Where memory is scarce four segments are offered: to all, or to those whose readers have left more
+/// than half of their windows unread.
+#[test]
+fn scarce_memory_leaves_four_segments() {
+    let window = half_used(200_000, 0, 7);
+    let four = 4 * 1448;
+    for (squeeze, free, offered) in [
+        (Squeeze::No, 100_000, 100_000),
+        (Squeeze::Slow, 100_000, 100_000),
+        (Squeeze::Slow, 50_001, 50_001),
+        (Squeeze::Slow, 50_000, four),
+        (Squeeze::Slow, 40_000, four),
+        (Squeeze::All, 100_000, four),
+        (Squeeze::All, 3000, 3000),
+    ] {
+        let asked = Ask {
+            squeeze,
+            ..ask(0, 0)
+        };
+        assert_eq!(window.squeezed(free, asked), offered, "{squeeze:?} {free}");
+    }
+}
+
+/// What `TCP_INFO` shows.
+#[test]
+fn a_new_window_wants_ten_segments_and_keeps_one_back() {
+    let window = established(true);
+    assert_eq!(window.most_offered(), 65_536 - 1448);
+    assert_eq!(window.wanted_per_rtt(mss()), 14_480);
+    assert_eq!(window.largest(), 65_536);
+    assert_eq!((micros(at(5)), micros(at(5000))), (5000, 5_000_000));
+}
+
+/// A buffer of little more than two segments offers those.
+#[test]
+fn a_first_window_of_two_segments_is_offered_whole() {
+    let segment = Mss::clamped(1000);
+    for (bytes, offered) in [(900, 900), (1500, 1000), (2500, 2000), (4500, 3500)] {
+        let mut window = RecvWindow::new(RMEM, RMEM[2]);
+        window.lock(2 * bytes);
+        window.establish(at(0), seq(0), true, (segment, 0));
+        assert_eq!(window.most_offered(), offered, "{bytes}");
+    }
+}
+
+#[test]
+fn a_clamp_holds_the_window_until_it_is_taken_back() {
+    let mut window = RecvWindow::new(RMEM, RMEM[2]);
+    // None yet: nothing changes.
+    window.set_clamp(0);
+    assert_eq!((window.largest(), window.tuning), (65_536, Tuning::Auto));
+    window.set_clamp(30_000);
+    window.establish(at(0), seq(0), true, (mss(), 0));
+    // Whole segments, and no room beside them.
+    assert_eq!(window.most_offered(), 30_000 / 1448 * 1448);
+    assert_eq!(window.largest(), 30_000);
+    assert_eq!(window.wanted_per_rtt(mss()), 14_480);
+    window.set_clamp(0);
+    assert_eq!((window.largest(), window.tuning), (65_536, Tuning::Locked));
+}
+
+/// RFC 7323 2.2: the field of a SYN is never scaled.
+#[test]
+fn a_window_beyond_64_kib_is_more_than_a_syn_can_say() {
+    for (window, exceeds) in [
+        (65_535, false),
+        (65_536, true),
+        (100_000, true),
+        (1000, false),
+    ] {
+        assert_eq!(
+            half_used(2 * window, 0, 7).exceeds_syn(),
+            exceeds,
+            "{window}"
+        );
+    }
+}
+
+/// RFC 7323 2.3, and `tcp_shrink_window`: without a scale the window never shrinks.
+#[test]
+fn a_window_without_a_scale_is_not_taken_back() {
+    let shrinking = |n, acked| Ask {
+        may_shrink: true,
+        ..ask(n, acked)
+    };
+    let mut window = established(false);
+    window.advertise(shrinking(0, 0));
+    window.lock(40_000);
+    store(&mut window, 10_000);
+    let before = window.right_edge;
+    window.advertise(shrinking(10_000, 0));
+    assert_eq!(window.right_edge, before);
+}
+
+#[test]
+fn half_of_the_window_is_not_more_than_half() {
+    // 65,536 at most.
+    for (offered, open) in [
+        (32_768, false),
+        (32_769, true),
+        (60_000, true),
+        (100, false),
+    ] {
+        let mut window = established(true);
+        window.right_edge = seq(offered);
+        assert_eq!(window.is_half_open(seq(0)), open, "{offered}");
+    }
+    // So it is with memory: a reader lags who has more than half of the buffer waiting.
+    for (held, lags) in [(65_536, false), (65_537, true)] {
+        let mut window = established(true);
+        (window.held, window.right_edge) = (held, seq(0));
+        assert_eq!(window.is_lagging(seq(0)), lags, "{held}");
+    }
+}
+
+/// The window opens with data, where memory is not scarce; a few bytes do not show that there is much.
+#[test]
+fn the_window_opens_with_what_arrives() {
+    for (len, may_grow, opens) in [(128, true, 2 * 1448), (127, true, 0), (128, false, 0)] {
+        let mut window = established(true);
+        window.ssthresh = 20_000;
+        window.on_stored(len, mss(), may_grow);
+        assert_eq!(window.most_offered(), 20_000 + opens, "{len} {may_grow}");
+    }
+}
+
+#[test]
+fn long_runs_fill_memory_better_than_was_thought() {
+    let mut window = established(true);
+    assert!(window.is_denser(16_384) && !window.is_denser(16_383));
+    window.on_packing(65_160);
+    assert!(!window.is_denser(20_000) && !window.is_denser(100));
+}
+
+/// The sender has used up the window when less than a segment is left.
+#[test]
+fn a_sender_with_a_segment_left_has_not_used_up_the_window() {
+    for (left, grows) in [(1448, false), (1447, true)] {
+        let mut window = established(true);
+        window.right_edge = seq(left);
+        window.on_data(at(1), seq(0), mss());
+        window.on_read(at(1), (1, 0), mss(), RMEM[2], true);
+        assert_eq!(window.rcvbuf() > RMEM[1], grows, "{left}");
+    }
+}
+
+/// A listener's connection: its buffer grows once it is accepted.
+#[test]
+fn a_buffer_that_nobody_reads_does_not_grow() {
+    let grows = |waiting: &[bool]| {
+        let mut window = established(true);
+        for &waiting in waiting {
+            window.set_waiting(waiting);
+        }
+        window.on_rtt(Nanos::from_millis(1));
+        window.on_read(at(5), (60_000, 1), mss(), RMEM[2], true);
+        window.rcvbuf() > RMEM[1]
+    };
+    assert!(grows(&[]) && grows(&[false]) && grows(&[true, false]));
+    assert!(!grows(&[true]) && !grows(&[true, true]));
 }
 
 #[test]
@@ -261,6 +493,18 @@ fn the_path_is_timed_by_windows_of_text() {
     window.advertise(ask(65_535, 65_535));
     window.on_data(at(80), seq(140_000), mss());
     assert_eq!(window.rtt(), Some(Nanos::from_millis(30)));
+}
+
+/// A window that is open by 40,000 bytes has to arrive before it is timed.
+#[test]
+fn a_part_of_a_window_is_not_timed() {
+    let mut window = established(true);
+    window.right_edge = seq(105_535);
+    window.on_data(at(30), seq(65_535), mss());
+    window.on_data(at(31), seq(66_000), mss());
+    assert_eq!(window.rtt(), Some(Nanos::from_millis(30)));
+    window.on_data(at(40), seq(105_535), mss());
+    assert_eq!(window.rtt(), Some(Nanos::from_millis(10)));
 }
 
 /// Both ends in one thread: each window takes as long as it is large, so that no round brings more
