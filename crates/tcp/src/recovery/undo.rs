@@ -206,6 +206,19 @@ mod tests {
 
     use super::Undo;
 
+    /// RFC 3708: what was not retransmitted was no duplicate.
+    #[test]
+    fn a_recovery_without_retransmissions_had_no_duplicates() {
+        let mut undo = Undo::default().begin(SeqNum::new(1000), 0);
+        assert!(!undo.all_were_duplicates());
+        undo.on_retransmit(50, 1);
+        assert!(!undo.all_were_duplicates());
+        undo.unconfirmed_segs = 0;
+        assert!(undo.all_were_duplicates());
+        undo.disarm();
+        assert!(!undo.all_were_duplicates());
+    }
+
     #[test]
     fn an_earlier_recoverys_retransmission_is_not_the_original() {
         let una = SeqNum::new(1000);

@@ -7,6 +7,12 @@ fn seq(n: u32) -> SeqNum {
     SeqNum::new(u32::MAX - 60) + n
 }
 
+#[test]
+fn a_new_connection_suspects_nothing() {
+    let recovery = Recovery::new(3);
+    assert!(recovery.is_quiet() && recovery.may_grow());
+}
+
 /// A round that ends at `seq(100)`, begun with so many segments.
 fn round(packets_out: u32, limited: bool) -> Recovery {
     let mut recovery = Recovery::new(3);

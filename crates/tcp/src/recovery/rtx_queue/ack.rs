@@ -259,3 +259,6 @@ fn originals_within(board: &Board, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
     }
     Some((first, last))
 }
+
+#[cfg(test)]
+mod tests;

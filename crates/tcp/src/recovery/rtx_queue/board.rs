@@ -294,3 +294,6 @@ impl RtxQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -305,3 +305,6 @@ impl RtxQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,3 +88,6 @@ fn add_copy(board: &mut Board, start: Pos, mut copy: Copy) {
     }
     board.copies.insert(start, copy);
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,3 +210,6 @@ impl RtxQueue {
         Some(again)
     }
 }
+
+#[cfg(test)]
+mod tests;

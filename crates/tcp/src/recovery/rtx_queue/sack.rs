@@ -190,3 +190,6 @@ fn dsack_of(snd_una: SeqNum, blocks: &[SackBlock]) -> Option<SackBlock> {
     });
     (old || within).then_some(first)
 }
+
+#[cfg(test)]
+mod tests;

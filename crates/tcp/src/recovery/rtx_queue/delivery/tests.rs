@@ -111,3 +111,77 @@ fn what_was_out_before_sampling_began_tells_no_rate() {
     let sample = ack(&mut q, at(120), 5 * MSS, None);
     assert_eq!((sample.interval, sample.app_limited), (None, true));
 }
+
+/// Of what one ACK delivers the segment sent last gives the sample, and of those sent at the same
+/// time the one furthest on in the stream.
+#[test]
+fn the_segment_sent_last_gives_the_sample() {
+    for ((ms_a, end_a), (ms_b, end_b), second) in [
+        ((10, 100), (11, 50), true),
+        ((11, 50), (10, 100), false),
+        ((10, 100), (10, 200), true),
+        ((10, 200), (10, 100), false),
+        ((10, 100), (10, 100), false),
+    ] {
+        let mut q = queue(&[]);
+        let delivery = q.delivery_mut().expect("sampled");
+        let (a, b) = (delivery.stamp(1), delivery.stamp(2));
+        delivery.on_copy_arrived(a, at(ms_a), seq(end_a));
+        delivery.on_copy_arrived(b, at(ms_b), seq(end_b));
+        let sample = delivery.take_sample(Nanos::ZERO).expect("arrived");
+        let case = (ms_a, end_a, ms_b, end_b);
+        assert_eq!(sample.in_flight_segs == 2, second, "{case:?}");
+    }
+}
+
+/// Where no time passes a copy has the time of its original, and a short segment behind it counts.
+#[test]
+fn the_end_of_a_short_segment_lies_behind_it() {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    q.sample_delivery(at(5));
+    q.push(unit(0, MSS, 5));
+    q.push(unit(MSS, 1, 5));
+    q.push(unit(MSS + 1, MSS, 5));
+    let again = q.retransmit_head(at(5), 1).expect("a head");
+    assert_eq!(again.segs, 1);
+    // In flight with the second unit: two segments. With the copy: four.
+    let sample = ack(&mut q, at(5), MSS + 1, None);
+    assert_eq!(sample.in_flight_segs, 2);
+}
+
+#[test]
+fn an_ack_that_delivers_nothing_changes_no_time() {
+    let mut q = queue(&[(10, 100), (10, 101)]);
+    ack(&mut q, at(120), 10 * MSS, None);
+    let delivery = q.delivery_mut().expect("sampled");
+    delivery.on_delivered(at(150), 0);
+    assert_eq!(delivery.delivered(), 10);
+    q.push(unit(20 * MSS, MSS, 160));
+    // From the ACK at 120, not from the one at 150.
+    let sample = ack(&mut q, at(180), 21 * MSS, None);
+    assert_eq!(sample.interval, Some(Nanos::from_millis(60)));
+    assert_eq!(q.delivery().expect("sampled").delivered(), 21);
+}
+
+#[test]
+fn a_loss_across_units_is_counted_in_each() {
+    let mut q = queue(&[(2, 100), (3, 101), (5, 102)]);
+    ack(&mut q, at(120), 0, Some((6 * MSS, 10 * MSS)));
+    assert_eq!(q.mark_lost_by_sack(3), 6);
+    let lost: alloc::vec::Vec<_> = q.take_lost().iter().map(|l| (l.seq, l.segs)).collect();
+    assert_eq!(lost, [(seq(0), 2), (seq(2 * MSS), 3), (seq(5 * MSS), 1)]);
+}
+
+#[test]
+fn what_is_thrown_away_leaves_no_samples() {
+    let mut q = queue(&[(2, 100), (3, 101)]);
+    q.mark_all_lost();
+    q.sack(at(120), seq(0), &[block(4 * MSS, 5 * MSS)]);
+    q.clear();
+    q.check();
+    assert!(q.take_lost().is_empty());
+    let delivery = q.delivery_mut().expect("sampled");
+    assert!(delivery.take_sample(Nanos::ZERO).is_none());
+    q.forget_delivery();
+    assert!(q.delivery().is_none());
+}

@@ -1,0 +1,78 @@
+use alloc::vec::Vec;
+
+use fullsend_buf::Slice;
+use fullsend_units::{Mss, SeqNum};
+
+use super::super::tests::{MSS, at, block, seq, unit};
+use super::super::{RtxQueue, TransmitUnit};
+use super::{Board, Copy, FIRST, Way};
+
+/// A board with one copy, of the range from 100 to 200.
+fn board(way: Way) -> Board {
+    let mut board = Board::new(seq(0));
+    let copy = Copy {
+        end: FIRST + 200,
+        sent_at: at(5),
+        number: 0,
+        way,
+        stamp: None,
+    };
+    board.copies.insert(FIRST + 100, copy);
+    board
+}
+
+#[test]
+fn a_copy_marks_its_range_while_it_is_under_way() {
+    let range = Some((FIRST + 100, FIRST + 200));
+    for (way, range, next) in [
+        (Way::Repair, range, FIRST + 100),
+        (Way::Needless, range, FIRST + 100),
+        (Way::Probe, range, FIRST + 100),
+        (Way::Over, None, super::Pos::MAX),
+    ] {
+        let board = board(way);
+        let marks = [99, 100, 199, 200].map(|n| board.mark_at(FIRST + n));
+        assert_eq!(marks, [None, range, range, None], "{way:?}");
+        assert_eq!(board.next_mark(FIRST), next, "{way:?}");
+    }
+}
+
+/// Positions are counted from `snd_una`, so that a board that lasts for more than half of the
+/// sequence space stays right.
+#[test]
+fn a_board_outlives_a_wrap_of_the_sequence_numbers() {
+    const LEN: u32 = 1 << 24;
+    let mut q = RtxQueue::new(Mss::clamped(32_768));
+    let payload = Slice::copied_from(&alloc::vec![0; LEN as usize]);
+    for n in 0..300u32 {
+        let start = SeqNum::new(n.wrapping_mul(LEN));
+        q.push(TransmitUnit {
+            seq: start,
+            payload: payload.clone().into(),
+            ..unit(0, MSS, n.into())
+        });
+        // The last segment is SACKed before what is behind it leaves.
+        let end = start + LEN;
+        let sacked = fullsend_wire::tcp::SackBlock {
+            left: end - 32_768,
+            right: end,
+        };
+        assert_eq!(q.sack(at(n.into()), q.una, &[sacked]).delivered_segs, 1);
+        let acked = if n == 0 { 0 } else { LEN };
+        assert_eq!(q.ack(at(n.into()), start).acked_bytes, acked);
+        assert_eq!((q.packets_out(), q.sacked_out()), (LEN / 32_768, 1));
+    }
+    q.check();
+}
+
+#[test]
+fn ranges_of_two_blocks_are_kept_apart() {
+    let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
+    q.push(unit(0, 1000, 0));
+    q.sack(at(1), seq(0), &[block(100, 200), block(400, 500)]);
+    let board = q.board.as_ref().expect("SACKed");
+    let sacked: Vec<_> = board.sacked.iter().collect();
+    let range = |a, b| (FIRST + a, FIRST + b);
+    assert_eq!(sacked, [range(100, 200), range(400, 500)]);
+    assert_eq!(board.next_mark(FIRST), FIRST + 100);
+}

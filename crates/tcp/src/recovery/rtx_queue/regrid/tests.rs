@@ -1,0 +1,34 @@
+use fullsend_units::Mss;
+
+use super::super::RtxQueue;
+use super::super::tests::{at, counts, queue, seq};
+
+/// Ten segments of 100 bytes, of which the host dropped so many and so many of these went again,
+/// one by one.
+fn resent(dropped: u32, again: u32) -> RtxQueue {
+    let mut q = queue(&[1000]);
+    q.mark_dropped(seq(0), seq(dropped * 100));
+    for _ in 0..again {
+        q.next_retransmit(at(10), 1, 0, |_| false).expect("lost");
+    }
+    q
+}
+
+#[test]
+fn a_retransmission_is_under_way_as_a_whole_or_not_at_all() {
+    // It covers the half of a segment of 80 bytes; nothing else is known of that one.
+    let mut q = resent(1, 1);
+    q.set_mss(Mss::clamped(80));
+    assert_eq!(counts(&q), (13, 0, 2, 2));
+    // The other half waits to be sent again.
+    let mut q = resent(2, 1);
+    q.set_mss(Mss::clamped(80));
+    assert_eq!(counts(&q), (13, 0, 3, 0));
+}
+
+#[test]
+fn two_retransmissions_within_one_segment_become_one() {
+    let mut q = resent(2, 2);
+    q.set_mss(Mss::clamped(300));
+    assert_eq!(counts(&q), (4, 0, 1, 1));
+}
