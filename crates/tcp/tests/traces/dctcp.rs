@@ -298,3 +298,33 @@ fn a_loss_after_a_mark_brings_the_window_to_half() {
     assert_eq!(bench.info().tcpi_ca_state, 3);
     assert_eq!(bench.info().tcpi_snd_ssthresh, 5);
 }
+
+/// RFC 8257 3.5 with a timeout: one reduction for one window, but not a lesser one than Reno's.
+#[test]
+fn a_timeout_after_a_mark_brings_ssthresh_to_half() {
+    let mut setup = setup(2);
+    setup.sysctl.tcp_early_retrans = 0;
+    let mut bench = Bench::accepting_syn(&setup, ECN_SETUP, EcnField::Ect0);
+    bench.play("> SE. 0:0(0) ack 1 ect0\n< . 1:1(0) ack 1 ect0\nset nodelay 1");
+    // Rounds without a mark lower alpha.
+    for _ in 0..16 {
+        bench.pass(fullsend_units::Nanos::from_millis(20));
+        assert!(bench.try_write(14_600));
+        while bench.next_out().is_some() {}
+        let sent = bench.sent();
+        bench.acknowledge(sent);
+    }
+    let cwnd = bench.info().tcpi_snd_cwnd;
+    assert!(bench.try_write(14_600));
+    while bench.next_out().is_some() {}
+    let una = bench.info().tcpi_bytes_acked as u32 + 1;
+    bench.play_in(&format!("E. 1:1(0) ack {}", una + 1460));
+    while bench.next_out().is_some() {}
+    assert!(bench.info().tcpi_snd_ssthresh > cwnd / 2 + 1);
+    assert!(
+        bench
+            .next_timeout_until_out()
+            .contains(&format!("{}:", una + 1460))
+    );
+    assert_eq!(bench.info().tcpi_snd_ssthresh, cwnd / 2);
+}

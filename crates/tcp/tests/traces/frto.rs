@@ -1,6 +1,43 @@
-//! F-RTO (RFC 5682), where it draws no conclusion.
+//! F-RTO (RFC 5682).
 
 use crate::harness::{Bench, Setup};
+
+/// `tcpi_ca_state`: `TCP_CA_Open`, `TCP_CA_Loss`.
+const OPEN: u8 = 0;
+const LOSS: u8 = 4;
+
+/// A path of 20 ms.
+fn open(sack: bool, tcp_frto: u32) -> Bench {
+    let mut setup = Setup {
+        sack,
+        ..Setup::without_probes()
+    };
+    setup.sysctl.tcp_min_tso_segs = 100;
+    setup.sysctl.tcp_frto = tcp_frto;
+    open_with(&setup)
+}
+
+fn open_with(setup: &Setup) -> Bench {
+    let mut bench = Bench::accepting(setup);
+    bench.play(
+        "> S. 0:0(0) ack 1
+         +20ms
+         < . 1:1(0) ack 1
+         set nodelay 1",
+    );
+    bench
+}
+
+/// Ten segments are out, and more waits.
+fn sending(sack: bool, tcp_frto: u32) -> Bench {
+    let mut bench = open(sack, tcp_frto);
+    bench.play(
+        "write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1",
+    );
+    bench
+}
 
 /// Ten segments time out, the first is sent again and acknowledged, and two new ones go (2b).
 fn asked() -> Bench {
@@ -41,4 +78,156 @@ fn after_a_duplicate_for_new_text_nothing_is_undone() {
     assert_eq!((bench.mib.spurious_rtos, bench.mib.loss_undo), (0, 0));
     // TCP_CA_Recovery or TCP_CA_Loss.
     assert!(bench.info().tcpi_ca_state >= 3);
+}
+
+/// (3a), by how the acknowledgement behind the new data shows a duplicate: with a SACK block or
+/// without. A mere window update is no duplicate (RFC 5681 2).
+#[test]
+fn only_a_duplicate_shows_that_the_loss_was_real() {
+    for (ack, spurious) in [
+        (". 1:1(0) ack 1461 win 60000 <sack 14601:16061>", 0),
+        (". 1:1(0) ack 1461", 0),
+        (". 1:1(0) ack 1461 win 60000", 1),
+    ] {
+        let mut bench = asked();
+        bench.play_in(ack);
+        while bench.next_out().is_some() {}
+        bench.play_in(". 1:1(0) ack 1461 <sack 11681:13141>");
+        assert_eq!(bench.mib.spurious_rtos, spurious, "{ack}");
+    }
+}
+
+/// Without SACK (2): an acknowledgement of the retransmission leaves open what else arrived, (3b) one
+/// of more does not.
+#[test]
+fn without_sack_the_second_acknowledgement_decides() {
+    let mut bench = sending(false, 2);
+    bench.play(
+        "+220ms
+         > . 1:1461(1460) ack 1
+         write 5840
+         < . 1:1(0) ack 4381
+         > P. 14601:17521(2920) ack 1
+         > P. 17521:20441(2920) ack 1",
+    );
+    assert_eq!(
+        (bench.mib.spurious_rtos, bench.info().tcpi_ca_state),
+        (0, LOSS)
+    );
+    bench.play("< . 1:1(0) ack 5841");
+    assert_eq!(
+        (bench.mib.spurious_rtos, bench.info().tcpi_ca_state),
+        (1, OPEN)
+    );
+}
+
+/// Without SACK (3a): the duplicate that follows new data counts as one.
+#[test]
+fn without_sack_a_duplicate_after_a_timeout_counts() {
+    let mut bench = sending(false, 2);
+    bench.play(
+        "+220ms
+         > . 1:1461(1460) ack 1
+         write 2920
+         < . 1:1(0) ack 1461
+         > . 14601:16061(1460) ack 1
+         > P. 16061:17521(1460) ack 1
+         < . 1:1(0) ack 1461
+         > . 1461:2921(1460) ack 1",
+    );
+    assert_eq!(bench.info().tcpi_sacked, 1);
+}
+
+/// Without SACK a duplicate counts until new data is acknowledged, also where (2b) finds nothing to
+/// send: because there is nothing, or because the window is full.
+#[test]
+fn an_acknowledgement_after_a_timeout_voids_duplicates() {
+    for (window, more) in [(65_535, 1460), (2920, 2920)] {
+        let mut setup = Setup {
+            sack: false,
+            wscale: None,
+            peer_window: window,
+            ..Setup::without_probes()
+        };
+        setup.sysctl.tcp_min_tso_segs = 100;
+        let mut bench = open_with(&setup);
+        bench.play("write 1460\n> P. 1:1461(1460) ack 1\n+210ms");
+        assert!(bench.try_write(more));
+        while bench.next_out().is_some() {}
+        bench.play(
+            "+10ms
+             > P. 1:1461(1460) ack 1
+             < . 1:1(0) ack 1",
+        );
+        assert_eq!(bench.info().tcpi_sacked, 1);
+        let left = if more == 2920 { 1460 } else { window };
+        bench.play(&format!("< . 1:1(0) ack 1461 win {left}"));
+        assert_eq!(bench.info().tcpi_sacked, 0, "{window}");
+    }
+}
+
+/// With all acknowledged that was out, nothing is left to find out.
+#[test]
+fn a_timeout_of_all_that_was_out_ends_with_its_acknowledgement() {
+    let mut bench = open(true, 2);
+    bench.play(
+        "write 1460
+         > P. 1:1461(1460) ack 1
+         +220ms
+         > P. 1:1461(1460) ack 1
+         write 5840
+         < . 1:1(0) ack 1461
+         > . 1461:2921(1460) ack 1
+         > . 2921:4381(1460) ack 1",
+    );
+    assert_eq!(bench.info().tcpi_ca_state, OPEN);
+}
+
+/// (2b) needs new data that may go. `TCP_CORK` holds back what there is, so the repairs go.
+#[test]
+fn repairs_go_where_new_data_may_not() {
+    sending(true, 2).play(
+        "+220ms
+         > . 1:1461(1460) ack 1
+         set cork 1
+         write 100
+         < . 1:1(0) ack 1461
+         > P. 1461:4381(2920) ack 1",
+    );
+}
+
+/// RFC 5682 2.1 (1), Linux: a timeout in fast recovery asks nothing, one that repeats itself does, and
+/// `tcp_frto` 0 never.
+#[test]
+fn which_timeouts_may_prove_spurious() {
+    let mut bench = sending(true, 2);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         +220ms
+         > . 1:1461(1460) ack 1
+         write 5840
+         < . 1:1(0) ack 7301
+         > P. 7301:10221(2920) ack 1",
+    );
+    let mut bench = sending(true, 2);
+    bench.play(
+        "+220ms
+         > . 1:1461(1460) ack 1
+         +440ms
+         > . 1:1461(1460) ack 1
+         write 5840
+         < . 1:1(0) ack 1461
+         > . 14601:16061(1460) ack 1
+         > . 16061:17521(1460) ack 1",
+    );
+    let mut bench = sending(true, 0);
+    bench.play(
+        "+220ms
+         > . 1:1461(1460) ack 1
+         write 5840
+         < . 1:1(0) ack 1461
+         > P. 1461:4381(2920) ack 1",
+    );
 }

@@ -8,6 +8,7 @@
 //! << . 2001:3001(1000) ack 1                         arrives in one batch with the line before
 //! +40ms                                              time passes; nothing may leave before its end
 //! write 4096                                         the user's calls; `= WouldBlock` for others
+//! drop 1 1001                                        the device drops the first segment that it has
 //! ```
 //! Sequence numbers count from the SYN of their sender. `win` and `<...>` are compared where they
 //! stand in the script. Whatever leaves must be in the script: before each other line there is
@@ -136,16 +137,15 @@ impl Bench {
 
     /// The same, for a SYN with these flags and this ECN field.
     pub(crate) fn accepting_syn(setup: &Setup, flags: TcpFlags, ecn: EcnField) -> Self {
-        let syn = TcpRepr {
-            src_port: 2000,
-            dst_port: 80,
-            seq: IRS,
-            flags,
-            window: WireWindow(setup.peer_window),
-            options: syn_options(setup),
-            ..TcpRepr::default()
-        };
-        Self::new(setup, Some((syn, ecn)))
+        Self::new(setup, Some((syn(setup, flags), ecn)))
+    }
+
+    /// Just after a SYN with a valid Fast Open cookie and without data (RFC 7413).
+    pub(crate) fn accepting_fast_open(setup: &Setup) -> Self {
+        let mut bench = Self::accepting(setup);
+        let syn = syn(setup, TcpFlags::SYN);
+        bench.conn.open_at_once(cx!(bench), &syn, Chain::new());
+        bench
     }
 
     fn new(setup: &Setup, syn: Option<(TcpRepr, EcnField)>) -> Self {
@@ -319,6 +319,16 @@ impl Bench {
                 self.complete_first();
                 String::new()
             }
+            // Time passes in which nobody runs the timers.
+            "late" => {
+                self.now += span(args);
+                String::new()
+            }
+            "drop" => {
+                let (seq, end) = args.split_once(' ').expect("drop SEQ END");
+                self.drop_first(seq.parse().expect("SEQ"), end.parse().expect("END"));
+                String::new()
+            }
             _ => panic!("what is {word:?}?"),
         };
         // What is written or read without a word about it is all of it.
@@ -485,6 +495,14 @@ impl Bench {
         let first = self.device.as_mut().and_then(VecDeque::pop_front);
         let truesize = first.expect("something to complete");
         self.conn.handle_tx_complete(cx!(self), truesize);
+    }
+
+    /// The device drops the first segment that it has, which begins and ends here.
+    pub(crate) fn drop_first(&mut self, seq: u32, end: u32) {
+        let first = self.device.as_mut().and_then(VecDeque::pop_front);
+        let truesize = first.expect("something to drop");
+        self.conn
+            .handle_tx_dropped(cx!(self), truesize, ISS + seq, ISS + end);
     }
 
     /// The device completes the first segment that it has.
@@ -791,6 +809,19 @@ fn show_options(options: &TcpOptions) -> String {
         shown.push(format!("sack {left}:{right}"));
     }
     shown.join(",")
+}
+
+/// The peer's SYN with these flags.
+fn syn(setup: &Setup, flags: TcpFlags) -> TcpRepr {
+    TcpRepr {
+        src_port: 2000,
+        dst_port: 80,
+        seq: IRS,
+        flags,
+        window: WireWindow(setup.peer_window),
+        options: syn_options(setup),
+        ..TcpRepr::default()
+    }
 }
 
 fn syn_options(setup: &Setup) -> TcpOptions {

@@ -100,3 +100,52 @@ fn a_wider_window_lasts_for_sixteen_recoveries() {
     }
     assert_eq!(flow.wait_for_overtaken(), 7);
 }
+
+/// RFC 8985 6.2 step 2 sets the round trip by the segment that arrived last. On a path that reorders
+/// that may have overtaken all others, and the smoothed one counts (RFC 9002 6.1.2).
+#[test]
+fn a_segment_that_overtakes_shortens_no_round_trip_where_reordering_was_seen() {
+    let wait = |bench: &mut Bench, una: u32| {
+        assert!(bench.try_write(SEGS as usize * 1460));
+        while bench.next_out().is_some() {}
+        bench.pass(Nanos::from_millis(5));
+        let range = format!("sack {}:{}", una + 1460, una + SEGS * 1460);
+        bench.play_in(&format!(". 1:1(0) ack {una} <{range}>"));
+        let start = bench.now();
+        assert!(bench.next_out().is_none() && bench.next_timeout());
+        assert!(bench.next_out().is_some());
+        bench.now().since(start).as_micros()
+    };
+    let mut flow = Flow::new();
+    // 18.125 ms of srtt and 5 ms of reordering window, of which 5 ms have passed, and 2 ms.
+    assert_eq!(wait(&mut flow.bench, flow.una), 20_125);
+    let mut setup = Setup::without_probes();
+    setup.sysctl.tcp_min_tso_segs = 100;
+    let mut bench = Bench::accepting(&setup);
+    bench.play("> S. 0:0(0) ack 1\n+20ms\n< . 1:1(0) ack 1\nset nodelay 1");
+    // 5 ms of round trip, and the same.
+    assert_eq!(wait(&mut bench, 1), 7000);
+}
+
+/// The window was widened after the timer was set (here by the sysctl): the timer is set anew, and
+/// nothing is lost before that.
+#[test]
+fn a_reordering_timer_that_fires_early_is_set_again() {
+    let mut flow = Flow::new();
+    flow.wait_for_overtaken();
+    flow.finish(true);
+    flow.send();
+    // RACK with a window that does not adapt.
+    flow.bench.setup_mut().sysctl.tcp_recovery = 3;
+    let una = flow.una;
+    let block = format!("sack {}:{}", una + 1460, una + SEGS * 1460);
+    flow.bench.play_in(&format!(". 1:1(0) ack {una} <{block}>"));
+    flow.bench.setup_mut().sysctl.tcp_recovery = 1;
+    let (start, before) = (flow.bench.now(), flow.bench.mib.sack_recovery);
+    assert!(flow.bench.next_timeout() && flow.bench.next_out().is_none());
+    assert_eq!(flow.bench.now().since(start).as_millis(), 7);
+    assert_eq!(flow.bench.mib.sack_recovery, before);
+    assert!(flow.bench.next_timeout() && flow.bench.next_out().is_some());
+    assert_eq!(flow.bench.now().since(start).as_millis(), 12);
+    assert_eq!(flow.bench.mib.sack_recovery, before + 1);
+}

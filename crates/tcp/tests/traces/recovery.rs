@@ -1,5 +1,7 @@
 //! Loss and its repair: RFC 6675, RFC 6582, RFC 5681.
 
+use fullsend_tcp::congestion::CcInfo;
+
 use crate::harness::{Bench, Setup};
 
 /// Ten segments out, on a path of 20 ms.
@@ -301,7 +303,201 @@ fn a_probe_that_repaired_a_loss_reduces_cwnd() {
     );
     let info = bench.info();
     assert_eq!(info.tcpi_snd_ssthresh, before * 7 / 10);
-    assert!(info.tcpi_snd_cwnd <= info.tcpi_snd_ssthresh + 1);
+    assert_eq!((info.tcpi_snd_cwnd, info.tcpi_ca_state), (12, 0));
+}
+
+/// RFC 8985 7.4.2: an acknowledgement up to the probe's end leaves open which copy it is for. A
+/// duplicate of it says that both arrived; one of later data that only one did.
+#[test]
+fn a_duplicate_behind_a_probe_says_that_both_copies_arrived() {
+    for (duplicates, recoveries) in [("< . 1:1(0) ack 14601", 0), ("", 1)] {
+        let mut bench = tail_probed();
+        bench.play(&format!(
+            "< . 1:1(0) ack 14601
+             write 1460
+             > P. 14601:16061(1460) ack 1
+             {duplicates}
+             +20ms
+             < . 1:1(0) ack 16061"
+        ));
+        assert_eq!(bench.mib.loss_probe_recovery, recoveries);
+    }
+}
+
+/// RFC 8985 7.2: the probe's timer counts from the last transmission.
+#[test]
+fn new_data_puts_the_probe_off() {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_min_tso_segs = 100;
+    let mut bench = Bench::accepting(&setup);
+    bench.play(
+        "> S. 0:0(0) ack 1
+         +20ms
+         < . 1:1(0) ack 1
+         set nodelay 1
+         write 2920
+         > P. 1:2921(2920) ack 1
+         write 2920
+         > P. 2921:5841(2920) ack 1
+         +30ms
+         write 2920
+         > P. 5841:8761(2920) ack 1
+         +42ms
+         > P. 7301:8761(1460) ack 1",
+    );
+}
+
+/// RFC 9937: at the end cwnd is ssthresh, however little was in flight before.
+#[test]
+fn recovery_ends_with_cwnd_at_ssthresh() {
+    open().play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 8761:14601>
+         > P. 1:5841(5840) ack 1
+         cwnd = 4
+         +20ms
+         < . 1:1(0) ack 14601
+         cwnd = 7",
+    );
+}
+
+/// RFC 9937: one segment more where an acknowledgement moves `snd_una` and shows no further loss, and
+/// no change where it delivers nothing.
+#[test]
+fn slow_start_in_recovery_needs_progress_without_loss() {
+    let mut bench = open();
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1461 <sack 8761:14601>
+         > . 1461:8761(7300) ack 1
+         cwnd = 5",
+    );
+    let mut bench = open();
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 8761:14601>
+         > P. 1:5841(5840) ack 1
+         cwnd = 4
+         +20ms
+         < . 1:1(0) ack 2921 <sack 8761:14601>
+         > . 5841:8761(2920) ack 1
+         cwnd = 5
+         < . 1:1(0) ack 2921
+         cwnd = 5",
+    );
+}
+
+/// `tcp_recovery` 0: RFC 6675.
+#[test]
+fn without_rack_three_segments_sacked_begin_a_recovery() {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_recovery = 0;
+    let mut bench = open_with(&setup);
+    bench.play(
+        "< . 1:1(0) ack 1 <sack 1461:5841>
+         > . 1:1461(1460) ack 1
+         cwnd = 7",
+    );
+    assert_eq!(bench.mib.sack_recovery, 1);
+}
+
+fn open_without_sack() -> Bench {
+    open_with(&Setup {
+        sack: false,
+        ..Setup::default()
+    })
+}
+
+/// RFC 5681 3.2: duplicates count from the last acknowledgement of new data.
+#[test]
+fn without_sack_duplicates_count_from_the_last_progress() {
+    let mut bench = open_without_sack();
+    bench.play(
+        "< . 1:1(0) ack 1
+         < . 1:1(0) ack 1
+         < . 1:1(0) ack 1461
+         < . 1:1(0) ack 1461
+         < . 1:1(0) ack 1461
+         < . 1:1(0) ack 1461
+         > . 1461:2921(1460) ack 1",
+    );
+    assert_eq!(bench.mib.reno_recovery, 1);
+    // The SYN, two duplicates, one segment, three duplicates.
+    assert_eq!(bench.info().tcpi_delivered, 7);
+}
+
+/// RFC 6582 3.2: what was counted during a recovery is void at its end.
+#[test]
+fn without_sack_a_recovery_leaves_no_duplicates_behind() {
+    let mut bench = open_without_sack();
+    let duplicate = "< . 1:1(0) ack 1";
+    bench.play(&format!(
+        "{duplicate}
+         {duplicate}
+         {duplicate}
+         > . 1:1461(1460) ack 1
+         write 5840
+         {duplicate}
+         > . 14601:16061(1460) ack 1
+         {duplicate}
+         > . 16061:17521(1460) ack 1
+         {duplicate}
+         > . 17521:18981(1460) ack 1
+         {duplicate}
+         > P. 18981:20441(1460) ack 1
+         {duplicate}
+         {duplicate}
+         {duplicate}
+         {duplicate}"
+    ));
+    assert_eq!(bench.info().tcpi_sacked, 11);
+    bench.play("< . 1:1(0) ack 14601");
+    assert_eq!(bench.info().tcpi_sacked, 0);
+}
+
+/// More duplicates than there are segments behind the hole: the path reorders, or duplicates.
+#[test]
+fn without_sack_too_many_duplicates_are_reordering() {
+    let mut setup = Setup {
+        sack: false,
+        ..Setup::default()
+    };
+    setup.sysctl.tcp_min_tso_segs = 100;
+    let mut bench = Bench::established(&setup);
+    bench.play(
+        "write 1460
+         > P. 1:1461(1460) ack 1
+         < . 1:1(0) ack 1",
+    );
+    assert_eq!(
+        (bench.mib.reno_reorder, bench.info().tcpi_reord_seen),
+        (1, 1)
+    );
+}
+
+/// The congestion control that models the path gets each loss: without SACK one ends Startup
+/// (draft-ietf-ccwg-bbr 5.3.1.3).
+#[test]
+fn losses_reach_the_model_of_the_path() {
+    let mut setup = Setup {
+        sack: false,
+        ..Setup::default()
+    };
+    setup.sysctl.tcp_congestion_control = "bbr";
+    let mut bench = open_with(&setup);
+    let gain = |bench: &Bench| match bench.conn.cc_info() {
+        CcInfo::Bbr { pacing_gain, .. } => pacing_gain,
+        other => panic!("{other:?}"),
+    };
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1461
+         < . 1:1(0) ack 1461
+         < . 1:1(0) ack 1461",
+    );
+    assert!(gain(&bench) > 2.0);
+    bench.play_in(". 1:1(0) ack 1461");
+    assert!(gain(&bench) < 1.0);
 }
 
 /// RFC 8985 7.4.2: a DSACK for the probe says that nothing was lost.

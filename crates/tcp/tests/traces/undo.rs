@@ -1,6 +1,8 @@
 //! Reductions that prove unnecessary: RFC 3522, RFC 4015, RFC 3708.
 
-use crate::harness::{Bench, Setup};
+use fullsend_wire::EcnField;
+
+use crate::harness::{Bench, ECN_SETUP, Setup};
 
 /// Ten segments out, ten milliseconds after the beginning, on a path of as much.
 fn open(timestamps: bool) -> Bench {
@@ -45,6 +47,8 @@ fn an_old_echo_shows_that_the_original_was_only_late() {
          cwnd = 11",
     );
     assert_eq!((bench.mib.partial_undo, bench.mib.loss_undo), (1, 0));
+    // Nothing behind it had been SACKed, so that it was late shows no reordering.
+    assert_eq!((bench.mib.ts_reorder, bench.info().tcpi_reord_seen), (0, 0));
     assert!(bench.info().tcpi_snd_ssthresh > 1_000_000);
 }
 
@@ -159,4 +163,162 @@ fn the_echo_of_the_original_shows_it_late_in_spite_of_that() {
     let (mut bench, _) = repaired_on_a_path_that_reorders();
     bench.play("< . 1:1(0) ack 17521 <echo 20>");
     assert_eq!(bench.mib.full_undo + bench.mib.partial_undo, 1);
+}
+
+/// RFC 3522 3.2 with the acknowledgement that ends a recovery.
+#[test]
+fn an_old_echo_at_the_end_of_a_recovery_undoes_it() {
+    let mut bench = open(true);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         +5ms
+         < . 1:1(0) ack 14601 <echo 10>",
+    );
+    assert_eq!((bench.mib.full_undo, bench.mib.loss_undo), (1, 0));
+    assert_eq!(bench.info().tcpi_ca_state, 0);
+}
+
+/// RFC 3168 6.1.2: a mark asks for the reduction, whatever the echo shows of the loss.
+#[test]
+fn a_reduction_that_a_mark_asked_for_is_not_undone() {
+    let mut setup = Setup {
+        timestamps: true,
+        peer_mss: 1472,
+        ..Setup::default()
+    };
+    setup.device.mtu = 1512;
+    setup.sysctl.tcp_ecn = 2;
+    setup.sysctl.tcp_min_tso_segs = 100;
+    let mut bench = Bench::accepting_syn(&setup, ECN_SETUP, EcnField::NotEct);
+    bench.play(
+        "> SE. 0:0(0) ack 1
+         +10ms
+         < . 1:1(0) ack 1
+         set nodelay 1",
+    );
+    bench.send_ten();
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         < E. 1:1(0) ack 1 <sack 1461:8761>
+         +5ms
+         < . 1:1(0) ack 14601 <echo 10>
+         cwnd = 7",
+    );
+    assert_eq!(bench.mib.full_undo, 0);
+}
+
+/// A second reduction, of a window that had grown beyond the first one's ssthresh, is undone: cwnd is
+/// what it was, and not ssthresh.
+#[test]
+fn an_undone_recovery_leaves_cwnd_above_ssthresh() {
+    let mut setup = Setup::default();
+    setup.sysctl.tcp_congestion_control = "reno";
+    let mut bench = open_with(true, setup);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         < . 1:1(0) ack 14601 <echo 30>
+         cwnd = 6
+         write 7300
+         > P. 14601:18981(4380) ack 1
+         > P. 18981:21901(2920) ack 1
+         +10ms
+         < . 1:1(0) ack 21901 <echo 30>
+         write 8760
+         > P. 21901:26281(4380) ack 1
+         > P. 26281:30661(4380) ack 1
+         +10ms
+         < . 1:1(0) ack 21901 <sack 23361:30661>
+         > . 21901:23361(1460) ack 1
+         cwnd = 3
+         +5ms
+         < . 1:1(0) ack 30661 <echo 40>
+         cwnd = 6",
+    );
+    assert_eq!(
+        (bench.mib.full_undo, bench.info().tcpi_snd_ssthresh),
+        (1, 5)
+    );
+}
+
+/// While other retransmissions are out it is open whether those were needed: the late original shows
+/// reordering, and nothing is undone.
+#[test]
+fn a_late_original_beside_retransmissions_shows_reordering_only() {
+    let mut bench = open(true);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:2921,sack 7301:11681>
+         > . 1:1461(1460) ack 1
+         > P. 2921:7301(4380) ack 1
+         +5ms
+         < . 1:1(0) ack 2921 <echo 10,sack 7301:11681>",
+    );
+    assert_eq!((bench.mib.ts_reorder, bench.mib.partial_undo), (1, 0));
+    // From the first segment to the end of what was SACKed.
+    assert_eq!(bench.info().tcpi_reordering, 8);
+}
+
+/// The acknowledgement that undoes a recovery shows that other segments are lost: another one begins.
+#[test]
+fn an_undo_does_not_hide_other_losses() {
+    let mut bench = open(true);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         write 1460
+         > P. 14601:16061(1460) ack 1
+         +5ms
+         < . 1:1(0) ack 7301 <echo 10,sack 14601:16061>
+         > P. 7301:10221(2920) ack 1",
+    );
+    assert_eq!((bench.mib.partial_undo, bench.mib.sack_recovery), (1, 2));
+}
+
+/// A timeout that an old echo shows to be spurious. With SACK the phase ends; without, RFC 6582 3.2
+/// keeps it, as duplicates of what was sent twice are to come.
+#[test]
+fn an_old_echo_ends_the_phase_after_a_timeout_where_sack_tells_copies_apart() {
+    for (sack, ack, phase) in [(true, 14_601, 0), (true, 2921, 0), (false, 2921, 4)] {
+        let setup = Setup {
+            sack,
+            ..Setup::without_probes()
+        };
+        let mut bench = open_with(true, setup);
+        bench.play("+210ms\n> . 1:1461(1460) ack 1\n+5ms");
+        bench.play(&format!("< . 1:1(0) ack {ack} <echo 10>"));
+        assert_eq!(bench.mib.loss_undo, 1, "{sack} {ack}");
+        assert_eq!(bench.info().tcpi_ca_state, phase, "{sack} {ack}");
+    }
+}
+
+/// Without SACK the phase after a timeout lasts until new data is acknowledged (RFC 6582 3.2), and an
+/// old echo undoes it until then.
+#[test]
+fn without_sack_a_late_echo_still_undoes_a_timeout() {
+    let mut setup = Setup {
+        sack: false,
+        ..Setup::without_probes()
+    };
+    setup.sysctl.tcp_frto = 0;
+    let mut bench = open_with(true, setup);
+    bench.play(
+        "+210ms
+         > . 1:1461(1460) ack 1
+         +5ms
+         < . 1:1(0) ack 14601 <echo 220>",
+    );
+    assert_eq!((bench.mib.loss_undo, bench.info().tcpi_ca_state), (0, 4));
+    bench.play(
+        "write 1460
+         > P. 14601:16061(1460) ack 1
+         < . 1:1(0) ack 14601 <echo 10>",
+    );
+    assert_eq!((bench.mib.loss_undo, bench.mib.full_undo), (1, 0));
 }
