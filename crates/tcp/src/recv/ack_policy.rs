@@ -314,4 +314,83 @@ mod tests {
         policy.on_text(at(2), SeqNum::new(17_000), 1, (true, false));
         assert!(!policy.on_all_read() && policy.deadline() == at(42));
     }
+
+    #[test]
+    fn a_window_of_segments_is_acknowledged_one_by_one_at_first() {
+        for (window, segs) in [(1000, 2), (20_000, 10), (65_535, 16)] {
+            let mut policy = AckPolicy::new();
+            policy.start(SeqNum::new(0), Mss::clamped(1000), Window(window));
+            assert_eq!(policy.quick_segs, segs, "{window}");
+            // What asks for quick acknowledgements does not end them sooner.
+            policy.quick();
+            assert_eq!(policy.quick_segs, segs, "{window}");
+        }
+        let mut policy = policy();
+        policy.quick();
+        assert_eq!(policy.quick_segs, 2);
+    }
+
+    #[test]
+    fn a_full_segment_is_the_largest_that_came() {
+        let mut policy = policy();
+        let mss = Mss::clamped(1000);
+        assert!(!policy.on_segment(MSS, mss) && !policy.on_segment(MSS - 1, mss));
+        assert_eq!(policy.rcv_mss(), MSS);
+    }
+
+    /// RFC 9293 3.8.6.2.2: an acknowledgement that opens no window says nothing new. It waits for the
+    /// reader, though not for longer than any other.
+    #[test]
+    fn a_lagging_reader_withholds_acknowledgements() {
+        let mut policy = AckPolicy::new();
+        policy.start(SeqNum::new(0), Mss::clamped(1000), Window(65_535));
+        policy.on_segment(MSS, Mss::clamped(1000));
+        policy.on_text(at(1), SeqNum::new(2000), 2, (false, true));
+        assert_eq!((policy.is_due(), policy.deadline()), (false, at(41)));
+        assert!(policy.on_read() && policy.is_due());
+        // Once only, and not without anything owed.
+        assert!(!policy.on_read());
+        policy.on_sent(SeqNum::new(2000));
+        policy.on_text(at(2), SeqNum::new(4000), 2, (false, true));
+        policy.on_sent(SeqNum::new(4000));
+        assert!(!policy.on_read() && !policy.is_owed());
+        // A reader who has caught up: every second segment is acknowledged again.
+        policy.on_text(at(3), SeqNum::new(6000), 2, (false, true));
+        policy.on_text(at(4), SeqNum::new(8000), 2, (false, false));
+        assert!(policy.is_due() && !policy.on_read());
+    }
+
+    /// RFC 9293 3.8.6.3: at least every second full segment, the one with the FIN included.
+    #[test]
+    fn a_fin_waits_for_an_answer_behind_one_segment_at_most() {
+        for (len, deadline) in [(MSS, Some(at(42))), (MSS + 1, None)] {
+            let mut policy = policy();
+            policy.on_end(at(2), SeqNum::new(16_000 + len));
+            let waits = (!policy.is_due()).then(|| policy.deadline());
+            assert_eq!(waits, deadline, "{len}");
+        }
+    }
+
+    #[test]
+    fn what_waits_for_data_of_ours_waits_no_longer_than_40_ms() {
+        let mut policy = policy();
+        policy.with_text(at(5));
+        assert_eq!(policy.deadline(), at(45));
+        policy.cancel_delay();
+        assert!(!policy.is_owed());
+        policy.now();
+        policy.cancel_delay();
+        assert!(policy.is_due());
+    }
+
+    /// Data of ours within 40 ms is an answer.
+    #[test]
+    fn a_late_answer_makes_no_habit() {
+        for (ms, quick) in [(40, false), (41, true)] {
+            let mut policy = policy();
+            assert!(policy.is_quick());
+            policy.on_text_sent(at(ms));
+            assert_eq!(policy.is_quick(), quick, "{ms}");
+        }
+    }
 }

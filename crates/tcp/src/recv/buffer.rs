@@ -270,7 +270,7 @@ mod tests {
     use fullsend_buf::{Pool, Slice};
     use proptest::prelude::*;
 
-    use super::{PIN_FREELY, Text};
+    use super::{KEPT_PIECES, PIN_FREELY, Text, is_wasteful};
 
     fn piece(pool: &Pool, block: usize, data: &[u8]) -> Slice {
         let mut room = pool.room(block);
@@ -317,6 +317,69 @@ mod tests {
             text.push(&pool, whole.slice(i * 1000..(i + 1) * 1000).into(), false);
         }
         assert_eq!((text.pieces.len(), text.truesize()), (1, 65_536));
+    }
+
+    #[test]
+    fn small_pieces_are_gathered_in_blocks_that_grow() {
+        let pool = Pool::new(1 << 20);
+        let mut text = Text::default();
+        for _ in 0..20_000 {
+            text.push(&pool, piece(&pool, 4096, b"x").into(), true);
+        }
+        assert!(text.pieces.len() < 16, "{}", text.pieces.len());
+        assert!(text.truesize() < 40_000, "{}", text.truesize());
+    }
+
+    #[test]
+    fn pieces_that_pin_more_than_four_times_their_length_are_wasteful() {
+        let pool = Pool::new(0);
+        for (len, wasteful) in [
+            (100, true),
+            (16_383, true),
+            (16_384, false),
+            (16_385, false),
+        ] {
+            let slice = piece(&pool, 65_536, &vec![1; len]);
+            assert_eq!((slice.pinned(), is_wasteful(&slice)), (65_536, wasteful));
+        }
+        let slice = piece(&pool, 131_072, &vec![1; 16_385]);
+        assert!(!is_wasteful(&slice), "too large to be copied");
+    }
+
+    /// Pieces of their own, each in a block that it fills.
+    fn pieces(pool: &Pool, n: usize) -> Text {
+        let mut text = Text::default();
+        for _ in 0..n {
+            text.push(pool, piece(pool, 256, &[7; 256]).into(), false);
+        }
+        assert_eq!(text.pieces.len(), n);
+        text
+    }
+
+    #[test]
+    fn an_empty_run_keeps_little_memory_and_one_in_use_its_own() {
+        let pool = Pool::new(0);
+        let mut text = pieces(&pool, 100);
+        let before = text.pieces.capacity();
+        let mut out = vec![0; 25_600];
+        assert_eq!(text.read(&mut out[..256]), 256);
+        assert_eq!(text.pieces.capacity(), before);
+        assert_eq!(text.read(&mut out), 99 * 256);
+        assert!(text.pieces.capacity() <= KEPT_PIECES);
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_the_block_that_is_being_filled() {
+        let pool = Pool::new(0);
+        let mut text = pieces(&pool, 2);
+        text.push(&pool, piece(&pool, 65_536, b"tail").into(), true);
+        assert!(text.room.is_some());
+        assert_eq!(text.read_slice(1000).as_slice(), [7; 256]);
+        assert_eq!(text.read_chain(256).len(), 256);
+        assert!(text.room.is_some());
+        assert_eq!(text.read_slice(3).as_slice(), b"tai");
+        assert_eq!(text.read_slice(3).as_slice(), b"l");
+        assert!(text.read_slice(3).is_empty());
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use super::buffer::Text;
 
 /// Runs between holes; text that would begin one more is dropped, and sent again when a hole has
 /// closed.
-const MAX_RUNS: usize = 1024;
+pub(super) const MAX_RUNS: usize = 1024;
 /// RFC 2018 4: the runs changed last, for the next ACKs' blocks.
 const RECENT: usize = 4;
 
@@ -236,6 +236,7 @@ impl Reassembly {
         assert_eq!(text, self.bytes());
         let pinned: usize = self.runs.iter().map(|r| r.text.truesize()).sum();
         assert_eq!(pinned, self.pinned);
+        assert!(self.truesize() >= self.runs.len() * size_of::<Run>() + pinned);
         assert!(self.runs.iter().all(|r| !r.text.is_empty()));
         for (run, next) in self.runs.iter().zip(self.runs.iter().skip(1)) {
             assert!(run.end().before(next.start));

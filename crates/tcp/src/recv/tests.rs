@@ -6,6 +6,7 @@ use fullsend_units::SeqNum;
 use fullsend_wire::tcp::SackBlock;
 use proptest::prelude::*;
 
+use super::reassembly::MAX_RUNS;
 use super::{Arrival, RecvQueue};
 
 /// Close to the wrap, so that every test crosses it.
@@ -288,6 +289,95 @@ fn the_first_of_several_fins_ends_the_stream() {
     assert_eq!(peer.sends(0, 300), after_gap(400));
     assert!(peer.queue.fin_received());
     assert_eq!(peer.reads_from(0), 400);
+}
+
+/// A FIN that came with data of its own once is not bare.
+#[test]
+fn a_fin_that_came_with_data_is_not_replaced_by_data_behind_it() {
+    for from in [[300, 200], [200, 300]] {
+        let mut peer = Peer::new();
+        for from in from {
+            peer.sends_fin(from, 300, true);
+        }
+        peer.sends(300, 500);
+        peer.sends(0, 200);
+        assert!(peer.queue.fin_received(), "{from:?}");
+        assert_eq!(peer.reads_from(0), 300);
+    }
+}
+
+#[test]
+fn nothing_follows_the_end() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.sends_fin(0, 100, true), in_order(100));
+    assert_eq!(peer.sends(101, 150), Arrival::Duplicate);
+    assert_eq!(peer.queue.readable(), 100);
+}
+
+#[test]
+fn an_early_fin_is_bare_while_no_data_waits() {
+    let mut peer = Peer::new();
+    assert!(!peer.queue.has_bare_fin());
+    // A duplicate to report is no FIN.
+    peer.sends(0, 50);
+    peer.sends(0, 50);
+    assert!(!peer.queue.has_bare_fin());
+    peer.sends_fin(200, 200, true);
+    assert!(peer.queue.has_bare_fin());
+    peer.sends(100, 150);
+    assert!(!peer.queue.has_bare_fin());
+}
+
+#[test]
+fn all_that_waits_is_held_and_costs_memory() {
+    let mut peer = Peer::new();
+    peer.sends(0, 100);
+    peer.sends(200, 250);
+    assert_eq!((peer.queue.held(), peer.queue.out_of_order()), (150, 50));
+    assert!(peer.queue.truesize() >= 150);
+    assert_eq!(peer.queue.read_slice(60).len(), 60);
+    assert_eq!((peer.queue.readable(), peer.queue.held()), (40, 90));
+}
+
+/// Memory is freed from the far end, and no more of it than is asked for.
+#[test]
+fn pruning_frees_the_furthest_first() {
+    let mut peer = Peer::new();
+    for from in [100, 300, 500] {
+        peer.sends(from, from + 100);
+    }
+    let left = |peer: &Peer| {
+        if let Some(beyond) = &peer.queue.beyond {
+            beyond.reassembly.check();
+        }
+        (peer.queue.out_of_order(), peer.queue.last_beyond())
+    };
+    assert_eq!(left(&peer), (300, Some(seq(600))));
+    let all = peer.queue.truesize();
+    assert!(peer.queue.prune(1));
+    assert_eq!(left(&peer), (200, Some(seq(400))));
+    // As much as the furthest run holds.
+    let one = all - peer.queue.truesize();
+    assert!(peer.queue.prune(one));
+    assert_eq!(left(&peer), (100, Some(seq(200))));
+    assert!(peer.queue.prune(1));
+    assert!(!peer.queue.prune(1));
+    // An early FIN frees nothing.
+    peer.sends_fin(200, 200, true);
+    assert!(!peer.queue.prune(1));
+}
+
+#[test]
+fn the_number_of_runs_is_bounded() {
+    let mut peer = Peer::new();
+    for n in 0..MAX_RUNS as u32 {
+        assert_eq!(peer.sends(2 * n + 1, 2 * n + 2), Arrival::OutOfOrder);
+    }
+    let end = 2 * MAX_RUNS as u32 + 1;
+    assert_eq!(peer.sends(end, end + 1), Arrival::Pruned);
+    // A hole that closes makes room.
+    peer.sends(2, 3);
+    assert_eq!(peer.sends(end, end + 1), Arrival::OutOfOrder);
 }
 
 #[test]

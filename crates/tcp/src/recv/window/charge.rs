@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn pieces_cost_blocks_or_pages() {
-        let costs = [1, 100, 1023, 1448, 4000, 4097, 65_160].map(cost_of);
-        assert_eq!(costs, [2, 200, 2304, 2304, 8448, 8704, 66_048]);
+        let costs = [1, 100, 639, 640, 1023, 1448, 4000, 4097, 65_160].map(cost_of);
+        assert_eq!(costs, [2, 200, 1278, 2304, 2304, 2304, 8448, 8704, 66_048]);
     }
 
     #[test]
@@ -86,6 +86,8 @@ mod tests {
     fn dense_text_gets_more_of_the_buffer() {
         assert_eq!(Density::FIRST.window_of(131_072), 65_536);
         assert!(Density::of(65_160).window_of(131_072) > 120_000);
+        assert!(Density::of(65_160).is_high() && !Density::FIRST.is_high());
+        assert!(Density(224).is_high() && !Density(223).is_high());
         let single = Density::of(1448);
         assert_eq!(single.window_of(131_072), 81_920);
         assert_eq!(single.memory_for(81_920), 131_072);
