@@ -7,6 +7,9 @@ use fullsend_wire::numbers::{ethertype, protocol};
 use crate::bytes::{be16, put16};
 use crate::{Checksum, Encap, Layers, Packet};
 
+#[cfg(test)]
+mod tests;
+
 /// Where the checksum stands in the transport header.
 pub(crate) const fn field(protocol: u8) -> Option<usize> {
     match protocol {

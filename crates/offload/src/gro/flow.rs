@@ -6,6 +6,9 @@ use fullsend_wire::tcp::TcpFlags;
 use crate::bytes::{be16, be32, ne64};
 use crate::{Encap, Layers};
 
+#[cfg(test)]
+mod tests;
+
 /// IPv6's version and flow label; the traffic class lies between them.
 const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
 

@@ -134,6 +134,25 @@ fn flows_of_both_ip_versions_in_turns_are_both_predicted() {
     }
 }
 
+/// The flow that is looked for is not guessed by the headers of another one.
+#[test]
+fn flows_with_headers_of_other_lengths_join_in_turns() {
+    for v6 in [false, true] {
+        let shapes = shapes().into_iter().filter(|tcp| tcp.v6 == v6);
+        let shapes: Vec<_> = shapes.step_by(3).collect();
+        for (port, pair) in shapes.windows(2).enumerate() {
+            let runs = [0, 1].map(|i| {
+                let port = 3000 + 2 * port as u16 + i as u16;
+                let shape = pair[i].clone();
+                Tcp { port, ..shape }.run(4, 500)
+            });
+            let mixed = (0..4).flat_map(|i| runs.iter().map(move |run| run[i].packet()));
+            let out = poll(&mut engine(), mixed);
+            assert_eq!(show(&out), "2000/500*4 2000/500*4", "{pair:?}");
+        }
+    }
+}
+
 #[test]
 fn flows_side_by_side_are_all_predicted() {
     for shape in shapes() {

@@ -1,0 +1,183 @@
+use alloc::vec::Vec;
+
+use fullsend_buf::{Chain, Slice};
+
+use super::{Verdict, pseudo, verify};
+use crate::testing::{ACK, Kind, Outer, TUNNELS, Tcp, payload};
+use crate::{Checksum, HeaderBuf, Link, Packet};
+
+fn parsed(tcp: &Tcp) -> Packet {
+    let mut packet = tcp.packet();
+    packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+    packet
+}
+
+/// A packet whose checksum field holds the pseudo-header's sum.
+fn partial(tcp: &Tcp) -> Packet {
+    let mut packet = parsed(tcp);
+    let transport = usize::from(packet.layers.transport);
+    let field = transport + if tcp.udp { 6 } else { 16 };
+    let len = packet.len() - transport;
+    let sum = pseudo(&packet.header, 0, tcp.v6, packet.layers.protocol, len).fold();
+    packet.header[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    packet.offload.checksum = Checksum::Partial;
+    packet
+}
+
+/// RFC 768: a computed checksum of 0 is sent as all ones, as 0 means that there is none.
+#[test]
+fn a_datagram_never_gets_a_checksum_of_zero() {
+    for v6 in [false, true] {
+        let with = |value: u16| Tcp {
+            udp: true,
+            v6,
+            payload: value.to_be_bytes().to_vec(),
+            ..Tcp::default()
+        };
+        let field = |frame: &[u8]| frame[frame.len() - 4..frame.len() - 2].to_vec();
+        let udp = (0..=u16::MAX)
+            .map(with)
+            .find(|udp| field(&udp.frame()) == [0xff; 2])
+            .unwrap();
+        let mut packet = partial(&udp);
+        packet.complete_checksum();
+        assert_eq!(packet.to_bytes(), udp.frame());
+        assert_eq!(packet.offload.checksum, Checksum::Unverified);
+    }
+}
+
+#[test]
+fn the_checksum_of_a_super_segment_is_left_to_its_segments() {
+    let mut packet = partial(&Tcp::default());
+    packet.offload.gso_segs = 2;
+    let before = packet.to_bytes();
+    packet.complete_checksum();
+    assert_eq!(packet.to_bytes(), before);
+    assert_eq!(packet.offload.checksum, Checksum::Partial);
+}
+
+#[test]
+fn a_header_that_ends_before_its_checksum_is_left_alone() {
+    let tcp = Tcp::default();
+    let whole = partial(&tcp);
+    let transport = usize::from(whole.layers.transport);
+    for (len, completes) in [(0, false), (1, false), (17, false), (18, true), (20, true)] {
+        let mut packet = whole.clone();
+        let bytes = whole.to_bytes();
+        packet.header = HeaderBuf::from_slice(&bytes[..transport + len]);
+        packet.payload = Slice::copied_from(&bytes[transport + len..]).into();
+        packet.complete_checksum();
+        let expected = if completes { tcp.frame() } else { bytes };
+        assert_eq!(packet.to_bytes(), expected, "{len} bytes");
+    }
+}
+
+/// The verdict on a frame whose front ends `at` bytes before the end of its headers or behind it.
+fn verdict(tcp: &Tcp, frame: &[u8], at: isize) -> Verdict {
+    let packet = parsed(tcp);
+    let cut = packet.header.len().checked_add_signed(at).unwrap();
+    let rest: Chain = [Slice::copied_from(&frame[cut..])].into_iter().collect();
+    verify(&frame[..cut], rest.slices(), &packet.layers)
+}
+
+/// RFC 768: none is right over IPv4. RFC 8200 8.1: over IPv6 it is not. TCP has one always.
+#[test]
+fn only_a_datagram_over_ipv4_may_have_no_checksum() {
+    for (udp, v6, outcome) in [
+        (true, false, Verdict::Good),
+        (true, true, Verdict::Bad),
+        (false, false, Verdict::Bad),
+        (false, true, Verdict::Bad),
+    ] {
+        let tcp = Tcp {
+            udp,
+            v6,
+            ..Tcp::default()
+        };
+        let mut frame = tcp.frame();
+        let field = frame.len() - tcp.payload.len() - if udp { 2 } else { 16 };
+        assert_eq!(verdict(&tcp, &frame, 0), Verdict::Good);
+        frame[field..field + 2].fill(0);
+        assert_eq!(verdict(&tcp, &frame, 0), outcome, "udp {udp} v6 {v6}");
+    }
+}
+
+/// Of a segment whose checksum happens to be 0, the field is its checksum.
+#[test]
+fn a_segment_may_have_a_checksum_of_zero() {
+    let with = |ack| Tcp {
+        ack,
+        flags: ACK,
+        payload: payload(1, 3),
+        ..Tcp::default()
+    };
+    let zero = |tcp: &Tcp| tcp.frame()[36..38] == [0, 0];
+    let tcp = (0..).map(with).find(zero).unwrap();
+    assert_eq!(verdict(&tcp, &tcp.frame(), 0), Verdict::Good);
+    let mut frame = tcp.frame();
+    *frame.last_mut().unwrap() ^= 1;
+    assert_eq!(verdict(&tcp, &frame, 0), Verdict::Bad);
+}
+
+/// Plain, in a tunnel with a checksum of its own, and without one inside of it.
+fn summed() -> Vec<Tcp> {
+    let mut all = Vec::new();
+    for (v6, outer_v6) in [(false, false), (true, false), (false, true), (true, true)] {
+        for kind in [Kind::Vxlan, Kind::Gue] {
+            for (udp, unsummed) in [(false, false), (true, false), (true, true)] {
+                let mut outer = Outer::new(kind, outer_v6);
+                outer.summed = true;
+                let tcp = Tcp {
+                    v6,
+                    udp,
+                    unsummed: unsummed && !v6,
+                    payload: payload(1, 101),
+                    ..Tcp::default()
+                };
+                all.push(tcp.clone());
+                all.push(Tcp {
+                    outer: Some(outer),
+                    ..tcp
+                });
+            }
+        }
+    }
+    all
+}
+
+/// RFC 1071 2: a piece of odd length moves the bytes behind it to the other half of a word.
+#[test]
+fn checksums_hold_across_slices_of_any_length() {
+    for tcp in summed() {
+        let frame = tcp.frame();
+        for at in [0, 1, 2, 3, 50] {
+            assert_eq!(verdict(&tcp, &frame, at), Verdict::Good, "{at} {tcp:?}");
+        }
+        let mut wrong = frame.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        if tcp.outer.is_some() || !tcp.unsummed {
+            for at in [0, 1] {
+                assert_eq!(verdict(&tcp, &wrong, at), Verdict::Bad, "{at} {tcp:?}");
+            }
+        }
+        // Three pieces.
+        let cut = parsed(&tcp).header.len();
+        let (first, last) = frame[cut..].split_at(31);
+        let rest: Chain = [first, last].map(Slice::copied_from).into_iter().collect();
+        let layers = parsed(&tcp).layers;
+        assert_eq!(verify(&frame[..cut], rest.slices(), &layers), Verdict::Good);
+    }
+}
+
+/// What cannot be verified packet by packet.
+#[test]
+fn fragments_and_other_protocols_have_no_verdict() {
+    let mut fragment = parsed(&Tcp::default());
+    fragment.layers.fragment = true;
+    let mut other = parsed(&Tcp::default());
+    other.layers.protocol = 132;
+    for packet in [fragment, other] {
+        let found = verify(&packet.header, packet.payload.slices(), &packet.layers);
+        assert_eq!(found, Verdict::Unknown);
+    }
+}

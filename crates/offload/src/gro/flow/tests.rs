@@ -1,0 +1,136 @@
+use alloc::vec::Vec;
+
+use super::{Flow, Keys, SOME, hash};
+use crate::testing::{Kind, Outer, TUNNELS, Tcp};
+use crate::{Link, Packet};
+
+fn parsed(tcp: &Tcp) -> Packet {
+    let mut packet = tcp.packet();
+    packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+    packet
+}
+
+/// The addresses and ports of an IP packet without options or extension headers.
+fn key_bytes(v6: bool) -> Vec<usize> {
+    let (addresses, ports) = if v6 {
+        (8..40, 40..44)
+    } else {
+        (12..20, 20..24)
+    };
+    addresses.chain(ports).collect()
+}
+
+fn hash_of(frame: &[u8], v6: bool, keys: &Keys) -> u32 {
+    hash(frame, 0, if v6 { 40 } else { 20 }, keys).unwrap()
+}
+
+/// Every bit of the addresses and ports moves the hash, under any seed: no flows can be told to
+/// collide by bits that do not count.
+#[test]
+fn every_bit_of_addresses_and_ports_moves_the_hash() {
+    for v6 in [false, true] {
+        let frame = Tcp {
+            v6,
+            ..Tcp::default()
+        }
+        .frame();
+        for seed in [0, 1, u64::MAX] {
+            let keys = Keys::new(seed);
+            let one = hash_of(&frame, v6, &keys);
+            for at in 0..44 {
+                for bit in 0..8 {
+                    let mut other = frame.clone();
+                    other[at] ^= 1 << bit;
+                    let counts = key_bytes(v6).contains(&at);
+                    // The version says where the addresses are.
+                    if at > 0 && (v6 || at < 24) {
+                        let moved = hash_of(&other, v6, &keys) != one;
+                        assert_eq!(moved, counts, "byte {at} bit {bit} v6 {v6} seed {seed}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Each bit of the hash but the highest, which is always set, is set for half of the flows.
+#[test]
+fn hashes_of_many_flows_have_no_pattern() {
+    for v6 in [false, true] {
+        let mut frame = Tcp {
+            v6,
+            ..Tcp::default()
+        }
+        .frame();
+        let keys = Keys::new(0);
+        let mut set = [0; 32];
+        for host in 0..=255 {
+            for port in 0..16 {
+                let at = if v6 { 23 } else { 15 };
+                frame[at] = host;
+                frame[if v6 { 41 } else { 21 }] = port;
+                let hash = hash_of(&frame, v6, &keys);
+                assert_ne!(hash & SOME, 0);
+                (0..32).for_each(|bit| set[bit] += hash >> bit & 1);
+            }
+        }
+        for (bit, set) in set[..31].iter().enumerate() {
+            assert!((1800..2300).contains(set), "bit {bit}: {set} of 4096");
+        }
+    }
+}
+
+#[test]
+fn headers_that_end_too_early_have_no_hash() {
+    for v6 in [false, true] {
+        let frame = Tcp {
+            v6,
+            ..Tcp::default()
+        }
+        .frame();
+        let (keys, ports) = (Keys::new(0), if v6 { 40 } else { 20 });
+        let of = |len: usize| hash(&frame[..len], 0, ports, &keys);
+        assert!(of(ports + 4).is_some());
+        assert_eq!(of(ports + 3), None);
+        assert_eq!(hash(&frame[..24], 5, 20, &keys), None);
+    }
+}
+
+/// Layers that are not those of the header are found out, and nothing is read beyond it.
+#[test]
+fn layers_of_other_headers_make_no_flow() {
+    let tunnelled = |kind| Tcp {
+        outer: Some(Outer::new(kind, true)),
+        ..Tcp::v6()
+    };
+    let udp = |tcp| Tcp { udp: true, ..tcp };
+    for tcp in [
+        Tcp::default(),
+        Tcp::v6(),
+        udp(Tcp::default()),
+        tunnelled(Kind::Ip),
+        tunnelled(Kind::Vxlan),
+        udp(tunnelled(Kind::Gue)),
+    ] {
+        let packet = parsed(&tcp);
+        let (header, layers) = (&packet.header, packet.layers);
+        let least = usize::from(layers.transport) + if tcp.udp { 8 } else { 20 };
+        for len in 0..=header.len() {
+            let found = Flow::new(&header[..len], &layers);
+            assert_eq!(found.is_some(), len >= least, "{len} bytes of {tcp:?}");
+        }
+        // An IP header that is too short: of both, the one in front of the other, or the other.
+        let mut short = layers;
+        short.transport -= 1;
+        let mut wrong = [short; 3];
+        if layers.tunnel != 0 {
+            wrong[1] = layers;
+            wrong[1].tunnel -= 1;
+            wrong[2] = layers;
+            wrong[2].tunnel = layers.network[1] + 1;
+        }
+        for layers in wrong {
+            assert!(Flow::new(header, &layers).is_none(), "{layers:?}");
+        }
+    }
+}
