@@ -85,11 +85,17 @@ impl TimeWait {
         if stale_ts {
             cx.mib.paws_estab += 1;
         }
-        if flags.contains(TcpFlags::RST) || !(stale_ts || flags.contains(TcpFlags::ACK)) {
+        let acks = flags.contains(TcpFlags::ACK);
+        // RFC 5961 4.2: a SYN is challenged. A peer in SYN-SENT answers by a RST, which ends
+        // TIME-WAIT, and its next SYN opens the connection.
+        let answers = stale_ts || acks || flags.contains(TcpFlags::SYN);
+        if flags.contains(TcpFlags::RST) || !answers {
             return TimeWaitVerdict::Drop;
         }
-        // RFC 9293 3.10.7.4: the peer did not receive our last ACK. Answer, and restart the wait.
-        self.restart(cx.now);
+        if stale_ts || acks {
+            // RFC 9293 3.10.7.4: the peer did not receive our last ACK; restart the wait.
+            self.restart(cx.now);
+        }
         self.reply(cx)
     }
 

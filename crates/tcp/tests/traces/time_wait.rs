@@ -63,7 +63,6 @@ fn an_ack_that_fits_needs_no_answer() {
 #[test]
 fn a_later_syn_may_have_the_ports() {
     let mut bench = waiting(false);
-    assert_eq!(verdict(&mut bench, "S 1:1(0)"), "drop");
     assert_eq!(verdict(&mut bench, "S 3:3(0)"), "reuse");
     // By its timestamp, whatever its sequence number.
     let mut bench = waiting(true);
@@ -72,6 +71,18 @@ fn a_later_syn_may_have_the_ports() {
     assert_eq!(verdict(&mut bench, "S. 3:3(0) ack 2"), "reply");
     let isn = bench.time_wait().reuse_isn();
     assert!(isn.since(fullsend_units::SeqNum::new(0)) > 0 && Bench::relative(isn) > 65_535);
+}
+
+/// RFC 9293 3.10.7.4, RFC 5961 4.2: a SYN that is not provably later draws a challenge ACK. A peer
+/// that wants the ports again answers it by a RST, and is free to open the connection.
+#[test]
+fn an_earlier_syn_is_challenged_and_the_peers_reset_frees_the_ports() {
+    let mut bench = waiting(false);
+    bench.pass(Nanos::from_secs(1));
+    let expires = bench.time_wait().expires;
+    assert_eq!(verdict(&mut bench, "S 1:1(0)"), "reply");
+    assert_eq!(bench.time_wait().expires, expires);
+    assert_eq!(verdict(&mut bench, "R 2:2(0)"), "forget");
 }
 
 #[test]
