@@ -69,7 +69,10 @@ impl TimeWait {
         let flags = repr.flags;
         let ts = repr.options.timestamps.zip(self.timestamps);
         let later_ts = ts.is_some_and(|(seg, tw)| (seg.val.wrapping_sub(tw.recent) as i32) > 0);
-        let stale_ts = ts.is_some_and(|(seg, tw)| (seg.val.wrapping_sub(tw.recent) as i32) < 0);
+        // A TSval of 0 is no clock's (see `TsState::take`).
+        let stale_ts = ts.is_some_and(|(seg, tw)| {
+            tw.recent != 0 && (seg.val.wrapping_sub(tw.recent) as i32) < 0
+        });
         let empty = segment.payload.is_empty() && !flags.intersects(syn_or_fin());
 
         if !stale_ts && repr.seq == self.rcv_nxt && (empty || flags.contains(TcpFlags::RST)) {

@@ -272,7 +272,8 @@ impl Request {
         let Some(ts) = repr.options.timestamps.filter(|_| self.syn.timestamps) else {
             return Fault::None;
         };
-        if (ts.val.wrapping_sub(self.syn.ts_val) as i32) < 0 {
+        // Some stacks send TSval 0 in their SYN, and their clock's afterwards.
+        if self.syn.ts_val != 0 && (ts.val.wrapping_sub(self.syn.ts_val) as i32) < 0 {
             return Fault::Stale;
         }
         let sent = |at: Instant| (at.as_millis() as u32).wrapping_add(self.ts_offset);

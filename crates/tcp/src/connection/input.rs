@@ -665,7 +665,8 @@ impl TsState {
         }
         self.recent = val;
         self.recent_at_s = seconds(now);
-        self.has_recent = true;
+        // Some stacks send TSval 0 in their SYN, and their clock's afterwards.
+        self.has_recent = val != 0;
     }
 }
 

@@ -211,6 +211,7 @@ pub(crate) struct TsState {
     pub(crate) recent: u32,
     /// When `recent` was received, in seconds since the host's start.
     pub(crate) recent_at_s: u32,
+    /// `recent` is valid (RFC 7323 5.3 R1).
     pub(crate) has_recent: bool,
 }
 
