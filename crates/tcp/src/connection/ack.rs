@@ -233,6 +233,7 @@ impl Connection {
             duplicate,
         };
         let verdict = self.recover(cx, &news);
+        self.snd.rtx.end_ack();
         if !verdict.timer_is_set && (advanced || self.tells_of_head(cx, &sack)) {
             self.set_xmit_timer(cx);
         }

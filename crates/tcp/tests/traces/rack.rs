@@ -149,3 +149,26 @@ fn a_reordering_timer_that_fires_early_is_set_again() {
     assert_eq!(flow.bench.now().since(start).as_millis(), 12);
     assert_eq!(flow.bench.mib.sack_recovery, before + 1);
 }
+
+/// RFC 8985 6.2 step 5: what was sent before a retransmission that has arrived is lost, the end of
+/// the flight too, of which nothing was SACKed.
+#[test]
+fn a_lost_end_of_a_flight_is_sent_again_once_a_retransmission_arrived() {
+    let mut setup = Setup::without_probes();
+    setup.sysctl.tcp_min_tso_segs = 100;
+    Bench::accepting(&setup).play(
+        "> S. 0:0(0) ack 1
+         +20ms
+         < . 1:1(0) ack 1
+         set nodelay 1
+         write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         +20ms
+         < . 1:1(0) ack 1 <sack 1461:13141>
+         > . 1:1461(1460) ack 1
+         +20ms
+         < . 1:1(0) ack 13141
+         > P. 13141:14601(1460) ack 1",
+    );
+}

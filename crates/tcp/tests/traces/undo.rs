@@ -61,6 +61,8 @@ fn an_echo_of_the_retransmission_confirms_the_loss() {
          > . 1:1461(1460) ack 1
          +20ms
          < . 1:1(0) ack 7301 <echo 30>
+         # RFC 8985 6.2 step 5: it was sent before the retransmission that arrived.
+         > P. 7301:13141(5840) ack 1
          < . 1:1(0) ack 14601 <echo 30>",
     );
     assert_eq!(bench.mib.full_undo, 0);

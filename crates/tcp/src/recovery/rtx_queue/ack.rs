@@ -199,7 +199,8 @@ impl RtxQueue {
         }
     }
 
-    /// After the units went: the duplicate ACKs' part, and the board itself if it says nothing.
+    /// After the units went: the duplicate ACKs' part, and the board itself if it says nothing and
+    /// RACK has nothing to judge.
     fn settle_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) {
         let packets_out = self.packets_out;
         let mut board = self.take_board();
@@ -210,7 +211,18 @@ impl RtxQueue {
         let known = board.dupacks.min(out.acked_segs.saturating_sub(1));
         board.dupacks = (board.dupacks - known).min(packets_out);
         out.delivered_segs -= known.min(out.delivered_segs);
+        if packets_out == 0 {
+            board.rack.end_ack(false);
+        }
         self.put_board(board);
+    }
+
+    /// Drops the board if it says nothing any more, once RACK has judged an ACK.
+    pub(crate) fn end_ack(&mut self) {
+        if let Some(mut board) = self.board.take() {
+            board.rack.end_ack(!self.units.is_empty());
+            self.put_board(board);
+        }
     }
 
     /// A duplicate ACK arrived on a connection without SACK: one more segment has left the

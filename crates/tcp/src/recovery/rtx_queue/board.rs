@@ -139,6 +139,7 @@ impl Board {
             && self.lost.is_empty()
             && self.copies.is_empty()
             && self.dupacks == 0
+            && !self.rack.is_pending()
     }
 
     #[inline]

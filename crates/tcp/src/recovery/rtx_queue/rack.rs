@@ -38,6 +38,8 @@ pub(super) struct Rack {
     latest: Option<(Pos, Instant)>,
     rtt: Nanos,
     sighting: Option<Sighting>,
+    /// Something that was sent before `newest` is neither delivered nor lost.
+    overtakes: bool,
     /// Nothing before it is still in its first flight.
     pub(super) edge: Pos,
 }
@@ -49,6 +51,7 @@ impl Rack {
             latest: None,
             rtt: Nanos::ZERO,
             sighting: None,
+            overtakes: false,
             edge,
         }
     }
@@ -62,6 +65,18 @@ impl Rack {
         if self.latest.is_none_or(|(last, _)| last < end) {
             self.latest = Some((end, sent_at));
         }
+    }
+
+    /// Returns whether RACK has still to judge: by what the present ACK delivered, or by the time
+    /// that passes.
+    pub(super) fn is_pending(&self) -> bool {
+        self.latest.is_some() || self.overtakes
+    }
+
+    /// The present ACK was judged. `is_out`: data is outstanding.
+    pub(super) fn end_ack(&mut self, is_out: bool) {
+        self.latest = None;
+        self.overtakes &= is_out;
     }
 
     /// Returns what the cumulative part of the ACK delivered. To be given to
@@ -175,6 +190,7 @@ impl RtxQueue {
             out.lost_segs = board.pending - lost_before;
             out.at = self.last_overtaken(&board, newest).map(|at| at + span);
         }
+        board.rack.overtakes = out.at.is_some();
         self.put_board(board);
         out
     }
