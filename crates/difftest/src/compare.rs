@@ -9,7 +9,7 @@ use crate::side::Outcome;
 /// A value of `tcpi_state`.
 const SYN_SENT: u8 = 2;
 /// Bytes that one step of a scaled window stands for.
-const SCALED_UNIT: u32 = 1 << 7;
+pub(crate) const SCALED_UNIT: u32 = 1 << 7;
 
 /// Where two answers differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,11 +32,14 @@ pub(crate) struct Difference {
     pub(crate) left_edge: bool,
     /// A segment acknowledged less than one before.
     pub(crate) old_ack: bool,
+    /// The latest timestamp of such a segment.
+    pub(crate) old_ack_stamp: Option<u32>,
     /// A segment before reached beyond one side's window, but not far.
     pub(crate) near_edge: bool,
     /// But for the timestamps that they echo, the segments are equal.
     pub(crate) only_echo: bool,
-    /// A segment before had URG and nothing but data that had been received.
+    /// A segment before had URG and nothing but data that had been received, or reached beyond a
+    /// FIN.
     pub(crate) old_urgent: bool,
 }
 
@@ -77,6 +80,8 @@ pub(crate) struct Comparison {
     data_end: Option<u32>,
     /// A segment acknowledged less than one before.
     old_ack: bool,
+    /// The latest timestamp of such a segment.
+    old_ack_stamp: Option<u32>,
     highest_ack: u32,
     /// A segment reached beyond one side's window, but not far.
     near_edge: bool,
@@ -91,7 +96,7 @@ pub(crate) struct Comparison {
     active: bool,
     /// A segment with URG was sent.
     urgent: bool,
-    /// A segment with URG had nothing but data that had been received.
+    /// A segment with URG had nothing but data that had been received, or reached beyond a FIN.
     old_urgent: bool,
     /// A half-open peer was reset: the SYN follows.
     hastened: bool,
@@ -140,7 +145,7 @@ impl Comparison {
             && kernel.others == ours.others
             && self.same_polls(&kernel.polls, &ours.polls)
             && kernel.states == ours.states
-            && same_counts(kernel, ours);
+            && same_counts(kernel, ours, u64::from(!self.fins.is_empty()));
         (!same).then(|| Difference {
             step,
             kernel: kernel.clone(),
@@ -152,6 +157,7 @@ impl Comparison {
             two_ends: self.two_ends,
             left_edge: self.left_edge,
             old_ack: self.old_ack,
+            old_ack_stamp: self.old_ack_stamp,
             near_edge: self.near_edge,
             only_echo: self.differ_by_echo(kernel, ours),
             old_urgent: self.old_urgent,
@@ -177,7 +183,8 @@ impl Comparison {
             .into_iter()
             .flatten()
             .any(is_old);
-        self.old_urgent |= inject.flags & URG != 0 && repeats;
+        let behind_fin = self.fins.iter().any(|fin| after(inject.end(), *fin));
+        self.old_urgent |= inject.flags & URG != 0 && (repeats || behind_fin);
         if inject.len > 0 && self.data_end.is_none_or(|old| after(data_end, old)) {
             self.data_end = Some(data_end);
         }
@@ -192,7 +199,12 @@ impl Comparison {
             self.left_edge |= kernel != ours && !after(inject.seq, most);
         }
         if inject.flags & ACK != 0 {
-            self.old_ack |= after(self.highest_ack, inject.ack);
+            let is_old = after(self.highest_ack, inject.ack);
+            self.old_ack |= is_old;
+            if let (true, Some((val, _))) = (is_old, inject.stamp) {
+                let latest = self.old_ack_stamp.filter(|latest| after(*latest, val));
+                self.old_ack_stamp = Some(latest.unwrap_or(val));
+            }
             // Not what was never sent.
             if self.highest_ack.wrapping_add(1 << 16) > inject.ack {
                 self.highest_ack = self.highest_ack.max(inject.ack);
@@ -264,6 +276,18 @@ impl Comparison {
         if sacks.contains(&ours)
             || sacks.contains(&without_dsack(&ours))
             || kernel == without_dsack(&ours)
+        {
+            return true;
+        }
+        // The report of a duplicate, or of a FIN, took the room of the last block.
+        let fewer = |segment: &LiveSegment| {
+            with_blocks(segment, |blocks| {
+                blocks.pop();
+            })
+        };
+        let bare = without_dsack(&ours);
+        if sacks.iter().any(|without| *without != kernel) && sacks.contains(&fewer(&ours))
+            || bare != ours && bare == fewer(&kernel)
         {
             return true;
         }
@@ -371,15 +395,16 @@ fn without_echo(segment: &LiveSegment) -> LiveSegment {
     segment
 }
 
-/// Returns whether byte counts of `TCP_INFO` are equal; the kernel counts SYN and FIN.
-fn same_counts(kernel: &Outcome, ours: &Outcome) -> bool {
+/// Returns whether byte counts of `TCP_INFO` are equal; the kernel counts SYN and FIN, of which the
+/// remote end has sent `fins`.
+fn same_counts(kernel: &Outcome, ours: &Outcome, fins: u64) -> bool {
     let near = |kernel: u64, ours: u64, most| kernel >= ours && kernel - ours <= most;
     kernel.counts.len() == ours.counts.len()
         && kernel
             .counts
             .iter()
             .zip(&ours.counts)
-            .all(|(k, o)| k.0 == o.0 && near(k.1, o.1, 2) && near(k.2, o.2, 1))
+            .all(|(k, o)| k.0 == o.0 && near(k.1, o.1, 2) && near(k.2, o.2, fins))
 }
 
 impl Seen {

@@ -34,6 +34,16 @@ pub(crate) struct Network {
     markers: u16,
 }
 
+/// Returns the clock of the kernel's TCP, in nanoseconds.
+pub(crate) fn clock() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn check(value: i64) -> i64 {
     if value >= 0 {
         return value;

@@ -13,6 +13,7 @@ use crate::compare::{Difference, is_pure_ack};
 use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
 
 // Values of `tcpi_state`.
+const SYN_SENT: u8 = 2;
 const SYN_RECEIVED: u8 = 3;
 const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
@@ -132,8 +133,9 @@ fn is_closed(events: &[Event], difference: &Difference) -> bool {
         let none = |(_, state): &(usize, u8)| matches!(*state, LISTEN | CLOSE);
         states.iter().all(none)
     };
+    let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
     events[..difference.step].iter().any(closes)
-        && difference.before.1.sent > 1
+        && (difference.before.1.sent > 1 || events[..difference.step].iter().any(connects))
         && listens(&difference.kernel.states)
         && listens(&difference.ours.states)
 }
@@ -147,14 +149,16 @@ fn is_opening(difference: &Difference) -> bool {
     opens(&difference.kernel.states) && opens(&difference.ours.states)
 }
 
-/// Returns the window of an injected segment in bytes.
-fn window_of(events: &[Event], inject: &Inject) -> u32 {
-    let shift = events.iter().find_map(|event| match event {
-        Event::Inject(syn) if syn.flags & SYN != 0 => Some(syn.options.iter().find_map(scale_of)),
+/// Returns the window of an injected segment in bytes, by the scale of each SYN that may hold.
+fn windows_of(events: &[Event], inject: &Inject) -> impl Iterator<Item = u32> {
+    let shifts = events.iter().filter_map(|event| match event {
+        Event::Inject(syn) if syn.flags & SYN != 0 => {
+            Some(syn.options.iter().find_map(scale_of).unwrap_or(0))
+        }
         _ => None,
     });
-    let shift = shift.flatten().filter(|_| inject.flags & SYN == 0);
-    u32::from(inject.window) << shift.unwrap_or(0)
+    let is_syn = inject.flags & SYN != 0;
+    shifts.map(move |shift| u32::from(inject.window) << if is_syn { 0 } else { shift })
 }
 
 fn scale_of(option: &TcpOption) -> Option<u8> {

@@ -1,4 +1,4 @@
-//! Our sockets over a host whose time stands still but for a step with each event.
+//! Our sockets over a host in manual time: the times of the kernel's events, or a step with each.
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Caps, Link, Packet, segment};
@@ -13,13 +13,20 @@ use fullsend_units::{Instant, Nanos, Seed};
 use crate::event::{Call, Fd, pattern};
 use crate::side::{Place, Returned, Side};
 
-/// What passes with each event: about what the kernel needs for one.
+/// What passes with each event at least.
 const STEP: Nanos = Nanos::from_micros(20);
+
+/// A tick of TSval.
+const NANOS_PER_TICK: u64 = 1_000_000;
 
 pub(crate) struct Ours {
     posix: Posix,
     iface: IfaceId,
     now: Instant,
+    /// When the host was ready.
+    began: Instant,
+    /// What the kernel's clock read then, ns.
+    clock: u64,
     place: Place,
     sockets: Vec<Option<Handle>>,
     /// Bytes that each socket has written.
@@ -35,7 +42,11 @@ fn count(result: Result<usize, Errno>) -> Returned {
 }
 
 impl Ours {
-    pub(crate) fn new(place: Place, sysctls: &[(&str, &str)]) -> anyhow::Result<Self> {
+    /// Makes a host at the time `clock` of the kernel's clock, in nanoseconds.
+    ///
+    /// # Errors
+    /// A tunable or the address is not accepted.
+    pub(crate) fn new(place: Place, sysctls: &[(&str, &str)], clock: u64) -> anyhow::Result<Self> {
         let mut host = Host::new(HostConfig {
             seed: Seed([7; 4]),
             sysctl: Sysctl::default(),
@@ -55,10 +66,14 @@ impl Ours {
         // Duplicate address detection ends.
         let now = now + Nanos::from_secs(5);
         host.poll(now);
+        // Timestamps tick when the kernel's do.
+        let now = now + Nanos::from_nanos(clock % NANOS_PER_TICK);
         let mut ours = Self {
             posix: Posix::new(host),
             iface,
             now,
+            began: now,
+            clock,
             place,
             sockets: Vec::new(),
             written: Vec::new(),
@@ -166,6 +181,11 @@ impl Ours {
 }
 
 impl Side for Ours {
+    fn follow(&mut self, clock: u64) {
+        let passed = Nanos::from_nanos(clock.saturating_sub(self.clock));
+        self.now = self.now.max(self.began + passed);
+    }
+
     fn call(&mut self, call: &Call) -> Returned {
         self.now += STEP;
         self.try_call(call)

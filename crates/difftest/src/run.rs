@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::compare::{Comparison, Difference};
 use crate::event::Event;
 use crate::generate::Generator;
-use crate::kernel::{Kernel, Network};
+use crate::kernel::{Kernel, Network, clock};
 use crate::known::{TOLERATED, known};
 use crate::ours::Ours;
 use crate::side::{LOCAL_PORT, Outcome, Place, Runner, Side};
@@ -29,6 +29,8 @@ const SYSCTLS: &[(&str, &str)] = &[
 const KERNEL_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.tcp_comp_sack_nr", "0"),
+    // Ours keeps the borders of segments when it sends them again.
+    ("net.ipv4.tcp_retrans_collapse", "0"),
     ("net.ipv4.tcp_fin_timeout", "5"),
     ("net.ipv4.tcp_orphan_retries", "1"),
     ("net.ipv4.icmp_ratelimit", "0"),
@@ -97,7 +99,7 @@ impl Fuzzer {
     }
 
     fn ours(place: Place) -> anyhow::Result<Ours> {
-        Ours::new(place, &[SYSCTLS, OUR_SYSCTLS].concat())
+        Ours::new(place, &[SYSCTLS, OUR_SYSCTLS].concat(), clock())
     }
 
     /// Generates the sequence of a seed with our answers.
@@ -131,8 +133,10 @@ impl Fuzzer {
         };
         let mut comparison = Comparison::default();
         for (step, event) in events.iter().enumerate() {
+            // What depends on time does so in the same way: round trips, and RACK by them.
+            let now = clock();
             both.kernel.push(kernel.step(event));
-            both.ours.push(ours.step(event));
+            both.ours.push(ours.step_at(now, event));
             let (kernel, ours) = (&both.kernel[step], &both.ours[step]);
             let difference = comparison.step(step, event, kernel, ours);
             let known = (difference.as_ref())

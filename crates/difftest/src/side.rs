@@ -48,6 +48,8 @@ impl Returned {
 
 /// A TCP with sockets over one link.
 pub(crate) trait Side {
+    /// Sets a clock in manual time to that of the kernel, in nanoseconds.
+    fn follow(&mut self, _clock: u64) {}
     /// Makes a call.
     fn call(&mut self, call: &Call) -> Returned;
     /// Returns the poll bits of a socket; `None` when it is closed.
@@ -95,6 +97,12 @@ impl<'a> Runner<'a> {
             local_isn: None,
             latest_stamp: 0,
         }
+    }
+
+    /// Lets an event happen at the time `clock` of the kernel's clock and collects the answer.
+    pub(crate) fn step_at(&mut self, clock: u64, event: &Event) -> Outcome {
+        self.side.follow(clock);
+        self.step(event)
     }
 
     /// Lets an event happen and collects the answer.

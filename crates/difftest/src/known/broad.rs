@@ -4,7 +4,8 @@
 use fullsend_script::LiveSegment;
 
 use super::{Known, injected, only_segments};
-use crate::event::{Inject, RST, after};
+use crate::event::{Call, Event, Inject, RST, after};
+use crate::side::Outcome;
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
@@ -32,8 +33,17 @@ pub(super) const KNOWN: &[Known] = &[
         reason: "no peer sends data or another FIN behind its FIN: what is kept of it, and so is in \
                  SACK blocks and byte counts, has no meaning. Who reaches which state is compared",
         continues: false,
-        matches: |_, d| {
-            d.two_ends && d.kernel.states == d.ours.states && d.kernel.returned == d.ours.returned
+        matches: |events, d| {
+            let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
+            let ends = || {
+                let read = data(&d.kernel).zip(data(&d.ours));
+                let starts = |(a, b): (Vec<u8>, Vec<u8>)| a.starts_with(&b) || b.starts_with(&a);
+                matches!(events[d.step], Event::Call(Call::Receive { .. }))
+                    && read.is_some_and(starts)
+            };
+            d.two_ends
+                && d.kernel.states == d.ours.states
+                && (d.kernel.returned == d.ours.returned || ends())
         },
     },
     Known {
@@ -51,6 +61,13 @@ pub(super) const KNOWN: &[Known] = &[
         reason: "we echo it where the sequence number is next, as RFC 7323 4.3 has it, the kernel \
                  does not; its fast path does so also where the ACK is too old (RFC 5961 5.2)",
         continues: false,
-        matches: |_, d| d.old_ack && d.only_echo && only_segments(d),
+        matches: |events, d| {
+            // PAWS rejects by it, too.
+            let older = |i: &Inject| {
+                let stamps = i.stamp.zip(d.old_ack_stamp);
+                stamps.is_some_and(|((val, _), latest)| after(latest, val))
+            };
+            d.old_ack && d.only_echo && only_segments(d) || injected(events, d).is_some_and(older)
+        },
     },
 ];

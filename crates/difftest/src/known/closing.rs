@@ -7,8 +7,8 @@ use super::{
     CLOSE, CLOSE_WAIT, CLOSING, Known, LAST_ACK, all_pure, injected, is_closed, is_reset,
     only_segments,
 };
-use crate::compare::is_pure_ack;
-use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN};
+use crate::compare::{SCALED_UNIT, is_pure_ack};
+use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
 use crate::side::Outcome;
 
 pub(super) const KNOWN: &[Known] = &[
@@ -27,27 +27,37 @@ pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "options of an ACK after close",
         reason: "the kernel's FIN-WAIT-2 and TIME-WAIT of a closed socket keep a few words: no SACK \
-                 blocks, and a timestamp that old data does not move",
+                 blocks, and a timestamp that old data does not move. We report no SACK blocks once \
+                 no application can read the data",
         continues: true,
         matches: |events, d| {
-            let blank = |segments: &[LiveSegment]| -> Vec<_> {
-                let bare = |segment: &LiveSegment| LiveSegment {
-                    window: 0,
-                    options: Vec::new(),
-                    ..segment.clone()
+            // The sequence number is compared as in `compare`: either side's may lie beyond a window
+            // that the peer took back.
+            let like = |kernel: &LiveSegment, ours: &LiveSegment| {
+                let bare = LiveSegment {
+                    seq: kernel.seq,
+                    window: kernel.window,
+                    options: kernel.options.clone(),
+                    ..ours.clone()
                 };
-                segments.iter().map(bare).collect()
+                bare == *kernel && kernel.seq.wrapping_sub(ours.seq) < SCALED_UNIT
             };
+            let (kernel, ours) = (&d.kernel.segments, &d.ours.segments);
             let closed = |event: &Event| matches!(event, Event::Call(Call::Close(_)));
             events[..d.step].iter().any(closed)
                 && all_pure(&d.kernel_only)
-                && blank(&d.kernel.segments) == blank(&d.ours.segments)
+                && kernel.len() == ours.len()
+                && kernel
+                    .iter()
+                    .zip(ours)
+                    .all(|(kernel, ours)| like(kernel, ours))
                 && only_segments(d)
         },
     },
     Known {
         name: "a FIN out of order within data that waits",
-        reason: "one of them is forged: the kernel ends the stream at the FIN, we take the data",
+        reason: "one of them is forged: where both wait, either side may end the stream at the FIN or \
+                 take the data",
         continues: false,
         matches: |events, d| {
             let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
@@ -57,8 +67,7 @@ pub(super) const KNOWN: &[Known] = &[
             };
             d.two_ends
                 && events[..d.step].iter().any(fin)
-                && closes(&d.kernel.states)
-                && !closes(&d.ours.states)
+                && closes(&d.kernel.states) != closes(&d.ours.states)
         },
     },
     Known {
@@ -80,15 +89,25 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "data with an ACK of something else in a closed socket's FIN-WAIT-2",
-        reason: "we challenge it (RFC 9293 3.10.7.4, RFC 5961 5.2), the small form that the kernel \
-                 keeps does not read the ACK field: it takes a FIN, and resets after data",
+        name: "data with an ACK of something else or an old timestamp in a closed socket's FIN-WAIT-2",
+        reason: "we answer it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the small form that the \
+                 kernel keeps does not read the ACK field, nor the timestamps of ACKs: it takes a FIN, \
+                 and resets after data",
         continues: false,
         matches: |events, d| {
+            let stamp = |event: &Event| match event {
+                Event::Inject(i) => i.stamp.map(|(val, _)| val),
+                Event::Call(_) => None,
+            };
+            let is_old = |inject: &Inject| {
+                let mut before = events[..d.step].iter().filter_map(stamp);
+                let val = inject.stamp.map(|(val, _)| val);
+                val.is_some_and(|val| before.any(|latest| after(latest, val)))
+            };
             let wrong = |inject: &Inject| {
                 inject.flags & (RST | SYN) == 0
                     && inject.end() != inject.seq
-                    && (inject.flags & ACK == 0 || inject.ack != d.before.1.sent)
+                    && (inject.flags & ACK == 0 || inject.ack != d.before.1.sent || is_old(inject))
             };
             injected(events, d).is_some_and(wrong)
                 && is_closed(events, d)
@@ -99,8 +118,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a RST within the window of a closed socket's FIN-WAIT-2",
-        reason: "the kernel's small form ends; we challenge it (RFC 5961 3.2)",
+        name: "a RST within the window of a closed socket",
+        reason: "the kernel's small form of FIN-WAIT-2 ends, and before that state what ends where \
+                 data out of order ends; we, who keep no such data, challenge it (RFC 5961 3.2)",
         continues: false,
         matches: |events, d| {
             let reset = |inject: &Inject| inject.flags & RST != 0;

@@ -1,10 +1,11 @@
 //! Differences of the handshake.
 
 use fullsend_script::LiveSegment;
+use fullsend_script::tcp_option::TcpOption;
 
 use super::{
-    CLOSE, Known, LISTEN, SYN_RECEIVED, all_pure, carries_data, has_fin, in_syn_received, injected,
-    is_opening, is_reset, only_segments,
+    CLOSE, Known, LISTEN, SYN_RECEIVED, SYN_SENT, all_pure, carries_data, has_fin, in_syn_received,
+    injected, is_opening, is_reset, only_segments,
 };
 use crate::compare::is_pure_ack;
 use crate::event::{ACK, Call, Echo, Event, FIN, Inject, RST, SYN, after};
@@ -115,7 +116,7 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a write after shutdown(WR) in SYN-RECEIVED of a simultaneous open",
+        name: "a write after shutdown(WR) before the handshake's end",
         reason: "the kernel waits for the handshake's end (EAGAIN), ours returns EPIPE at once, as \
                  POSIX has it",
         continues: true,
@@ -127,7 +128,7 @@ pub(super) const KNOWN: &[Known] = &[
             let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(..)));
             matches!(events[d.step], Event::Call(Call::Send { .. }))
                 && events[..d.step].iter().any(shuts)
-                && in_syn_received(d)
+                && (in_syn_received(d) || d.ours.states.iter().any(|(_, s)| *s == SYN_SENT))
                 && is(&d.kernel, libc::EAGAIN)
                 && is(&d.ours, libc::EPIPE)
                 && d.kernel_only.is_empty()
@@ -135,20 +136,18 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a FIN before the RST that data after shutdown(RDWR) draws",
-        reason: "the kernel sends it as the handshake ends, before it reads the segment's data; we \
-                 send the RST only",
-        continues: true,
+        name: "the end of a simultaneous open whose socket was shut down before connect()",
+        reason: "shutdown() fails with ENOTCONN; the kernel keeps what it asked for and sends the FIN, \
+                 ours keeps it for calls only",
+        continues: false,
         matches: |events, d| {
-            let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(_, 2)));
-            let closed = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == CLOSE);
+            let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+            let last = events[..d.step].iter().rposition(connects).unwrap_or(0);
+            let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(_, 1 | 2)));
             injected(events, d).is_some()
-                && events[..d.step].iter().any(shuts)
+                && events[..last].iter().any(shuts)
                 && matches!(&d.kernel_only[..], [one] if has_fin(one) && !carries_data(one))
                 && d.ours_only.is_empty()
-                && d.ours.segments.iter().any(is_reset)
-                && closed(&d.ours.states)
-                && only_segments(d)
         },
     },
     Known {
@@ -219,6 +218,35 @@ pub(super) const KNOWN: &[Known] = &[
                 && is_opening(d)
                 && matches!(&d.kernel.segments[..], [one] if is_pure_ack(one))
                 && d.kernel.polls != d.ours.polls
+        },
+    },
+    Known {
+        name: "the timestamp of an ACK in SYN-RECEIVED whose SYN had TSval 0",
+        reason: "the kernel's small form of a connection takes TS.Recent 0 for none, and leaves the \
+                 option out; RFC 7323 3.2 wants it on each segment",
+        continues: true,
+        matches: |events, d| {
+            let zero = |event: &Event| match event {
+                Event::Inject(i) => i.flags & SYN != 0 && i.stamp.is_some_and(|(val, _)| val == 0),
+                Event::Call(_) => false,
+            };
+            let bare = |segment: &LiveSegment| LiveSegment {
+                window: 0,
+                options: Vec::new(),
+                ..segment.clone()
+            };
+            events[..d.step].iter().any(zero)
+                && is_opening(d)
+                && matches!(
+                    (&d.kernel_only[..], &d.ours_only[..]),
+                    ([kernel], [ours]) if is_pure_ack(kernel)
+                        && kernel.options.is_empty()
+                        && bare(kernel) == bare(ours)
+                        && ours.options.iter().any(|option| {
+                            matches!(option, TcpOption::Timestamps { ecr: 0, .. })
+                        })
+                )
+                && only_segments(d)
         },
     },
     Known {

@@ -1,6 +1,9 @@
 //! Differences in what is accepted and answered.
 
+use fullsend_script::LiveSegment;
+
 use super::{Known, all_pure, injected, only_segments};
+use crate::compare::is_pure_ack;
 use crate::event::{ACK, Call, Event, Inject, RST, after};
 use crate::side::Outcome;
 
@@ -48,9 +51,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "the urgent pointer of old data",
-        reason: "the kernel takes it where the segment ends at rcv_nxt; RFC 9293 3.10.7.4 drops \
-                 such a segment",
+        name: "the urgent pointer of old data, or behind a FIN",
+        reason: "the kernel takes it where the segment ends at rcv_nxt or lies behind a FIN; RFC 9293 \
+                 3.10.7.4 drops old data, and ignores URG after a FIN",
         continues: false,
         matches: |events, d| {
             let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
@@ -74,7 +77,18 @@ pub(super) const KNOWN: &[Known] = &[
         continues: false,
         matches: |events, d| {
             let data = |inject: &Inject| inject.len > 0 && inject.flags & ACK != 0;
-            d.old_ack && injected(events, d).is_some_and(data) && d.kernel.counts > d.ours.counts
+            let acks = |segments: &[LiveSegment], to: u32| {
+                segments.iter().any(|s| is_pure_ack(s) && s.ack == to)
+            };
+            // A connection that was not accepted has no counts.
+            let takes = |inject: &Inject| {
+                acks(&d.kernel.segments, inject.end())
+                    && !acks(&d.ours.segments, inject.end())
+                    && all_pure(&d.ours_only)
+            };
+            d.old_ack
+                && injected(events, d)
+                    .is_some_and(|i| data(i) && (d.kernel.counts > d.ours.counts || takes(i)))
         },
     },
 ];

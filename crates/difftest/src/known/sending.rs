@@ -2,9 +2,11 @@
 
 use fullsend_posix::abi::MSG_MORE;
 use fullsend_script::LiveSegment;
+use fullsend_script::tcp_option::TcpOption;
 
 use super::{
-    Known, all_pure, carries_data, has_fin, injected, only_segments, third_of_window, window_of,
+    Known, all_pure, carries_data, has_fin, injected, is_reset, only_segments, third_of_window,
+    windows_of,
 };
 use crate::compare::{blocks_of, is_pure_ack};
 use crate::event::{ACK, Call, Event, Inject, PSH, RST, SYN, after};
@@ -30,7 +32,12 @@ pub(super) const KNOWN: &[Known] = &[
             let blocks = |segment: &LiveSegment| !blocks_of(segment).is_empty();
             let with = |segment: &LiveSegment| carries_data(segment) && blocks(segment);
             let without = |segment: &LiveSegment| carries_data(segment) && !blocks(segment);
+            let reports = |segment: &LiveSegment| is_pure_ack(segment) && blocks(segment);
             d.kernel_only.iter().any(with) && d.ours_only.iter().any(without)
+                || d.kernel_only.is_empty()
+                    && d.kernel.segments.iter().any(with)
+                    && d.ours_only.iter().all(reports)
+                    && only_segments(d)
         },
     },
     Known {
@@ -59,9 +66,36 @@ pub(super) const KNOWN: &[Known] = &[
                 let mut same = sizes.filter(|i| i.ack == inject.ack && i.flags & ACK != 0);
                 inject.len == 0 && same.any(|i| i.window != inject.window)
             };
+            let permits = |event: &Event| matches!(event, Event::Inject(i) if i.options.contains(&TcpOption::SackPermitted));
             injected(events, d).is_some_and(repeats)
-                && d.kernel_only.iter().all(carries_data)
-                && d.ours_only.is_empty()
+                && (d.kernel_only.iter()).all(|s| carries_data(s) || has_fin(s))
+                && (d.ours_only.is_empty()
+                    || d.ours_only.iter().all(carries_data) && !events.iter().any(permits))
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a repeated ACK with a later sequence number",
+        reason: "without SACK the kernel takes it for a window update, whatever the window; RFC 5681 2 \
+                 asks for the same window, not for the same sequence number",
+        continues: false,
+        matches: |events, d| {
+            let plain = |event: &Event| match event {
+                Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                    Some((i.ack, i.seq, i.end() == i.seq))
+                }
+                _ => None,
+            };
+            let acks: Vec<_> = events[..=d.step].iter().filter_map(plain).collect();
+            let later = |(at, (ack, seq, pure)): (usize, &(u32, u32, bool))| {
+                let mut before = acks[..at].iter();
+                *pure && before.any(|(same, earlier, _)| same == ack && after(*seq, *earlier))
+            };
+            let permits = |event: &Event| matches!(event, Event::Inject(i) if i.options.contains(&TcpOption::SackPermitted));
+            !events.iter().any(permits)
+                && acks.iter().enumerate().any(later)
+                && !d.ours_only.is_empty()
+                && (d.ours_only.iter().chain(&d.kernel_only)).all(|s| carries_data(s) || has_fin(s))
                 && only_segments(d)
         },
     },
@@ -104,6 +138,16 @@ pub(super) const KNOWN: &[Known] = &[
             let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
             let writes = matches!(events[d.step], Event::Call(Call::Send { .. }));
             let third = third_of_window(events, d).max(if writes { 10 } else { 3 });
+            // The kernel counts a segment of a super-segment that an ACK ends within as received.
+            let largest = (d.kernel.segments.iter().chain(&d.ours.segments))
+                .map(|s| s.data.len() as u32)
+                .max();
+            let within = injected(events, d)
+                .zip(largest)
+                .is_some_and(|(inject, largest)| {
+                    largest > 0 && !inject.ack.wrapping_sub(1).is_multiple_of(largest)
+                });
+            let third = third + 2 * usize::from(within);
             let few = kernel.len().abs_diff(ours.len()) <= third;
             let prefix = kernel.starts_with(&ours) || ours.starts_with(&kernel);
             let acks = |inject: &Inject| inject.flags & (SYN | RST | ACK) == ACK;
@@ -154,16 +198,16 @@ pub(super) const KNOWN: &[Known] = &[
                 let first = segments.iter().find(|s| carries_data(s));
                 first.map(|s| (s.seq, s.data.len()))
             };
-            let syn = |event: &Event| matches!(event, Event::Inject(i) if i.flags & SYN != 0);
-            let begins = events[..d.step].iter().rposition(syn).unwrap_or(0);
             let small = |event: &Event| match event {
-                Event::Inject(i) if i.flags & (SYN | RST) == 0 => window_of(events, i) <= 5000,
+                Event::Inject(i) if i.flags & (SYN | RST) == 0 => {
+                    windows_of(events, i).any(|window| window <= 5000)
+                }
                 _ => false,
             };
             let smaller = |(kernel, ours): ((u32, usize), (u32, usize))| {
                 kernel.0 == ours.0 && kernel.1 < ours.1
             };
-            events[begins..d.step].iter().any(small)
+            events[..d.step].iter().any(small)
                 && data(&d.kernel_only)
                     .zip(data(&d.ours_only))
                     .is_some_and(smaller)
@@ -190,19 +234,132 @@ pub(super) const KNOWN: &[Known] = &[
                  9293 3.10.7.4)",
         continues: false,
         matches: |events, d| {
-            let older = |inject: &Inject| {
-                events[..d.step].iter().any(|event| match event {
+            let plain = |event: &Event| match event {
+                Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => Some((i.seq, i.window)),
+                _ => None,
+            };
+            let windows: Vec<_> = events[..=d.step].iter().filter_map(plain).collect();
+            // A segment that a newer one overtook; it or a later one has another window.
+            let overtaken = |(at, (newer, size)): (usize, &(u32, u16))| {
+                let late = windows[at..]
+                    .iter()
+                    .position(|(seq, _)| after(*newer, *seq));
+                late.is_some_and(|late| {
+                    let mut rest = windows[at + late..].iter();
+                    rest.any(|(seq, window)| !after(*seq, *newer) && window != size)
+                })
+            };
+            let sent = |segments: &[LiveSegment]| -> Vec<_> {
+                let sent = segments.iter().filter(|s| carries_data(s) || has_fin(s));
+                sent.map(|s| (s.seq, s.data.len(), has_fin(s))).collect()
+            };
+            // The last segment ends with the window.
+            let cut = |less: &[(u32, usize, bool)], more: &[(u32, usize, bool)]| match less {
+                [] => !more.is_empty(),
+                [whole @ .., last] => {
+                    more.starts_with(whole)
+                        && (more.get(whole.len()))
+                            .is_some_and(|next| next.0 == last.0 && next.1 >= last.1)
+                }
+            };
+            let (kernel, ours) = (sent(&d.kernel.segments), sent(&d.ours.segments));
+            // Without data, the sequence number is bounded by the window.
+            let bare = |s: &LiveSegment| !carries_data(s) && !has_fin(s);
+            let moved = d.kernel_only.len() == d.ours_only.len()
+                && d.kernel_only.iter().chain(&d.ours_only).all(bare)
+                && (d.kernel_only.iter().zip(&d.ours_only)).all(|(k, o)| {
+                    let (seq, window) = (k.seq, k.window);
+                    *k == LiveSegment {
+                        seq,
+                        window,
+                        ..o.clone()
+                    }
+                });
+            windows.iter().enumerate().any(overtaken)
+                && (kernel != ours && (cut(&kernel, &ours) || cut(&ours, &kernel))
+                    || kernel == ours && moved)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "losses that an ACK shows that reports data of several times",
+        reason: "the kernel's RACK.rtt is that of the segment that it processes last, the last one \
+                 below the ACK, and with it what was sent later waits; ours is that of the latest \
+                 (RFC 8985 6.2: the most recently sent segment)",
+        continues: false,
+        matches: |events, d| {
+            let news = |i: &Inject| {
+                // An earlier one with the same number may have been rejected.
+                let is_new = !events[..d.step].iter().any(|event| match event {
+                    Event::Inject(before) => {
+                        after(before.ack, i.ack) && !after(before.ack, d.before.1.sent)
+                    }
+                    Event::Call(_) => false,
+                });
+                let above =
+                    |(left, right): &(u32, u32)| after(*right, *left) && after(*left, i.ack);
+                is_new && i.flags & (SYN | RST | ACK) == ACK && i.sack.iter().any(above)
+            };
+            let again = |segments: &[LiveSegment]| -> Vec<_> {
+                let again = segments.iter().filter(|s| carries_data(s));
+                let again = again.filter(|s| after(d.before.1.sent, s.seq));
+                again.map(|s| (s.seq, s.data.len())).collect()
+            };
+            let (kernel, ours) = (again(&d.kernel.segments), again(&d.ours.segments));
+            injected(events, d).is_some_and(news)
+                && ours.len() > kernel.len()
+                && ours.starts_with(&kernel)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "a FIN behind the last byte that the window admits",
+        reason: "the kernel looks at the first segment of a super-segment only; RFC 9293 3.4: the FIN \
+                 takes up a sequence number",
+        continues: false,
+        matches: |events, d| {
+            let edges = |edge: u32| {
+                events[..=d.step].iter().any(|event| match event {
                     Event::Inject(i) => {
-                        i.flags & (SYN | RST | ACK) == ACK
-                            && after(i.seq, inject.seq)
-                            && i.window != inject.window
+                        windows_of(events, i).any(|window| i.ack.wrapping_add(window) == edge)
                     }
                     Event::Call(_) => false,
                 })
             };
-            injected(events, d).is_some_and(older)
-                && d.kernel_only.iter().any(carries_data)
-                && !d.ours.segments.iter().any(carries_data)
+            let end = |s: &LiveSegment| s.seq.wrapping_add(s.data.len() as u32);
+            let like = |kernel: &LiveSegment, ours: &LiveSegment| {
+                has_fin(kernel) && !has_fin(ours) && kernel.data == ours.data
+            };
+            matches!(
+                (&d.kernel_only[..], &d.ours_only[..]),
+                ([kernel], [ours]) if like(kernel, ours) && edges(end(kernel))
+            ) && only_segments(d)
+        },
+    },
+    Known {
+        name: "losses that time shows, on an ACK that reports nothing",
+        reason: "RFC 8985 6.2 runs for each ACK; the kernel's RACK waits for the next delivery or for \
+                 its timer",
+        continues: false,
+        matches: |events, d| {
+            let acks = |event: &Event| match event {
+                Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => {
+                    Some((i.ack, !i.sack.is_empty()))
+                }
+                _ => None,
+            };
+            let before: Vec<_> = events[..d.step].iter().filter_map(acks).collect();
+            let reports_nothing = |i: &Inject| {
+                // Or less than a segment.
+                let len = d.ours.segments.first().map_or(0, |s| s.data.len() as u32);
+                let near = |ack: u32| !after(i.ack, ack) || i.ack.wrapping_sub(ack) < len;
+                i.sack.is_empty() && before.iter().any(|(ack, _)| near(*ack))
+            };
+            let again = |s: &LiveSegment| carries_data(s) && after(d.before.1.sent, s.seq);
+            injected(events, d).is_some_and(reports_nothing)
+                && before.iter().any(|(_, sacks)| *sacks)
+                && d.ours.segments.first().is_some_and(again)
+                && !d.kernel.segments.iter().any(again)
                 && only_segments(d)
         },
     },
@@ -212,18 +369,21 @@ pub(super) const KNOWN: &[Known] = &[
                  not older than another; we keep to RFC 9937",
         continues: false,
         matches: |events, d| {
-            let overtaken = |inject: &Inject| {
-                events[..d.step].iter().any(|event| match event {
+            let overtaken = |at: usize, inject: &Inject| {
+                events[..at].iter().any(|event| match event {
                     Event::Inject(i) => after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent),
                     Event::Call(_) => false,
                 })
             };
-            let reports = |inject: &Inject| inject.flags & ACK != 0 && !inject.sack.is_empty();
+            let begins = |(at, event): (usize, &Event)| match event {
+                Event::Inject(i) => i.flags & ACK != 0 && !i.sack.is_empty() && overtaken(at, i),
+                Event::Call(_) => false,
+            };
             let more = d.kernel.segments.len() > d.ours.segments.len();
-            injected(events, d).is_some_and(|i| reports(i) && overtaken(i))
+            events[..=d.step].iter().enumerate().any(begins)
                 && more
                 && d.kernel_only.iter().all(carries_data)
-                && d.ours.segments.iter().all(carries_data)
+                && (d.ours.segments.iter()).all(|s| carries_data(s) || is_pure_ack(s))
                 && only_segments(d)
         },
     },
@@ -271,10 +431,8 @@ pub(super) const KNOWN: &[Known] = &[
             };
             let keeps = |inject: &Inject| {
                 events[..=d.step].iter().any(|event| match event {
-                    Event::Inject(i) if i.ack == inject.ack => {
-                        let window = window_of(events, i);
-                        is_within(i.ack.wrapping_add(window), window == 0)
-                    }
+                    Event::Inject(i) if i.ack == inject.ack => windows_of(events, i)
+                        .any(|window| is_within(i.ack.wrapping_add(window), window == 0)),
                     _ => false,
                 })
             };
@@ -282,6 +440,22 @@ pub(super) const KNOWN: &[Known] = &[
             (kernel.iter().all(again) && ours.iter().all(again))
                 && begins
                 && injected(events, d).is_some_and(keeps)
+                && only_segments(d)
+        },
+    },
+    Known {
+        name: "what an ACK makes go before its segment's data draws a RST",
+        reason: "the kernel sends it, or the FIN that the handshake's end allows, before it reads the \
+                 data; we send the RST only",
+        continues: true,
+        matches: |events, d| {
+            let resets = |segments: &[LiveSegment]| segments.last().is_some_and(is_reset);
+            injected(events, d).is_some_and(|i| i.flags & ACK != 0 && i.end() != i.seq)
+                && !d.kernel_only.is_empty()
+                && d.kernel_only.iter().all(|s| carries_data(s) || has_fin(s))
+                && d.ours_only.is_empty()
+                && resets(&d.kernel.segments)
+                && resets(&d.ours.segments)
                 && only_segments(d)
         },
     },
