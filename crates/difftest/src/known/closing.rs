@@ -61,13 +61,10 @@ pub(super) const KNOWN: &[Known] = &[
         continues: false,
         matches: |events, d| {
             let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
-            let closes = |states: &[(usize, u8)]| {
-                let ended = [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING];
-                states.iter().any(|(_, state)| ended.contains(state))
-            };
-            d.two_ends
-                && events[..d.step].iter().any(fin)
-                && closes(&d.kernel.states) != closes(&d.ours.states)
+            let ended = |state: u8| [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING].contains(&state);
+            let one_ended = (d.kernel.states.iter().zip(&d.ours.states))
+                .any(|(kernel, ours)| ended(kernel.1) != ended(ours.1));
+            d.two_ends && events[..d.step].iter().any(fin) && one_ended
         },
     },
     Known {

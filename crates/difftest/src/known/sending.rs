@@ -351,7 +351,8 @@ pub(super) const KNOWN: &[Known] = &[
             let before: Vec<_> = events[..d.step].iter().filter_map(acks).collect();
             let reports_nothing = |i: &Inject| {
                 // Or less than a segment.
-                let len = d.ours.segments.first().map_or(0, |s| s.data.len() as u32);
+                let sent = d.kernel.segments.iter().chain(&d.ours.segments);
+                let len = sent.map(|s| s.data.len() as u32).max().unwrap_or(0);
                 let near = |ack: u32| !after(i.ack, ack) || i.ack.wrapping_sub(ack) < len;
                 i.sack.is_empty() && before.iter().any(|(ack, _)| near(*ack))
             };
