@@ -154,10 +154,10 @@ fn an_ack_that_delivers_nothing_changes_no_time() {
     let mut q = queue(&[(10, 100), (10, 101)]);
     ack(&mut q, at(120), 10 * MSS, None);
     let delivery = q.delivery_mut().expect("sampled");
-    delivery.on_delivered(at(150), 0);
+    delivery.on_delivered(at(125), 0);
     assert_eq!(delivery.delivered(), 10);
-    q.push(unit(20 * MSS, MSS, 160));
-    // From the ACK at 120, not from the one at 150.
+    q.push(unit(20 * MSS, MSS, 130));
+    // From the ACK at 120, not from the one at 125.
     let sample = ack(&mut q, at(180), 21 * MSS, None);
     assert_eq!(sample.interval, Some(Nanos::from_millis(60)));
     assert_eq!(q.delivery().expect("sampled").delivered(), 21);
