@@ -289,13 +289,16 @@ pub(super) const KNOWN: &[Known] = &[
         continues: false,
         matches: |events, d| {
             let news = |i: &Inject| {
-                // An earlier one with the same number may have been rejected.
-                let is_new = !events[..d.step].iter().any(|event| match event {
-                    Event::Inject(before) => {
-                        after(before.ack, i.ack) && !after(before.ack, d.before.1.sent)
-                    }
-                    Event::Call(_) => false,
-                });
+                // No less than what is acknowledged; what an earlier segment acknowledged may have
+                // been rejected. The kernel's count includes the SYN of an active open.
+                let una = |count: u64| i.ack.wrapping_sub(count as u32) <= 1;
+                let is_new = d.kernel.counts.iter().any(|(_, acked, _)| una(*acked))
+                    || !events[..d.step].iter().any(|event| match event {
+                        Event::Inject(before) => {
+                            after(before.ack, i.ack) && !after(before.ack, d.before.1.sent)
+                        }
+                        Event::Call(_) => false,
+                    });
                 let above =
                     |(left, right): &(u32, u32)| after(*right, *left) && after(*left, i.ack);
                 is_new && i.flags & (SYN | RST | ACK) == ACK && i.sack.iter().any(above)
