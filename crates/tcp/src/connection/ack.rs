@@ -213,7 +213,7 @@ impl Connection {
         };
         // A segment that elicited a DSACK lay outside the window, so the echoed timestamp is not
         // its own. The timestamp of a retransmission may be older than the retransmission.
-        let behind = outcome.retransmitted && self.last_stamp_lag() > Nanos::ZERO;
+        let behind = outcome.retransmitted && self.most_stamp_lag() > Nanos::ZERO;
         let fresh = sack.dsack.is_none() && !ambiguous && !behind;
         let echoed = self.echoed_rtt(cx, repr, outcome.first_sent.filter(|_| fresh));
         let rtt = outcome.rtt.or(sack.rtt).or(echoed);
@@ -313,7 +313,7 @@ impl Connection {
         let age = echo
             .zip(since)
             .and_then(|(ts, since)| self.ts.since_echo(cx.now, ts.ecr, since));
-        let lag = self.last_stamp_lag();
+        let lag = self.most_stamp_lag();
         let echoed = age.map(|age| cx.now - age.saturating_sub(TICK + lag));
         let min_rtt = self.rtt.min_rtt().unwrap_or(Nanos::ZERO);
         self.snd.rtx.sight(Sighting {

@@ -134,11 +134,12 @@ impl Recovery {
         }
     }
 
-    /// `segs` segments go out again, with this TSval, which is `lag` ticks behind the clock.
-    pub(crate) fn on_retransmit(&mut self, stamp: u32, lag: u32, segs: u32) {
+    /// Records that `segs` segments are sent again with the TSval `stamp`, which is `lag` ticks behind
+    /// the clock. `others`: earlier retransmissions are in flight.
+    pub(crate) fn on_retransmit(&mut self, stamp: u32, lag: u32, segs: u32, others: bool) {
         self.on_sent_in_recovery(segs);
         if let Some(past) = &mut self.past {
-            past.stamp.on_retransmit(stamp, lag);
+            past.stamp.on_retransmit(stamp, lag, others);
             past.undo.on_retransmit(stamp, segs);
         }
     }

@@ -5,20 +5,21 @@ use fullsend_units::{Instant, Nanos};
 use super::Phase;
 use crate::Connection;
 
-/// The timestamp of the last retransmission.
+/// The timestamps of the retransmissions that are in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CopyStamp {
-    /// TSval.
+    /// TSval of the last one.
     last: u32,
-    /// How many ticks it was behind the clock.
+    /// The most ticks by which one of them was behind the clock.
     lag: u32,
 }
 
 impl CopyStamp {
-    /// Records the TSval of a retransmission, which is `lag` ticks behind the clock.
-    pub(super) const fn on_retransmit(&mut self, stamp: u32, lag: u32) {
+    /// Records the TSval of a retransmission, which is `lag` ticks behind the clock. `others`: earlier
+    /// ones are in flight, and an echo may be theirs.
+    pub(super) fn on_retransmit(&mut self, stamp: u32, lag: u32, others: bool) {
         self.last = stamp;
-        self.lag = lag;
+        self.lag = if others { self.lag.max(lag) } else { lag };
     }
 
     /// Returns how many ticks a TSval may be behind the `clock`: at most `most`, and it is not
@@ -55,8 +56,8 @@ impl Connection {
         past.stamp.bound(self.ts.value(now), most)
     }
 
-    /// Returns how far the TSval of the last retransmission was behind the clock.
-    pub(crate) fn last_stamp_lag(&self) -> Nanos {
+    /// Returns how far the TSval of a retransmission in flight may be behind the time at which it left.
+    pub(crate) fn most_stamp_lag(&self) -> Nanos {
         let lag = self.recovery.past().map_or(0, |past| past.stamp.lag);
         Nanos::from_millis(lag.into())
     }
@@ -69,10 +70,23 @@ mod tests {
     #[test]
     fn a_retransmission_is_not_older_than_the_last_one() {
         let mut stamp = CopyStamp::default();
-        stamp.on_retransmit(1000, 0);
+        stamp.on_retransmit(1000, 0, false);
         assert_eq!(stamp.bound(1003, 5), 3);
         assert_eq!(stamp.bound(1007, 5), 5);
         // A clock behind the last TSval has wrapped, after 49.7 days.
         assert_eq!(stamp.bound(999, 5), 5);
+    }
+
+    /// An echo does not show whose it is: all are taken for as old as the oldest may be.
+    #[test]
+    fn the_lag_is_the_largest_of_those_in_flight() {
+        let mut stamp = CopyStamp::default();
+        stamp.on_retransmit(1000, 5, false);
+        stamp.on_retransmit(1007, 0, true);
+        assert_eq!(stamp.lag, 5);
+        stamp.on_retransmit(1008, 6, true);
+        assert_eq!(stamp.lag, 6);
+        stamp.on_retransmit(1020, 0, false);
+        assert_eq!(stamp.lag, 0);
     }
 }

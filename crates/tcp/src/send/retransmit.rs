@@ -1,5 +1,5 @@
-//! Sending again, by the rules of sending: as super-segments, within cwnd, the pacing rate and the
-//! small queue, and not while the first copy has not left the host.
+//! Retransmission, under the limits of sending: as super-segments, within cwnd, the pacing rate and
+//! TCP Small Queues, and not before the original has left the host.
 
 use fullsend_units::Instant;
 use fullsend_wire::tcp::TcpFlags;
@@ -43,7 +43,7 @@ impl Connection {
         })
     }
 
-    /// F-RTO would have sent new text, and none could go.
+    /// Retransmits where F-RTO would have sent new data and none could be sent.
     #[cold]
     pub(super) fn repair_after_all(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         self.give_up_frto();
@@ -53,7 +53,8 @@ impl Connection {
         self.retransmission(cx)
     }
 
-    /// RFC 8985 7.3: one segment of new text, whatever cwnd says; else the last one once more.
+    /// Returns a tail loss probe (RFC 8985 7.3): one segment of new data, even beyond cwnd, else the
+    /// last segment again.
     #[cold]
     pub(super) fn tail_probe(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         self.out.tail_probe = false;
@@ -61,7 +62,7 @@ impl Connection {
             return None;
         }
         let snd = &self.snd;
-        // A FIN by itself takes up one byte of the window.
+        // A FIN without data takes up one byte of the window.
         let least = snd.mss.bytes().min(snd.queue.len() as u32).max(1);
         if snd.has_unsent() && snd.usable_window() >= least {
             let grant = self.force_one().ok()?;
@@ -80,7 +81,7 @@ impl Connection {
         Some(draft_again(again, departure))
     }
 
-    /// The last segment, unless the host has not let go of it yet.
+    /// Returns the last segment for retransmission, unless it is still in the host's queues.
     fn repeat_tail(&mut self, cx: &mut Cx<'_>) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
         let sent_at = self.departs_at(cx);
@@ -99,13 +100,13 @@ impl Connection {
         Some(again)
     }
 
-    /// The next lost range, with a number of its own.
+    /// Takes the next lost range, under a number of its own in the host's queues.
     fn take_lost(&mut self, cx: &Cx<'_>, limit: u32) -> Option<Retransmit> {
         let is_empty = self.snd.wmem_inflight == 0;
-        // RACK and the rate samples count from there.
+        // RACK and the rate samples count from the departure.
         let sent_at = self.departs_at(cx);
         let Some(flow) = &mut self.snd.flow else {
-            // No text yet: nothing to ask the host for.
+            // Without data no segment has a number in the host's queues.
             return self.snd.rtx.next_retransmit(sent_at, limit, 0, |_| false);
         };
         let in_host = |number| !is_empty && flow.is_in_host(number);
@@ -120,8 +121,8 @@ impl Connection {
         again
     }
 
-    /// What is to be sent again stands in the host's queues still: it is not lost but late, and
-    /// its completion will ask once more.
+    /// Returns whether the original is still in the host's queues: it is late, not lost, and its
+    /// completion triggers another attempt.
     fn first_copy_is_in_host(&mut self, cx: &mut Cx<'_>) -> bool {
         let Some(flow) = &self.snd.flow else {
             return false;
@@ -135,7 +136,7 @@ impl Connection {
         in_host
     }
 
-    /// Returns how far the retransmission's TSval is behind the clock, in ticks.
+    /// Counts a retransmission. Returns how far its TSval is behind the clock, in ticks.
     fn count_retransmission(&mut self, cx: &mut Cx<'_>, again: &Retransmit) -> u32 {
         self.count_segs(cx, again);
         match self.recovery.phase() {
@@ -147,7 +148,8 @@ impl Connection {
         }
         let lag = self.stamp_lag(cx.now, again.first_sent);
         let stamp = self.ts.value(cx.now).wrapping_sub(lag);
-        self.recovery.on_retransmit(stamp, lag, again.segs);
+        let others = self.snd.rtx.retrans_out() > again.segs;
+        self.recovery.on_retransmit(stamp, lag, again.segs, others);
         lag
     }
 
