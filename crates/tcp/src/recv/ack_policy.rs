@@ -1,46 +1,46 @@
-//! When to acknowledge (RFC 9293 3.8.6.3, RFC 5681 4.2): at every second full segment, at once
-//! when the sender needs to know, with our own text whenever that will follow soon.
+//! When to acknowledge (RFC 9293 3.8.6.3, RFC 5681 4.2): every second full segment, at once after loss
+//! or reordering, and with data of our own where that will follow soon.
 
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window};
 
-/// How long an acknowledgement waits for company. RFC 9293 3.8.6.3 allows 500 ms.
+/// Longest delay of an acknowledgement. RFC 9293 3.8.6.3 allows 500 ms.
 const DELAY: Nanos = Nanos::from_millis(40);
-/// How long the acknowledgement of a whole request waits for the answer that will carry it, on a
-/// connection where an answer usually follows.
+/// Delay of the acknowledgement of a whole request, on a connection where an answer that can carry it
+/// usually follows.
 const ANSWER_GRACE: Nanos = Nanos::from_millis(1);
-/// Acknowledge this many segments one by one as a connection starts, so that the sender's slow
-/// start is not slowed down.
+/// Most segments that are acknowledged one by one at the start of a connection, for the sender's slow
+/// start.
 const QUICK_SEGS: u32 = 16;
 
-/// In place of a count: an acknowledgement waits for the reader, who has a lot to read.
+/// In place of a count: an acknowledgement waits until the application has read.
 const WITHHELD: u8 = u8::MAX;
 
-/// What is owed to the sender.
+/// The state of delayed acknowledgements.
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
-    /// When the acknowledgement goes at the latest. [`DUE`](Self::DUE): with the next segment,
-    /// which is made if there is none. `FAR_FUTURE`: none is owed.
+    /// When the acknowledgement is sent at the latest. [`DUE`](Self::DUE): at once, in a pure ACK if
+    /// there is no other segment. `FAR_FUTURE`: no acknowledgement is owed.
     at: Instant,
-    /// When text last arrived.
+    /// When data last arrived.
     last_data: Instant,
     /// `rcv_nxt` as last acknowledged (`Last.ACK.sent` of RFC 7323).
     acked: SeqNum,
-    /// Text of a full segment as the peer sends them.
+    /// Payload of a full segment, as observed, in bytes.
     rcv_mss: u16,
-    /// How many more are acknowledged one by one, or [`WITHHELD`].
+    /// Segments that are still acknowledged one by one, or [`WITHHELD`].
     quick_segs: u8,
     habit: Habit,
 }
 
-/// What the peer is taken to wait for, behind what it sent last.
+/// What the peer is assumed to wait for after its last segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Habit {
-    /// For no more than its turn.
+    /// For nothing: it sends in bulk.
     Bulk,
-    /// Its last segment was full and had PSH: the end of a write, or all that its window allows. It
-    /// may wait for the acknowledgement itself.
+    /// For the acknowledgement, perhaps: its last segment was full and had PSH, so it was the end of a
+    /// write, or all that the window allows.
     Pushed,
-    /// For an answer: text of ours usually follows what arrives.
+    /// For an answer: data of ours usually follows received data.
     Interactive,
 }
 
@@ -58,15 +58,15 @@ impl AckPolicy {
         }
     }
 
-    /// The peer's first byte will be `rcv_nxt`.
+    /// Begins with the connection, whose first received byte will be `rcv_nxt`.
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum, mss: Mss, window: Window) {
         self.acked = rcv_nxt;
-        // A full segment is whatever the largest has been; 536 until we know.
+        // A full segment is as large as the largest received; 536 bytes at first.
         self.rcv_mss = mss.get().min(536);
         self.quick_segs = (window.0 / (2 * mss.bytes())).clamp(2, QUICK_SEGS) as u8;
     }
 
-    /// Text arrived in segments of `len` bytes; true if they are larger than all before.
+    /// Records the arrival of segments of `len` bytes. Returns whether they are larger than all before.
     #[inline]
     pub(crate) fn on_segment(&mut self, len: u32, adv_mss: Mss) -> bool {
         let larger = len > u32::from(self.rcv_mss);
@@ -76,9 +76,9 @@ impl AckPolicy {
         larger
     }
 
-    /// Text arrived in order, without a hole before or behind it, `pushed` or not. `lagging`: the
-    /// sender has used up the window, and the reader has so much to read that there is little to
-    /// tell; what he reads will change that.
+    /// Processes data that arrived in order, without holes; `pushed`: with PSH. `lagging`: the sender
+    /// has used up the window, and more than half of the buffer waits for the application, whose
+    /// reading will open the window.
     pub(crate) fn on_text(
         &mut self,
         now: Instant,
@@ -111,7 +111,7 @@ impl AckPolicy {
         }
     }
 
-    /// The reader took something: true if an acknowledgement is due now because of it.
+    /// Processes a read. Returns whether it made an acknowledgement due.
     #[inline]
     pub(crate) fn on_read(&mut self) -> bool {
         if self.quick_segs != WITHHELD {
@@ -125,9 +125,8 @@ impl AckPolicy {
         owed
     }
 
-    /// The peer's text ends, up to `rcv_nxt`, FIN included: our own end will often follow at once,
-    /// and can carry the acknowledgement. Not of a peer that sent nothing: as on Linux, nobody
-    /// waits then.
+    /// Processes the peer's FIN, up to `rcv_nxt`: our own FIN often follows at once and can carry the
+    /// acknowledgement. For a peer that sent no data it is not delayed, as on Linux.
     pub(crate) fn on_end(&mut self, now: Instant, rcv_nxt: SeqNum) {
         let owed = rcv_nxt.since(self.acked);
         if self.last_data == Instant::ZERO || owed > u32::from(self.rcv_mss) {
@@ -138,7 +137,7 @@ impl AckPolicy {
         }
     }
 
-    /// The reader has taken all there is: true if an acknowledgement is due now because of it.
+    /// Processes a read of all data. Returns whether it made an acknowledgement due.
     #[inline]
     pub(crate) fn on_all_read(&mut self) -> bool {
         let due = self.habit == Habit::Pushed && self.is_owed();
@@ -148,9 +147,9 @@ impl AckPolicy {
         due
     }
 
-    /// The user is about to write, and what it writes acknowledges too.
+    /// Delays the acknowledgement for a write that will follow and carry it.
     pub(crate) fn with_text(&mut self, now: Instant) {
-        // Linux: this counts as text of the peer's, which the user's text answers.
+        // As on Linux, the write counts as an answer to data that arrives now.
         self.last_data = now;
         self.delay(now + DELAY);
     }
@@ -159,13 +158,14 @@ impl AckPolicy {
         self.at = self.at.min(until);
     }
 
-    /// Acknowledge with the next segment, and make one if there is none.
+    /// Makes an acknowledgement due at once.
     #[inline]
     pub(crate) fn now(&mut self) {
         self.at = Self::DUE;
     }
 
-    /// The same, and for the next segments too: something is amiss on the path.
+    /// Makes an acknowledgement due at once, and for each of the next segments, after loss or
+    /// reordering.
     pub(crate) fn quick(&mut self) {
         self.now();
         self.habit = Habit::Bulk;
@@ -173,12 +173,12 @@ impl AckPolicy {
         self.quick_segs = self.quick_segs.max(2);
     }
 
-    /// `TCP_QUICKACK`.
+    /// Returns `TCP_QUICKACK`.
     pub(crate) fn is_quick(&self) -> bool {
         self.habit != Habit::Interactive
     }
 
-    /// `TCP_QUICKACK`.
+    /// Sets `TCP_QUICKACK`.
     pub(crate) fn set_quick(&mut self, on: bool) {
         self.habit = if on { Habit::Bulk } else { Habit::Interactive };
         self.quick_segs = if on { QUICK_SEGS as u8 } else { 0 };
@@ -187,19 +187,19 @@ impl AckPolicy {
         }
     }
 
-    /// An acknowledgement is due.
+    /// Returns whether an acknowledgement is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.at == Self::DUE
     }
 
-    /// An acknowledgement is owed, sooner or later.
+    /// Returns whether an acknowledgement is due or delayed.
     #[inline]
     pub(crate) fn is_owed(&self) -> bool {
         self.at != Instant::FAR_FUTURE
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called.
+    /// Returns when [`on_timer`](Self::on_timer) is to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
         if self.is_due() {
@@ -209,32 +209,32 @@ impl AckPolicy {
         }
     }
 
-    /// The delay is over: true if an acknowledgement is due now because of it.
+    /// Processes the end of the delay. Returns whether it made an acknowledgement due.
     pub(crate) fn on_timer(&mut self, now: Instant) -> bool {
         if self.is_due() || now < self.at {
             return false;
         }
         self.now();
-        // No answer came in time, so none is to be expected next time.
+        // No answer came in time, so none is expected next time.
         self.habit = Habit::Bulk;
         true
     }
 
-    /// The connection is over: what is due stays due, what is delayed is not sent.
+    /// Cancels a delayed acknowledgement at the connection's end; a due one stays due.
     pub(crate) fn cancel_delay(&mut self) {
         if !self.is_due() {
             self.at = Instant::FAR_FUTURE;
         }
     }
 
-    /// A segment with `rcv_nxt` as its acknowledgement leaves.
+    /// Records that a segment that acknowledges `rcv_nxt` leaves.
     #[inline]
     pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum) {
         self.acked = rcv_nxt;
         self.at = Instant::FAR_FUTURE;
     }
 
-    /// Text of ours leaves for the first time.
+    /// Records that new data of ours is sent.
     #[inline]
     pub(crate) fn on_text_sent(&mut self, now: Instant) {
         if now.since(self.last_data) < DELAY {
@@ -242,23 +242,23 @@ impl AckPolicy {
         }
     }
 
-    /// `Last.ACK.sent` (RFC 7323 4.3).
+    /// Returns `Last.ACK.sent` (RFC 7323 4.3).
     #[inline]
     pub(crate) fn last_acked(&self) -> SeqNum {
         self.acked
     }
 
-    /// No text of ours will follow any more.
+    /// Records that no more data of ours will follow.
     pub(crate) fn expect_no_answers(&mut self) {
         self.habit = Habit::Bulk;
     }
 
-    /// When text last arrived.
+    /// Returns when data last arrived.
     pub(crate) fn last_data(&self) -> Instant {
         self.last_data
     }
 
-    /// Text of a full segment as the peer sends them.
+    /// Returns the payload of a full segment, as observed, in bytes.
     #[inline]
     pub(crate) fn rcv_mss(&self) -> u32 {
         self.rcv_mss.into()
@@ -277,7 +277,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// Behind its first segments, which are acknowledged one by one.
+    /// Returns a policy after the first segments, which are acknowledged one by one.
     fn policy() -> AckPolicy {
         let mut policy = AckPolicy::new();
         policy.start(SeqNum::new(0), Mss::clamped(1000), Window(65_535));
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_full_segment_with_psh_is_acknowledged_as_soon_as_it_is_read() {
-        // Length, PSH, and whether the reader's taking it makes the acknowledgement due.
+        // Length, PSH, and whether reading the data makes the acknowledgement due.
         for (len, pushed, at_once) in [
             (MSS, true, true),
             (MSS, false, false),

@@ -1,30 +1,30 @@
-//! A run of received text, held by reference where that wastes no memory.
+//! A run of received data, held by reference where that wastes no memory.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use fullsend_buf::{Chain, Pool, Room, Slice};
 
-/// A slice larger than this is always kept by reference.
+/// Largest slice that may be copied; a larger one is always kept by reference.
 const COPY_AT_MOST: usize = 16 << 10;
-/// A slice may pin this many times its length.
+/// Most memory that a slice may pin, as a multiple of its length.
 const PIN_RATIO: usize = 4;
-/// A block may be pinned beyond the ratio while the run pins no more than this in all: the
-/// message that a request-response flow is about to read is not copied twice.
+/// Memory that a run may pin regardless of the ratio, so that the message that a request-response
+/// flow is about to read is not copied twice.
 const PIN_FREELY: usize = 64 << 10;
-/// Where small pieces are copied together.
+/// Size of a block into which small pieces are copied.
 const COLLAPSE_BLOCK: usize = 4 << 10;
-/// Entries that an empty run keeps.
+/// Entries of the piece list that an empty run keeps allocated.
 const KEPT_PIECES: usize = 4;
 
-/// Contiguous text: slices in order, then a block in which small ones are gathered.
+/// Contiguous data: slices in order, then a block into which small pieces are copied.
 ///
-/// Memory is bounded: a hostile peer's one-byte segments, each in a block of its own, are copied
-/// together, so that text of `n` bytes pins less than `4 n` bytes plus a constant.
+/// Memory is bounded: one-byte segments, each in a block of its own, are copied together, so `n`
+/// bytes of data pin less than `4 n` bytes plus a constant.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     pieces: VecDeque<Slice>,
-    /// In a box: most connections never need it.
+    /// The block for small pieces; boxed, since most connections never need it.
     room: Option<Box<Room>>,
     len: u32,
     /// Capacity of `room` and of the blocks that `pieces` pin; one that several pieces share
@@ -33,25 +33,25 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// No bytes.
+    /// Returns whether there are no bytes.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     #[inline]
     pub(super) fn truesize(&self) -> usize {
         self.pinned as usize
     }
 
-    /// Appends text. `frugal`: nothing may be pinned beyond the ratio, however little there is.
+    /// Appends data. `frugal`: the ratio applies from the first byte on.
     #[inline]
     pub(super) fn push(&mut self, pool: &Pool, mut text: Chain, frugal: bool) {
         if let Some(only) = text.take_only() {
@@ -95,7 +95,7 @@ impl Text {
         self.keep(slice);
     }
 
-    /// Copies a slice in. What the allocator refuses memory for is kept by reference.
+    /// Appends a copy of a slice. Where the allocator refuses memory, keeps it by reference.
     fn copy_in(&mut self, pool: &Pool, mut slice: Slice) {
         while !slice.is_empty() {
             if self.room.as_ref().is_none_or(|r| r.remaining() == 0) {
@@ -112,7 +112,7 @@ impl Text {
         }
     }
 
-    /// A small block for the first piece, larger ones when there are many.
+    /// Returns the size of a new block: that of the piece at first, larger with more data.
     fn block_for(&self, len: usize) -> usize {
         len.max(self.len().min(COLLAPSE_BLOCK))
     }
@@ -124,7 +124,7 @@ impl Text {
         }
     }
 
-    /// Appends another run.
+    /// Appends all data of another run.
     pub(super) fn append(&mut self, mut other: Self) {
         self.close_room();
         other.close_room();
@@ -162,7 +162,7 @@ impl Text {
         }
     }
 
-    /// Copies bytes out and forgets them; how many.
+    /// Copies bytes to `out` and removes them. Returns how many.
     #[inline]
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
         let mut done = 0;
@@ -174,7 +174,7 @@ impl Text {
         done
     }
 
-    /// Shows up to `max` bytes of the first piece to `sink` and drops them; how many.
+    /// Passes up to `max` bytes of the first piece to `sink` and removes them. Returns how many.
     #[inline]
     fn consume(&mut self, max: usize, sink: impl FnOnce(&[u8])) -> usize {
         if self.pieces.is_empty() {
@@ -194,7 +194,7 @@ impl Text {
         n
     }
 
-    /// Removes the first piece.
+    /// Removes and returns the first piece.
     #[inline]
     fn pop(&mut self) -> Option<Slice> {
         let first = self.pieces.pop_front()?;
@@ -205,7 +205,7 @@ impl Text {
         Some(first)
     }
 
-    /// Takes up to `max` bytes out without copying.
+    /// Removes up to `max` bytes without copying.
     pub(super) fn read_chain(&mut self, max: usize) -> Chain {
         let mut out = Chain::new();
         let mut left = max.min(self.len());
@@ -227,7 +227,7 @@ impl Text {
         out
     }
 
-    /// Takes the first piece of memory out, or its first `max` bytes.
+    /// Removes the first slice, or its first `max` bytes, without copying.
     pub(super) fn read_slice(&mut self, max: usize) -> Slice {
         if self.pieces.is_empty() {
             self.close_room();
@@ -237,7 +237,7 @@ impl Text {
         chain.pop_front().unwrap_or_default()
     }
 
-    /// Copies bytes, leaving them; how many.
+    /// Copies bytes to `out` without removing them. Returns how many.
     pub(super) fn peek(&self, out: &mut [u8]) -> usize {
         let mut done = 0;
         let gathered = self.room.as_ref().map_or(&[][..], |room| room.filled());
@@ -250,13 +250,13 @@ impl Text {
         done
     }
 
-    /// Throws everything away.
+    /// Discards all data.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// It pins much more memory than it has bytes.
+/// Returns whether a slice pins much more memory than it has bytes.
 #[inline]
 fn is_wasteful(slice: &Slice) -> bool {
     slice.len() <= COPY_AT_MOST && slice.pinned() > PIN_RATIO * slice.len()

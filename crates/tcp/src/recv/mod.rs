@@ -1,4 +1,5 @@
-//! The receiving side: what arrived, in order and not, and how much more may come.
+//! The receiving side: received data, in order and out of order, the receive window, and when to send
+//! ACKs.
 
 use alloc::boxed::Box;
 
@@ -18,50 +19,50 @@ use buffer::Text;
 use reassembly::Reassembly;
 pub(crate) use window::{Ask, Place, RecvWindow, Squeeze};
 
-/// Duplicate ACKs of one batch: what a stranger's segments can draw has a bound.
+/// Most duplicate ACKs for one batch of segments: a bound on what forged segments can draw.
 const MOST_REPEATS: u8 = 32;
 
-/// What became of an arriving segment's text.
+/// The result of inserting a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
-    /// In order: `rcv_nxt` moved on by this many bytes (FIN not counted).
+    /// In order: `rcv_nxt` advanced.
     InOrder {
-        /// Bytes that the reader can now read in addition.
+        /// Bytes that became readable (FIN not counted).
         bytes: u32,
-        /// A hole was closed or narrowed, or out-of-order data still waits: acknowledge at once
+        /// The data closed or narrowed a hole, or out-of-order data remains: acknowledge at once
         /// (RFC 5681 4.2).
         had_gap: bool,
     },
-    /// Behind a hole: stored; acknowledge at once, with SACK.
+    /// Out of order, and stored: acknowledge at once, with SACK.
     OutOfOrder,
-    /// Nothing new in it (a DSACK is noted): acknowledge at once.
+    /// No new data (recorded for a DSACK): acknowledge at once.
     Duplicate,
-    /// Memory bound reached: dropped unseen; acknowledge at once.
+    /// Dropped at the memory limit: acknowledge at once.
     Pruned,
 }
 
-/// Received text: the in-order part for the reader and the pieces behind holes.
+/// Received data: the in-order part for the reader, and the out-of-order part.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     text: Text,
-    /// There while something waits behind a hole, or is to be told.
+    /// Present while out-of-order data waits or a duplicate is to be reported.
     beyond: Option<Box<Beyond>>,
     rcv_nxt: SeqNum,
     fin_received: bool,
 }
 
-/// What only a connection with holes, duplicates or an early FIN needs.
+/// The state of a connection with out-of-order data, duplicates or an early FIN.
 #[derive(Debug, Default)]
 struct Beyond {
     reassembly: Reassembly,
-    /// RFC 2883: a range received twice, for the next ACK.
+    /// A range received twice, for the DSACK of the next ACK (RFC 2883).
     dsack: Option<SackBlock>,
     /// Sequence number of the first FIN behind `rcv_nxt` that arrived out of order. Unauthenticated:
     /// a FIN or data that arrives in order overrules it.
     fin_at: Option<SeqNum>,
     /// The segment of the FIN at `fin_at` carried no data.
     fin_is_bare: bool,
-    /// Duplicate ACKs to send beside the one that is due.
+    /// Duplicate ACKs to send in addition to the one that is due.
     repeats: u8,
 }
 
@@ -74,9 +75,9 @@ impl Beyond {
     /// whether that FIN was not known.
     ///
     /// Contradictions are resolved as on Linux, so that no segment injected into the window
-    /// suppresses the real end: data over a FIN's place replaces the FIN, a FIN among data that
-    /// waits already is ignored, and a FIN in order always counts. Data that begins at a FIN's
-    /// place wins over a FIN without data, whichever arrives first.
+    /// suppresses the real end: data over a FIN's place replaces the FIN, a FIN within out-of-order
+    /// data is ignored, and a FIN in order always counts. Data that begins at a FIN's place wins over
+    /// a FIN without data, whichever arrives first.
     fn note_fin(&mut self, seq: SeqNum, end: SeqNum, fin: bool, in_order: bool) -> bool {
         let replaces_start = self.fin_is_bare;
         self.fin_at
@@ -86,7 +87,7 @@ impl Beyond {
             return false;
         }
         match self.fin_at {
-            // A later one comes again: it is not acknowledged.
+            // The peer retransmits a later FIN, which is not acknowledged.
             Some(known) if known.before(end) => false,
             Some(known) if known == end => {
                 self.fin_is_bare &= bare;
@@ -101,7 +102,7 @@ impl Beyond {
 }
 
 impl RecvQueue {
-    /// Nothing received; the first byte will be `rcv_nxt`.
+    /// Returns an empty queue that expects `rcv_nxt` as its first byte.
     pub(crate) fn new(rcv_nxt: SeqNum) -> Self {
         Self {
             text: Text::default(),
@@ -111,9 +112,8 @@ impl RecvQueue {
         }
     }
 
-    /// Takes in text that begins at `seq`, already trimmed to the window on its right. Bytes
-    /// before `rcv_nxt` and bytes already held are dropped (first data wins). `fin`: the
-    /// sender's stream ends behind this text.
+    /// Inserts data that begins at `seq` and does not exceed the window. Bytes before `rcv_nxt` and
+    /// bytes already received are dropped (the first data wins). `fin`: a FIN follows the data.
     #[inline]
     pub(crate) fn insert(&mut self, pool: &Pool, seq: SeqNum, text: Chain, fin: bool) -> Arrival {
         if seq == self.rcv_nxt && self.beyond.is_none() && !self.fin_received {
@@ -132,7 +132,7 @@ impl RecvQueue {
         self.insert_beside(pool, seq, text, fin)
     }
 
-    /// [`insert`](Self::insert) where there are holes, duplicates or an end.
+    /// The slow path of [`insert`](Self::insert), with holes, duplicates or a FIN.
     fn insert_beside(
         &mut self,
         pool: &Pool,
@@ -197,49 +197,49 @@ impl RecvQueue {
             self.fin_received = true;
             self.rcv_nxt += 1;
         }
-        // The stream is complete: Linux reports no duplicates any more, and drops data behind the
-        // FIN.
+        // The stream is complete: as on Linux, duplicates are no longer reported, and data after the
+        // FIN is dropped.
         if ends || beyond.is_idle() {
             self.beyond = None;
         }
     }
 
-    /// Next sequence number expected; a received FIN is counted once all before it is here.
+    /// Returns the next sequence number expected. A FIN counts once all data before it has arrived.
     #[inline]
     pub(crate) fn rcv_nxt(&self) -> SeqNum {
         self.rcv_nxt
     }
 
-    /// The peer's FIN has been reached: no more data will come.
+    /// Returns whether the peer's FIN has been received in order, so that no more data will come.
     #[inline]
     pub(crate) fn fin_received(&self) -> bool {
         self.fin_received
     }
 
-    /// The peer's FIN came, but nothing of what lies before it.
+    /// Returns whether a FIN arrived out of order, and no out-of-order data with it.
     pub(crate) fn has_bare_fin(&self) -> bool {
         let beyond = self.beyond.as_ref();
         beyond.is_some_and(|b| b.fin_at.is_some() && b.reassembly.is_empty())
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of readable bytes.
     #[inline]
     pub(crate) fn readable(&self) -> usize {
         self.text.len()
     }
 
-    /// There are no holes, and nothing came twice that the peer was not told of.
+    /// Returns whether there are neither holes nor duplicates to report.
     #[inline]
     pub(crate) fn is_in_order(&self) -> bool {
         self.beyond.is_none()
     }
 
-    /// The end of the furthest text behind holes.
+    /// Returns the end of the highest out-of-order data.
     pub(crate) fn last_beyond(&self) -> Option<SeqNum> {
         self.beyond.as_ref()?.reassembly.end()
     }
 
-    /// Returns the sequence number behind all that waits out of order, a FIN included.
+    /// Returns the sequence number after all that arrived out of order, a FIN included.
     pub(crate) fn beyond_end(&self) -> Option<SeqNum> {
         let beyond = self.beyond.as_ref()?;
         let fin_end = beyond.fin_at.map(|at| at + 1);
@@ -249,27 +249,27 @@ impl RecvQueue {
         }
     }
 
-    /// Bytes waiting behind holes.
+    /// Returns the number of out-of-order bytes.
     #[inline]
     pub(crate) fn out_of_order(&self) -> usize {
         self.beyond.as_ref().map_or(0, |b| b.reassembly.bytes())
     }
 
-    /// Bytes waiting for the reader, or behind holes.
+    /// Returns the number of bytes held, readable or out of order.
     #[inline]
     pub(crate) fn held(&self) -> usize {
         self.readable() + self.out_of_order()
     }
 
-    /// Bytes of memory held for all of this.
+    /// Returns the bytes of memory held for all received data.
     #[inline]
     pub(crate) fn truesize(&self) -> usize {
         let beyond = self.beyond.as_ref();
         self.text.truesize() + beyond.map_or(0, |b| b.reassembly.truesize())
     }
 
-    /// Throws away text behind holes, the furthest first, until this much memory is free or none
-    /// is left (RFC 2018 8 lets us); false if there was none.
+    /// Discards out-of-order data, the highest first, until `bytes` of memory are free or none is left
+    /// (RFC 2018 8 permits it). Returns whether there was any.
     pub(crate) fn prune(&mut self, bytes: usize) -> bool {
         let Some(beyond) = &mut self.beyond else {
             return false;
@@ -281,28 +281,28 @@ impl RecvQueue {
         pruned
     }
 
-    /// Copies bytes out and forgets them.
+    /// Copies readable bytes to `out` and removes them.
     #[inline]
     pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
         self.text.read(out)
     }
 
-    /// Takes up to `max` bytes out without copying.
+    /// Removes up to `max` readable bytes without copying.
     pub(crate) fn read_chain(&mut self, max: usize) -> Chain {
         self.text.read_chain(max)
     }
 
-    /// Takes the first piece of memory out, or its first `max` bytes.
+    /// Removes the first slice, or its first `max` bytes, without copying.
     pub(crate) fn read_slice(&mut self, max: usize) -> Slice {
         self.text.read_slice(max)
     }
 
-    /// Copies bytes, leaving them.
+    /// Copies readable bytes to `out` without removing them.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
         self.text.peek(out)
     }
 
-    /// Throws away all that is readable and waiting (the reader is gone).
+    /// Discards all data, readable or out of order, since the reader is gone.
     pub(crate) fn clear(&mut self) {
         self.text.clear();
         if let Some(beyond) = &mut self.beyond {
@@ -313,8 +313,8 @@ impl RecvQueue {
         }
     }
 
-    /// SACK blocks for the next ACK, most recently changed first (RFC 2018 4), a noted DSACK
-    /// (RFC 2883) before them and forgotten by this call. `max`: 3 with timestamps, else 4.
+    /// Returns up to `max` SACK blocks for the next ACK, most recently changed first (RFC 2018 4). A
+    /// recorded DSACK (RFC 2883) comes first and is removed.
     #[inline]
     pub(crate) fn take_sack_blocks(&mut self, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
@@ -330,23 +330,23 @@ impl RecvQueue {
         blocks
     }
 
-    /// Text waits behind a hole that came in one batch with other such text: a peer without SACK
-    /// counts duplicate ACKs, so each has its own (RFC 5681 4.2).
+    /// Requests another duplicate ACK for out-of-order data of one batch: a peer without SACK counts
+    /// duplicate ACKs, so each segment needs its own (RFC 5681 4.2).
     pub(crate) fn repeat_ack(&mut self) {
         if let Some(beyond) = &mut self.beyond {
             beyond.repeats = beyond.repeats.saturating_add(1).min(MOST_REPEATS);
         }
     }
 
-    /// An ACK leaves: true if the same is to be sent once more.
+    /// Counts an ACK that leaves. Returns whether it is to be repeated.
     pub(crate) fn take_repeat(&mut self) -> bool {
         let repeats = self.beyond.as_mut().map(|beyond| &mut beyond.repeats);
         let again = repeats.filter(|repeats| **repeats > 0);
         again.map(|repeats| *repeats -= 1).is_some()
     }
 
-    /// Notes a range received twice that never reached [`insert`](Self::insert) (wholly left of
-    /// the window), for the next ACK's DSACK.
+    /// Records a duplicate left of the window, which [`insert`](Self::insert) does not get, for the
+    /// next ACK's DSACK.
     pub(crate) fn note_duplicate(&mut self, range: SackBlock) {
         if range.left != range.right {
             self.beyond.get_or_insert_default().dsack = Some(range);

@@ -1,4 +1,4 @@
-//! Text behind holes (RFC 9293 3.10.7.4) and the SACK blocks that tell of it (RFC 2018).
+//! Out-of-order data (RFC 9293 3.10.7.4) and the SACK blocks that report it (RFC 2018).
 
 use alloc::collections::VecDeque;
 
@@ -8,13 +8,13 @@ use fullsend_wire::tcp::{SackBlock, SackBlocks};
 
 use super::buffer::Text;
 
-/// Runs between holes; text that would begin one more is dropped, and sent again when a hole has
-/// closed.
+/// Most runs between holes. Data that would begin another is dropped; the peer retransmits it after a
+/// hole has closed.
 pub(super) const MAX_RUNS: usize = 1024;
-/// RFC 2018 4: the runs changed last, for the next ACKs' blocks.
+/// Recently changed runs that are remembered for the SACK blocks (RFC 2018 4).
 const RECENT: usize = 4;
 
-/// Text between two holes.
+/// Contiguous data between two holes.
 #[derive(Debug)]
 struct Run {
     start: SeqNum,
@@ -34,14 +34,14 @@ impl Run {
     }
 }
 
-/// What a segment brought.
+/// The result of storing a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Stored {
     /// Bytes not held before.
     pub(super) new_bytes: u32,
-    /// The first stretch of it that was held already.
+    /// The first part that had been received before.
     pub(super) duplicate: Option<SackBlock>,
-    /// Some of it was dropped, as there are too many runs.
+    /// Data was dropped because there are too many runs.
     pub(super) pruned: bool,
 }
 
@@ -51,14 +51,14 @@ impl Stored {
     }
 }
 
-/// Out-of-order text: runs in sequence order that neither overlap nor touch.
+/// Out-of-order data: runs in sequence order that neither overlap nor touch.
 #[derive(Debug, Default)]
 pub(super) struct Reassembly {
     runs: VecDeque<Run>,
-    /// A byte of each run changed lately, most recent first.
+    /// A byte of each recently changed run, most recent first.
     recent: [Option<SeqNum>; RECENT],
     bytes: u32,
-    /// Memory that the runs' text holds.
+    /// Memory that the runs' data holds.
     pinned: usize,
 }
 
@@ -67,23 +67,23 @@ impl Reassembly {
         self.runs.is_empty()
     }
 
-    /// Where the last run ends.
+    /// Returns the end of the last run.
     pub(super) fn end(&self) -> Option<SeqNum> {
         self.runs.back().map(Run::end)
     }
 
-    /// Bytes of text.
+    /// Returns the number of bytes stored.
     pub(super) fn bytes(&self) -> usize {
         self.bytes as usize
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(super) fn truesize(&self) -> usize {
         self.runs.capacity() * size_of::<Run>() + self.pinned
     }
 
-    /// Stores text; what is held already stays as it is (first data wins). `must`: store it
-    /// even if that makes one run too many (the caller takes it out at once).
+    /// Stores data. Bytes that were received before stay as they are (the first data wins). `must`:
+    /// stores it even in one run too many, which the caller removes at once.
     pub(super) fn insert(
         &mut self,
         pool: &Pool,
@@ -93,7 +93,7 @@ impl Reassembly {
     ) -> Stored {
         let mut stored = Stored::default();
         let mut cur = seq;
-        // The first run that touches or follows.
+        // The first run that touches or follows the data.
         let mut i = self.runs.partition_point(|r| r.end().before(seq));
         while !text.is_empty() {
             match self.runs.get(i) {
@@ -132,7 +132,7 @@ impl Reassembly {
         stored
     }
 
-    /// Appends text to run `i`, up to the next one, which it joins if it reaches it.
+    /// Appends data to run `i`, up to the next run, and joins the two if they touch.
     fn extend_run(&mut self, pool: &Pool, i: usize, text: &mut Chain) -> u32 {
         let end = self.runs[i].end();
         let hole = self
@@ -155,13 +155,13 @@ impl Reassembly {
         n
     }
 
-    /// The run with this byte is the most recently changed one.
+    /// Records the run with the byte `seq` as the most recently changed one.
     fn touch(&mut self, seq: SeqNum) {
         let Some(block) = self.block_with(seq) else {
             return;
         };
         let mut new = [Some(block.left), None, None, None];
-        // One entry for each run; runs that were taken out or pruned leave the list.
+        // One entry for each run. Entries of runs that are gone are removed.
         let listed = |seq: &SeqNum| {
             let other = self.block_with(*seq);
             other.is_some_and(|other| other != block)
@@ -186,7 +186,7 @@ impl Reassembly {
         run.start.before_eq(seq).then(|| run.block())
     }
 
-    /// Takes out the run that `rcv_nxt` has reached.
+    /// Removes and returns the first run if `rcv_nxt` has reached it.
     pub(super) fn take_ready(&mut self, rcv_nxt: SeqNum) -> Option<Text> {
         if self.runs.front()?.start.after(rcv_nxt) {
             return None;
@@ -198,7 +198,8 @@ impl Reassembly {
         Some(run.text)
     }
 
-    /// Drops the furthest runs until this much memory is free, or all; false if there was none.
+    /// Drops the highest runs until `bytes` of memory are free or none is left. Returns whether there
+    /// was any.
     pub(super) fn prune(&mut self, bytes: usize) -> bool {
         let mut freed = 0;
         while freed < bytes
@@ -214,8 +215,8 @@ impl Reassembly {
         freed > 0
     }
 
-    /// Appends blocks until `out` has `max`: of the runs changed last, then of others. RFC 2018 4:
-    /// as many distinct blocks as fit.
+    /// Appends blocks to `out` up to `max`: of recently changed runs, then of others, as RFC 2018 4
+    /// asks for as many distinct blocks as fit.
     pub(super) fn sack_blocks(&self, out: &mut SackBlocks, max: usize) {
         let first = out.as_slice().len();
         let recent = self.recent.iter().flatten();

@@ -1,5 +1,5 @@
-//! The receive window: as large as the path needs and the buffer allows, never silly, and never
-//! shrunk unless memory leaves no choice.
+//! The receive window: as large as the path needs and the buffer allows, without silly window
+//! syndrome, and not shrunk unless memory is exhausted.
 
 use fullsend_units::{Instant, Mss, Nanos, SeqNum, Window, WindowScale, WireWindow};
 
@@ -10,104 +10,104 @@ mod tuning;
 
 use charge::{Density, cost_of, remaining};
 
-/// How hard the host's want of memory holds windows down.
+/// How the host's memory pressure limits windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Squeeze {
-    /// Not at all.
+    /// No limit.
     No,
-    /// Those whose readers do not keep up.
+    /// Limits the windows of connections whose applications read too slowly.
     Slow,
-    /// All.
+    /// Limits all windows.
     All,
 }
 
-/// A sender's first round trip (RFC 6928): growth is measured from there, not from a short request
-/// before it.
+/// Segments of a sender's first round trip (RFC 6928). Growth is measured from there, not from a
+/// short request before it.
 const FIRST_SEGS: u32 = 10;
 
-/// Segments that a window held down still offers.
+/// Segments that a window limited by memory pressure still offers.
 const SQUEEZED_SEGS: u32 = 4;
 
-/// A run of segments in which memory is hardly wasted.
+/// Length in bytes of a GRO packet that wastes little memory.
 const LONG_RUN: u32 = 16_384;
 
-/// A segment with less text does not show that its sender has much.
+/// Least payload of a segment that shows that its sender has data to fill a window.
 const LEAST_PROOF: u32 = 128;
 
-/// Who says how large the buffer is.
+/// How the buffer's size is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tuning {
-    /// We do, as the path needs it.
+    /// By autotuning.
     Auto,
-    /// The same, and the sender used up all that was offered since the buffer was last given more.
+    /// By autotuning, and the sender has used up the window since the buffer last grew.
     Exhausted,
-    /// We will, once a listener's user has accepted the connection.
+    /// By autotuning, once the application has accepted the connection.
     Waiting,
-    /// `SO_RCVBUF`.
+    /// By `SO_RCVBUF`.
     Locked,
-    /// `TCP_WINDOW_CLAMP`: `read_per_rtt`, which nobody needs then, holds it.
+    /// By `TCP_WINDOW_CLAMP`, whose value is in `read_per_rtt`, which autotuning does not use then.
     Clamped,
 }
 
-/// Decides what window to advertise, and tunes the receive buffer.
+/// The receive window and the autotuning of the receive buffer.
 ///
-/// `rcvbuf` is in bytes of memory as Linux counts it; of what is free of it so much is offered as
-/// text has been seen to fill.
+/// `rcvbuf` counts bytes of memory as Linux does. The window is the amount of data that the free
+/// memory holds at the observed density.
 #[derive(Clone, Debug)]
 pub(crate) struct RecvWindow {
     rcvbuf: u32,
-    /// Memory that what was received and not read is taken to hold (`sk_rmem_alloc`).
+    /// Memory charged for received data that is not read yet (`sk_rmem_alloc`).
     held: u32,
-    /// `rcv_ssthresh`: no larger window is offered yet; it grows as text arrives.
+    /// `rcv_ssthresh`: the largest window offered now; it grows as data arrives.
     ssthresh: u32,
-    /// The peer may send up to here, by what we last told it.
+    /// The advertised right edge: the peer may send up to here.
     right_edge: SeqNum,
-    /// Bytes the user took during the last whole round trip.
+    /// Bytes read in the last whole round trip.
     read_per_rtt: u32,
-    /// Bytes the user took since `round_us`.
+    /// Bytes read since `round_us`.
     read_this_rtt: u32,
-    /// In microseconds, which may wrap: it only tunes.
+    /// Start of the present round trip in microseconds, which may wrap.
     round_us: u32,
-    /// Round trip as the receiver sees it; `MAX` before the first is known.
+    /// Round trip time as the receiver measures it, in microseconds; `MAX` before the first sample.
     rtt_us: u32,
-    /// The window-filling run of text that is being timed ends here.
+    /// End of the window of data whose arrival is being timed.
     timed_until: SeqNum,
     timed_since: Instant,
-    /// Offered on our SYN.
+    /// The shift offered on our SYN.
     offered_scale: WindowScale,
-    /// In force.
+    /// The shift in force.
     scale_in_force: WindowScale,
     tuning: Tuning,
     density: Density,
 }
 
-/// What a window to be told depends on.
+/// The inputs of a window to be advertised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) rcv_nxt: SeqNum,
     /// `rcv_nxt` as last acknowledged.
     pub(crate) acked: SeqNum,
-    /// Text of a full segment as the peer sends them.
+    /// Payload of a full segment, as observed, in bytes.
     pub(crate) mss: u32,
     pub(crate) squeeze: Squeeze,
     /// `tcp_shrink_window`.
     pub(crate) may_shrink: bool,
 }
 
-/// Where an arriving segment lies.
+/// The position of an arriving segment relative to the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Some of it may be new, and wanted.
+    /// It may have new data, which is accepted.
     Within,
-    /// All of it was there before.
+    /// All of it was received before.
     Left,
-    /// Behind all that we ever offered, and not to be taken.
+    /// It ends beyond every window ever offered, and is not accepted.
     Beyond,
 }
 
 impl RecvWindow {
-    /// `rmem` is `tcp_rmem`: initial buffer is `rmem[1]`, the scale is chosen for `rmem[2]` or
-    /// `rmem_max`.
+    /// Returns a window with the initial buffer `rmem[1]` (`tcp_rmem`) and a scale chosen for the larger
+    /// of `rmem[2]` and `rmem_max`.
     pub(crate) fn new(rmem: [u32; 3], rmem_max: u32) -> Self {
         Self {
             rcvbuf: rmem[1].clamp(rmem[0], rmem[2].max(rmem[0])),
@@ -127,18 +127,18 @@ impl RecvWindow {
         }
     }
 
-    /// Round trip as the receiver sees it (`tcpi_rcv_rtt`).
+    /// Returns the round trip time as the receiver measures it (`tcpi_rcv_rtt`).
     pub(crate) fn rtt(&self) -> Option<Nanos> {
         let known = self.rtt_us != u32::MAX;
         known.then(|| Nanos::from_micros(self.rtt_us.into()))
     }
 
-    /// The most that is offered now (`tcpi_rcv_ssthresh`).
+    /// Returns the largest window offered now (`tcpi_rcv_ssthresh`).
     pub(crate) fn most_offered(&self) -> u32 {
         self.ssthresh.min(self.limit())
     }
 
-    /// What the reader is taken to want per round trip (`tcpi_rcv_space`).
+    /// Returns the bytes that autotuning expects to be read in a round trip (`tcpi_rcv_space`).
     pub(crate) fn wanted_per_rtt(&self, mss: Mss) -> u32 {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit());
         match self.tuning {
@@ -147,18 +147,19 @@ impl RecvWindow {
         }
     }
 
-    /// The shift to offer on our SYN.
+    /// Returns the shift to offer on our SYN.
     pub(crate) fn scale(&self) -> WindowScale {
         self.offered_scale
     }
 
-    /// The shift that a SYN-ACK sent earlier offered, and the peer has agreed to.
+    /// Sets the shift that an earlier SYN-ACK offered and the peer has agreed to.
     pub(crate) fn set_scale(&mut self, scale: WindowScale) {
         self.offered_scale = scale;
         self.scale_in_force = scale;
     }
 
-    /// A buffer that the user set, or a clamp, decides which shift is worth offering.
+    /// Chooses the shift to offer for a window of `most` bytes, or for the buffer or clamp that the
+    /// application set.
     pub(crate) fn choose_scale(&mut self, most: u32) {
         let most = match self.tuning {
             Tuning::Locked => self.limit(),
@@ -168,8 +169,8 @@ impl RecvWindow {
         self.offered_scale = WindowScale::for_window(Window(most));
     }
 
-    /// The handshake is over: `scaled` if both sides sent the option. `rcv_nxt` is the peer's
-    /// first byte of text; `mss` and `options` as for [`for_syn`](Self::for_syn).
+    /// Begins at the handshake's end. `scaled`: both sides sent the option; `rcv_nxt`: the peer's first
+    /// byte of data; `mss` and `options`: as for [`for_syn`](Self::for_syn).
     pub(crate) fn establish(
         &mut self,
         now: Instant,
@@ -180,10 +181,10 @@ impl RecvWindow {
         if scaled {
             self.scale_in_force = self.offered_scale;
         }
-        // What the SYN said, in bytes.
+        // The window that the SYN advertised, in bytes.
         let told = u32::from(self.for_syn((mss, options)).0);
         self.right_edge = rcv_nxt + told;
-        // Linux keeps room for one segment beside the first window.
+        // As on Linux, the first window leaves room for one more segment.
         let (mss, limit) = (mss.bytes(), self.limit());
         let most = if self.tuning == Tuning::Clamped {
             limit
@@ -196,8 +197,8 @@ impl RecvWindow {
         self.timed_until = self.right_edge;
     }
 
-    /// The window field for a SYN or SYN-ACK, which is never scaled (RFC 7323 2.2): whole
-    /// segments of `mss` less the bytes of `options` in each.
+    /// Returns the window field for a SYN or SYN-ACK, which is never scaled (RFC 7323 2.2): a multiple
+    /// of `mss` less the bytes of `options` in each segment.
     pub(crate) fn for_syn(&self, (mss, options): (Mss, u32)) -> WireWindow {
         let (limit, segment) = (self.limit(), (mss.bytes() - options).max(1));
         let whole = limit - limit % segment;
@@ -205,18 +206,18 @@ impl RecvWindow {
         Window(window).to_wire(WindowScale::ZERO)
     }
 
-    /// All that the buffer could hold.
+    /// Returns the data that the whole buffer holds.
     #[inline]
     fn full(&self) -> u32 {
         self.density.window_of(self.rcvbuf)
     }
 
-    /// A SYN cannot tell how large the window is; what makes it so was not the reader.
+    /// Returns whether the window is too large for a SYN's field, which is never scaled.
     pub(crate) fn exceeds_syn(&self) -> bool {
         self.limit() > 0xffff
     }
 
-    /// The most that may wait for the reader.
+    /// Returns the most data that may wait for the application.
     #[inline]
     fn limit(&self) -> u32 {
         if self.tuning == Tuning::Clamped {
@@ -226,20 +227,20 @@ impl RecvWindow {
         }
     }
 
-    /// The most that can be told.
+    /// Returns the largest window that can be advertised.
     #[inline]
     fn most(&self) -> u32 {
         self.limit().min(0xffff << self.scale_in_force.shift())
     }
 
-    /// What there is room for.
+    /// Returns the data that the free part of the buffer holds.
     #[inline]
     fn free(&self) -> u32 {
         let unused = self.rcvbuf.saturating_sub(self.held);
         self.density.window_of(unused)
     }
 
-    /// `TCP_WINDOW_CLAMP`: no larger window is offered; 0: none.
+    /// Sets `TCP_WINDOW_CLAMP`, the largest window to offer; 0 removes it.
     pub(crate) fn set_clamp(&mut self, bytes: u32) {
         self.tuning = match (bytes, self.tuning) {
             (0, Tuning::Locked | Tuning::Clamped) => Tuning::Locked,
@@ -249,7 +250,7 @@ impl RecvWindow {
         self.read_per_rtt = bytes;
     }
 
-    /// The window field for a segment that leaves now. Moves the advertised right edge.
+    /// Returns the window field for a segment that leaves now, and moves the advertised right edge.
     #[inline]
     pub(crate) fn advertise(&mut self, ask: Ask) -> WireWindow {
         let shift = self.scale_in_force.shift();
@@ -258,7 +259,7 @@ impl RecvWindow {
         let window = if wanted >= current || (ask.may_shrink && shift > 0) {
             wanted
         } else {
-            // Rounded up: the right edge never moves left (RFC 9293 3.8.6.2.1).
+            // Rounded up below, so that the right edge never moves left (RFC 9293 3.8.6.2.1).
             current
         };
         let field = window.div_ceil(1 << shift).min(0xffff);
@@ -271,7 +272,8 @@ impl RecvWindow {
         WireWindow(field as u16)
     }
 
-    /// The window worth telling, as Linux finds it. RFC 9293 3.8.6.2.2: none that is silly.
+    /// Returns the window to advertise, by Linux's rule, which avoids silly windows (RFC 9293
+    /// 3.8.6.2.2).
     #[inline]
     fn select(&self, ask: Ask) -> u32 {
         let shift = self.scale_in_force.shift();
@@ -287,10 +289,10 @@ impl RecvWindow {
         }
         let free = self.squeezed(free.min(self.ssthresh).min(limit), ask);
         if shift > 0 {
-            // Not to be scaled away.
+            // Rounded up, so that scaling does not turn a small window into none.
             return free.div_ceil(step) << shift;
         }
-        // Whole segments, and the same as before while that is about right.
+        // A multiple of the segment size, and unchanged while it is within a segment of the free space.
         let told = self.right_edge.distance(ask.acked).max(0) as u32;
         if told.saturating_add(mss) <= free || told > free {
             free - free % mss.max(1)
@@ -308,23 +310,23 @@ impl RecvWindow {
         }
     }
 
-    /// There is no memory for what the peer sends: the window closes at once, whatever was told.
+    /// Closes the window at once, whatever was advertised, because there is no memory for data.
     #[cold]
     pub(crate) fn withdraw(&mut self, rcv_nxt: SeqNum) {
         self.right_edge = rcv_nxt;
     }
 
-    /// What is on offer at the moment: from `rcv_nxt` to the advertised right edge.
+    /// Returns the window that the peer has now: from `rcv_nxt` to the advertised right edge.
     #[inline]
     pub(crate) fn current(&self, rcv_nxt: SeqNum) -> Window {
-        // A FIN may lie one beyond the edge.
+        // A FIN may lie one byte beyond the edge.
         Window(self.right_edge.distance(rcv_nxt).max(0) as u32)
     }
 
-    /// RFC 9293 3.10.7.4, first step, as Linux takes it: where `[seq, seq + len)` lies (`len` counts
-    /// SYN, and FIN, which may lie one beyond). What reaches beyond the window is taken whole by a
-    /// reader who has nothing (`starved`), and not at all else. `furthest`: where the window once
-    /// ended, if it was taken back.
+    /// Returns the position of `[seq, seq + len)` (RFC 9293 3.10.7.4, first step, by Linux's rule).
+    /// `len` counts SYN and FIN; a FIN may lie one byte beyond the window. A segment that ends beyond
+    /// the window is accepted whole if no data waits for the application (`starved`), else not at all.
+    /// `furthest`: the former right edge, if the window was withdrawn.
     #[inline]
     pub(crate) fn place(
         &self,
@@ -350,21 +352,21 @@ impl RecvWindow {
         }
     }
 
-    /// No text can be taken at `seq`: the window is closed, or ends before.
+    /// Returns whether the window does not admit data at `seq`.
     #[inline]
     pub(crate) fn is_shut(&self, rcv_nxt: SeqNum, seq: SeqNum) -> bool {
         self.right_edge.before_eq(seq.latest(rcv_nxt))
     }
 
-    /// More than half of the largest window is on offer.
+    /// Returns whether more than half of the largest window is open.
     #[inline]
     pub(crate) fn is_half_open(&self, rcv_nxt: SeqNum) -> bool {
         self.current(rcv_nxt).0 > self.most() / 2
     }
 
-    /// After the user read: the window could open enough to tell the peer at once: to twice what
-    /// it is, when it is less than [half open](Self::is_half_open) (RFC 9293 3.8.6.2.2 asks for
-    /// less; the ACKs of arriving data tell the rest).
+    /// Returns whether a window update is due after a read: the window can open to twice its size, and
+    /// is less than [half open](Self::is_half_open). (RFC 9293 3.8.6.2.2 asks for less; ACKs of data
+    /// advertise the rest.)
     pub(crate) fn update_due(&self, ask: Ask) -> bool {
         if self.is_half_open(ask.rcv_nxt) {
             return false;
@@ -374,8 +376,8 @@ impl RecvWindow {
         new > 0 && new >= current.saturating_mul(2)
     }
 
-    /// Text of `len` bytes was stored, in order or not. The window opens with it: a sender that
-    /// doubles its rate finds it open. `may_grow`: memory is not scarce.
+    /// Records that `len` bytes were stored, in order or not. The largest window grows by twice as
+    /// much, so that it admits a sender that doubles its rate. `may_grow`: memory is not scarce.
     #[inline]
     pub(crate) fn on_stored(&mut self, len: u32, mss: Mss, may_grow: bool) {
         self.held = self.held.saturating_add(cost_of(len));
@@ -386,44 +388,45 @@ impl RecvWindow {
         }
     }
 
-    /// Long runs come after short ones: they waste less than was thought.
+    /// Returns whether GRO packets of `len` bytes waste less memory than the present density.
     #[inline]
     pub(crate) fn is_denser(&self, len: u32) -> bool {
         len >= LONG_RUN && !self.density.is_high()
     }
 
-    /// Full segments come as `len` bytes at once: how densely they fill memory is known.
+    /// Sets the density of data that arrives in pieces of `len` bytes.
     #[cold]
     pub(crate) fn on_packing(&mut self, len: u32) {
         self.density = Density::of(len);
         self.ssthresh = self.ssthresh.min(self.limit());
     }
 
-    /// The reader took `bytes` and left `held`, out-of-order text included.
+    /// Records that the application read `bytes` and left `held`, out-of-order data included.
     #[inline]
     pub(crate) fn on_taken(&mut self, bytes: usize, held: usize) {
         self.held = remaining(self.held, bytes, held);
     }
 
-    /// More than half of the buffer waits for the reader, and the window is used up.
+    /// Returns whether more than half of the buffer waits for the application, and the window is used
+    /// up.
     #[inline]
     pub(crate) fn is_lagging(&self, rcv_nxt: SeqNum) -> bool {
         self.held > self.rcvbuf / 2 && self.right_edge.before_eq(rcv_nxt)
     }
 
-    /// All of the buffer is taken up, or more.
+    /// Returns whether received data holds more memory than the buffer.
     #[inline]
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.held > self.rcvbuf
     }
 
-    /// When the run of text that is being timed began: with the connection, or with text.
+    /// Returns when the timed window of data began: with the connection, or with data.
     pub(crate) fn timed_since(&self) -> Instant {
         self.timed_since
     }
 
-    /// Text arrived in order up to `rcv_nxt`; times the path where no ACKs of ours do: one
-    /// window of text takes at least one round trip.
+    /// Records data that arrived in order up to `rcv_nxt`. Measures the round trip time where we send
+    /// no data: a window of data takes at least a round trip.
     #[inline]
     pub(crate) fn on_data(&mut self, now: Instant, rcv_nxt: SeqNum, mss: Mss) {
         if self.current(rcv_nxt).0 < mss.bytes() && self.tuning == Tuning::Auto {
@@ -438,14 +441,13 @@ impl RecvWindow {
         self.timed_until = rcv_nxt + self.current(rcv_nxt).0.max(1);
     }
 
-    /// A better round-trip time for the tuning than the window's own (timestamps, or our own
-    /// sending).
+    /// Sets the round trip time for autotuning, from timestamps or from data of our own.
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: Nanos) {
         self.rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
     }
 
-    /// `SO_RCVBUF`: this many bytes of memory, and no more tuning.
+    /// Sets `SO_RCVBUF`, bytes of memory, which ends autotuning.
     pub(crate) fn lock(&mut self, rcvbuf: u32) {
         self.rcvbuf = rcvbuf;
         if self.tuning != Tuning::Clamped {
@@ -453,18 +455,18 @@ impl RecvWindow {
         }
     }
 
-    /// The largest window that was on offer, about.
+    /// Returns about the largest window that was offered.
     pub(crate) fn largest(&self) -> u32 {
         self.limit()
     }
 
-    /// The advertised right edge (`rcv_nxt + rcv_wnd` as the peer knows it).
+    /// Returns the advertised right edge.
     #[inline]
     pub(crate) fn right_edge(&self) -> SeqNum {
         self.right_edge
     }
 
-    /// A listener has the connection (`true`): its buffer does not grow until somebody else has.
+    /// Disables autotuning (`true`) until the application has accepted the connection.
     pub(crate) fn set_waiting(&mut self, waiting: bool) {
         self.tuning = match self.tuning {
             Tuning::Auto if waiting => Tuning::Waiting,
@@ -473,7 +475,7 @@ impl RecvWindow {
         };
     }
 
-    /// Bytes of memory allowed.
+    /// Returns the size of the receive buffer, in bytes of memory.
     #[inline]
     pub(crate) fn rcvbuf(&self) -> u32 {
         self.rcvbuf

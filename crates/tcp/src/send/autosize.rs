@@ -1,22 +1,22 @@
-//! How large a transmit unit may be: bursts follow the pacing rate on long paths, and are as
-//! large as the device takes on short ones.
+//! TSO autosizing: super-segments follow the pacing rate on long paths, and are as large as the
+//! device accepts on short ones.
 
 use fullsend_units::{Mss, Nanos, Rate};
 
 use super::pacing::PACING_SHIFT;
 use crate::{Connection, Cx, DeviceCaps};
 
-/// The longest TCP header, and one byte so that the length field of IP can tell it.
+/// The longest TCP header, and one byte so that the length fits IP's length field.
 const HEADER_RESERVE: u32 = 60 + 1;
 
-/// Text bytes that the device takes in one super-segment.
+/// Returns the most payload bytes that the device accepts in one super-segment.
 pub(crate) fn gso_max_text(device: &DeviceCaps, ip_header_len: u16) -> u32 {
     let headers = u32::from(ip_header_len) + HEADER_RESERVE;
     device.gso_max_size.saturating_sub(headers)
 }
 
-/// Bytes of one burst: the part the path's rate earns, and a part that halves with each
-/// `2^rtt_log` microseconds of round trip.
+/// Returns the bytes of one burst: what the pacing rate carries in 2^-10 s, and a part of `gso_max`
+/// that halves with each `2^rtt_log` microseconds of round trip.
 fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_log: u32) -> u32 {
     let halvings = min_rtt_us >> rtt_log;
     if halvings == 0 {
@@ -32,14 +32,14 @@ fn burst_bytes(gso_max: u32, rate: impl FnOnce() -> Rate, min_rtt_us: u64, rtt_l
 }
 
 impl Connection {
-    /// The round trip is so short that bursts are as large as the device takes.
+    /// Returns whether the round trip is so short that bursts are as large as the device accepts.
     #[inline]
     pub(super) fn is_path_short(&self, cx: &Cx<'_>) -> bool {
         let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
         min_rtt_us >> cx.sysctl.tcp_tso_rtt_log == 0
     }
 
-    /// The most segments a transmit unit may have now.
+    /// Returns the most segments of a super-segment that is sent now.
     pub(crate) fn max_segs(&self, cx: &Cx<'_>) -> u32 {
         let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
         let min_rtt_us = self.rtt.min_rtt().map_or(0, Nanos::as_micros);
@@ -51,8 +51,8 @@ impl Connection {
         (bytes / mss).max(least).min(most)
     }
 
-    /// How full a write makes a transmit unit: a multiple of the segment size that the device
-    /// takes, and of which the peer's window holds two.
+    /// Updates the size to which writes fill a super-segment: a multiple of the MSS that the device
+    /// accepts and of which the peer's window holds two.
     pub(crate) fn sync_size_goal(&mut self, cx: &Cx<'_>) {
         let gso_max = gso_max_text(&cx.device, self.snd.ip_header_len);
         let snd = &mut self.snd;

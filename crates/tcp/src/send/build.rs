@@ -1,4 +1,4 @@
-//! Putting the header on: what every segment tells the peer beside its text.
+//! Building segments: the header that every segment carries.
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, SeqNum, WireWindow};
@@ -16,16 +16,16 @@ pub(super) struct Draft {
     pub(super) payload: Chain,
     pub(super) segs: u32,
     pub(super) truesize: u32,
-    /// Zero: at once.
+    /// Departure time; zero means at once.
     pub(super) departure: Instant,
-    /// Ticks that its TSval is behind the clock.
+    /// Ticks by which its TSval is behind the clock.
     pub(super) stamp_lag: u32,
     /// Not a retransmission.
     pub(super) fresh: bool,
 }
 
 impl Draft {
-    /// Without text.
+    /// Returns an ACK without data.
     pub(super) fn empty(seq: SeqNum) -> Self {
         Self {
             seq,
@@ -41,13 +41,13 @@ impl Draft {
 }
 
 impl Connection {
-    /// Puts the header on, and with it everything the peer is to know.
+    /// Builds a segment: adds the acknowledgement, the window, the options and the ECN field.
     #[inline(always)]
     pub(super) fn build(&mut self, cx: &Cx<'_>, draft: Draft) -> SegmentOut {
         let rcv_nxt = self.rcv.queue.rcv_nxt();
         let window = self.window_field(cx);
         let sack = self.sack_blocks(draft.payload.len());
-        // Holes that did not fit are told by an ACK of their own.
+        // SACK blocks that did not fit are sent with a pure ACK.
         if sack.is_some() || !self.rcv.ack.is_due() {
             self.rcv.ack.on_sent(rcv_nxt);
         }
@@ -101,8 +101,8 @@ impl Connection {
         })
     }
 
-    /// The SACK option for a segment with `len` bytes of text; `None` if there is something to
-    /// tell and no room for it.
+    /// Returns the SACK blocks for a segment with `len` bytes of payload; `None` if there are blocks
+    /// to send and no room for them.
     #[inline]
     fn sack_blocks(&mut self, len: usize) -> Option<SackBlocks> {
         if self.agreed.sack && !self.rcv.queue.is_in_order() {
@@ -123,7 +123,7 @@ impl Connection {
         Some(self.rcv.queue.take_sack_blocks(max))
     }
 
-    /// The window field for a segment that leaves now.
+    /// Returns the window field for a segment that leaves now.
     #[inline]
     pub(crate) fn window_field(&mut self, cx: &Cx<'_>) -> WireWindow {
         let ask = self.window_ask(cx);
@@ -135,7 +135,7 @@ impl Connection {
         field
     }
 
-    /// What the window to be told depends on.
+    /// Returns the inputs of the window to be advertised.
     #[inline]
     pub(crate) fn window_ask(&self, cx: &Cx<'_>) -> Ask {
         Ask {
@@ -158,7 +158,7 @@ impl Connection {
             Reset::Abort => {
                 options.timestamps = self.timestamps(cx, 0);
                 window = self.window_field(cx);
-                // The peer takes a RST only within its window (RFC 9293 3.10.7.4).
+                // The peer accepts a RST only within its window (RFC 9293 3.10.7.4).
                 (
                     self.snd.acceptable_seq(),
                     self.rcv.queue.rcv_nxt(),

@@ -1,4 +1,4 @@
-//! What a connection keeps from its first text on, in a box that idle connections do not have.
+//! The state of a connection that has sent data, in a box that other connections do not have.
 
 use alloc::boxed::Box;
 
@@ -7,10 +7,10 @@ use fullsend_units::{Instant, Nanos};
 use super::{FlowReport, Histogram, SendLimit};
 use crate::{Connection, Cx};
 
-/// [`crate::legacy::Legacy::max_burst`]: segments that one call might send.
+/// [`crate::legacy::Legacy::max_burst`]: most segments sent by one call.
 const MAX_BURST_SEGS: u8 = 5;
 
-/// What the report tells of a unit.
+/// The entries of the report for one super-segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sent {
     size_bucket: u8,
@@ -18,31 +18,32 @@ struct Sent {
     limit: SendLimit,
 }
 
-/// The state of a flow that sends. What each unit touches comes first and lies on one cache line.
+/// The state of a flow that sends. The fields that each super-segment touches come first, on one
+/// cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Flow {
-    /// The last unit, and how many in a row looked like it: most flows send alike all the time,
-    /// and need not touch the report for each unit.
+    /// The length of the present run of equal super-segments, in `run`. Most flows send equal ones for
+    /// long, and then do not touch the report for each.
     run_units: u32,
     run: Sent,
     held_by: SendLimit,
     since: Instant,
-    /// Something is in flight or waits (`tcpi_busy_time`): since when, and the times before.
+    /// Since when data is in flight or waits, and the sum of earlier times (`tcpi_busy_time`).
     busy_since: Instant,
     busy: Nanos,
-    /// Of that, the user waits for room in the send buffer (`tcpi_sndbuf_limited`).
+    /// Of that, the time that the writer waits for room in the send buffer (`tcpi_sndbuf_limited`).
     sndbuf_since: Instant,
     sndbuf: Nanos,
-    /// When to try again (pacing, a cork's ceiling); `FAR_FUTURE` when nothing waits for a time.
+    /// When to try to send again (pacing, the longest time of a cork); `FAR_FUTURE` for none.
     pub(crate) wake_at: Instant,
-    /// Units handed to the host, and units that it completed, modulo 2^16. Its queues are first in,
-    /// first out, so that a unit's number tells whether it is still there.
+    /// Super-segments given to the host, and those that it completed, modulo 2^16. The host's queues
+    /// are first in, first out, so a number shows whether its super-segment is still there.
     sent_units: u16,
     completed_units: u16,
-    /// Since the first retransmission: segments that this event may still send.
+    /// Segments that the present call may still send; `None` before the first retransmission.
     burst_segs: Option<u8>,
-    /// Without the units of the present run.
+    /// The report, without the present run.
     report: FlowReport,
 }
 
@@ -71,7 +72,7 @@ impl Flow {
         })
     }
 
-    /// Reads what each unit wants of it.
+    /// Prefetches the fields that each super-segment touches.
     #[inline]
     pub(crate) fn fetch(&self) -> u64 {
         u64::from(self.run_units) ^ self.wake_at.as_nanos() ^ self.busy_since.as_nanos()
@@ -87,7 +88,7 @@ impl Flow {
         self.run_units = self.run_units.wrapping_add(1);
     }
 
-    /// From now on `limit` is what holds the flow back.
+    /// Records that `limit` holds the flow back from `now` on.
     #[inline]
     fn held(&mut self, now: Instant, limit: SendLimit) {
         if limit != self.held_by {
@@ -101,13 +102,13 @@ impl Flow {
         self.held_by = limit;
     }
 
-    /// Something was sent while nothing was in flight, or waits.
+    /// Records that the flow is busy: data is in flight or waits.
     #[inline]
     pub(crate) fn begin_busy(&mut self, now: Instant) {
         self.busy_since = self.busy_since.min(now);
     }
 
-    /// All is acknowledged.
+    /// Records that all data is acknowledged.
     #[inline]
     pub(crate) fn end_busy(&mut self, now: Instant) {
         self.busy += now.since(self.busy_since);
@@ -115,19 +116,19 @@ impl Flow {
         self.end_sndbuf(now);
     }
 
-    /// All is sent, and the user would write more if there were room.
+    /// Records that all data is sent and the writer waits for room in the send buffer.
     pub(crate) fn begin_sndbuf(&mut self, now: Instant) {
         self.sndbuf_since = self.sndbuf_since.min(now);
     }
 
-    /// There is room again.
+    /// Records that the send buffer has room again.
     #[inline]
     pub(crate) fn end_sndbuf(&mut self, now: Instant) {
         self.sndbuf += now.since(self.sndbuf_since);
         self.sndbuf_since = Instant::FAR_FUTURE;
     }
 
-    /// `tcpi_busy_time` and `tcpi_sndbuf_limited`.
+    /// Returns `tcpi_busy_time` and `tcpi_sndbuf_limited`.
     pub(crate) fn times(&self, now: Instant) -> (Nanos, Nanos) {
         (
             self.busy + now.since(self.busy_since),
@@ -135,13 +136,13 @@ impl Flow {
         )
     }
 
-    /// The number of the next unit that goes to the host.
+    /// Returns the number of the next super-segment that the host gets.
     #[inline]
     pub(super) fn next_number(&self) -> u16 {
         self.sent_units.wrapping_add(1)
     }
 
-    /// It went.
+    /// Counts a super-segment that the host got.
     #[inline]
     pub(super) fn on_handed_out(&mut self) {
         self.sent_units = self.next_number();
@@ -152,12 +153,12 @@ impl Flow {
         self.completed_units = self.completed_units.wrapping_add(1);
     }
 
-    /// The host has not completed the unit of this number yet.
+    /// Returns whether the host has not yet completed the super-segment of this number.
     pub(crate) fn is_in_host(&self, number: u16) -> bool {
         (number.wrapping_sub(self.completed_units) as i16) > 0
     }
 
-    /// Segments that may still go now.
+    /// Returns the segments that the present call may still send.
     pub(super) fn burst_segs(&self) -> u32 {
         self.burst_segs.map_or(u32::MAX, u32::from)
     }
@@ -168,14 +169,14 @@ impl Flow {
         }
     }
 
-    /// Something happened: a new call.
+    /// Begins a new call, with a new burst.
     pub(crate) fn renew_burst(&mut self) {
         if let Some(left) = &mut self.burst_segs {
             *left = MAX_BURST_SEGS;
         }
     }
 
-    /// The first retransmission: from here on, bursts are bounded. Segments it may have itself.
+    /// Bounds bursts from the first retransmission on. Returns the most segments that it may send.
     pub(super) fn latch_burst(&mut self) -> u32 {
         self.burst_segs.get_or_insert(MAX_BURST_SEGS);
         MAX_BURST_SEGS.into()
@@ -193,13 +194,14 @@ impl FlowReport {
 }
 
 impl Connection {
-    /// The box; begins it.
+    /// Returns the flow's state, and creates it if need be.
     #[inline]
     pub(super) fn flow(&mut self, now: Instant) -> &mut Flow {
         self.snd.flow.get_or_insert_with(|| Flow::new(now))
     }
 
-    /// A unit of `len` bytes in `segs` segments leaves; `limit` determined its size. Its number.
+    /// Records that a super-segment of `len` bytes in `segs` segments is sent, whose size `limit`
+    /// determined. Returns its number.
     #[inline]
     pub(super) fn report_sent(
         &mut self,
@@ -220,7 +222,7 @@ impl Connection {
         number
     }
 
-    /// What holds the flow back from now on.
+    /// Records the limit that holds the flow back from now on.
     #[inline]
     pub(super) fn report_held(&mut self, now: Instant, limit: SendLimit) {
         if let Some(flow) = &mut self.snd.flow {
@@ -228,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// What this flow sent, and what held it back, up to `now`.
+    /// Returns the report of this flow up to `now`.
     pub fn flow_report(&self, now: Instant) -> FlowReport {
         let Some(flow) = &self.snd.flow else {
             return FlowReport::default();

@@ -1,5 +1,5 @@
-//! The gates that text passes on its way out, in their order: pacing, cwnd, size, the peer's
-//! window, Nagle or the wait for a larger unit, the small queue.
+//! The limits on sending new data, in the order of their checks: pacing, cwnd, the peer's window, the
+//! size of a super-segment, Nagle or the wait for a larger super-segment, TCP Small Queues.
 
 use fullsend_units::Nanos;
 
@@ -11,66 +11,69 @@ use crate::Cx;
 use crate::connection::{Connection, Fin, ProbeNow, State};
 use crate::recovery::Phase;
 
-/// A cork holds a partial segment no longer than this (tcp(7)).
+/// Longest time that a cork holds a partial segment (tcp(7)).
 const CORK_CEILING: Nanos = Nanos::from_millis(200);
 
-/// What kept unsent text back at the last attempt.
+/// The reason why unsent data was not sent at the last attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Blocked {
-    /// Nothing did.
+    /// Data was sent, or there was none.
     No,
     /// Nagle, or a cork.
     Nagle,
-    /// Autocorking: the unit that is still being filled waits for a completion.
+    /// Autocorking: the last, partial super-segment waits for a completion.
     Autocork,
+    /// The congestion window.
     Cwnd,
+    /// The peer's window.
     Rwnd,
+    /// The pacing rate.
     Pacing,
-    /// A larger unit will be possible soon.
+    /// A larger super-segment will be possible soon.
     Defer,
-    /// The host has enough of this flow.
+    /// TCP Small Queues: enough of this flow is in the host's queues.
     Tsq,
     /// [`crate::legacy::Legacy::max_burst`].
     Burst,
 }
 
-/// Text goes although a gate is closed.
+/// A request to send data that a limit holds back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Force {
     #[default]
     No,
-    /// What Nagle or a cork holds: a cork's time is over, or `TCP_NODELAY` was set.
+    /// Send data that Nagle or a cork holds: the cork's time is over, or `TCP_NODELAY` was set.
     Push,
-    /// One segment, as far as the window admits it (probe timer).
+    /// Send one segment, as far as the peer's window admits it (probe timer).
     Probe,
 }
 
-/// Text that may go now.
+/// A permission to send new data now.
 pub(super) struct Grant {
-    /// Bytes; 0 is a FIN by itself.
+    /// Bytes; 0 for a FIN without data.
     pub(super) len: u32,
-    /// The rule that determined it.
+    /// The rule that determined the length.
     pub(super) limit: SendLimit,
-    /// Bytes that window and cwnd still admit.
+    /// Bytes that the peer's window and cwnd admit.
     pub(super) headroom: u32,
-    /// It goes as one segment, larger than others, to probe the path's MTU.
+    /// The data is sent as one segment of more than the MSS, to probe the path's MTU.
     pub(super) probes: bool,
 }
 
-/// What a unit is measured against.
+/// The limits of the next super-segment's size.
 struct Measures {
-    /// Bytes that may be sent, were there no limits.
+    /// Unsent bytes, without those that autocorking holds.
     unsent: u32,
-    /// More is queued than that: a unit that is still being filled.
+    /// Autocorking holds the last super-segment.
     corked: bool,
-    /// Most segments of a unit.
+    /// Most segments of a super-segment.
     max_segs: u32,
-    /// Of these, what cwnd admits now.
+    /// Most segments that cwnd admits, at most `max_segs`.
     quota: u32,
 }
 
 impl Connection {
-    /// Text that goes now for the first time.
+    /// Returns the new data to send now, if the limits admit any.
     #[inline(always)]
     pub(super) fn new_text(&mut self, cx: &mut Cx<'_>) -> Option<Grant> {
         let force = core::mem::take(&mut self.out.force);
@@ -86,7 +89,7 @@ impl Connection {
         match admitted {
             Ok(grant) => {
                 if force == Force::Push && grant.len < self.snd.queue.len() as u32 {
-                    // It is for the rest.
+                    // The request is for all that is queued.
                     self.out.force = force;
                 }
                 if self.snd.blocked != Blocked::Autocork {
@@ -102,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// The gates in their order: what may go now.
+    /// Checks the limits in their order and returns how much may be sent now.
     fn admit(&mut self, cx: &Cx<'_>) -> Result<Grant, Blocked> {
         if self.pacing_holds(cx) {
             return Err(Blocked::Pacing);
@@ -152,8 +155,8 @@ impl Connection {
         Ok(grant)
     }
 
-    /// Nothing is in flight, and one unit holds all that is queued: the gates behind have nothing
-    /// to say.
+    /// Returns whether nothing is in flight and all queued data fits one super-segment, so that the
+    /// remaining limits cannot hold or cut it.
     #[inline]
     fn goes_whole(&self, cx: &Cx<'_>, headroom: u32) -> bool {
         let snd = &self.snd;
@@ -171,11 +174,11 @@ impl Connection {
             && !(cx.legacy.split_tail || cx.legacy.max_burst)
     }
 
-    /// Segments that cwnd admits.
+    /// Returns the number of segments that cwnd admits.
     #[inline]
     fn cwnd_room(&self) -> u32 {
         let in_flight = self.snd.rtx.in_flight();
-        // A Fast Open server's SYN-ACK takes nothing of its text's window.
+        // A Fast Open server's SYN-ACK does not count against cwnd.
         let syn_ack = u32::from(self.state == State::SynReceived);
         (self.cwnd.cwnd + syn_ack).saturating_sub(in_flight)
     }
@@ -190,7 +193,7 @@ impl Connection {
         let corked = self.is_autocorked();
         let mut unsent = self.snd.queue.len() as u32;
         if corked {
-            // Full segments in front of it go.
+            // Full segments ahead of the held super-segment may be sent.
             unsent -= self.snd.queue.tail_len() as u32;
             unsent -= unsent % self.snd.mss.bytes();
             if unsent == 0 {
@@ -219,21 +222,22 @@ impl Connection {
         })
     }
 
-    /// Bytes of the next unit.
+    /// Returns the length of the next super-segment in bytes.
     #[inline]
     fn size(&self, cx: &Cx<'_>, at: &Measures, window: u32) -> Result<u32, Blocked> {
         let mss = self.snd.mss;
-        // "Grow": the unit takes in as much of what is queued as it may carry.
+        // The super-segment takes as much of the queued data as it may carry.
         let record_left = self.record_left();
         let len = at.unsent.min(at.max_segs * mss.bytes()).min(record_left);
         let tail = len == at.unsent && !at.corked;
-        // Sender's silly window avoidance: a whole segment, or all of a shorter rest.
+        // Sender's silly window syndrome avoidance (RFC 9293 3.8.6.2.1): a full segment, or all that
+        // remains.
         if len.min(mss.bytes()) > window {
             return Err(Blocked::Rwnd);
         }
         let nagle = self.nagle();
         if len <= mss.bytes() {
-            // RFC 9293 3.7.4 knows no exception, but everybody sends urgent text at once.
+            // RFC 9293 3.7.4 has no exception for urgent data, but all implementations send it at once.
             let last = tail && (self.snd.fin == Fin::Queued || self.is_urgent());
             let held = tail && !last && nagle.holds(len < mss.bytes());
             return if held { Err(Blocked::Nagle) } else { Ok(len) };
@@ -259,13 +263,13 @@ impl Connection {
         }
     }
 
-    /// By `TCP_CORK`, or `MSG_MORE` on the last write.
+    /// Returns whether `TCP_CORK`, or `MSG_MORE` on the last write, holds partial segments.
     pub(crate) const fn is_corked(&self) -> bool {
         self.settings.cork || self.snd.more
     }
 
-    /// Returns whether a unit of `len` bytes waits for a larger window. `tail`: nothing is queued
-    /// behind it; `ends`: a FIN or a record's end follows it.
+    /// Returns whether a super-segment of `len` bytes waits for a larger window. `tail`: no data is
+    /// queued after it; `ends`: a FIN or a record's end follows it.
     fn defers(&self, cx: &Cx<'_>, (len, tail, ends): (u32, bool, bool), max_segs: u32) -> bool {
         let snd = &self.snd;
         let head_age = snd.rtx.head_sent_at().map(|at| cx.now.since(at));
@@ -287,7 +291,7 @@ impl Connection {
             })
     }
 
-    /// What Nagle or a cork holds, or what the window admits of one segment, goes.
+    /// Returns the permission to send one segment, as far as the peer's window admits it.
     pub(super) fn force_one(&self) -> Result<Grant, Blocked> {
         let unsent = self.snd.queue.len() as u32;
         let window = self.snd.usable_window();
@@ -324,7 +328,7 @@ impl Connection {
         if why == Blocked::Tsq {
             self.throttle(cx);
         }
-        // Something must always be pending that sends it one day.
+        // Unsent data always needs a pending event that sends it: an ACK, a completion, or a timer.
         if limit == SendLimit::Cork {
             self.arm_cork_ceiling(cx, before == Blocked::Nagle);
         } else if self.snd.rtx.is_empty() && why != Blocked::Pacing {
@@ -332,7 +336,7 @@ impl Connection {
         }
     }
 
-    /// cwnd does not admit what waits.
+    /// Returns whether cwnd does not admit all queued data.
     fn is_cwnd_short(&self) -> bool {
         self.cwnd_room_bytes() <= self.snd.queue.len() as u32
     }
@@ -344,17 +348,17 @@ impl Connection {
         }
     }
 
-    /// A time that text waited for has come.
+    /// Sends data that waited for a time: of the pacing rate, or of a cork's limit.
     pub(crate) fn on_wake(&mut self) {
         if self.snd.blocked == Blocked::Nagle && self.is_corked() {
             self.out.force = self.out.force.max(Force::Push);
-            // Nothing is coming that PSH would cut off.
+            // The writer has paused, so the data ends a burst.
             self.snd.pushed = self.snd.write_seq();
         }
         self.out.any = true;
     }
 
-    /// After an idle time cwnd is no longer validated (RFC 2861, RFC 5681 4.1).
+    /// Reduces cwnd after an idle period, which no longer validates it (RFC 2861, RFC 5681 4.1).
     fn restart_after_idle(&mut self, cx: &Cx<'_>) {
         if self.snd.rtx.is_app_limited() {
             self.cc.on_restart(&mut self.cwnd, cx.now);
@@ -364,12 +368,12 @@ impl Connection {
         if idle > rto && cx.sysctl.tcp_slow_start_after_idle && !self.cc.owns_cwnd() {
             self.cwnd.restart_after_idle(idle, rto);
             self.cc.on_idle_restart(&self.cwnd, idle);
-            // Once for this idle time, though what is to go may still be held.
+            // Once for each idle period, even if the data is held by another limit.
             self.snd.last_sent = cx.now;
         }
     }
 
-    /// The rule that made a unit as long as it is.
+    /// Returns the rule that determined the length of a super-segment.
     fn what_cut(&self, len: u32, at: &Measures) -> SendLimit {
         let mss = self.snd.mss.bytes();
         match len {
@@ -382,7 +386,7 @@ impl Connection {
         }
     }
 
-    /// What a state of being held back is called in reports.
+    /// Returns the name in reports of a reason for being held back.
     fn limit_of(&self, why: Blocked) -> SendLimit {
         match why {
             Blocked::No => SendLimit::Application,
@@ -401,8 +405,8 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Whether the short cut sends all that is queued. Then the gates behind it, asked all the same,
-    /// neither hold nor cut it.
+    /// Returns whether the short cut sends all queued data. Checks that the limits behind it would
+    /// then neither hold nor cut it.
     pub(super) fn check_short_cut(&mut self, cx: &Cx<'_>) -> bool {
         if !self.snd.has_unsent() || self.pacing_holds(cx) {
             return false;

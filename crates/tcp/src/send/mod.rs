@@ -1,4 +1,4 @@
-//! The sending side: what is not yet sent, when it may leave, and in what pieces.
+//! The sending side: unsent data, when it may leave, and how it is cut into super-segments.
 
 mod autosize;
 mod build;

@@ -2,28 +2,28 @@
 
 use fullsend_units::SeqNum;
 
-/// What decides whether a partial segment waits.
+/// The inputs of the decision whether a partial segment waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nagle {
     /// `TCP_NODELAY`.
     pub(crate) off: bool,
     /// `TCP_CORK`, or `MSG_MORE` on the last write.
     pub(crate) cork: bool,
-    /// Something is in flight.
+    /// Data is in flight.
     pub(crate) in_flight: bool,
     /// A small segment is in flight ([`small_outstanding`]).
     pub(crate) small_out: bool,
 }
 
 impl Nagle {
-    /// A segment that is not full must wait.
+    /// Returns whether a segment must wait; `partial`: it is not full.
     #[inline]
     pub(crate) fn holds(self, partial: bool) -> bool {
         partial && (self.cork || (!self.off && self.in_flight && self.small_out))
     }
 }
 
-/// Minshall: the last transmit unit that ended in a short segment is not acknowledged yet.
+/// Returns whether the last short segment sent is not acknowledged yet (Minshall).
 #[inline]
 pub(crate) fn small_outstanding(una: SeqNum, sml: SeqNum, nxt: SeqNum) -> bool {
     una.before(sml) && sml.before_eq(nxt)

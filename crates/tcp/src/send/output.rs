@@ -1,4 +1,4 @@
-//! The transmit loop: what leaves next, and what holds it back.
+//! The transmit loop: chooses the next segment to send.
 
 use fullsend_wire::tcp::TcpFlags;
 
@@ -30,25 +30,25 @@ impl Connection {
         let unsent = self.snd.has_unsent();
         if !unsent {
             self.report_held(cx.now, SendLimit::Application);
-            // Who waits for the handshake does not wait for room.
+            // A writer that waits for the handshake does not wait for room in the send buffer.
             let opened = self.user.wants_write && self.state.is_synchronized();
             if opened && !self.snd.rtx.is_empty() {
                 self.flow(cx.now).begin_sndbuf(cx.now);
             }
         }
         self.out.any = sent && (unsent || self.has_more());
-        // What left the queue counts against TCP_NOTSENT_LOWAT no longer.
+        // Data that was sent no longer counts against TCP_NOTSENT_LOWAT.
         self.wake_writer_if_room(cx);
         self.charge(cx);
     }
 
-    /// Behind the segment that has just been built another one without new text might follow.
+    /// Returns whether a segment without new data may follow the segment that was just built.
     #[inline]
     fn has_more(&self) -> bool {
         self.rcv.ack.is_due() || self.snd.rtx.has_lost() || self.out.has_extras()
     }
 
-    /// A reset, and what goes while there is no connection yet or no longer.
+    /// Returns a RST, or the next segment of a connection that is not synchronized.
     #[cold]
     #[inline(never)]
     fn unusual_segment(&mut self, cx: &mut Cx<'_>) -> Option<SegmentOut> {
@@ -63,7 +63,7 @@ impl Connection {
         if syn.is_some() {
             return syn;
         }
-        // Nothing but the SYN-ACK is sent again before it is acknowledged.
+        // Until the SYN-ACK is acknowledged, it alone is retransmitted.
         let text = if self.state == State::SynReceived && self.is_fastopen_child() {
             self.new_text(cx)
         } else {
@@ -76,8 +76,8 @@ impl Connection {
         draft.map(|draft| self.build(cx, draft))
     }
 
-    /// Repairs go before new text, and an acknowledgement by itself goes only if nothing else
-    /// carried it.
+    /// Returns the next segment: retransmissions come before new data, and a pure ACK is sent only if
+    /// no other segment carried the acknowledgement.
     #[inline(always)]
     fn next_draft(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         if self.out.tail_probe
@@ -108,7 +108,7 @@ impl Connection {
         let was_idle = self.snd.rtx.is_empty();
         let seq = self.snd.nxt;
         let segs = if grant.probes {
-            // One packet, however large.
+            // An MTU probe is one packet of any size.
             1
         } else {
             self.snd.mss.segments(len).max(1)
@@ -118,7 +118,7 @@ impl Connection {
         let fin = flags.contains(TcpFlags::FIN);
         let taken = self.snd.queue.take(len as usize);
         self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
-        // A FIN by itself needs no completion.
+        // A FIN without data is not charged, so it needs no completion.
         let (number, truesize) = if len == 0 {
             (0, 0)
         } else {
@@ -133,8 +133,8 @@ impl Connection {
         }
         let end = seq + len;
         snd.nxt = end + u32::from(fin);
-        // Minshall: the data ends in a short segment. A probe of the path's MTU is one segment of
-        // more than the MSS and sets no mark.
+        // Minshall's mark: the data ends in a segment of less than the MSS. An MTU probe is one segment
+        // of more than the MSS and sets no mark.
         if len < segs * snd.mss.bytes() {
             snd.sml = end;
         }
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// The writer paused, or a record ends, within the next `len` bytes.
+    /// Returns whether the next `len` bytes get PSH: the writer paused or a record ends within them.
     #[inline]
     fn is_pushed(&self, len: u32) -> bool {
         let (pushed, nxt) = (self.snd.pushed, self.snd.nxt);
@@ -178,17 +178,17 @@ impl Connection {
         asked || (self.record_left() == len && len > 0)
     }
 
-    /// The flags of the next `len` bytes.
+    /// Returns the flags of a segment with the next `len` bytes.
     #[inline]
     fn text_flags(&self, cx: &Cx<'_>, len: u32, segs: u32, push: bool) -> TcpFlags {
         let snd = &self.snd;
         let mut flags = TcpFlags::ACK;
-        // PSH lets the peer's GRO hand a run of segments on at once.
+        // With PSH the peer's GRO delivers a run of segments at once.
         if (segs > 1 && !cx.legacy.split_tail) || push {
             flags = flags.union(TcpFlags::PSH);
         }
         let ends = snd.fin == Fin::Queued && len as usize == snd.queue.len();
-        // A FIN that the window does not admit waits for it.
+        // A FIN waits until the peer's window admits it (RFC 9293 3.8.6.1).
         if ends && len < snd.usable_window() {
             flags = flags.union(TcpFlags::FIN);
         }
@@ -220,8 +220,8 @@ impl Connection {
         }
     }
 
-    /// An empty segment just left of the window, which the peer must answer (RFC 9293 3.8.6.1,
-    /// 3.8.4).
+    /// Returns a window or keepalive probe: an empty segment just left of the peer's window, which the
+    /// peer must answer (RFC 9293 3.8.6.1, 3.8.4).
     fn probe(&mut self, cx: &mut Cx<'_>) -> Option<Draft> {
         if !core::mem::take(&mut self.out.probe) {
             return None;

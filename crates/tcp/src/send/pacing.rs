@@ -1,5 +1,5 @@
-//! The pacing rate, and the times of departure: kept by a queueing discipline where there is one
-//! (fq), by a timer of the connection where not.
+//! The pacing rate and departure times, which the fq queueing discipline enforces, or without it a
+//! timer of the connection.
 
 use alloc::boxed::Box;
 
@@ -8,30 +8,30 @@ use fullsend_units::{Instant, Nanos, Rate};
 use crate::congestion::Cwnd;
 use crate::{Connection, Cx, Sysctl};
 
-/// A transmit unit, and what stands in the host's queues, is about what 2^-10 s of the pacing rate
-/// carry.
+/// A super-segment, and the amount in the host's queues, is about what the pacing rate carries in
+/// 2^-10 s.
 pub(super) const PACING_SHIFT: u32 = 10;
 
-/// So many segments leave unpaced as a connection starts: nothing is known of the path yet.
+/// The first segments of a connection, which are not paced: the path is not measured yet.
 const UNPACED_SEGS: u32 = 10;
 
-/// So much of its own timer's lateness a connection makes good: what would stand in fq meanwhile.
+/// The most lateness of its own timer that a connection compensates: the horizon of data in fq.
 const CATCH_UP: Nanos = Nanos::from_millis(1);
 
-/// What a segment takes beside its text, about: rates count headers.
+/// Approximate header bytes of a segment, which count in rates.
 pub(crate) const HEADERS_BYTES: u32 = 60;
 
-/// Times of departure. Connections have one whose packets pass fq, whose congestion control
-/// paces, or whose user set `SO_MAX_PACING_RATE`.
+/// The departure times of a paced connection: its packets pass fq, its congestion control paces, or
+/// `SO_MAX_PACING_RATE` is set.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacing {
     /// `SO_MAX_PACING_RATE`.
     pub(crate) max_rate: Rate,
-    /// When the next transmit unit may leave.
+    /// When the next super-segment may leave.
     next: Instant,
-    /// The connection's own timer was waited for.
+    /// The connection waits for its own timer.
     held: bool,
-    /// How far departures are behind because that timer was late.
+    /// How late departures are because that timer was late.
     behind: Nanos,
 }
 
@@ -45,7 +45,7 @@ impl Pacing {
         }
     }
 
-    /// A unit must wait for the connection's own timer.
+    /// Returns whether the next super-segment must wait for the connection's own timer.
     fn holds(&mut self, now: Instant) -> bool {
         let holds = now < self.next;
         if self.held && !holds {
@@ -55,10 +55,10 @@ impl Pacing {
         holds
     }
 
-    /// `bytes` leave: when. The next may follow when they have passed at `rate`. Lateness of who
-    /// sends is made good, but never more than half of a gap. That of the connection's own timer
-    /// is made good whole, as behind fq, which is given departures ahead of time: a timer of a
-    /// process is late by a gap's length at 10 Gbit/s, and BBR would take that for the path's rate.
+    /// Returns the departure time of `bytes`, and schedules the next departure one gap later: the time
+    /// that `bytes` take at `rate`. Compensates late senders by up to half a gap. Compensates the
+    /// lateness of the connection's own timer whole, since at 10 Gbit/s a process's timer is late by
+    /// about a gap, and BBR would take that for the path's rate. (fq gets departure times in advance.)
     fn depart(&mut self, now: Instant, bytes: u32, rate: Rate) -> Instant {
         let departure = now.max(self.next);
         let gap = rate.time_for(bytes.into());
@@ -75,7 +75,7 @@ impl Pacing {
     }
 }
 
-/// The pacing rate in percent of cwnd per round trip. Slow start's ratio ends at half of
+/// Returns the pacing rate in percent of cwnd per round trip. Slow start's ratio ends at half of
 /// `ssthresh`, a round trip before slow start does.
 fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
     if window.cwnd < window.ssthresh / 2 {
@@ -86,8 +86,8 @@ fn ratio_percent(window: &Cwnd, sysctl: &Sysctl) -> u32 {
 }
 
 impl Connection {
-    /// cwnd per round trip, and a margin so that pacing does not hold growth back. Unlimited
-    /// before the first round-trip sample.
+    /// Returns the pacing rate: cwnd per round trip, times a ratio that leaves cwnd room to grow.
+    /// Unlimited before the first round-trip sample.
     pub(crate) fn pacing_rate(&self, sysctl: &Sysctl) -> Rate {
         let max = self.snd.pacing.as_ref().map_or(u64::MAX, |p| p.max_rate.0);
         if let Some(rate) = self.cc.pacing_rate() {
@@ -103,19 +103,19 @@ impl Connection {
         Rate(per_second.min(max))
     }
 
-    /// The connection's own timer keeps the times of departure.
+    /// Returns whether the connection's own timer enforces departure times.
     fn paces_itself(&self, cx: &Cx<'_>) -> bool {
         let asked = |p: &Pacing| p.max_rate != Rate::UNLIMITED || self.cc.pacing_rate().is_some();
         !cx.device.fq && self.snd.pacing.as_deref().is_some_and(asked)
     }
 
-    /// Somebody keeps the times of departure: fq, or the connection.
+    /// Returns whether departure times are enforced, by fq or by the connection.
     #[inline]
     pub(super) fn is_paced(&self, cx: &Cx<'_>) -> bool {
         cx.device.fq || self.paces_itself(cx)
     }
 
-    /// Text must wait for its time of departure here; sees to it that somebody calls again.
+    /// Returns whether data must wait for its departure time here, and arms the timer for it.
     #[inline]
     pub(crate) fn pacing_holds(&mut self, cx: &Cx<'_>) -> bool {
         if !self.paces_itself(cx) {
@@ -132,23 +132,24 @@ impl Connection {
         true
     }
 
-    /// How long the next unit has to wait at least: the retransmission timer waits with it.
+    /// Returns how long the next super-segment has to wait for its departure: the retransmission timer
+    /// is extended by it.
     pub(crate) fn pacing_delay(&self, now: Instant) -> Nanos {
         let next = self.snd.pacing.as_ref().map(|p| p.next);
         next.map_or(Nanos::ZERO, |next| next.since(now))
     }
 
-    /// When a unit that is handed out now leaves: behind fq, not before those that went before it.
+    /// Returns when a super-segment that is sent now leaves: with fq, not before earlier ones.
     pub(super) fn departs_at(&self, cx: &Cx<'_>) -> Instant {
         let next = self.snd.pacing.as_ref().filter(|_| cx.device.fq);
         next.map_or(cx.now, |pacing| cx.now.max(pacing.next))
     }
 
-    /// A unit with `len` bytes of text in `segs` segments leaves: its time of departure for who
-    /// keeps it (zero: at once).
+    /// Returns the departure time of a super-segment with `len` bytes of payload in `segs` segments,
+    /// for fq to enforce; zero means at once.
     #[inline]
     pub(super) fn depart(&mut self, cx: &Cx<'_>, len: u32, segs: u32) -> Instant {
-        // Congestion control that paces brought a box of its own.
+        // Congestion control that paces has allocated it.
         if self.snd.pacing.is_none() && !cx.device.fq {
             return Instant::ZERO;
         }

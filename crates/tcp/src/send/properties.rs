@@ -1,5 +1,5 @@
-//! What holds of a sender whatever its user, its peer and its device do: thousands of random
-//! courses of writes, ACKs, windows, segment sizes and completions.
+//! Property tests of a sender: invariants over thousands of random sequences of writes, ACKs,
+//! windows, segment sizes and completions.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

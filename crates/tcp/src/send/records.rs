@@ -1,4 +1,4 @@
-//! `MSG_EOR`: where a record ends, and with it a transmit unit that nothing may join.
+//! `MSG_EOR`: the ends of records, which no super-segment crosses.
 
 use alloc::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use fullsend_units::SeqNum;
 use super::Blocked;
 use crate::connection::Connection;
 
-/// Most marks kept; a writer that sets more gets them forgotten.
+/// Most ends of records kept; further ones are ignored.
 const MAX_MARKS: usize = 1024;
 
-/// The ends of records that are not sent yet, in order.
+/// The ends of records that are not sent yet, in sequence order.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     ends: VecDeque<SeqNum>,
 }
 
 impl Records {
-    /// Records that are not sent whole.
+    /// Returns the number of records that are not completely sent.
     pub(crate) fn unsent(&self) -> usize {
         self.ends.len()
     }
 }
 
 impl Connection {
-    /// What was written so far ends a record.
+    /// Ends a record after the data written so far.
     #[cold]
     pub(crate) fn end_record(&mut self) {
         let (end, nxt) = (self.snd.write_seq(), self.snd.nxt);
@@ -34,14 +34,14 @@ impl Connection {
         }
         records.ends.push_back(end);
         self.snd.queue.end_unit();
-        // Nothing will fill it up, so nothing is to be waited for.
+        // The record's last super-segment cannot grow, so it does not wait.
         if self.snd.blocked == Blocked::Autocork {
             self.snd.blocked = Blocked::No;
             self.out.any = true;
         }
     }
 
-    /// Bytes from `snd_nxt` to the end of the first record; `u32::MAX` if none ends.
+    /// Returns the bytes from `snd_nxt` to the end of the first record; `u32::MAX` without records.
     #[inline]
     pub(crate) fn record_left(&self) -> u32 {
         match &self.extras {
@@ -54,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// Text left: forgets the records that ended in it.
+    /// Removes the records whose data has been sent.
     #[cold]
     pub(super) fn pass_records(&mut self) {
         let nxt = self.snd.nxt;

@@ -1,32 +1,33 @@
-//! Why is this flow slow: how large its sends are, how much room they had, and what held it back.
+//! The report that shows why a flow is slow: the sizes of its sends, their headroom, and what held
+//! the flow back.
 
 use fullsend_units::Nanos;
 
 /// A rule that bounds a send, or holds it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendLimit {
-    /// Nothing more was written.
+    /// The application wrote no more data.
     Application,
     /// Nagle's algorithm holds a partial segment.
     Nagle,
     /// `TCP_CORK` or `MSG_MORE` holds a partial segment.
     Cork,
-    /// Small writes gather until the device completes what it has.
+    /// Autocorking: small writes gather until the device completes earlier data.
     Autocork,
-    /// The congestion window (and waiting for it to admit a larger unit).
+    /// The congestion window (and waiting for it to admit a larger super-segment).
     Cwnd,
-    /// The peer's window (and waiting for it to admit a larger unit).
+    /// The peer's window (and waiting for it to admit a larger super-segment).
     Rwnd,
     /// The pacing rate.
     Pacing,
     /// TCP Small Queues: enough of the flow is in the host's queues.
     Tsq,
-    /// The largest transmit unit: what the device takes, or one pacing interval.
+    /// The largest super-segment: of the device, or of one pacing interval.
     Size,
 }
 
 impl SendLimit {
-    /// All of them, in the order of their declaration.
+    /// All limits, in the order of their declaration.
     pub const ALL: [Self; 9] = [
         Self::Application,
         Self::Nagle,
@@ -39,7 +40,7 @@ impl SendLimit {
         Self::Size,
     ];
 
-    /// Its name in reports.
+    /// Returns the limit's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -55,15 +56,15 @@ impl SendLimit {
     }
 }
 
-/// Counts by powers of two: bucket `n` has the values from `2^n` to `2^(n+1) - 1`, and bucket 0
-/// zero as well.
+/// A histogram by powers of two: bucket `n` counts the values from `2^n` to `2^(n+1) - 1`, and bucket
+/// 0 also zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
     buckets: [u32; 32],
 }
 
 impl Histogram {
-    /// Where `value` belongs.
+    /// Returns the bucket of `value`.
     #[inline]
     pub(super) fn bucket(value: u32) -> u8 {
         (value | 1).ilog2() as u8
@@ -75,17 +76,17 @@ impl Histogram {
         *count = count.wrapping_add(values);
     }
 
-    /// All counts, smallest values first.
+    /// Returns all counts, smallest values first.
     pub const fn buckets(&self) -> &[u32; 32] {
         &self.buckets
     }
 
-    /// Values counted.
+    /// Returns the number of values counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|&n| u64::from(n)).sum()
     }
 
-    /// Buckets that are not empty: the least value of each, and its count.
+    /// Returns the least value and the count of each bucket that is not empty.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         let counts = self.buckets.iter().enumerate();
         counts
@@ -93,7 +94,7 @@ impl Histogram {
             .map(|(n, &count)| (if n == 0 { 0 } else { 1 << n }, count))
     }
 
-    /// Adds the counts of `other`, as for many flows together.
+    /// Adds the counts of `other`, for a sum over flows.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.buckets.iter_mut().zip(other.buckets) {
             *count = count.wrapping_add(more);
@@ -101,33 +102,33 @@ impl Histogram {
     }
 }
 
-/// What one flow sent, and what held it back. Only text sent for the first time is counted, one
-/// count for each transmit unit; a flow that never sent any has an empty report.
+/// The sends of one flow, and the limits that held it back. Each super-segment of new data counts
+/// once; retransmissions do not count. The report of a flow that never sent data is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowReport {
-    /// Bytes of text of each transmit unit.
+    /// Payload bytes of each super-segment.
     pub send_size: Histogram,
-    /// Bytes that could still go as each was sent: the smaller of the peer's window and cwnd, less
-    /// what is in flight.
+    /// Bytes that could be sent at each send: the smaller of the peer's window and cwnd, less the data
+    /// in flight.
     pub headroom: Histogram,
     pub(super) sends: [u32; 9],
     pub(super) time: [Nanos; 9],
-    /// What holds the flow back now.
+    /// The limit that holds the flow back now.
     pub now_held_by: Option<SendLimit>,
 }
 
 impl FlowReport {
-    /// Transmit units whose size this rule determined.
+    /// Returns the number of super-segments whose size this limit determined.
     pub const fn sends(&self, limit: SendLimit) -> u32 {
         self.sends[limit as usize]
     }
 
-    /// How long this rule held the flow back, since it first sent.
+    /// Returns how long this limit has held the flow back since its first send.
     pub const fn time(&self, limit: SendLimit) -> Nanos {
         self.time[limit as usize]
     }
 
-    /// Adds another flow's report, as for many flows together.
+    /// Adds another flow's report, for a sum over flows.
     pub fn merge(&mut self, other: &Self) {
         self.send_size.merge(&other.send_size);
         self.headroom.merge(&other.headroom);

@@ -1,12 +1,12 @@
-//! TCP Small Queues: no more of a flow stands in the host's queues than they need to stay busy;
-//! the rest waits where it can still grow, and where it is not in others' way.
+//! TCP Small Queues: bounds a flow's bytes in the host's queues to what keeps them busy. The rest
+//! waits in the send buffer, where super-segments still grow and other flows are not delayed.
 
 use super::pacing::PACING_SHIFT;
 use super::{Blocked, UNIT_OVERHEAD_BYTES};
 use crate::connection::Connection;
 use crate::{Cx, Sysctl};
 
-/// What is handed out: text for the first time, or once more.
+/// Whether data is sent for the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Handout {
     First,
@@ -14,10 +14,11 @@ pub(super) enum Handout {
 }
 
 impl Connection {
-    /// So much is with the host already that `len` bytes more must wait.
+    /// Returns whether TCP Small Queues defers `len` more bytes.
     #[inline]
     pub(super) fn small_queue_holds(&self, cx: &Cx<'_>, len: u32, what: Handout) -> bool {
-        // With so little out, an ACK could come before the completion, and find nothing to send.
+        // With at most one super-segment out, the ACK may come before the completion and would then
+        // find nothing to send.
         if self.snd.wmem_inflight == 0 || self.snd.rtx.units() <= 1 {
             return false;
         }
@@ -37,7 +38,7 @@ impl Connection {
         u64::from(self.snd.wmem_inflight) >= limit
     }
 
-    /// What is held goes after the next completion.
+    /// Defers sending to the next completion.
     pub(super) fn throttle(&mut self, cx: &mut Cx<'_>) {
         if !self.snd.throttled {
             cx.mib.small_queue_throttled += 1;
@@ -45,13 +46,13 @@ impl Connection {
         }
     }
 
-    /// Autocorking: a unit that is not full waits while the host has at least as much of this
-    /// flow; the next completion sends it.
+    /// Returns whether autocorking holds the last super-segment: it is not full, and the host's queues
+    /// have at least as many bytes of this flow. The next completion sends it.
     #[inline]
     pub(super) fn autocorks(&mut self, sysctl: &Sysctl) -> bool {
         let snd = &self.snd;
         let tail = snd.queue.tail_len();
-        // A unit that is complete, be it short, does not wait for more.
+        // A record's end completes a super-segment, which then has no tail to fill.
         if tail == 0 || tail >= snd.size_goal as usize || snd.wmem_inflight == 0 {
             return false;
         }
@@ -64,14 +65,14 @@ impl Connection {
         snd.wmem_inflight as usize >= truesize && sysctl.tcp_autocorking && !snd.rtx.is_empty()
     }
 
-    /// The unit that is being filled waits for a completion, which is under way.
+    /// Returns whether the last super-segment waits for a completion that will come.
     #[inline]
     pub(super) fn is_autocorked(&self) -> bool {
         let snd = &self.snd;
         snd.blocked == Blocked::Autocork && snd.throttled && snd.wmem_inflight > 0
     }
 
-    /// The device completed a segment of `truesize`.
+    /// Handles the completion of a segment that was charged with `truesize` bytes.
     pub fn handle_tx_complete(&mut self, cx: &mut Cx<'_>, truesize: u32) {
         if truesize == 0 {
             return;
@@ -82,13 +83,13 @@ impl Connection {
         }
         if core::mem::take(&mut self.snd.throttled) {
             self.uncork_automatically();
-            // The socket's own flags decide now: MSG_MORE was of one call.
+            // MSG_MORE was of one call: from now on TCP_CORK alone decides.
             self.snd.more = false;
             self.out.any = true;
         }
     }
 
-    /// The host has this no longer.
+    /// Subtracts a segment that has left the host's queues.
     #[inline]
     pub(crate) fn forget_handed_out(&mut self, truesize: u32) {
         if truesize == 0 {
@@ -101,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// What waited for a completion waits no longer.
+    /// Ends autocorking of the last super-segment.
     #[inline]
     pub(crate) fn uncork_automatically(&mut self) {
         if self.snd.blocked == Blocked::Autocork {

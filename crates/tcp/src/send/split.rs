@@ -1,12 +1,11 @@
-//! Where a transmit unit of several segments is cut, and whether it is worth waiting for more of
-//! it.
+//! Where a super-segment is cut, and whether it waits to become larger.
 
 use fullsend_units::{Mss, Nanos};
 
 use super::Nagle;
 
-/// How many of `len` bytes to send at once. `window` admits one segment at least, and `len` is
-/// more than one segment. `tail`: nothing is queued behind.
+/// Returns how many of `len` bytes to send at once. `window` admits at least one segment, and `len`
+/// is more than one segment. `tail`: no data is queued after these.
 pub(crate) fn split_point(
     len: u32,
     window: u32,
@@ -23,7 +22,8 @@ pub(crate) fn split_point(
     if max_len <= needed {
         return max_len;
     }
-    // Nagle is asked here, so that a whole write leaves at once when nothing small is in flight.
+    // Nagle decides about the partial segment at the end here, so that a whole write leaves at once
+    // while no small segment is in flight.
     let partial = needed % mss.bytes();
     if nagle.holds(partial != 0) {
         needed - partial
@@ -32,12 +32,12 @@ pub(crate) fn split_point(
     }
 }
 
-/// What [`defers`] looks at.
+/// The inputs of [`defers`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeferInput {
-    /// Bytes of the transmit unit.
+    /// Bytes of the super-segment.
     pub(crate) len: u32,
-    /// Nothing is queued behind it.
+    /// No data is queued after it.
     pub(crate) tail: bool,
     /// A FIN or a record's end follows it: it will not grow.
     pub(crate) ends: bool,
@@ -53,15 +53,15 @@ pub(crate) struct DeferInput {
     pub(crate) cwnd_bytes: u32,
     /// `tcp_tso_win_divisor`.
     pub(crate) win_divisor: u32,
-    /// Since something was last sent.
+    /// Time since data was last sent.
     pub(crate) since_last: Nanos,
-    /// Since the oldest unit in flight was sent; `None` when nothing is in flight.
+    /// Time since the oldest data in flight was sent; `None` if nothing is in flight.
     pub(crate) head_age: Option<Nanos>,
     pub(crate) srtt: Nanos,
 }
 
-/// A unit of several segments waits for the window to admit more of it: fewer, larger units, as
-/// long as an ACK will come soon.
+/// Returns whether a super-segment waits for the window to admit more of it, which makes fewer and
+/// larger ones, while an ACK will come soon.
 pub(crate) fn defers(at: &DeferInput) -> bool {
     // Idle for a while: the ACK clock has stopped.
     if at.since_last > Nanos::from_millis(1) {
@@ -71,14 +71,14 @@ pub(crate) fn defers(at: &DeferInput) -> bool {
     if limit >= at.max_segs * at.mss.bytes() || (!at.tail && limit >= at.len) {
         return false;
     }
-    // A worthwhile part of the whole window is there.
+    // A large part of the whole window is available.
     let whole = at.snd_wnd.min(at.cwnd_bytes);
     if at.win_divisor != 0 && limit >= whole / at.win_divisor {
         return false;
     }
     match at.head_age {
         None => return false,
-        // The next ACK is still too far off.
+        // The next ACK will not come soon.
         Some(age) if age < at.srtt / 2 => return false,
         Some(_) => {}
     }

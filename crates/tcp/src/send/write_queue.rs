@@ -1,4 +1,4 @@
-//! Text written and not yet sent, gathered into transmit units.
+//! The queue of unsent data, gathered into super-segments.
 
 use alloc::collections::VecDeque;
 
@@ -7,21 +7,21 @@ use fullsend_buf::{Chain, Pool, Room, Slice};
 #[cfg(test)]
 mod tests;
 
-/// What a transmit unit costs beside its text: its place in the queues and on the device's ring.
+/// Memory charged for a super-segment beside its payload: its entries in queues and device rings.
 pub(crate) const UNIT_OVERHEAD_BYTES: u32 = 256;
 
-/// A tail block grows by this factor when it filled up before anything of it was sent.
+/// Growth of a tail block that filled up before any of it was sent.
 const BLOCK_GROWTH: usize = 4;
 
 /// Entries that an empty queue keeps, so that a request-response flow does not allocate.
 const KEPT_PIECES: usize = 4;
 
-/// Text on its way from the queue into a transmit unit.
+/// Data taken from the queue for one super-segment.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// The bytes.
     pub(crate) payload: Chain,
-    /// Bytes of memory charged for them, the unit's overhead included.
+    /// Bytes of memory charged for the data, overhead included.
     pub(crate) truesize: u32,
 }
 
@@ -31,52 +31,51 @@ struct Piece {
     charge: u32,
 }
 
-/// Unsent text. A transmit unit is filled up to `size_goal` before the next begins; taking may
-/// join units or cut them, so beside the bytes only the tail unit's length is kept.
+/// A queue of unsent data. Writes fill a super-segment up to `size_goal` before the next begins.
+/// Taking may join or cut super-segments, so only the last one's length is kept.
 #[derive(Debug, Default)]
 pub(crate) struct WriteQueue {
     pieces: VecDeque<Piece>,
-    /// Memory still being filled, behind all pieces. Never empty.
+    /// The block that writes fill, after all pieces. Never empty.
     room: Option<Room>,
     len: u32,
     tail_len: u32,
     truesize: u32,
-    /// What was queued when the queue was last taken from: a guess at how much the next block
-    /// will have to hold.
+    /// Bytes queued when data was last taken: the expected size of the next block.
     last_queued: u32,
 }
 
 impl WriteQueue {
-    /// Empty.
+    /// Returns an empty queue.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes queued (`write_seq - snd_nxt`).
+    /// Returns the bytes queued (`write_seq - snd_nxt`).
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Nothing queued.
+    /// Returns whether no data is queued.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes in the last transmit unit (autocork's "tail TU").
+    /// Returns the bytes of the last super-segment, which writes still fill.
     #[inline]
     pub(crate) fn tail_len(&self) -> usize {
         self.tail_len as usize
     }
 
-    /// Bytes of memory charged for what is queued.
+    /// Returns the bytes of memory charged for the queued data.
     #[inline]
     pub(crate) fn truesize(&self) -> usize {
         self.truesize as usize
     }
 
-    /// Transmit units that hold what is queued, a record's end not regarded.
+    /// Returns the number of super-segments that hold the queued data, without regard to records.
     #[inline]
     pub(crate) fn units(&self, size_goal: usize) -> usize {
         let tail = usize::from(self.tail_len > 0);
@@ -86,13 +85,14 @@ impl WriteQueue {
         }
     }
 
-    /// The first `len` bytes of the tail unit, which is the only one, are as good as sent.
+    /// Subtracts `len` bytes, which will be sent at once, from the last super-segment. There must be
+    /// no other.
     pub(crate) fn tail_leaves(&mut self, len: u32) {
         self.tail_len = self.tail_len.saturating_sub(len);
     }
 
-    /// Bytes that still fit into the tail transmit unit; 0: the next byte begins a new one, for
-    /// which the caller tests the memory limits.
+    /// Returns how many bytes still fit the last super-segment. With 0 the next byte begins a new one,
+    /// for which the caller checks the memory limits.
     #[inline]
     pub(crate) fn tail_room(&self, size_goal: usize) -> usize {
         if self.tail_len == 0 {
@@ -101,7 +101,8 @@ impl WriteQueue {
         size_goal.saturating_sub(self.tail_len())
     }
 
-    /// Copies `data` in if it fits into the tail transmit unit and the memory open for it.
+    /// Appends `data` if it fits the last super-segment and the block that is being filled. Returns
+    /// whether it did.
     #[inline]
     pub(crate) fn extend_tail(&mut self, data: &[u8], size_goal: usize) -> bool {
         if let Some(room) = &mut self.room
@@ -117,15 +118,15 @@ impl WriteQueue {
         false
     }
 
-    /// Bytes that fit into the memory that is open for a write.
+    /// Returns how many bytes fit the block that is being filled.
     pub(crate) fn open_room_left(&self) -> usize {
         self.room.as_ref().map_or(0, Room::remaining)
     }
 
-    /// Copies `data` in, all of it (bound it by memory first, one unit at a time if need be:
-    /// [`tail_room`](Self::tail_room)), and returns the number of bytes copied, which is less only
-    /// where the allocator refused memory. `frugal`: memory is opened for `data` alone, and not for
-    /// writes that may follow; it may come from the pool's reserve.
+    /// Appends a copy of `data` and returns the number of bytes copied, which is less only where the
+    /// allocator refuses memory. The caller bounds `data` by the memory limits, if need be one
+    /// super-segment at a time ([`tail_room`](Self::tail_room)). `frugal`: allocates for `data` alone,
+    /// not for writes that may follow, and may use the pool's reserve.
     pub(crate) fn append(
         &mut self,
         pool: &Pool,
@@ -153,8 +154,8 @@ impl WriteQueue {
         len - data.len()
     }
 
-    /// The tail unit is full. A block that could hold but a little of the next one is closed, so
-    /// that units tend to be one slice each.
+    /// Begins a new super-segment. Closes a block that could hold only a small part of it, so that
+    /// most super-segments are one slice.
     fn begin_unit(&mut self, size_goal: usize) {
         self.tail_len = 0;
         if self
@@ -166,9 +167,9 @@ impl WriteQueue {
         }
     }
 
-    /// Opens memory for a write of `want` bytes: as much as was queued last time, more if this
-    /// unit already filled a block, never more than the unit can use. Opens none if the allocator
-    /// refuses.
+    /// Allocates a block for a write of `want` bytes: of the size that was queued last time, larger if
+    /// this super-segment already filled a block, never larger than it can use. There is none if the
+    /// allocator refuses.
     fn open_room(&mut self, pool: &Pool, want: usize, unit_left: usize, frugal: bool) {
         let filled_up = self.room.as_ref().map_or(0, Room::capacity);
         self.close_room();
@@ -197,7 +198,7 @@ impl WriteQueue {
         }
     }
 
-    /// What comes next begins a unit of its own.
+    /// Ends the last super-segment: the next byte begins a new one.
     pub(crate) fn end_unit(&mut self) {
         self.tail_len = 0;
     }
@@ -236,7 +237,7 @@ impl WriteQueue {
         self.take_pieces(limit)
     }
 
-    /// All that is queued is one block that was still being filled: a message, and nothing else.
+    /// Takes all queued data, which is the one block that was still being filled.
     #[inline]
     fn take_room(&mut self, room: Room) -> Taken {
         let charge = core::mem::take(&mut self.truesize);
@@ -296,7 +297,7 @@ impl WriteQueue {
         }
     }
 
-    /// Throws everything away.
+    /// Discards all data.
     pub(crate) fn clear(&mut self) {
         *self = Self::new();
     }

@@ -1,17 +1,17 @@
-//! What received text costs: memory as Linux counts it, about, so that a buffer of so many bytes
-//! gives the windows that its users know.
+//! The memory charged for received data, about as Linux counts it, so that a buffer of a given size
+//! gives the window that its users expect.
 
-/// Of 256 bytes of memory, before it is known how densely text comes.
+/// Bytes of data in 256 bytes of memory, before the first observation.
 const FIRST_DENSITY: u8 = 128;
-/// Smaller pieces are gathered with their neighbours.
+/// Smallest piece that is not copied together with its neighbours.
 const LEAST_PIECE: u32 = 640;
-/// What stands beside a piece in its block, and outside of it.
+/// Overhead of a piece within its block, and outside of it.
 const IN_BLOCK: u32 = 424;
 const BESIDE: u32 = 256;
-/// A piece larger than this takes whole pages.
+/// Size of a page; larger pieces take whole pages.
 const PAGE: u32 = 4096;
 
-/// What a piece of `len` bytes takes.
+/// Returns the memory charged for a piece of `len` bytes.
 #[inline]
 pub(super) fn cost_of(len: u32) -> u32 {
     if len < LEAST_PIECE {
@@ -23,7 +23,7 @@ pub(super) fn cost_of(len: u32) -> u32 {
     }
 }
 
-/// What remains of `held` when `bytes` of text went and `left` stayed.
+/// Returns what remains of the charge `held` after `bytes` of data were read and `left` stayed.
 #[inline]
 pub(super) fn remaining(held: u32, bytes: usize, left: usize) -> u32 {
     if left == 0 {
@@ -33,32 +33,32 @@ pub(super) fn remaining(held: u32, bytes: usize, left: usize) -> u32 {
     (u64::from(held) * left / (bytes + left)) as u32
 }
 
-/// Bytes of text in 256 of memory.
+/// Bytes of data in 256 bytes of memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Density(u8);
 
 impl Density {
     pub(super) const FIRST: Self = Self(FIRST_DENSITY);
 
-    /// Of full segments that come in pieces of `len` bytes.
+    /// Returns the density of data that arrives in pieces of `len` bytes.
     pub(super) fn of(len: u32) -> Self {
         let density = u64::from(len) * 256 / u64::from(cost_of(len).max(1));
         Self(density.clamp(1, 255) as u8)
     }
 
-    /// As of a long run.
+    /// Returns whether the density is that of long GRO packets.
     #[inline]
     pub(super) fn is_high(self) -> bool {
         self.0 >= 224
     }
 
-    /// Text that so much memory has room for.
+    /// Returns the bytes of data that `memory` bytes hold.
     #[inline]
     pub(super) fn window_of(self, memory: u32) -> u32 {
         ((u64::from(memory) * u64::from(self.0)) >> 8) as u32
     }
 
-    /// Memory that so much text takes.
+    /// Returns the bytes of memory that `text` bytes of data take.
     pub(super) fn memory_for(self, text: u64) -> u32 {
         let memory = text.saturating_mul(256) / u64::from(self.0);
         u32::try_from(memory).unwrap_or(u32::MAX)

@@ -1,12 +1,12 @@
-//! How large the buffer is to be: as the reader takes text, and the path brings it.
+//! Receive-buffer autotuning (dynamic right-sizing).
 
 use fullsend_units::{Instant, Mss, SeqNum};
 
 use super::{FIRST_SEGS, RecvWindow, Tuning, micros};
 
 impl RecvWindow {
-    /// The user took `bytes` out and left `held`: grows the buffer to twice what is read per round
-    /// trip, up to `most` (`tcp_rmem[2]`), unless locked or memory is scarce (dynamic right-sizing).
+    /// Records that the application read `bytes` and left `held`. Grows the buffer to twice the data
+    /// read in a round trip, up to `most` (`tcp_rmem[2]`), unless it is locked or memory is scarce.
     #[inline(always)]
     pub(crate) fn on_read(
         &mut self,
@@ -29,7 +29,7 @@ impl RecvWindow {
         }
     }
 
-    /// A round trip of reading is over.
+    /// Ends a round trip of reading.
     #[inline(never)]
     fn end_round(&mut self, now: Instant, mss: Mss, most: u32, may_grow: bool) {
         let first = (FIRST_SEGS * mss.bytes()).min(self.limit() / 2);
@@ -44,9 +44,9 @@ impl RecvWindow {
         self.round_us = micros(now);
     }
 
-    /// The sender waits for the window, and the user for the sender: only a larger window lets
-    /// either go on. Rounds do not tell that where the round trip is mostly the time that both
-    /// ends take for a window, and grows with it (one thread, one machine).
+    /// Doubles the buffer after the sender used up the window and the application read all data. The
+    /// rounds of [`on_read`](Self::on_read) do not show this where the round trip is mostly the time
+    /// that both ends take for a window, and grows with it (one thread, one machine).
     #[cold]
     fn on_exhausted(&mut self, most: u32, may_grow: bool) {
         self.tuning = Tuning::Auto;
@@ -56,8 +56,8 @@ impl RecvWindow {
         }
     }
 
-    /// Room for twice what was read in the round trip, so that a sender in slow start is not
-    /// held back; more by as much as the rate has just grown, as the next round will.
+    /// Grows the buffer to twice the data read in the round trip, so that it does not limit slow start,
+    /// plus the growth since the round trip before, which the next one will repeat.
     fn grow(&mut self, mss: Mss, before: u32, most: u32) {
         let read = u64::from(self.read_this_rtt);
         let before = u64::from(before);
@@ -73,9 +73,9 @@ impl RecvWindow {
         }
     }
 
-    /// Text waits behind a hole, up to `end`. The reader gets nothing until the hole is closed, and
-    /// the rounds of [`on_read`](Self::on_read) tell nothing meanwhile: there is room for twice what
-    /// waits, beside what is read in two round trips, or the sender would stop for each loss.
+    /// Grows the buffer for out-of-order data up to `end`. The application cannot read until the hole
+    /// is closed, so [`on_read`](Self::on_read) does not grow it. The buffer holds twice the data that
+    /// waits and the data read in two round trips, else the sender would stop at each loss.
     #[cold]
     pub(crate) fn on_out_of_order(&mut self, (rcv_nxt, end): (SeqNum, SeqNum), most: u32) {
         if !matches!(self.tuning, Tuning::Auto | Tuning::Exhausted) {
