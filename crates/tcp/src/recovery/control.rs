@@ -1,5 +1,5 @@
-//! When to go into recovery and out of it again, and what cwnd does meanwhile (RFC 6675,
-//! RFC 6582 without SACK, RFC 9937).
+//! The state machine of recovery: when its phases begin and end, and cwnd meanwhile (RFC 6675, RFC 6582
+//! without SACK, RFC 9937).
 
 use alloc::boxed::Box;
 
@@ -10,22 +10,22 @@ use super::{AckOutcome, Adaptation, CopyStamp, Frto, Prr, SackOutcome, TailProbe
 use crate::congestion::{CongestionEvent, Cwnd};
 use crate::{Connection, Cx};
 
-/// The sender's opinion of the path.
+/// The phase of recovery (Linux's `tcp_ca_state`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
-    /// All is well.
+    /// No sign of loss or reordering.
     Open,
-    /// Something arrived out of order, or was sent again: loss or reordering, not yet known.
+    /// Data arrived out of order or was retransmitted: loss or reordering, undecided.
     Disorder,
-    /// cwnd comes down though nothing is lost: congestion was signalled.
+    /// cwnd is being reduced after a congestion signal without loss.
     Cwr,
-    /// Fast recovery: cwnd comes down while losses are repaired.
+    /// Fast recovery: cwnd is being reduced while losses are retransmitted.
     Recovery,
     /// After a timeout: slow start from one segment.
     Loss,
 }
 
-/// What only connections have that something happened to.
+/// The state of connections that have seen loss, reordering or marks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Past {
     pub(super) prr: Prr,
@@ -44,10 +44,11 @@ pub(crate) struct Recovery {
     pub(super) high_seq: SeqNum,
     /// DupThresh, adapted to the reordering seen.
     pub(super) reordering_segs: u32,
-    /// Most connections never lose anything.
+    /// Boxed, since most connections never lose data.
     past: Option<Box<Past>>,
-    /// The window was what limited sending in the present round, which ends at this point.
+    /// cwnd limited sending in the present round.
     cwnd_limited: bool,
+    /// `snd_nxt` at which the present round ends.
     round_end: SeqNum,
     max_packets_out: u32,
 }
@@ -74,25 +75,25 @@ impl Recovery {
         self.reordering_segs
     }
 
-    /// Nothing is suspected, and no probe is out.
+    /// Returns whether the phase is Open and no tail loss probe is in flight.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.phase == Phase::Open && self.past().is_none_or(|past| past.probe.is_none())
     }
 
-    /// RFC 5681: cwnd grows, but not while it is being reduced.
+    /// Returns whether cwnd may grow (RFC 5681): not while it is being reduced.
     #[inline]
     pub(crate) fn may_grow(&self) -> bool {
         !self.is_reducing()
     }
 
-    /// Proportional rate reduction steers cwnd.
+    /// Returns whether proportional rate reduction controls cwnd.
     #[inline]
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.phase, Phase::Cwr | Phase::Recovery)
     }
 
-    /// Segments left; notes whether cwnd is used to the full.
+    /// Records a send, and whether cwnd limits sending.
     #[inline]
     pub(crate) fn on_sent(&mut self, una: SeqNum, nxt: SeqNum, packets_out: u32, limited: bool) {
         let new_round = una.after_eq(self.round_end);
@@ -103,7 +104,7 @@ impl Recovery {
         }
     }
 
-    /// cwnd is what keeps unsent text back.
+    /// Records that cwnd holds unsent data back.
     #[inline]
     pub(crate) fn on_cwnd_blocked(&mut self, nxt: SeqNum, packets_out: u32) {
         self.cwnd_limited = true;
@@ -111,20 +112,20 @@ impl Recovery {
         self.round_end = nxt;
     }
 
-    /// RFC 7661: a window that is not used proves nothing; in slow start half of it is enough.
+    /// Returns whether cwnd may grow because it was used (RFC 7661): all of it, in slow start half.
     #[inline]
     pub(crate) fn was_cwnd_limited(&self, cwnd: &Cwnd) -> bool {
         self.cwnd_limited
             || (cwnd.in_slow_start() && cwnd.cwnd < self.max_packets_out.saturating_mul(2))
     }
 
-    /// The window was what kept text back in the present round.
+    /// Returns whether cwnd held data back in the present round.
     #[inline]
     pub(crate) fn is_cwnd_limited(&self) -> bool {
         self.cwnd_limited
     }
 
-    /// Sent while cwnd is being reduced.
+    /// Counts segments sent while cwnd is being reduced.
     #[inline]
     pub(crate) fn on_sent_in_recovery(&mut self, segs: u32) {
         if self.is_reducing()
@@ -144,62 +145,62 @@ impl Recovery {
         }
     }
 
-    /// What happened so far.
+    /// Returns the state that exists after the first loss, reordering or mark.
     #[inline]
     pub(super) fn past(&self) -> Option<&Past> {
         self.past.as_deref()
     }
 
-    /// The same, to change it.
+    /// Returns the state of [`past`](Self::past), mutable.
     #[inline]
     pub(super) fn past_mut(&mut self) -> Option<&mut Past> {
         self.past.as_deref_mut()
     }
 
-    /// Nothing is to be undone any more.
+    /// Gives up the undo of the present reduction.
     pub(crate) fn forget_undo(&mut self) {
         if let Some(past) = self.past_mut() {
             past.undo.disarm();
         }
     }
 
-    /// Something happened.
+    /// Returns the state of [`past`](Self::past), and creates it if need be.
     #[cold]
     pub(super) fn remember(&mut self) -> &mut Past {
         self.past.get_or_insert_default()
     }
 }
 
-/// What an ACK told.
+/// An ACK, and its effects on the scoreboard.
 pub(crate) struct AckNews<'a> {
     pub(crate) repr: &'a TcpRepr,
     pub(crate) ack: &'a AckOutcome,
     pub(crate) sack: &'a SackOutcome,
-    /// `snd_una` before it.
+    /// `snd_una` before the ACK.
     pub(crate) prior_una: SeqNum,
-    /// It moved `snd_una`.
+    /// The ACK moved `snd_una`.
     pub(crate) advanced: bool,
-    /// RFC 5681 2.
+    /// It is a duplicate ACK (RFC 5681 2).
     pub(crate) duplicate: bool,
 }
 
-/// What came of it.
+/// The conclusions from an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Verdict {
-    /// Segments that the ACK says have arrived.
+    /// Segments newly reported as delivered.
     pub(crate) delivered: u32,
-    /// A timer was set that the retransmission timer must not take the place of.
+    /// A timer was set that the retransmission timer must not replace.
     pub(crate) timer_is_set: bool,
-    /// Segments found lost.
+    /// Segments newly marked lost.
     pub(super) lost_segs: u32,
-    /// Of these, sent again before.
+    /// Of these, retransmissions.
     pub(super) resent_segs: u32,
-    /// The peer tells of marks.
+    /// The ACK reports congestion marks.
     echo: bool,
 }
 
 impl Connection {
-    /// An ACK was entered into the scoreboard; draws the conclusions.
+    /// Processes an ACK after the scoreboard was updated: detects loss, and changes phase and cwnd.
     #[inline]
     pub(crate) fn recover(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Verdict {
         let echo = self.ecn.is_some() && self.take_feedback(cx, news);
@@ -261,11 +262,11 @@ impl Connection {
         }
     }
 
-    /// The state machine: which phase begins, goes on, ends.
+    /// Runs the state machine: ends, continues or begins a phase.
     fn conclude(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, verdict: &mut Verdict) {
         let una = self.snd.una;
         let (phase, high_seq) = (self.recovery.phase, self.recovery.high_seq);
-        // The peer hears of CWR with what was sent behind it.
+        // CWR ends once data sent after the reduction, with the CWR flag, is acknowledged.
         if phase == Phase::Cwr && una.after(high_seq) {
             self.end_reduction();
             self.recovery.phase = Phase::Open;
@@ -304,7 +305,7 @@ impl Connection {
                 self.identify_loss(cx, news, verdict);
             }
         }
-        // What the host itself dropped has been paid for.
+        // cwnd was already reduced for what the host itself dropped.
         let paid = phase <= Phase::Cwr && verdict.lost_segs == 0;
         if self.snd.rtx.lost_out() == 0 || paid {
             if verdict.echo {
@@ -318,14 +319,15 @@ impl Connection {
         }
     }
 
-    /// What was out as recovery began is acknowledged. True: it does not end yet.
+    /// Ends recovery after all data in flight at its begin is acknowledged. Returns whether it does not
+    /// end yet.
     pub(super) fn leave_repaired(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
         let was_loss = self.recovery.phase == Phase::Loss;
         if !self.agreed.sack {
             self.snd.rtx.forget_dupacks();
         }
         self.try_undo_repaired(cx, news);
-        // RFC 6582 3.2: duplicates of what was sent twice must not begin another recovery.
+        // RFC 6582 3.2: duplicate ACKs of data that was sent twice must not begin another recovery.
         if !self.agreed.sack && self.snd.una == self.recovery.high_seq {
             return true;
         }
@@ -337,7 +339,7 @@ impl Connection {
         false
     }
 
-    /// RFC 9937: a reduction ends with cwnd at ssthresh, unless it was taken back.
+    /// Ends a reduction with cwnd at ssthresh (RFC 9937), unless it was undone.
     fn end_reduction(&mut self) {
         let undone = self.recovery.past().is_none_or(|p| !p.undo.is_armed());
         let stands = self.recovery.phase == Phase::Cwr || !undone;
@@ -346,7 +348,7 @@ impl Connection {
         }
     }
 
-    /// Nothing is known to be lost: Open, or Disorder as long as something is amiss.
+    /// Enters Open, or Disorder while data is SACKed, lost or retransmitted.
     pub(super) fn try_to_open(&mut self) {
         if self.recovery.phase == Phase::Cwr {
             return;
@@ -364,8 +366,8 @@ impl Connection {
         }
     }
 
-    /// Congestion without loss (RFC 3168 6.1.2: an echoed mark): cwnd comes down to ssthresh over
-    /// one round trip. Does nothing if it is coming down already.
+    /// Reduces cwnd to ssthresh over a round trip after congestion without loss (RFC 3168 6.1.2: an
+    /// echoed mark). Does nothing during a reduction.
     #[cold]
     pub(crate) fn enter_cwr(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
         if self.recovery.phase >= Phase::Cwr {
@@ -376,7 +378,7 @@ impl Connection {
         self.recovery.phase = Phase::Cwr;
     }
 
-    /// cwnd comes down from here on: by proportional rate reduction, or at once.
+    /// Begins a reduction of cwnd, by proportional rate reduction or at once.
     fn begin_reduction(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
         self.lower_ssthresh(cx, event);
         self.recovery.high_seq = self.snd.nxt;
@@ -395,7 +397,7 @@ impl Connection {
             cx.mib.reno_recovery += 1;
         }
         if self.recovery.phase == Phase::Cwr {
-            // It is coming down already, and rightly so.
+            // The reduction after a mark goes on, and cannot be undone.
             self.recovery.remember().undo.disarm();
             self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
         } else {
@@ -404,7 +406,7 @@ impl Connection {
         self.recovery.phase = Phase::Recovery;
     }
 
-    /// A reduction of cwnd begins; RFC 3168 6.1.2: the peer is told, whatever the reason.
+    /// Lowers ssthresh. The peer gets CWR, whatever the reason (RFC 3168 6.1.2).
     fn lower_ssthresh(&mut self, cx: &Cx<'_>, event: CongestionEvent) {
         let ssthresh = self.cc.ssthresh(&self.cwnd, event, cx.now);
         self.cwnd.reduce(ssthresh);
@@ -413,7 +415,7 @@ impl Connection {
         }
     }
 
-    /// The congestion control that models the path hears of each loss.
+    /// Reports each loss to a congestion control that models the path.
     pub(super) fn tell_lost(&mut self, cx: &Cx<'_>) {
         let lost = self.snd.rtx.take_lost();
         for unit in &lost {
@@ -437,14 +439,15 @@ impl Connection {
         }
     }
 
-    /// RFC 5681 3.1, RFC 6298 5.4: what is in flight is lost, and cwnd is one segment.
+    /// Processes a retransmission timeout (RFC 5681 3.1, RFC 6298 5.4): data in flight is lost, and
+    /// cwnd is one segment.
     pub(crate) fn enter_loss(&mut self, cx: &mut Cx<'_>) {
         let before = self.recovery.phase;
-        // RFC 8985 6.3: what was sent less than a round trip ago may still arrive.
+        // RFC 8985 6.3: data sent less than a round trip ago may still arrive.
         let sent_by = cx.now - self.rtt.srtt().unwrap_or_default();
         let sacked_before = self.snd.rtx.sacked_out();
         cx.mib.sack_reneging += u64::from(self.snd.rtx.mark_timed_out(sent_by));
-        // One reduction for one window of data, however it was lost.
+        // One reduction for each window of data.
         let again = before >= Phase::Cwr
             && self.snd.una.before(self.recovery.high_seq)
             && (before != Phase::Loss || self.timers.retransmits > 0);
@@ -454,7 +457,7 @@ impl Connection {
             self.cwnd.ssthresh = self.cc.ssthresh_of_loss_after_mark(&self.cwnd);
         }
         self.cwnd.cwnd = self.snd.rtx.in_flight() + 1;
-        // So many duplicates, and it was loss: reordering was overrated.
+        // The timeout shows loss after many SACKs, so the reordering degree was overestimated.
         if before <= Phase::Disorder && sacked_before >= cx.sysctl.tcp_reordering {
             let reordering = &mut self.recovery.reordering_segs;
             *reordering = (*reordering).min(cx.sysctl.tcp_reordering);
@@ -468,7 +471,7 @@ impl Connection {
         self.tell_lost(cx);
     }
 
-    /// What is marked lost was a probe of the path's MTU: nothing is known of congestion.
+    /// Retransmits a lost MTU probe, which does not indicate congestion.
     #[cold]
     fn resend_probe(&mut self) {
         self.begin_repair_of_size();
@@ -477,7 +480,7 @@ impl Connection {
         self.out.any = true;
     }
 
-    /// What is lost is sent again as after a timeout, but cwnd does not pay for it.
+    /// Begins the Loss phase without a reduction of cwnd, for data that was too large for the path.
     fn begin_repair_of_size(&mut self) {
         self.recovery.phase = Phase::Loss;
         self.recovery.high_seq = self.snd.nxt;
@@ -486,8 +489,8 @@ impl Connection {
         past.frto = Frto::default();
     }
 
-    /// What is in flight was too large for the path: it is sent again in smaller pieces, and
-    /// congestion is not to blame.
+    /// Retransmits all data in flight in smaller segments, since it was too large for the path, without
+    /// a reduction of cwnd.
     pub(crate) fn resend_too_big(&mut self) {
         if self.recovery.phase < Phase::Recovery {
             self.begin_repair_of_size();

@@ -1,19 +1,19 @@
-//! Reports of duplicates (RFC 2883), and what they say of our retransmissions (RFC 3708).
+//! Reports of duplicates (DSACK, RFC 2883), which show unnecessary retransmissions (RFC 3708).
 
 use super::AckNews;
 use crate::{Connection, Cx};
 
-/// What the report of an ACK says.
+/// The credible report of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Dsack {
     /// Segments that arrived twice.
     pub(super) segs: u32,
-    /// It is the tail loss probe that was not needed.
+    /// It reports the tail loss probe, which was unnecessary.
     pub(super) of_probe: bool,
 }
 
 impl Connection {
-    /// Takes in the report, if there is a credible one.
+    /// Processes the ACK's report of a duplicate, and returns it if it is credible.
     pub(super) fn hear_dsack(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> Dsack {
         let Some(range) = news.sack.dsack else {
             return Dsack::default();
@@ -29,7 +29,7 @@ impl Connection {
         let total_retrans = self.stats.total_retrans;
         let past = self.recovery.remember();
         past.adaptation.dsack_dups = past.adaptation.dsack_dups.saturating_add(segs);
-        // More than the window, or than we ever sent again: the peer, or the path, makes it up.
+        // A report of more than the window, or of more than was ever retransmitted, is not credible.
         if len > self.snd.max_wnd || past.adaptation.dsack_dups > total_retrans {
             cx.mib.dsack_ignored_dubious += 1;
             return Dsack::default();
@@ -37,7 +37,7 @@ impl Connection {
         cx.mib.dsack_recv_segs += u64::from(segs);
         let probe = past.probe.is_some_and(|p| p.end == range.right);
         let of_probe = probe && len <= mss;
-        // RACK went too fast; but a probe is the timer's doing.
+        // The reordering window was too short, except where the timer of the probe was the reason.
         if past.adaptation.reord_seen > 0 && !of_probe {
             past.adaptation.widen(nxt);
         }

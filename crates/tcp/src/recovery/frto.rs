@@ -1,20 +1,20 @@
-//! F-RTO (RFC 5682, with and without SACK): whether a timeout was spurious, told by what new text
-//! draws from the peer before more is sent again.
+//! F-RTO (RFC 5682, with and without SACK): detects spurious timeouts by the ACKs that new data draws
+//! before more data is retransmitted.
 
 use super::{AckNews, Phase, Recovery};
 use crate::{Connection, Cx};
 
-/// How far the question is.
+/// The state of F-RTO.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Frto {
-    /// It is asked.
+    /// The timeout is being examined.
     on: bool,
-    /// RFC 5682 3.1 (2b): new text goes instead of repairs.
+    /// RFC 5682 3.1 (2b): new data is sent before retransmissions.
     sends_new: bool,
 }
 
 impl Frto {
-    /// RFC 5682 3.1 (1): the head was sent again.
+    /// Begins after the retransmission of the head (RFC 5682 3.1 (1)), if `on`.
     pub(super) const fn begin(on: bool) -> Self {
         Self {
             on,
@@ -24,7 +24,7 @@ impl Frto {
 }
 
 impl Recovery {
-    /// New text goes before repairs.
+    /// Returns whether new data is sent before retransmissions.
     #[inline]
     pub(crate) fn sends_new_first(&self) -> bool {
         let past = self.past();
@@ -33,7 +33,7 @@ impl Recovery {
 }
 
 impl Connection {
-    /// An ACK arrived after a timeout.
+    /// Processes an ACK in the Loss phase.
     pub(super) fn process_loss(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
         let recovered = self.snd.una.after_eq(self.recovery.high_seq);
         if news.advanced && self.try_undo_loss(cx, news, false) {
@@ -53,12 +53,12 @@ impl Connection {
         self.recovery.past().is_some_and(|p| p.frto.on)
     }
 
-    /// RFC 5682 3.1 (2), (3). True: nothing more is to be concluded from the ACK.
+    /// Runs steps (2) and (3) of RFC 5682 3.1. Returns whether the ACK needs no further processing.
     fn ask_frto(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, recovered: bool) -> bool {
         let high_seq = self.recovery.high_seq;
         let original = [news.ack.original, news.sack.original];
         let mut originals = original.into_iter().flatten();
-        // Without SACK a retransmission among it leaves open what arrived.
+        // Without SACK, an ACK that covers a retransmission does not show whether the original arrived.
         let clear = self.agreed.sack || !news.ack.retransmitted;
         if clear && originals.any(|seq| seq.before(high_seq)) && self.try_undo_loss(cx, news, true)
         {
@@ -70,7 +70,7 @@ impl Connection {
         let frto = &mut self.recovery.remember().frto;
         frto.sends_new = false;
         if nxt.after(high_seq) {
-            // (3a) Duplicates: the loss was real.
+            // (3a) A duplicate ACK: the loss was real.
             frto.on = !news_of_more;
         } else if news.advanced && !recovered {
             // (2b)
@@ -82,7 +82,7 @@ impl Connection {
         false
     }
 
-    /// Nothing new could be sent: the repairs go, and the question is dropped.
+    /// Gives up F-RTO where no new data could be sent, so that retransmissions continue.
     pub(crate) fn give_up_frto(&mut self) {
         if self.snd.nxt == self.recovery.high_seq
             && let Some(past) = self.recovery.past_mut()

@@ -1,5 +1,4 @@
-//! The host itself drops a segment: its queue is full. Congestion like any other, but known at
-//! once, and known for sure.
+//! Segments that a full queue of the host drops: congestion that is known at once and for sure.
 
 use fullsend_units::SeqNum;
 
@@ -7,12 +6,12 @@ use crate::congestion::CongestionEvent;
 use crate::{Connection, Cx};
 
 impl Connection {
-    /// A queue of the host did not take a segment with the sequence numbers from `seq` up to `end`
-    /// that was charged with `truesize`: in place of
+    /// Handles the drop, by a queue of the host, of a segment with the sequence numbers from `seq` up to
+    /// `end` that was charged with `truesize` bytes. Called in place of
     /// [`handle_tx_complete`](Self::handle_tx_complete).
     ///
-    /// cwnd is reduced as for an echoed mark, and the text is lost: it goes again by the rules of
-    /// retransmission. Nothing is sent because of the call itself: the queue is full still.
+    /// Reduces cwnd as for an echoed mark and marks the data lost, so that it is retransmitted. The call
+    /// itself sends nothing, since the queue is still full.
     #[cold]
     pub fn handle_tx_dropped(&mut self, cx: &mut Cx<'_>, truesize: u32, seq: SeqNum, end: SeqNum) {
         self.forget_handed_out(truesize);

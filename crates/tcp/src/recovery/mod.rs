@@ -1,4 +1,4 @@
-//! Loss recovery: what is in flight, what of it arrived, what is lost, and how fast to repair.
+//! Loss recovery: the data in flight, the scoreboard, loss detection, and cwnd during recovery.
 
 mod control;
 mod dsack;

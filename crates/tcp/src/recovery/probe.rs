@@ -1,5 +1,5 @@
-//! Tail loss probes (RFC 8985 7): when acknowledgements stop coming, one more segment draws one
-//! that shows what of the tail is missing, long before the retransmission timeout.
+//! Tail loss probes (RFC 8985 7): when ACKs stop coming, one more segment draws an ACK that shows what
+//! is missing of the tail, long before the retransmission timeout.
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 
@@ -10,17 +10,17 @@ use crate::congestion::CongestionEvent;
 use crate::rtt::Rto;
 use crate::{Connection, Cx};
 
-/// The probe that is out.
+/// The probe in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TailProbe {
     /// `TLP.end_seq`: `snd_nxt` as it was sent.
     pub(super) end: SeqNum,
-    /// It repeats the last segment; otherwise it is new text.
+    /// It retransmits the last segment; otherwise it is new data.
     pub(super) resent: bool,
 }
 
 impl Connection {
-    /// RFC 8985 7.2: a probe is worth having. Without SACK its answer would say nothing.
+    /// Returns whether a probe may be sent (RFC 8985 7.2). Without SACK its ACK shows nothing.
     #[inline]
     fn may_probe(&self, cx: &Cx<'_>) -> bool {
         matches!(self.recovery.phase, Phase::Open | Phase::Cwr)
@@ -28,8 +28,8 @@ impl Connection {
             && matches!(cx.sysctl.tcp_early_retrans, 3 | 4)
     }
 
-    /// RFC 8985 7.2: two round trips, and with a single segment out as long as its ACK may be
-    /// delayed.
+    /// Returns the probe timeout (RFC 8985 7.2): two round trips, and with a single segment in flight
+    /// the time by which its ACK may be delayed.
     #[inline]
     fn probe_timeout(&self) -> Nanos {
         let Some(srtt) = self.rtt.srtt() else {
@@ -43,8 +43,8 @@ impl Connection {
         srtt * 2 + slack
     }
 
-    /// Arms the probe timer to count from `from`, if a probe may be sent; never later than the
-    /// retransmission timeout would be, which is `rto_at`.
+    /// Arms the probe timer, counted from `from`, if a probe may be sent; never later than `rto_at`, the
+    /// retransmission timeout. Returns whether it did.
     #[inline]
     pub(crate) fn arm_probe_of_tail(
         &mut self,
@@ -61,12 +61,12 @@ impl Connection {
         true
     }
 
-    /// When the retransmission timer would fire, counted from the head's last departure.
+    /// Returns when the retransmission timer fires, counted from the head's last departure.
     pub(crate) fn head_rto_at(&self, now: Instant) -> Instant {
         self.snd.rtx.head_sent_at().unwrap_or(now) + self.rtt.rto().nanos()
     }
 
-    /// The probe timer fired. More may have been sent since it was set: it counts from there.
+    /// Processes the probe timer. If more data was sent since it was set, the timeout counts from then.
     #[cold]
     pub(crate) fn on_probe_of_tail_timer(&mut self, cx: &mut Cx<'_>) {
         if self.snd.rtx.is_empty() {
@@ -85,11 +85,11 @@ impl Connection {
         }
         self.out.tail_probe = true;
         self.out.any = true;
-        // Stands if no probe can be sent now.
+        // For the case that no probe can be sent now.
         self.arm_rto_at(cx, rto_at);
     }
 
-    /// A probe was sent: `resent` is the last segment once more.
+    /// Records that a probe was sent; `resent`: it retransmits the last segment.
     pub(crate) fn on_tail_probed(&mut self, cx: &mut Cx<'_>, resent: bool) {
         cx.mib.loss_probes += 1;
         let end = self.snd.nxt;
@@ -97,7 +97,7 @@ impl Connection {
         self.arm_rto(cx);
     }
 
-    /// RFC 8985 7.4.2: whether the probe repaired a loss. Then cwnd must pay for it.
+    /// Determines whether the probe retransmitted lost data (RFC 8985 7.4.2). Then cwnd is reduced.
     pub(super) fn hear_of_probe(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>, dsack: Dsack) {
         let Some(past) = self.recovery.past_mut() else {
             return;
@@ -111,7 +111,7 @@ impl Connection {
         }
         let plain = news.duplicate && news.sack.delivered_segs == 0;
         if !resent || dsack.of_probe {
-            // New text arrived; or original and probe did.
+            // New data arrived, or both the original and the probe did.
             past.probe = None;
         } else if ack.after(end) {
             past.probe = None;

@@ -9,7 +9,7 @@ pub(crate) struct Prr {
 }
 
 impl Prr {
-    /// Recovery (or an ECN reduction) begins with `recover_fs` segments in flight (RecoverFS).
+    /// Begins a reduction with `recover_fs` segments in flight (RecoverFS).
     pub(crate) fn begin(recover_fs: u32) -> Self {
         Self {
             delivered: 0,
@@ -18,9 +18,8 @@ impl Prr {
         }
     }
 
-    /// An ACK delivered `delivered` segments, cumulatively and selectively; `in_flight` is
-    /// counted after it. `safe`: it moved snd_una and marked nothing more as lost. Returns the
-    /// cwnd to use now.
+    /// Processes an ACK that delivered `delivered` segments, and returns the new cwnd. `in_flight`:
+    /// segments in flight after it; `safe`: it moved snd_una and marked no segment lost.
     pub(crate) fn on_ack(
         &mut self,
         delivered: u32,
@@ -37,14 +36,14 @@ impl Prr {
             let bound = self.delivered.saturating_sub(self.out).max(delivered);
             (bound + u32::from(safe)).min(ssthresh - in_flight)
         };
-        // The first fast retransmit always goes out.
+        // The first fast retransmit is always sent.
         if self.out == 0 {
             send = send.max(1);
         }
         in_flight.saturating_add(send)
     }
 
-    /// Segments were sent during the reduction, retransmissions included.
+    /// Counts segments sent during the reduction, retransmissions included.
     pub(crate) fn on_sent(&mut self, segs: u32) {
         self.out = self.out.saturating_add(segs);
     }

@@ -1,5 +1,4 @@
-//! What is lost (RFC 8985, RFC 6582 without SACK, RFC 6675 with RACK off), and how much reordering
-//! the path is granted.
+//! Loss detection (RFC 8985, RFC 6582 without SACK, RFC 6675 with RACK off), and the reordering window.
 
 use fullsend_units::{Nanos, SeqNum};
 
@@ -11,13 +10,13 @@ const RACK: u32 = 1;
 const STATIC_REO_WND: u32 = 2;
 const NO_DUPTHRESH: u32 = 4;
 
-/// Recoveries for which a widened reordering window stays so (RFC 8985 6.2 step 4).
+/// Recoveries for which a widened reordering window persists (RFC 8985 6.2 step 4).
 const PERSIST: u8 = 16;
 
-/// What timers add for the coarseness of clocks, our own and the peer's.
+/// Slack of timers for the granularity of both hosts' clocks.
 pub(super) const TIMER_SLACK: Nanos = Nanos::from_millis(2);
 
-/// What was learnt of the path's reordering.
+/// The reordering observed on the path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Adaptation {
     /// Times that reordering was seen.
@@ -32,7 +31,7 @@ pub(crate) struct Adaptation {
 }
 
 impl Adaptation {
-    /// RFC 8985 6.2 step 4: once for each round trip with a DSACK.
+    /// Widens the reordering window, once for each round trip with a DSACK (RFC 8985 6.2 step 4).
     pub(super) fn widen(&mut self, nxt: SeqNum) {
         if self.round.is_none() {
             self.round = Some(nxt);
@@ -47,7 +46,7 @@ impl Adaptation {
         }
     }
 
-    /// A recovery ended; `undone`: it had been unnecessary.
+    /// Records the end of a recovery; `undone`: it was unnecessary.
     pub(super) fn on_recovered(&mut self, undone: bool) {
         if undone {
             self.persist = PERSIST.min(self.persist + 1);
@@ -61,7 +60,7 @@ impl Adaptation {
 }
 
 impl Connection {
-    /// Marks what the ACK shows to be lost; sets the reordering timer if more might be.
+    /// Marks segments that the ACK shows to be lost. Sets the reordering timer if more may be.
     pub(super) fn identify_loss(
         &mut self,
         cx: &mut Cx<'_>,
@@ -73,7 +72,7 @@ impl Connection {
         }
         let dupthresh = self.recovery.reordering_segs;
         if !self.agreed.sack {
-            // RFC 6582 3.2: three duplicates tell the first hole, a partial ACK (5) the next.
+            // RFC 6582 3.2: three duplicate ACKs show the first hole, a partial ACK (step 5) the next.
             let phase = self.recovery.phase;
             let first = phase < Phase::Recovery && self.snd.rtx.sacked_out() >= dupthresh;
             if first || (phase == Phase::Recovery && news.advanced) {
@@ -101,7 +100,7 @@ impl Connection {
         }
     }
 
-    /// RFC 8985 6.2 step 4: how long what was overtaken is waited for.
+    /// Returns the reordering window: how long an overtaken segment may be late (RFC 8985 6.2 step 4).
     fn reo_wnd(&self, cx: &Cx<'_>) -> Nanos {
         let adaptation = self.recovery.past().map(|p| p.adaptation);
         let adaptation = adaptation.unwrap_or_default();
@@ -122,16 +121,16 @@ impl Connection {
         (min_rtt / 4 * times).min(self.rtt.srtt().unwrap_or(Nanos::ZERO))
     }
 
-    /// The least that RACK takes a round trip for. RFC 8985 6.2 takes the latest one, and of a path
-    /// that reorders that may be the one of a packet that overtook all others: what it overtook
-    /// would be lost though it is not late. RFC 9002 6.1.2 takes no less than the smoothed one.
+    /// Returns the least round trip time for RACK. RFC 8985 6.2 uses the latest sample. On a path that
+    /// reorders, that may be of a packet that overtook others, which would be marked lost though they
+    /// are not late. RFC 9002 6.1.2 uses at least the smoothed time.
     fn least_rtt(&self) -> Nanos {
         let (seen, _) = self.reordering_seen();
         let srtt = self.rtt.srtt().filter(|_| seen > 0);
         srtt.unwrap_or(Nanos::ZERO)
     }
 
-    /// The reordering timer fired: what was overtaken has not arrived.
+    /// Processes the reordering timer: overtaken segments have not arrived.
     #[cold]
     pub(crate) fn on_reordering_timer(&mut self, cx: &mut Cx<'_>) {
         let mut verdict = Verdict::default();
@@ -149,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// A segment arrived late that was sent but once.
+    /// Records reordering where a segment arrived late that was sent only once.
     pub(super) fn note_reordering_of(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
         let armed = self.recovery.past().is_some_and(|p| p.undo.is_armed());
         let by_sack = news.sack.reordering_segs;
@@ -165,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// So many segments late: as much is waited for from now on.
+    /// Raises the reordering degree to `late_segs` segments.
     pub(super) fn note_reordering(&mut self, cx: &Cx<'_>, late_segs: u32) {
         let most = cx.sysctl.tcp_max_reordering;
         let reordering = &mut self.recovery.reordering_segs;
@@ -174,18 +173,17 @@ impl Connection {
         *seen = seen.saturating_add(1);
     }
 
-    /// Without SACK: one more duplicate ACK.
+    /// Counts a duplicate ACK on a connection without SACK.
     pub(super) fn count_dupack(&mut self, cx: &mut Cx<'_>) {
         if !self.snd.rtx.on_dupack() {
-            // More than there are segments behind the hole: something was duplicated, or
-            // reordered.
+            // There are more than segments above the hole: packets were duplicated or reordered.
             cx.mib.reno_reorder += 1;
             let packets_out = self.snd.rtx.packets_out();
             self.note_reordering(cx, packets_out);
         }
     }
 
-    /// Times that reordering was seen, and segments that DSACKs reported (`tcp_info`).
+    /// Returns how often reordering was seen, and the segments that DSACKs reported (`tcp_info`).
     pub(crate) fn reordering_seen(&self) -> (u32, u32) {
         let adaptation = self.recovery.past().map(|p| p.adaptation);
         adaptation.map_or((0, 0), |a| (a.reord_seen, a.dsack_dups))

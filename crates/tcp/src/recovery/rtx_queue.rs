@@ -1,4 +1,4 @@
-//! Transmit units sent and not yet acknowledged, and what is known of each byte of them
+//! The retransmission queue: super-segments that are sent and not yet acknowledged, and their scoreboard
 //! (RFC 2018, RFC 6675).
 
 use alloc::boxed::Box;
@@ -28,19 +28,19 @@ pub(crate) use rack::Sighting;
 pub(crate) use resend::Retransmit;
 pub(crate) use sack::SackOutcome;
 
-/// Entries that an empty queue keeps.
+/// Entries that an empty queue keeps allocated.
 const KEPT_UNITS: usize = 1;
 
-/// What was handed to IP at once: a SYN, text of one or more segments, a FIN.
+/// A super-segment as given to IP: a SYN, data of one or more segments, a FIN.
 #[derive(Debug)]
 pub(crate) struct TransmitUnit {
-    /// Sequence number of its first byte (of the SYN, if it is one).
+    /// Sequence number of its first byte, or of its SYN.
     pub(crate) seq: SeqNum,
-    /// Text.
+    /// Data.
     pub(crate) payload: Chain,
-    /// It is (or begins with) a SYN.
+    /// It begins with a SYN.
     pub(crate) syn: bool,
-    /// A FIN stands behind the text.
+    /// A FIN follows the data.
     pub(crate) fin: bool,
     /// It was sent with PSH.
     pub(crate) push: bool,
@@ -48,17 +48,17 @@ pub(crate) struct TransmitUnit {
     pub(crate) sent_at: Instant,
     /// Bytes of memory charged for it.
     pub(crate) truesize: u32,
-    /// Which of the units handed to the host it is.
+    /// Its number in the host's queues.
     pub(crate) number: u16,
 }
 
-/// A unit as it was first sent. Its segments begin at `seq` and at every segment size from there.
+/// A super-segment as first sent. Its segments begin at `seq` and at each multiple of the MSS from there.
 #[derive(Debug)]
 struct Unit {
     payload: Chain,
     sent_at: Instant,
     seq: SeqNum,
-    /// How many segments were sent before it; wraps.
+    /// Number of segments sent before it; wraps.
     first_seg: u32,
     segs: u32,
     truesize: u32,
@@ -69,7 +69,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// Sequence space it takes.
+    /// Returns the sequence space that it occupies.
     #[inline]
     fn len(&self) -> u32 {
         self.payload.len() as u32 + u32::from(self.syn) + u32::from(self.fin)
@@ -80,16 +80,16 @@ impl Unit {
         self.seq + self.len()
     }
 
-    /// Where text begins.
+    /// Returns the sequence number of its first byte of data.
     #[inline]
     fn text(&self) -> SeqNum {
         self.seq + u32::from(self.syn)
     }
 }
 
-/// The retransmission queue: units in sequence order without gaps, and, while something of them is
-/// SACKed, lost or sent again, the scoreboard that says what. Units are never cut nor joined; the
-/// scoreboard knows ranges, so that the work of an ACK depends on what it tells, not on the window.
+/// The retransmission queue: super-segments in sequence order without gaps, and a scoreboard while data
+/// is SACKed, lost or retransmitted. Super-segments are never cut or joined. The scoreboard holds
+/// ranges, so the work for an ACK depends on its changes, not on the window.
 #[derive(Debug)]
 pub(crate) struct RtxQueue {
     units: VecDeque<Unit>,
@@ -99,12 +99,12 @@ pub(crate) struct RtxQueue {
     /// `snd_una`.
     una: SeqNum,
     board: Option<Box<Board>>,
-    /// Samples the delivery rate.
+    /// The sampler of the delivery rate.
     delivery: Option<Box<Delivery>>,
 }
 
 impl RtxQueue {
-    /// Empty.
+    /// Returns an empty queue.
     pub(crate) fn new(mss: Mss) -> Self {
         Self {
             units: VecDeque::new(),
@@ -117,19 +117,19 @@ impl RtxQueue {
         }
     }
 
-    /// Nothing outstanding.
+    /// Returns whether no data is outstanding.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
 
-    /// Units outstanding.
+    /// Returns the number of super-segments outstanding.
     #[inline]
     pub(crate) fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// When the oldest segment was last sent.
+    /// Returns when the oldest segment was last sent.
     #[inline]
     pub(crate) fn head_sent_at(&self) -> Option<Instant> {
         let head = self.units.front()?;
@@ -137,12 +137,12 @@ impl RtxQueue {
         Some(copy.map_or(head.sent_at, |copy| copy.sent_at))
     }
 
-    /// When the oldest segment was first sent.
+    /// Returns when the oldest segment was first sent.
     pub(crate) fn head_first_sent_at(&self) -> Option<Instant> {
         self.units.front().map(|head| head.sent_at)
     }
 
-    /// Bytes of memory that the first piece of the oldest unit pins.
+    /// Returns the bytes of memory that the first slice of the oldest super-segment pins.
     #[inline]
     pub(crate) fn head_pins(&self) -> usize {
         let first = self
@@ -152,31 +152,31 @@ impl RtxQueue {
         first.map_or(0, Slice::pinned)
     }
 
-    /// Segments outstanding.
+    /// Returns the number of segments outstanding.
     #[inline]
     pub(crate) fn packets_out(&self) -> u32 {
         self.packets_out
     }
 
-    /// Segments the peer has SACKed (or duplicate ACKs stand for, without SACK).
+    /// Returns the number of segments that are SACKed, or without SACK counted by duplicate ACKs.
     #[inline]
     pub(crate) fn sacked_out(&self) -> u32 {
         self.board.as_ref().map_or(0, |b| b.sacked_out + b.dupacks)
     }
 
-    /// Segments marked lost.
+    /// Returns the number of segments marked lost.
     #[inline]
     pub(crate) fn lost_out(&self) -> u32 {
         self.board.as_ref().map_or(0, |b| b.lost_out())
     }
 
-    /// Segments retransmitted and still out.
+    /// Returns the number of retransmitted segments in flight.
     #[inline]
     pub(crate) fn retrans_out(&self) -> u32 {
         self.board.as_ref().map_or(0, |b| b.retrans_out)
     }
 
-    /// RFC 6675 "pipe", in segments.
+    /// Returns the segments in flight ("pipe" of RFC 6675).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         match &self.board {
@@ -185,13 +185,13 @@ impl RtxQueue {
         }
     }
 
-    /// Memory charged for all units.
+    /// Returns the bytes of memory charged for all outstanding data.
     #[inline]
     pub(crate) fn truesize(&self) -> usize {
         self.truesize as usize
     }
 
-    /// Adds what was just sent for the first time. Units come in sequence order.
+    /// Appends a super-segment that is sent for the first time.
     #[inline(always)]
     pub(crate) fn push(&mut self, unit: TransmitUnit) {
         let TransmitUnit {
@@ -205,7 +205,7 @@ impl RtxQueue {
             number,
         } = unit;
         if let Some(board) = &self.board {
-            // Not before a copy that left ahead of it.
+            // Not earlier than a retransmission that left before it.
             sent_at = sent_at.max(board.last_copy.0);
         }
         debug_assert!(self.units.back().is_none_or(|u| u.end() == seq));
@@ -239,7 +239,7 @@ impl RtxQueue {
         });
     }
 
-    /// Throws everything away.
+    /// Discards all data.
     pub(crate) fn clear(&mut self) {
         let mut delivery = self.delivery.take();
         if let Some(delivery) = &mut delivery {
@@ -251,7 +251,7 @@ impl RtxQueue {
         };
     }
 
-    /// Segments that a unit with `text` bytes takes.
+    /// Returns the number of segments of a super-segment with `text` bytes of data.
     #[inline]
     fn segments(&self, text: u32) -> u32 {
         if text <= self.mss.bytes() {
@@ -261,12 +261,12 @@ impl RtxQueue {
         }
     }
 
-    /// Index of the first unit that ends after `seq`.
+    /// Returns the index of the first super-segment that ends after `seq`.
     fn index_after(&self, seq: SeqNum) -> usize {
         self.units.partition_point(|u| u.end().before_eq(seq))
     }
 
-    /// Segments that begin before `seq`, counted as [`Unit::first_seg`] is.
+    /// Returns the number of segments that begin before `seq`, counted as [`Unit::first_seg`] is.
     fn seg_at(&self, seq: SeqNum) -> u32 {
         let i = self.index_after(seq);
         let Some(unit) = self.units.get(i) else {
@@ -278,17 +278,17 @@ impl RtxQueue {
         unit.first_seg.wrapping_add(inside)
     }
 
-    /// Segments that begin within a range.
+    /// Returns the number of segments that begin within a range.
     fn segs_between(&self, start: SeqNum, end: SeqNum) -> u32 {
         self.seg_at(end).wrapping_sub(self.seg_at(start))
     }
 
-    /// Behind the last unit.
+    /// Returns the sequence number after the last super-segment.
     fn end(&self) -> SeqNum {
         self.units.back().map_or(self.una, Unit::end)
     }
 
-    /// Segments cover whole segment sizes: the first that begins at or behind `seq`.
+    /// Returns the first segment border at or after `seq`.
     fn ceil(&self, seq: SeqNum) -> SeqNum {
         let Some(unit) = self.units.get(self.index_after(seq)) else {
             return seq;
@@ -305,7 +305,7 @@ impl RtxQueue {
         }
     }
 
-    /// The last that begins at or before `seq`.
+    /// Returns the last segment border at or before `seq`.
     fn floor(&self, seq: SeqNum) -> SeqNum {
         let Some(unit) = self.units.get(self.index_after(seq)) else {
             return seq;
@@ -319,7 +319,7 @@ impl RtxQueue {
         unit.text() + inside / self.mss.bytes() * self.mss.bytes()
     }
 
-    /// Checks that the counts are those of the units and ranges.
+    /// Checks that the counts match the super-segments and ranges.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check(&self) {
         let segs: u32 = self.units.iter().map(|u| u.segs).sum();

@@ -1,5 +1,5 @@
-//! Taking a reduction back that proved unnecessary: the Eifel algorithm (RFC 3522, RFC 4015) with
-//! timestamps, DSACK (RFC 3708) without, F-RTO after timeouts.
+//! The undo of unnecessary reductions: the Eifel algorithm (RFC 3522, RFC 4015) with timestamps, DSACK
+//! (RFC 3708), and F-RTO after timeouts.
 
 use fullsend_units::SeqNum;
 use fullsend_wire::tcp::SackBlock;
@@ -7,10 +7,10 @@ use fullsend_wire::tcp::SackBlock;
 use super::{AckNews, Phase};
 use crate::{Connection, Cx};
 
-/// What is remembered of a reduction for as long as it may be undone.
+/// The state of a reduction that may be undone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Undo {
-    /// There is something to undo.
+    /// The reduction may be undone.
     armed: bool,
     /// `snd_una` as the reduction began.
     marker: SeqNum,
@@ -18,13 +18,13 @@ pub(crate) struct Undo {
     first_stamp: u32,
     /// Segments retransmitted since that no DSACK has reported as duplicates.
     unconfirmed_segs: u32,
-    /// Something was retransmitted.
+    /// Data was retransmitted.
     retransmitted: bool,
 }
 
 impl Undo {
-    /// A reduction begins. What an earlier one sent again, and is still out, can fill the first
-    /// hole of this one; its echo must not be taken for that of the original.
+    /// Begins a reduction. A retransmission of an earlier one that is still in flight can fill the first
+    /// hole of this one. Its echo must not be taken for the original's.
     pub(super) fn begin(self, una: SeqNum, retrans_out: u32) -> Self {
         let earlier = if retrans_out > 0 {
             self
@@ -39,7 +39,7 @@ impl Undo {
         }
     }
 
-    /// Nothing is to be undone any more.
+    /// Gives up the undo of the reduction.
     pub(super) const fn disarm(&mut self) {
         self.armed = false;
     }
@@ -48,7 +48,7 @@ impl Undo {
         self.armed
     }
 
-    /// `segs` segments go out again, with this TSval.
+    /// Records that `segs` segments are retransmitted with the TSval `stamp`.
     pub(crate) fn on_retransmit(&mut self, stamp: u32, segs: u32) {
         if !self.retransmitted {
             self.first_stamp = stamp;
@@ -57,28 +57,28 @@ impl Undo {
         self.retransmitted = true;
     }
 
-    /// The peer got this range twice.
+    /// Records a DSACK of `range`, of `segs` segments.
     pub(super) fn on_dsack(&mut self, range: SackBlock, segs: u32) {
         if self.armed && range.right.after(self.marker) {
             self.unconfirmed_segs = self.unconfirmed_segs.saturating_sub(segs);
         }
     }
 
-    /// RFC 3522 3.2 (4): the ACK echoes a timestamp older than the first retransmission's, so it
-    /// is the original that arrived.
+    /// Returns whether the original arrived (RFC 3522 3.2 (4)): the ACK echoes a timestamp older than
+    /// that of the first retransmission.
     fn original_arrived(&self, ecr: Option<u32>) -> bool {
         let older = ecr.is_some_and(|ecr| (ecr.wrapping_sub(self.first_stamp) as i32) < 0);
         self.armed && (older || !self.retransmitted)
     }
 
-    /// Every retransmission arrived beside its original.
+    /// Returns whether every retransmission was a duplicate of an original that arrived.
     fn all_were_duplicates(&self) -> bool {
         self.armed && self.retransmitted && self.unconfirmed_segs == 0
     }
 }
 
 impl Connection {
-    /// The timestamp that the ACK echoes.
+    /// Returns the timestamp that the ACK echoes.
     fn echo(&self, news: &AckNews<'_>) -> Option<u32> {
         let echo = news.repr.options.timestamps;
         echo.filter(|_| self.agreed.timestamps).map(|ts| ts.ecr)
@@ -90,7 +90,7 @@ impl Connection {
         undo.is_some_and(|u| u.all_were_duplicates() || u.original_arrived(echo))
     }
 
-    /// At the end of a recovery.
+    /// Undoes the reduction at the end of a recovery that proved unnecessary.
     pub(super) fn try_undo_repaired(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) {
         if self.may_undo(news) {
             match self.recovery.phase {
@@ -103,8 +103,8 @@ impl Connection {
         }
     }
 
-    /// Within fast recovery: the original filled a hole. True: with retransmissions out nothing
-    /// more is to be concluded, neither undo nor loss.
+    /// Undoes the reduction within fast recovery if the original filled a hole. Returns whether, with
+    /// retransmissions in flight, neither undo nor loss can be concluded yet.
     pub(super) fn try_undo_partial(&mut self, cx: &mut Cx<'_>, news: &AckNews<'_>) -> bool {
         let echo = self.echo(news);
         let undo = self.recovery.past().map(|p| p.undo);
@@ -125,7 +125,8 @@ impl Connection {
         false
     }
 
-    /// Every retransmission arrived beside its original (RFC 3708).
+    /// Undoes the reduction if DSACKs report all retransmissions as duplicates (RFC 3708). Returns
+    /// whether it did.
     pub(super) fn try_undo_dsack(&mut self, cx: &mut Cx<'_>) -> bool {
         let Some(past) = self.recovery.past_mut() else {
             return false;
@@ -139,7 +140,8 @@ impl Connection {
         true
     }
 
-    /// After a timeout: by echo or DSACK, or `by_frto`.
+    /// Undoes the reduction of a spurious timeout, shown by an echo, by DSACKs, or `by_frto`. Returns
+    /// whether it did.
     pub(super) fn try_undo_loss(
         &mut self,
         cx: &mut Cx<'_>,
@@ -160,8 +162,8 @@ impl Connection {
         true
     }
 
-    /// Ends what the second timeout of a Fast Open server's SYN-ACK began: the handshake is over.
-    /// `lost`: the timeouts were not spurious. With data in flight its acknowledgement decides.
+    /// Ends, with the handshake, the Loss phase that the second timeout of a Fast Open server's SYN-ACK
+    /// began. `lost`: the timeouts were not spurious. With data in flight, its acknowledgement decides.
     #[cold]
     pub(crate) fn end_syn_ack_loss(&mut self, cx: &mut Cx<'_>, lost: bool) {
         if self.recovery.phase != Phase::Loss || !self.snd.rtx.is_empty() {
@@ -179,7 +181,7 @@ impl Connection {
         }
     }
 
-    /// `unmark`: what was taken for lost is not.
+    /// Undoes the reduction. `unmark`: segments marked lost are not lost.
     fn undo(&mut self, cx: &Cx<'_>, unmark: bool) {
         if unmark {
             self.snd.rtx.unmark_lost();

@@ -6,48 +6,48 @@ use super::board::{Board, Way};
 use super::ranges::Pos;
 use super::{KEPT_UNITS, RtxQueue};
 
-/// What a cumulative ACK did.
+/// The effects of a cumulative ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AckOutcome {
     /// Segments no longer outstanding, those SACKed earlier included.
     pub(crate) acked_segs: u32,
-    /// Of these, not SACKed earlier: newly delivered.
+    /// Of these, segments not SACKed earlier: newly delivered.
     pub(crate) delivered_segs: u32,
-    /// Bytes of text no longer outstanding.
+    /// Bytes of data no longer outstanding.
     pub(crate) acked_bytes: u32,
-    /// Round trip of the oldest unit that this ACK delivered, for the RTO; `None` where a
+    /// Round trip time of the oldest super-segment that this ACK delivered, for the RTO; `None` where a
     /// retransmission makes it ambiguous (Karn).
     pub(crate) rtt: Option<Nanos>,
-    /// Round trip of the newest one, free of the peer's ACK delay, for congestion control.
+    /// Round trip time of the newest one, without the peer's ACK delay, for congestion control.
     pub(crate) rtt_newest: Option<Nanos>,
-    /// When the oldest unit had first been sent: no echo is older.
+    /// When the oldest super-segment was first sent: no echo is older.
     pub(crate) first_sent: Option<Instant>,
-    /// Something that had been retransmitted was among it.
+    /// The ACK covers retransmitted data.
     pub(crate) retransmitted: bool,
-    /// The lowest segment newly delivered that was sent but once.
+    /// The lowest newly delivered segment that was sent only once.
     pub(crate) original: Option<SeqNum>,
-    /// It came behind later ones: the path reorders. How many segments late, 0 if not.
+    /// How many segments that one was late because the path reorders; 0 if it was not.
     pub(crate) reordering_segs: u32,
-    /// What is now the head had been SACKed: the receiver threw it away (RFC 2018 8).
+    /// The new head was SACKed: the receiver discarded it (reneging, RFC 2018 8).
     pub(crate) reneged: bool,
-    /// Our SYN was among it.
+    /// The ACK covers our SYN.
     pub(crate) syn: bool,
-    /// Our FIN was among it.
+    /// The ACK covers our FIN.
     pub(crate) fin: bool,
-    /// Memory charge released.
+    /// Memory charge released, in bytes.
     pub(crate) truesize: u32,
 }
 
-/// What the board knew of what an ACK covers.
+/// The scoreboard's entries for the data that an ACK covers.
 struct Known {
     sacked_segs: u32,
-    /// When the oldest and the newest unit were sent of which something was not SACKed, and sent
+    /// When the oldest and the newest super-segments were sent that have data not SACKed and sent only
     /// once.
     span: Option<(Instant, Instant)>,
 }
 
 impl RtxQueue {
-    /// Everything before `snd_una` has arrived.
+    /// Processes a cumulative ACK up to `snd_una`.
     pub(crate) fn ack(&mut self, now: Instant, snd_una: SeqNum) -> AckOutcome {
         let mut out = AckOutcome::default();
         let Some(first_sent) = self.units.front().map(|head| head.sent_at) else {
@@ -89,8 +89,8 @@ impl RtxQueue {
             span = known.span;
             self.settle_board(snd_una, &mut out);
         }
-        // Karn: an ACK that covers a retransmission may be for either copy, and what it
-        // delivered beside it may have waited for it.
+        // Karn: an ACK that covers a retransmission may be for the original or the retransmission, and
+        // other data that it covers may have waited for either.
         if let Some((oldest, newest)) = span
             && !out.retransmitted
         {
@@ -103,7 +103,7 @@ impl RtxQueue {
         out
     }
 
-    /// The sampler hears of the newest unit of which the ACK covers a segment.
+    /// Reports the newest super-segment of which the ACK covers a segment to the sampler.
     #[inline]
     fn note_arrival(&mut self, snd_una: SeqNum) {
         if self.delivery.is_none() {
@@ -115,7 +115,7 @@ impl RtxQueue {
         }
     }
 
-    /// The ACK reaches into the head: the segments that it covers go. When they were sent.
+    /// Removes the whole segments of the head that the ACK covers. Returns when they were sent.
     #[inline]
     fn trim_head(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Option<Instant> {
         let mss = self.mss.bytes();
@@ -128,7 +128,7 @@ impl RtxQueue {
             head.seq += 1;
         }
         let text = head.payload.len() as u32;
-        // The last segment stays for its FIN, or for its own sake.
+        // The last segment stays: an ACK that covered it whole would have removed the head.
         let whole = (snd_una.since(head.seq) / mss).min(head.segs - 1);
         let bytes = (whole * mss).min(text);
         if whole == 0 {
@@ -142,7 +142,7 @@ impl RtxQueue {
         Some(head.sent_at)
     }
 
-    /// What the board knows of what the ACK covers; it forgets that.
+    /// Removes the scoreboard's entries for the data that the ACK covers, and returns them.
     #[cold]
     fn ack_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) -> Known {
         let mut board = self.take_board();
@@ -206,8 +206,8 @@ impl RtxQueue {
         let mut board = self.take_board();
         board.rebase(snd_una);
         out.reneged = board.sacked.at(board.pos(snd_una)).is_some();
-        // Without SACK: of the segments that this ACK covers the first filled the hole, the
-        // others had announced themselves by duplicate ACKs.
+        // Without SACK: the first segment that this ACK covers filled the hole. Duplicate ACKs have
+        // counted the others.
         let known = board.dupacks.min(out.acked_segs.saturating_sub(1));
         board.dupacks = (board.dupacks - known).min(packets_out);
         out.delivered_segs -= known.min(out.delivered_segs);
@@ -225,9 +225,9 @@ impl RtxQueue {
         }
     }
 
-    /// A duplicate ACK arrived on a connection without SACK: one more segment has left the
-    /// network (RFC 5681 3.2). Bounded, as a peer may send as many as it likes; false if there
-    /// were more than segments behind the hole.
+    /// Counts a duplicate ACK on a connection without SACK: one more segment has left the network
+    /// (RFC 5681 3.2). Returns `false` if there are more than segments above the hole, which do not
+    /// count.
     pub(crate) fn on_dupack(&mut self) -> bool {
         let packets_out = self.packets_out;
         let mut board = self.take_board();
@@ -238,8 +238,8 @@ impl RtxQueue {
         counts
     }
 
-    /// The duplicate ACKs' guesses are void (recovery ended, or new data was acknowledged before
-    /// there were enough of them).
+    /// Discards the count of duplicate ACKs, because recovery ended, or new data was acknowledged before
+    /// there were enough of them.
     pub(crate) fn forget_dupacks(&mut self) {
         if let Some(mut board) = self.board.take() {
             board.dupacks = 0;
@@ -248,7 +248,7 @@ impl RtxQueue {
     }
 }
 
-/// The first byte, and the last, of what lies between and was sent once and not SACKed.
+/// Returns the first and the last byte in a range that were sent only once and are not SACKed.
 fn originals_within(board: &Board, from: Pos, to: Pos) -> Option<(Pos, Pos)> {
     let known = |pos| {
         board.sacked.at(pos).or_else(|| {

@@ -1,4 +1,4 @@
-//! The scoreboard: which ranges of what is out were SACKed, are lost, were sent again.
+//! The scoreboard: the ranges of outstanding data that are SACKed, lost or retransmitted.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -10,38 +10,38 @@ use super::delivery::Stamp;
 use super::rack::Rack;
 use super::ranges::{Pos, RangeSet};
 
-/// Whether the last copy of a range is under way.
+/// The state of the last retransmission of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// In place of what was lost.
+    /// In flight, in place of a lost segment.
     Repair,
-    /// What it stands for proved not to be lost.
+    /// In flight, but the segment that it replaces proved not to be lost.
     Needless,
-    /// A tail loss probe: nothing said that its original was lost.
+    /// In flight, as a tail loss probe: its original is not known to be lost.
     Probe,
-    /// It arrived, or was lost, too.
+    /// Arrived, or lost.
     Over,
 }
 
 impl Way {
-    /// It counts as `retrans_out`, beside its original.
+    /// Returns whether it counts as `retrans_out`.
     pub(super) const fn counts(self) -> bool {
         matches!(self, Self::Repair | Self::Needless)
     }
 }
 
-/// The last copy of a range that was sent more than once.
+/// The last retransmission of a range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {
     pub(super) end: Pos,
     pub(super) sent_at: Instant,
-    /// Which of the units handed to the host it is.
+    /// Its number in the host's queues.
     pub(super) number: u16,
     pub(super) way: Way,
     pub(super) stamp: Option<Stamp>,
 }
 
-/// A sequence number and the position that stands for it.
+/// A sequence number and its position in the stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Base {
     seq: SeqNum,
@@ -49,7 +49,8 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// Position of a sequence number, which lies within half the sequence space of `snd_una`.
+    /// Returns the position of a sequence number, which must lie within half of the sequence space from
+    /// `snd_una`.
     #[inline]
     pub(super) fn pos(self, seq: SeqNum) -> Pos {
         self.pos
@@ -67,33 +68,33 @@ impl Base {
     }
 }
 
-/// There while something is SACKed, lost or sent again.
+/// The scoreboard, which exists while data is SACKed, lost or retransmitted.
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) base: Base,
     pub(super) sacked: RangeSet,
-    /// Lost, and not yet sent again.
+    /// Lost ranges that are not yet retransmitted.
     pub(super) lost: RangeSet,
-    /// What was sent more than once, by its start. Ranges do not overlap.
+    /// Retransmitted ranges by their start. They do not overlap.
     pub(super) copies: BTreeMap<Pos, Copy>,
-    /// Those of the copies that are under way, by time (RFC 8985 6.2: in order of sending).
+    /// The retransmissions in flight, in the order of sending (RFC 8985 6.2).
     pub(super) under_way: BTreeSet<(Instant, Pos)>,
-    /// When the last copy left, and which: see [`RtxQueue::after_all_sent`].
+    /// The time and start of the last retransmission: see [`RtxQueue::after_all_sent`].
     pub(super) last_copy: (Instant, Pos),
     /// Segments SACKed.
     pub(super) sacked_out: u32,
-    /// Segments that duplicate ACKs stand for, without SACK.
+    /// Segments that duplicate ACKs count, without SACK.
     pub(super) dupacks: u32,
     /// Segments of `lost`.
     pub(super) pending: u32,
-    /// Segments lost of which a copy is under way.
+    /// Lost segments whose retransmission is in flight.
     pub(super) repairing: u32,
-    /// Segments of copies under way that count beside their originals.
+    /// Retransmitted segments in flight, without tail loss probes.
     pub(super) retrans_out: u32,
     pub(super) rack: Rack,
 }
 
-/// Positions begin here, so that what lies before the first one has a position, too.
+/// Position of the first byte: not 0, so that data before it has a position, too.
 const FIRST: Pos = 1 << 33;
 
 impl Board {
@@ -127,13 +128,13 @@ impl Board {
         self.base.seq(pos)
     }
 
-    /// `snd_una` is `una` now: positions stay comparable when the sequence numbers wrap.
+    /// Sets `snd_una` to `una`, so that positions stay comparable when sequence numbers wrap.
     pub(super) fn rebase(&mut self, una: SeqNum) {
         let pos = self.pos(una);
         self.base = Base { seq: una, pos };
     }
 
-    /// It says nothing any more.
+    /// Returns whether no range is marked.
     pub(super) fn is_void(&self) -> bool {
         self.sacked.is_empty()
             && self.lost.is_empty()
@@ -153,13 +154,13 @@ impl Board {
         (packets_out + self.retrans_out).saturating_sub(left)
     }
 
-    /// The copy that holds `pos`.
+    /// Returns the retransmission that contains `pos`.
     pub(super) fn copy_at(&self, pos: Pos) -> Option<&Copy> {
         let (_, copy) = self.copies.range(..=pos).next_back()?;
         (pos < copy.end).then_some(copy)
     }
 
-    /// Sees to it that no copy reaches across `pos`.
+    /// Splits the retransmission that contains `pos`, so that none reaches across it.
     pub(super) fn cut_copies(&mut self, pos: Pos) {
         let Some((_, copy)) = self.copies.range_mut(..pos).next_back() else {
             return;
@@ -175,8 +176,7 @@ impl Board {
         }
     }
 
-    /// What holds `pos`, and until where it is so: nothing, unless the range is SACKED, lost, or
-    /// its copy is under way.
+    /// Returns the range that contains `pos` and is SACKed, lost, or retransmitted and in flight.
     pub(super) fn mark_at(&self, pos: Pos) -> Option<(Pos, Pos)> {
         if let Some(range) = self.sacked.at(pos) {
             return Some(range);
@@ -188,7 +188,7 @@ impl Board {
         (pos < copy.end && copy.way != Way::Over).then_some((start, copy.end))
     }
 
-    /// Where the next mark behind `pos` begins; `pos` has none.
+    /// Returns the start of the next such range after `pos`, which must not be in one.
     pub(super) fn next_mark(&self, pos: Pos) -> Pos {
         let starts = [self.sacked.next_start(pos), self.lost.next_start(pos)];
         let first = starts.into_iter().flatten().min().unwrap_or(Pos::MAX);
@@ -199,7 +199,8 @@ impl Board {
 }
 
 impl RtxQueue {
-    /// The board, a new one if there is none. To be given back by [`put_board`](Self::put_board).
+    /// Takes the scoreboard out of the queue, or creates one. The caller puts it back with
+    /// [`put_board`](Self::put_board).
     pub(super) fn take_board(&mut self) -> Box<Board> {
         let head = self.units.front().map_or(self.una, |u| u.seq);
         self.board
@@ -211,12 +212,12 @@ impl RtxQueue {
         self.board = (!board.is_void()).then_some(board);
     }
 
-    /// Segments that begin within a range.
+    /// Returns the number of segments that begin within a range.
     pub(super) fn segs(&self, base: Base, start: Pos, end: Pos) -> u32 {
         self.segs_between(base.seq(start), base.seq(end))
     }
 
-    /// A copy under way is so no longer.
+    /// Ends a retransmission in flight: it arrived or was lost.
     pub(super) fn end_copy(&self, board: &mut Board, start: Pos) {
         let Some(copy) = board.copies.get_mut(&start) else {
             return;
@@ -231,7 +232,7 @@ impl RtxQueue {
         }
     }
 
-    /// Counts segments anew, by the present segment size.
+    /// Recounts all segments with the present MSS.
     pub(super) fn recount(&self, board: &mut Board) {
         let segs = |(start, end)| self.segs(board.base, start, end);
         let sacked_out = board.sacked.iter().map(segs).sum();

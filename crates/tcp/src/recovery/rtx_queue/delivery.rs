@@ -1,5 +1,5 @@
-//! Delivery-rate samples (draft-ietf-ccwg-bbr 4.1, once draft-cheng-iccrg-delivery-rate-estimation):
-//! how fast the path delivered the last flight, and whether the application held it back.
+//! Delivery-rate samples (draft-ietf-ccwg-bbr 4.1, formerly draft-cheng-iccrg-delivery-rate-estimation):
+//! the rate at which the path delivered the last flight, and whether the application limited it.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -9,23 +9,23 @@ use fullsend_units::{Instant, Nanos, SeqNum};
 use super::RtxQueue;
 use crate::congestion::{FlightSample, LostUnit};
 
-/// What was known of the path as a unit was sent.
+/// The state of the sampler when a super-segment was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
-    /// Segments delivered and lost by then.
+    /// Segments delivered, and lost, by then.
     delivered: u32,
     lost: u32,
-    /// Segments in flight, the unit's own included.
+    /// Segments in flight, those of the super-segment included.
     in_flight: u32,
-    /// Sent while the application, not the path, was the limit.
+    /// The application, not the path, limited sending.
     app_limited: bool,
     /// When `delivered` had last grown.
     delivered_at: Instant,
-    /// When the unit had been sent that was the newest delivered one.
+    /// Send time of the newest super-segment delivered by then.
     first_sent: Instant,
 }
 
-/// The newest unit that an ACK delivered.
+/// The newest super-segment that an ACK delivered.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     stamp: Stamp,
@@ -33,7 +33,7 @@ struct Newest {
     end: SeqNum,
 }
 
-/// The rate that `tcp_info` tells.
+/// The rate in `tcp_info`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     delivered: u32,
@@ -41,19 +41,19 @@ struct Told {
     app_limited: bool,
 }
 
-/// The sampler of one connection. Only those have one whose congestion control asks.
+/// The sampler of a connection whose congestion control uses delivery rates.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// One for each unit of the queue.
+    /// One for each super-segment of the queue.
     stamps: VecDeque<Stamp>,
-    /// Marked lost since the congestion control was last told.
+    /// Losses not yet reported to the congestion control.
     lost_units: Vec<LostUnit>,
-    /// Segments delivered and lost so far; they wrap.
+    /// Segments delivered, and lost, so far; both wrap.
     delivered: u32,
     lost: u32,
     delivered_at: Instant,
     first_sent: Instant,
-    /// Once more than this is delivered, the gap that the application left has passed the path.
+    /// The count of delivered segments at which the gap that the application left has passed the path.
     app_limited: Option<u32>,
     newest: Option<Newest>,
     told: Told,
@@ -85,8 +85,8 @@ impl Delivery {
         }
     }
 
-    /// A unit was sent for the first time; `idle`: nothing else was outstanding, so that the
-    /// interval of the sample can begin now.
+    /// Records that a super-segment was sent for the first time. `idle`: no other data was outstanding,
+    /// so the interval of the sample begins now.
     pub(super) fn on_sent(&mut self, at: Instant, in_flight: u32, idle: bool) {
         if idle {
             self.first_sent = at;
@@ -99,17 +99,17 @@ impl Delivery {
         self.stamps.pop_front();
     }
 
-    /// What was known as unit `i` was first sent.
+    /// Returns the state of the sampler when super-segment `i` was first sent.
     pub(super) fn stamp_of(&self, i: usize) -> Stamp {
         self.stamps[i]
     }
 
-    /// Unit `i`, or its part before `end`, has arrived.
+    /// Records the delivery of super-segment `i`, or of its part before `end`.
     pub(super) fn on_arrived(&mut self, i: usize, sent_at: Instant, end: SeqNum) {
         self.on_copy_arrived(self.stamps[i], sent_at, end);
     }
 
-    /// What was sent at `sent_at` has arrived, up to `end`.
+    /// Records the delivery of data up to `end` that was sent at `sent_at` with `stamp`.
     pub(super) fn on_copy_arrived(&mut self, stamp: Stamp, sent_at: Instant, end: SeqNum) {
         let newer = self
             .newest
@@ -123,7 +123,7 @@ impl Delivery {
         }
     }
 
-    /// Segments of a unit are lost that were sent with `stamp`, and `behind` more.
+    /// Records the loss of segments that were sent with `stamp`, and `behind` more.
     pub(super) fn on_lost(
         &mut self,
         stamp: Stamp,
@@ -156,12 +156,12 @@ impl Delivery {
         self.stamps.len() == units
     }
 
-    /// Segments delivered so far.
+    /// Returns the number of segments delivered so far.
     pub(crate) fn delivered(&self) -> u32 {
         self.delivered
     }
 
-    /// An ACK told of `segs` more segments that have arrived.
+    /// Counts `segs` more delivered segments.
     pub(crate) fn on_delivered(&mut self, now: Instant, segs: u32) {
         if segs > 0 {
             self.delivered = self.delivered.wrapping_add(segs);
@@ -169,9 +169,9 @@ impl Delivery {
         }
     }
 
-    /// What the present ACK tells of the flight that its newest unit belonged to; `None` if it
-    /// delivered nothing. Samples shorter than `min_rtt` come from ambiguous retransmissions and
-    /// tell no rate.
+    /// Returns the sample of the flight to which the newest super-segment that the present ACK delivered
+    /// belonged; `None` if it delivered no data. Samples shorter than `min_rtt` come from ambiguous
+    /// retransmissions and have no rate.
     pub(crate) fn take_sample(&mut self, min_rtt: Nanos) -> Option<FlightSample> {
         let passed = |end: u32| self.delivered.wrapping_sub(end) as i32 > 0;
         if self.app_limited.is_some_and(passed) {
@@ -195,7 +195,8 @@ impl Delivery {
         Some(sample)
     }
 
-    /// Linux tells an application-limited rate only if it is no lower than the one before.
+    /// Records the rate for `tcp_info`. As on Linux, an application-limited one only counts if it is not
+    /// lower than the previous one.
     fn tell(&mut self, sample: &FlightSample) {
         let Some(interval) = sample.interval else {
             return;
@@ -212,7 +213,8 @@ impl Delivery {
         }
     }
 
-    /// Segments and the time they took, and whether the application was the limit.
+    /// Returns the segments of the rate in `tcp_info`, their time, and whether the application limited
+    /// them.
     pub(crate) fn told_rate(&self) -> (u32, Nanos, bool) {
         let Told {
             delivered,
@@ -226,17 +228,17 @@ impl Delivery {
 #[cfg(test)]
 mod tests;
 
-/// A path within one machine may take no time that the clock can tell.
+/// Least interval of a sample: a path within one machine may take less than the clock's resolution.
 const MIN_INTERVAL: Nanos = Nanos::from_micros(1);
 
 impl RtxQueue {
-    /// Samples are taken from now on.
+    /// Begins to take samples.
     pub(crate) fn sample_delivery(&mut self, now: Instant) {
         if self.delivery.is_some() {
             return;
         }
         let mut delivery = Delivery::new(now);
-        // Too late to know of these; their samples are too short to be believed.
+        // The intervals of data already in flight are unknown, so its samples do not count.
         let stamp = Stamp {
             app_limited: true,
             ..delivery.stamp(self.in_flight())
@@ -245,24 +247,24 @@ impl RtxQueue {
         self.delivery = Some(alloc::boxed::Box::new(delivery));
     }
 
-    /// No samples any more.
+    /// Ends sampling.
     pub(crate) fn forget_delivery(&mut self) {
         self.delivery = None;
     }
 
-    /// The sampler, if the congestion control asked for one.
+    /// Returns the sampler, if the congestion control uses one.
     #[inline]
     pub(crate) fn delivery(&self) -> Option<&Delivery> {
         self.delivery.as_deref()
     }
 
-    /// See [`delivery`](Self::delivery).
+    /// Returns the sampler of [`delivery`](Self::delivery), mutable.
     #[inline]
     pub(crate) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
         self.delivery.as_deref_mut()
     }
 
-    /// The path is not, or was not lately, used to the full; false if nobody asks for samples.
+    /// Returns whether the application limits, or recently limited, the flow; `false` without a sampler.
     pub(crate) fn is_app_limited(&self) -> bool {
         let delivery = self.delivery.as_ref();
         delivery.is_some_and(|d| d.app_limited.is_some())
@@ -276,8 +278,7 @@ impl RtxQueue {
         }
     }
 
-    /// The application leaves a gap in what the path carries: samples are marked until it has
-    /// passed.
+    /// Marks samples as application-limited until the data now in flight is delivered.
     pub(crate) fn mark_app_limited(&mut self) {
         let in_flight = self.in_flight();
         if let Some(delivery) = &mut self.delivery {
@@ -285,7 +286,7 @@ impl RtxQueue {
         }
     }
 
-    /// What was marked lost since the last call. Give the memory back by
+    /// Takes the losses since the last call. The caller returns the list's memory with
     /// [`recycle_lost`](Self::recycle_lost).
     pub(crate) fn take_lost(&mut self) -> Vec<LostUnit> {
         let delivery = self.delivery.as_deref_mut();

@@ -1,5 +1,4 @@
-//! What is lost, by other rules than RACK's (RFC 6675, RFC 6582, RFC 6298 5.4), and what is not
-//! after all.
+//! Loss marks by other rules than RACK's (RFC 6675, RFC 6582, RFC 6298 5.4), and their removal.
 
 use fullsend_units::{Instant, SeqNum};
 
@@ -7,7 +6,8 @@ use super::RtxQueue;
 use super::board::{Board, Way};
 
 impl RtxQueue {
-    /// RFC 6675 IsLost: marks what has `dupthresh` segments SACKed above it. Segments newly lost.
+    /// Marks as lost the data with `dupthresh` SACKed segments above it (IsLost of RFC 6675). Returns
+    /// the number of segments newly lost.
     pub(crate) fn mark_lost_by_sack(&mut self, dupthresh: u32) -> u32 {
         let dupthresh = dupthresh.max(1);
         let Some(mut board) = self.board.take() else {
@@ -27,13 +27,13 @@ impl RtxQueue {
         lost
     }
 
-    /// What lies between `seq` and `end` never left the host, or not again: it is lost, for sure.
-    /// Segments newly waiting to be sent again.
+    /// Marks as lost the data from `seq` to `end`, which the host dropped. Returns the number of segments
+    /// newly waiting for retransmission.
     pub(crate) fn mark_dropped(&mut self, seq: SeqNum, end: SeqNum) -> u32 {
         let Some(head) = self.units.front() else {
             return 0;
         };
-        // Segments may have been cut anew since: one lost in part is so as a whole.
+        // The MSS may have changed since: a segment lost in part is lost as a whole.
         let from = self.floor(seq.latest(head.seq));
         let to = self.ceil(end.earliest(self.end()));
         let mut board = self.take_board();
@@ -61,8 +61,8 @@ impl RtxQueue {
         lost
     }
 
-    /// RFC 6582: marks the first segment lost (fast retransmit, partial ACK). Segments newly
-    /// lost (0 or 1).
+    /// Marks the first segment lost (fast retransmit and partial ACKs, RFC 6582). Returns the number of
+    /// segments newly lost, 0 or 1.
     pub(crate) fn mark_head_lost(&mut self) -> u32 {
         let Some(head) = self.units.front() else {
             return 0;
@@ -80,7 +80,7 @@ impl RtxQueue {
         lost
     }
 
-    /// Where the first `segs` segments of unit `i` end.
+    /// Returns the end of the first `segs` segments of super-segment `i`.
     pub(super) fn segment_end(&self, i: usize, segs: u32) -> SeqNum {
         let unit = &self.units[i];
         if segs >= unit.segs {
@@ -90,9 +90,9 @@ impl RtxQueue {
         }
     }
 
-    /// The retransmission timer fired: the head is lost, and what is not SACKed and was sent no
-    /// later than `sent_by` (RFC 8985 6.3). A SACKed head means that the receiver reneged
-    /// (RFC 2018 8): then SACK marks are void, and all is lost; true if so.
+    /// Marks data lost after a retransmission timeout: the head, and data that is not SACKed and was sent
+    /// no later than `sent_by` (RFC 8985 6.3). A SACKed head means that the receiver reneged (RFC 2018
+    /// 8): then all data is lost, SACKed or not. Returns whether it reneged.
     pub(crate) fn mark_timed_out(&mut self, sent_by: Instant) -> bool {
         let Some(head) = self.units.front() else {
             return false;
@@ -123,12 +123,12 @@ impl RtxQueue {
         reneged
     }
 
-    /// All of it is lost, but for what was SACKed.
+    /// Marks all data lost that is not SACKed.
     pub(crate) fn mark_all_lost(&mut self) -> bool {
         self.mark_timed_out(Instant::FAR_FUTURE)
     }
 
-    /// Nothing is lost after all (undo of a spurious recovery).
+    /// Removes all loss marks, to undo a spurious recovery.
     pub(crate) fn unmark_lost(&mut self) {
         let head = self.units.front().map_or(self.una, |u| u.seq);
         let Some(mut board) = self.board.take() else {
@@ -146,7 +146,7 @@ impl RtxQueue {
         self.put_board(board);
     }
 
-    /// Lost segments wait to be sent again.
+    /// Returns whether lost data waits for retransmission.
     #[inline]
     pub(crate) fn has_lost(&self) -> bool {
         self.board.as_ref().is_some_and(|b| b.pending > 0)
@@ -154,7 +154,7 @@ impl RtxQueue {
 }
 
 impl Board {
-    /// Number of the last copy of what holds `pos`, given that of the original.
+    /// Returns the number of the last transmission of the data at `pos`; `original`: that of the first.
     pub(super) fn number_at(&self, pos: super::ranges::Pos, original: u16) -> u16 {
         self.copy_at(pos).map_or(original, |copy| copy.number)
     }

@@ -1,4 +1,4 @@
-//! RACK (RFC 8985): what was sent a reordering window before something that has arrived is lost.
+//! RACK (RFC 8985): a segment is lost if one sent a reordering window later has arrived.
 
 use fullsend_units::{Instant, Nanos, SeqNum};
 
@@ -6,41 +6,42 @@ use super::RtxQueue;
 use super::board::{Board, Way};
 use super::ranges::Pos;
 
-/// How far to look for what might yet be found lost; beyond, the answer errs on the late side.
+/// Most steps of the search for the next segment that may be lost. Beyond them the timer is too late
+/// rather than too early.
 const STEPS: usize = 16;
 
-/// What tells whether a retransmission arrived, or its original.
+/// The data that shows whether a retransmission or its original arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sighting {
     pub(crate) now: Instant,
     pub(crate) min_rtt: Nanos,
-    /// When what the ACK's timestamp echoes was sent, at the latest.
+    /// The latest time at which the segment that the ACK's timestamp echoes was sent.
     pub(crate) echoed: Option<Instant>,
 }
 
-/// What RACK found.
+/// The segments that RACK marked lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Overdue {
     /// Segments newly marked lost.
     pub(crate) lost_segs: u32,
     /// Of these, retransmissions.
     pub(crate) resent_segs: u32,
-    /// When the rest of what was overtaken will be lost, if it has not arrived.
+    /// When the remaining overtaken segments will be lost, unless they arrive.
     pub(crate) at: Option<Instant>,
 }
 
-/// The newest of what has arrived: `RACK.xmit_ts`, `RACK.end_seq`, `RACK.rtt`.
+/// The newest delivered segment: `RACK.xmit_ts`, `RACK.end_seq`, `RACK.rtt`.
 #[derive(Debug)]
 pub(super) struct Rack {
     newest: Option<(Instant, Pos)>,
-    /// The segment that sets `RACK.rtt`: the last one in the stream of those that the present ACK
-    /// delivered, its end and when it was sent.
+    /// End and send time of the segment that sets `RACK.rtt`: the one with the highest sequence number
+    /// that the present ACK delivered.
     latest: Option<(Pos, Instant)>,
     rtt: Nanos,
     sighting: Option<Sighting>,
     /// Something that was sent before `newest` is neither delivered nor lost.
     overtakes: bool,
-    /// Nothing before it is still in its first flight.
+    /// All data before it is SACKed, lost, or retransmitted.
     pub(super) edge: Pos,
 }
 
@@ -57,7 +58,7 @@ impl Rack {
     }
 
     /// Records that a segment sent at `sent_at` has arrived, and ends at `end`. RFC 8985 6.2 step 2:
-    /// each one sets `RACK.rtt`, the late ones too.
+    /// each one sets `RACK.rtt`, late ones included.
     pub(super) fn note_arrival(&mut self, sent_at: Instant, end: Pos) {
         if self.newest.is_none_or(|newest| newest < (sent_at, end)) {
             self.newest = Some((sent_at, end));
@@ -79,18 +80,19 @@ impl Rack {
         self.overtakes &= is_out;
     }
 
-    /// Returns what the cumulative part of the ACK delivered. To be given to
-    /// [`end_sack`](Self::end_sack) after its SACK blocks.
+    /// Returns what the cumulative part of the ACK delivered. The caller passes it to
+    /// [`end_sack`](Self::end_sack) after the ACK's SACK blocks.
     pub(super) fn begin_sack(&mut self) -> Option<(Pos, Instant)> {
         self.latest.take()
     }
 
-    /// What the ACK delivered cumulatively comes last, as on Linux: `RACK.rtt` is its own.
+    /// Lets the cumulative part of the ACK set `RACK.rtt` last, as on Linux.
     pub(super) fn end_sack(&mut self, acked: Option<(Pos, Instant)>) {
         self.latest = acked.or(self.latest);
     }
 
-    /// Segments begin elsewhere now: of the one that it ends within not all has arrived.
+    /// Moves the newest delivered end to a segment border after a change of the MSS: the segment that
+    /// it lies within has not arrived whole.
     pub(super) fn regrid(&mut self, head: Pos, down: impl Fn(Pos) -> Pos) {
         if let Some((_, end)) = &mut self.newest {
             *end = down(head.max(*end));
@@ -98,8 +100,8 @@ impl Rack {
         self.edge = head;
     }
 
-    /// Something that was sent again is acknowledged. If the ACK echoes what was sent before, it
-    /// is for an earlier copy (RFC 8985 6.2 step 2).
+    /// Records the cumulative acknowledgement of a retransmission, unless the ACK echoes an earlier
+    /// timestamp: then the original arrived (RFC 8985 6.2 step 2).
     pub(super) fn note_copy_acked(&mut self, sent_at: Instant, end: Pos) {
         let echoed = self.sighting.and_then(|s| s.echoed);
         if echoed.is_none_or(|at| at >= sent_at) {
@@ -107,11 +109,11 @@ impl Rack {
         }
     }
 
-    /// Something that was sent again has arrived. If too little time has passed since for that to
-    /// be the last copy, it tells nothing. (What is SACKed is never what a timestamp echoes.)
+    /// Records a SACK of a retransmission, unless it was sent too recently to have arrived. (A timestamp
+    /// never echoes SACKed data.)
     pub(super) fn note_copy(&mut self, sent_at: Instant, end: Pos) {
         let original = self.sighting.is_none_or(|s| {
-            // Clocks and timers are not exact.
+            // A tolerance for clocks and timers.
             let least = s.min_rtt.saturating_sub(s.min_rtt / 16);
             s.now.since(sent_at) < least
         });
@@ -122,7 +124,7 @@ impl Rack {
 }
 
 impl Board {
-    /// Where the first segment begins that is in its first flight and was not SACKed.
+    /// Returns the start of the first segment that is sent only once and not SACKed or lost.
     pub(super) fn first_in_flight(&mut self) -> Pos {
         while let Some((_, end)) = self.mark_at(self.rack.edge) {
             self.rack.edge = end;
@@ -132,20 +134,20 @@ impl Board {
 }
 
 impl RtxQueue {
-    /// Something is SACKed, lost or sent again.
+    /// Returns whether data is SACKed, lost or retransmitted.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         self.board.is_some()
     }
 
-    /// The oldest segment was sent more than once.
+    /// Returns whether the oldest segment was sent more than once.
     pub(crate) fn head_was_resent(&self) -> bool {
         let head = self.units.front();
         let board = self.board.as_ref().zip(head);
         board.is_some_and(|(board, head)| board.copy_at(board.pos(head.seq)).is_some())
     }
 
-    /// Segments from `seq` to the end of what is SACKed; 0 if nothing is, behind it.
+    /// Returns the segments from `seq` to the end of the highest SACKed range; 0 if none is after it.
     pub(crate) fn segs_to_highest_sacked(&self, seq: SeqNum) -> u32 {
         let Some(board) = &self.board else {
             return 0;
@@ -155,7 +157,8 @@ impl RtxQueue {
         end.map_or(0, |end| self.mss.segments(end.since(seq)))
     }
 
-    /// What the present ACK tells of retransmissions. To be called before it is taken in.
+    /// Sets the data by which retransmissions that the present ACK covers are judged. Called before the
+    /// ACK is processed.
     pub(crate) fn sight(&mut self, sighting: Sighting) {
         if let Some(board) = &mut self.board {
             board.rack.sighting = Some(sighting);
@@ -163,8 +166,8 @@ impl RtxQueue {
         }
     }
 
-    /// RFC 8985 6.2 step 5: marks as lost what was sent before the newest of what has arrived,
-    /// and `reo_wnd` ago beyond a round trip, which takes `least_rtt` or more.
+    /// Marks as lost the segments that were sent before the newest delivered one, a round trip and
+    /// `reo_wnd` ago (RFC 8985 6.2 step 5). The round trip counts as at least `least_rtt`.
     pub(crate) fn mark_overdue(
         &mut self,
         now: Instant,
@@ -210,7 +213,7 @@ impl RtxQueue {
         }
     }
 
-    /// Up to where text in its first flight was sent before `newest`, and is due.
+    /// Returns the position up to which data that was sent only once left before `newest` and is due.
     fn overtaken(
         &self,
         board: &Board,
@@ -226,14 +229,14 @@ impl RtxQueue {
             .partition_point(|u| u.sent_at < newest && due(u.sent_at));
         let mut limit = start_of(sent_before);
         if due(newest) {
-            // Of what left at the same time, what stands before it.
+            // Of the data with the same send time, that before it in sequence order.
             let same = self.units.partition_point(|u| u.sent_at <= newest);
             limit = limit.max(end.min(start_of(same)));
         }
         limit
     }
 
-    /// Marks lost what is in its first flight before `limit`.
+    /// Marks as lost the data before `limit` that was sent only once and is not SACKed.
     pub(super) fn mark_originals(&mut self, board: &mut Board, limit: Pos) {
         let mut pos = board.rack.edge;
         while pos < limit {
@@ -248,7 +251,7 @@ impl RtxQueue {
         board.rack.edge = board.rack.edge.max(limit);
     }
 
-    /// When the last of what `newest` overtook was sent; `None` if nothing of it is out.
+    /// Returns when the last segment that `newest` overtook was sent; `None` if none is in flight.
     fn last_overtaken(&self, board: &Board, newest: (Instant, Pos)) -> Option<Instant> {
         let mut copies = board.under_way.range(..newest).rev().take(STEPS);
         let end = |start| board.copies.get(&start).map_or(0, |copy| copy.end);
@@ -258,7 +261,7 @@ impl RtxQueue {
         copy.max(self.last_original(board, limit))
     }
 
-    /// When the last was sent of what is in its first flight before `limit`.
+    /// Returns when the last segment before `limit` was sent that was sent only once and is in flight.
     fn last_original(&self, board: &Board, limit: Pos) -> Option<Instant> {
         let mut pos = limit;
         for _ in 0..STEPS {
@@ -277,7 +280,7 @@ impl RtxQueue {
         unit.map(|u| u.sent_at)
     }
 
-    /// A copy was lost, too.
+    /// Marks a retransmission as lost.
     pub(super) fn mark_copy_lost(&mut self, board: &mut Board, start: Pos) {
         let Some(&copy) = board.copies.get(&start) else {
             return;
@@ -292,7 +295,7 @@ impl RtxQueue {
         }
     }
 
-    /// Text in its first flight is lost.
+    /// Marks data that was sent only once as lost.
     pub(super) fn mark_original_lost(&mut self, board: &mut Board, start: Pos, end: Pos) {
         board.pending += self.segs(board.base, start, end);
         board.lost.insert(start, end, |_, _| {});
@@ -301,7 +304,7 @@ impl RtxQueue {
         }
     }
 
-    /// Each unit has a sample of its own.
+    /// Reports lost data to the sampler, for each super-segment on its own.
     fn tell_delivery_lost(&mut self, board: &Board, start: Pos, end: Pos) {
         let (mut from, end) = (board.seq(start), board.seq(end));
         let mut i = self.index_after(from);

@@ -1,4 +1,4 @@
-//! Sets of byte ranges, ordered: every question costs the logarithm of how many ranges there are.
+//! Ordered sets of byte ranges, with operations in logarithmic time.
 
 use alloc::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub(super) type Pos = u64;
 #[derive(Debug, Default)]
 pub(super) struct RangeSet {
     ends: BTreeMap<Pos, Pos>,
-    /// Entries looked at, for tests of what an operation costs.
+    /// Entries visited, for tests of the cost of operations.
     #[cfg(test)]
     pub(super) visited: core::cell::Cell<u64>,
 }
@@ -27,7 +27,7 @@ impl RangeSet {
         self.ends.clear();
     }
 
-    /// In rising order; the other way round, too.
+    /// Iterates over the ranges in order, from either end.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (Pos, Pos)> {
         self.ends.iter().map(|(&start, &end)| {
             self.visit();
@@ -39,25 +39,25 @@ impl RangeSet {
         self.iter().next()
     }
 
-    /// End of the highest range.
+    /// Returns the end of the highest range.
     pub(super) fn end(&self) -> Option<Pos> {
         self.iter().next_back().map(|(_, end)| end)
     }
 
-    /// The range that holds `pos`.
+    /// Returns the range that contains `pos`.
     pub(super) fn at(&self, pos: Pos) -> Option<(Pos, Pos)> {
         self.visit();
         let (&start, &end) = self.ends.range(..=pos).next_back()?;
         (pos < end).then_some((start, end))
     }
 
-    /// Where the first range behind `pos` begins.
+    /// Returns the start of the first range at or after `pos`.
     pub(super) fn next_start(&self, pos: Pos) -> Option<Pos> {
         self.visit();
         self.ends.range(pos..).next().map(|(&start, _)| start)
     }
 
-    /// Adds a range; calls `new` with each part that was not there.
+    /// Adds a range. Calls `new` with each part that was not in the set.
     pub(super) fn insert(&mut self, start: Pos, end: Pos, mut new: impl FnMut(Pos, Pos)) {
         if start >= end {
             return;
@@ -85,14 +85,14 @@ impl RangeSet {
         self.ends.insert(from, to);
     }
 
-    /// The range that holds `pos` or ends there.
+    /// Returns the range that contains `pos` or ends there.
     fn touching(&self, pos: Pos) -> Option<(Pos, Pos)> {
         self.visit();
         let (&start, &end) = self.ends.range(..=pos).next_back()?;
         (pos <= end).then_some((start, end))
     }
 
-    /// Takes a range out; calls `gone` with each part that was there.
+    /// Removes a range. Calls `gone` with each part that was in the set.
     pub(super) fn remove(&mut self, start: Pos, end: Pos, mut gone: impl FnMut(Pos, Pos)) {
         if start >= end {
             return;
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
-        /// A set of numbers and a set of ranges say the same.
+        /// A set of ranges matches a set of numbers after any operations.
         #[test]
         fn is_a_set(ops in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 1..60)) {
             let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! The segment size changed: units are cut anew, and what is known of ranges with them.
+//! Changes of the MSS: the segment borders of outstanding data and of the scoreboard move.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use super::board::{Board, Copy, Way};
 use super::ranges::Pos;
 
 impl RtxQueue {
-    /// The segment size changed: counts anew.
+    /// Sets the MSS and recounts all segments.
     pub(crate) fn set_mss(&mut self, mss: Mss) {
         if mss == self.mss {
             return;
@@ -19,7 +19,7 @@ impl RtxQueue {
         if let Some(head) = self.units.front_mut()
             && una.after(head.text())
         {
-            // Segments begin where the next byte is wanted.
+            // Segments begin at the next byte that the peer expects.
             let gone = una.since(head.seq).min(head.payload.len() as u32);
             head.payload.advance(gone as usize);
             head.seq += gone;
@@ -40,8 +40,8 @@ impl RtxQueue {
         }
     }
 
-    /// Ranges begin and end with segments again: only whole ones are SACKed, and what is lost or
-    /// under way in part is so as a whole.
+    /// Moves the borders of ranges to those of segments: only whole segments are SACKed; one that is
+    /// lost or in flight in part is so as a whole.
     fn regrid(&self, board: &mut Board) {
         let (base, end) = (board.base, board.pos(self.end()));
         let up = |pos: Pos| base.pos(self.ceil(base.seq(pos)));
@@ -76,7 +76,7 @@ impl RtxQueue {
     }
 }
 
-/// A copy of which a part is SACKed, or lost again, is not under way as a whole.
+/// Adds a retransmission. If a part of it is SACKed or lost, no part of it counts as in flight.
 fn add_copy(board: &mut Board, start: Pos, mut copy: Copy) {
     if copy.way != Way::Over {
         if board.mark_at(start).is_none() && board.next_mark(start) >= copy.end {

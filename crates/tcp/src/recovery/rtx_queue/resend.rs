@@ -1,4 +1,4 @@
-//! Sending again: lost ranges as super-segments, the head, the tail as a probe.
+//! Retransmission: of lost ranges as super-segments, of the head, and of the tail as a probe.
 
 use fullsend_buf::Chain;
 use fullsend_units::{Instant, Nanos, SeqNum};
@@ -7,12 +7,12 @@ use super::RtxQueue;
 use super::board::{Board, Copy, Way};
 use super::ranges::Pos;
 
-/// A range to send again.
+/// A range to retransmit.
 #[derive(Debug, Default)]
 pub(crate) struct Retransmit {
     /// Sequence number of its first byte.
     pub(crate) seq: SeqNum,
-    /// Text.
+    /// Data.
     pub(crate) payload: Chain,
     /// Segments on the wire.
     pub(crate) segs: u32,
@@ -20,16 +20,16 @@ pub(crate) struct Retransmit {
     pub(crate) syn: bool,
     /// It ends with our FIN.
     pub(crate) fin: bool,
-    /// It ends in PSH: a run of segments, or where its writer paused.
+    /// It gets PSH: it is a run of segments, or its end had PSH.
     pub(crate) push: bool,
     /// Bytes of memory to charge the device for.
     pub(crate) truesize: u32,
-    /// When the last of it was first sent.
+    /// When its last segment was first sent.
     pub(crate) first_sent: Instant,
 }
 
 impl RtxQueue {
-    /// The number of the last copy of what is to be sent again next.
+    /// Returns the number of the last transmission of the data to be retransmitted next.
     pub(crate) fn next_lost_number(&self) -> Option<u16> {
         let board = self.board.as_ref()?;
         let (start, _) = board.lost.first()?;
@@ -37,8 +37,8 @@ impl RtxQueue {
         Some(board.number_at(start, unit.number))
     }
 
-    /// The next lost range to send again, at most `limit` segments; marks it as sent at `now`,
-    /// with `number`. What has its last copy `in_host` does not join it.
+    /// Takes the next lost range to retransmit, at most `limit` segments, and records its retransmission
+    /// at `now` under `number`. Data whose last transmission is still `in_host` does not join it.
     pub(crate) fn next_retransmit(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl RtxQueue {
         let mut again = Retransmit::default();
         let mut pos = start;
         let mut i = self.index_after(board.seq(start));
-        // Lost neighbours go out in one super-segment, as they first did.
+        // Adjacent lost data is sent as one super-segment.
         while pos < lost_end && again.segs < limit {
             let unit = self.units.get(i)?;
             if pos > start && in_host(board.number_at(pos, unit.number)) {
@@ -71,7 +71,7 @@ impl RtxQueue {
         Some(again)
     }
 
-    /// Where the piece of unit `i` from `pos` ends that may go now.
+    /// Returns the end of the piece of super-segment `i` from `pos` that may be sent now.
     fn piece_end(&self, board: &Board, i: usize, pos: Pos, lost_end: Pos, limit: u32) -> Pos {
         let unit = &self.units[i];
         let before = self.seg_at(board.seq(pos)).wrapping_sub(unit.first_seg);
@@ -83,10 +83,10 @@ impl RtxQueue {
         by_limit.min(lost_end).min(by_copy)
     }
 
-    /// Appends what unit `i` has between two sequence numbers.
+    /// Appends the data of super-segment `i` between two sequence numbers.
     fn add_piece(&self, again: &mut Retransmit, i: usize, from: SeqNum, to: SeqNum) {
         let unit = &self.units[i];
-        // What the peer has of a segment is not sent again.
+        // A part of a segment that the peer has is not retransmitted.
         let start = from.latest(self.una.earliest(unit.end()));
         let skip = start.distance(unit.text()).max(0) as usize;
         let end = to.earliest(unit.text() + unit.payload.len() as u32);
@@ -97,13 +97,13 @@ impl RtxQueue {
             again.syn = unit.syn && from == unit.seq;
         }
         again.fin = unit.fin && to == unit.end();
-        // The rest of a segment of which the peer has a part goes together with the next one.
+        // The rest of such a segment is sent together with the next one.
         let segs = if start.after(from) {
             self.segments(len as u32)
         } else {
             self.segs_between(from, to).max(1)
         };
-        // A run of segments has PSH, as at first.
+        // A run of segments has PSH, as when first sent.
         again.push = segs > 1 || (unit.push && to == unit.end());
         again.segs += segs;
         if len > 0 {
@@ -113,7 +113,7 @@ impl RtxQueue {
         }
     }
 
-    /// Returns the time of a copy that leaves `now`: later than that of all that left before it.
+    /// Returns the send time of a retransmission that leaves `now`: later than all earlier ones.
     /// RFC 8985 6.2 takes segments of equal time for sent in the order of their sequence numbers,
     /// but a clock that is read once for a batch of ACKs gives one time to new data and to the
     /// retransmission behind it. A nanosecond more keeps the order of sending in the time itself,
@@ -122,8 +122,8 @@ impl RtxQueue {
         const NEXT: Nanos = Nanos::from_nanos(1);
         let newest = self.units.back().map_or(Instant::ZERO, |u| u.sent_at);
         let head = self.units.front().map_or(Instant::ZERO, |u| u.sent_at);
-        // Where no time passes at all, round trips take none: all that is older, if only by that
-        // nanosecond, would be overdue.
+        // Where the clock does not advance, round trips take no time, and all data older by that
+        // nanosecond would be overdue.
         if head == newest && now <= newest {
             return now;
         }
@@ -132,7 +132,7 @@ impl RtxQueue {
         now.max(newest + NEXT).max(last)
     }
 
-    /// A copy of a range leaves, and what was known of the range is void.
+    /// Records the retransmission of a range, which replaces all earlier marks of the range.
     fn enter_copy(&mut self, now: Instant, range: (SeqNum, SeqNum), number: u16, way: Way) {
         let mut board = self.take_board();
         let (start, end) = (board.pos(range.0), board.pos(range.1));
@@ -163,8 +163,8 @@ impl RtxQueue {
         self.board = Some(board);
     }
 
-    /// The head once more, lost or not (SYN), at most `limit` segments; marks it as
-    /// retransmitted at `now`.
+    /// Takes the head for retransmission, lost or not (for a SYN), at most `limit` segments, and records
+    /// its retransmission at `now`.
     pub(crate) fn retransmit_head(&mut self, now: Instant, limit: u32) -> Option<Retransmit> {
         let unit = self.units.front()?;
         let (from, number) = (unit.seq, unit.number);
@@ -172,7 +172,7 @@ impl RtxQueue {
         self.resend(now, 0, (from, to), number, Way::Needless)
     }
 
-    /// The last segment once more, to find out whether the tail was lost (RFC 8985 7.3).
+    /// Takes the last segment for a tail loss probe (RFC 8985 7.3).
     pub(crate) fn probe_tail(&mut self, now: Instant, number: u16) -> Option<Retransmit> {
         let last = self.units.len().checked_sub(1)?;
         let from = match self.units[last].segs {
@@ -183,7 +183,7 @@ impl RtxQueue {
         self.resend(now, last, (from, to), number, Way::Probe)
     }
 
-    /// The number of the last copy of the last segment.
+    /// Returns the number of the last transmission of the last segment.
     pub(crate) fn tail_number(&self) -> Option<u16> {
         let unit = self.units.back()?;
         let Some(board) = &self.board else {

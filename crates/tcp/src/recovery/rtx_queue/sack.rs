@@ -9,46 +9,47 @@ use super::RtxQueue;
 use super::board::{Board, Way};
 use super::ranges::Pos;
 
-/// With this many ranges SACKed none is added any more unless it joins one: bounds the memory
-/// that a hostile peer can cost.
+/// Most SACKed ranges. Another is ignored unless it joins one, which bounds the memory that a peer can
+/// make us use.
 pub(super) const MAX_SACKED_RANGES: usize = 16_384;
 
-/// RFC 7323 2.3: no window is larger, so no honest duplicate report is, nor reaches further back.
+/// Largest window (RFC 7323 2.3): no valid DSACK is longer or reaches further back.
 const MAX_WINDOW: u32 = 1 << 30;
 
-/// What SACK blocks did.
+/// The effects of an ACK's SACK blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SackOutcome {
-    /// Segments newly known to have arrived.
+    /// Segments newly reported as delivered.
     pub(crate) delivered_segs: u32,
-    /// Round trip of the oldest of these that were sent once, for the RTO.
+    /// Round trip time of the oldest of these that were sent only once, for the RTO.
     pub(crate) rtt: Option<Nanos>,
-    /// Round trip of the newest of these, for congestion control.
+    /// Round trip time of the newest of these, for congestion control.
     pub(crate) rtt_newest: Option<Nanos>,
-    /// The newest one overtook a segment that may still arrive: its round trip is not the path's.
+    /// The newest one overtook a segment that may still arrive, so its round trip is not the path's.
     pub(crate) overtook: bool,
-    /// The lowest segment newly known to have arrived that was sent but once.
+    /// The lowest newly delivered segment that was sent only once.
     pub(crate) original: Option<SeqNum>,
-    /// It lies below the highest SACKed one: the path reorders. How many segments late, 0 if not.
+    /// How many segments below the highest SACKed one that one lies, because the path reorders; 0 if it
+    /// does not.
     pub(crate) reordering_segs: u32,
-    /// The first block was a duplicate report (RFC 2883): data that we sent twice without need.
+    /// The first block if it is a DSACK (RFC 2883): data that arrived twice.
     pub(crate) dsack: Option<SackBlock>,
 }
 
-/// What the blocks of one ACK brought.
+/// The sum over the blocks of one ACK.
 #[derive(Default)]
 struct News {
     segs: u32,
     oldest: Option<Instant>,
     newest: Option<Instant>,
     original: Option<Pos>,
-    /// Where the highest ends that was sent once.
+    /// End of the highest new range that was sent only once.
     highest: Pos,
 }
 
 impl RtxQueue {
-    /// Takes in the SACK blocks of an ACK of `ack`, which has already gone through
-    /// [`ack`](Self::ack) unless others overtook it. Blocks outside what is outstanding are ignored.
+    /// Processes the SACK blocks of an ACK of `ack`, after [`ack`](Self::ack) has processed its
+    /// cumulative part, unless later ACKs overtook it. Ignores blocks outside the outstanding data.
     #[cold]
     pub(crate) fn sack(&mut self, now: Instant, ack: SeqNum, blocks: &[SackBlock]) -> SackOutcome {
         let snd_una = self.una.latest(ack);
@@ -96,14 +97,14 @@ impl RtxQueue {
     }
 
     fn sack_block(&mut self, board: &mut Board, block: SackBlock, news: &mut News) {
-        // A segment of which only a part is SACKed is not.
+        // A segment that is SACKed only in part does not count as SACKed.
         let left = board.pos(self.ceil(block.left));
         let right = board.pos(self.last_covered(block.right));
         if left >= right || (board.sacked.len() >= MAX_SACKED_RANGES && !joins(board, left, right))
         {
             return;
         }
-        // Mostly one: what a block adds to what the ACK before told.
+        // Usually one range: what the block adds to that of the previous ACK.
         let mut fresh = Vec::new();
         board.sacked.insert(left, right, |a, b| fresh.push((a, b)));
         for (start, end) in fresh {
@@ -111,8 +112,8 @@ impl RtxQueue {
         }
     }
 
-    /// Where the last segment ends of which a block up to `right` covers everything. A FIN arrives
-    /// with the text before it, though not every peer counts it in.
+    /// Returns the end of the last segment that a block up to `right` covers whole. A FIN arrives with
+    /// the data before it, though not every peer includes it in the block.
     fn last_covered(&self, right: SeqNum) -> SeqNum {
         let fin = self
             .units
@@ -125,7 +126,7 @@ impl RtxQueue {
         }
     }
 
-    /// A range was not known to have arrived.
+    /// Records a newly SACKed range.
     fn sack_new(&mut self, board: &mut Board, start: Pos, end: Pos, news: &mut News) {
         let segs = self.segs(board.base, start, end);
         board.sacked_out += segs;
@@ -136,7 +137,7 @@ impl RtxQueue {
             .remove(start, end, |a, b| *pending -= self.segs(base, a, b));
         board.cut_copies(start);
         board.cut_copies(end);
-        // What lies between the copies was sent once.
+        // The data between retransmissions was sent only once.
         let mut from = start;
         while let Some((&at, &copy)) = board.copies.range(from..end).next() {
             self.sack_original(board, from, at, news);
@@ -170,15 +171,15 @@ impl RtxQueue {
     }
 }
 
-/// The range touches one that is there.
+/// Returns whether the range touches one that is SACKed already.
 fn joins(board: &Board, left: Pos, right: Pos) -> bool {
     let sacked = &board.sacked;
     sacked.at(left).or_else(|| sacked.at(left - 1)).is_some()
         || sacked.next_start(left).is_some_and(|next| next <= right)
 }
 
-/// RFC 2883 4: the first block reports a duplicate if it lies left of the cumulative ACK or
-/// within the second block.
+/// Returns the first block if it is a DSACK: it lies left of the cumulative ACK or within the second
+/// block (RFC 2883 4).
 fn dsack_of(snd_una: SeqNum, blocks: &[SackBlock]) -> Option<SackBlock> {
     let first = *blocks.first()?;
     if first.right.since(first.left).wrapping_sub(1) >= MAX_WINDOW {
