@@ -199,8 +199,8 @@ impl RtxQueue {
         }
     }
 
-    /// After the units went: the duplicate ACKs' part, and the board itself if it says nothing and
-    /// RACK has nothing to judge.
+    /// Updates the scoreboard after the super-segments were removed: the count of duplicate ACKs, and
+    /// the scoreboard itself if no range is marked and RACK has nothing to judge.
     fn settle_board(&mut self, snd_una: SeqNum, out: &mut AckOutcome) {
         let packets_out = self.packets_out;
         let mut board = self.take_board();
