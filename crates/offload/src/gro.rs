@@ -294,7 +294,7 @@ impl Gro {
                 let step = Step::tcp(header, transport, packet, ids, flush);
                 self.join_or_hold(now, &found, &step, kept, packet, walk)
             }
-            Shape::V6 | Shape::V6Ext => {
+            Shape::V6 => {
                 let step = Step::tcp(header, transport, packet, NoId, flush);
                 self.join_or_hold(now, &found, &step, kept, packet, walk)
             }

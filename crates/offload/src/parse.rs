@@ -204,9 +204,6 @@ fn inside(
         Inner::Ip { at, v6 } => (at, if v6 { IPV6 } else { IPV4 }),
         Inner::Ethernet { at } => ethernet(bytes, at)?,
     };
-    if network > end || network > usize::from(u16::MAX) {
-        return Err(TRUNCATED);
-    }
     let mut walk = Walk::at(network, ethertype, end);
     match ethertype {
         IPV4 => ipv4(bytes, end, oversize, &mut walk)?,
@@ -346,9 +343,6 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
         if walk.header_len > walk.end {
             return Err(TRUNCATED);
         }
-        if walk.header_len > bytes.len() {
-            return Err(Stop::Short);
-        }
     }
     Ok(())
 }
@@ -383,9 +377,6 @@ fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
         _ => 0,
     };
     walk.header_len = at + len;
-    if walk.header_len > usize::from(u16::MAX) {
-        return Err(MALFORMED);
-    }
     if walk.header_len > walk.end {
         return Err(TRUNCATED);
     }

@@ -75,7 +75,7 @@ impl Gro {
         let held = self.table.read(at, kept, self.config.max_size);
         let joining = match held.control.shape {
             Shape::V4 => held.followed_by::<20, _>(kept, packet, front, OneId::new),
-            Shape::V6 | Shape::V6Ext => held.followed_by::<40, _>(kept, packet, front, |_| NoId),
+            Shape::V6 => held.followed_by::<40, _>(kept, packet, front, |_| NoId),
             Shape::Tcp | Shape::Udp | Shape::Unread => {
                 let joining = held.followed_by_any(kept, packet, front).ok_or(None)?;
                 self.join(at, joining, kept, packet);

@@ -100,7 +100,7 @@ impl Held {
             shape,
             ..self.control
         };
-        if matches!(shape, Shape::V4 | Shape::V6 | Shape::V6Ext) {
+        if matches!(shape, Shape::V4 | Shape::V6) {
             self.head = Head::of(header, layers);
         }
     }

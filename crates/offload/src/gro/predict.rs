@@ -16,10 +16,8 @@ use crate::{Encap, Layers};
 pub(super) enum Shape {
     /// TCP over IPv4.
     V4,
-    /// TCP over IPv6.
+    /// TCP over IPv6, with or without extension headers.
     V6,
-    /// TCP over IPv6 with extension headers.
-    V6Ext,
     /// TCP in a tunnel, or with longer headers than the record keeps.
     Tcp,
     /// UDP, tunnelled or not.
@@ -40,11 +38,7 @@ impl Shape {
         if layers.encap != Encap::None || header_len > least + REST {
             return Self::Tcp;
         }
-        match (v6, layers.transport - layers.network[0]) {
-            (false, _) => Self::V4,
-            (true, 40) => Self::V6,
-            (true, _) => Self::V6Ext,
-        }
+        if v6 { Self::V6 } else { Self::V4 }
     }
 }
 
