@@ -202,7 +202,7 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    use super::{HeaderBuf, INLINE};
+    use super::{HEAP_SPARE, HeaderBuf, INLINE};
 
     #[test]
     fn layers_are_prepended_and_taken_off() {
@@ -216,6 +216,7 @@ mod tests {
         assert_eq!(&header.clone()[..7], b"Network");
         header.clear();
         assert!(header.is_empty() && header == HeaderBuf::new());
+        assert!(header != HeaderBuf::from_slice(b"t"));
     }
 
     #[test]
@@ -232,5 +233,42 @@ mod tests {
         assert_eq!(HeaderBuf::from_slice(&model).len(), 800);
         assert_eq!(HeaderBuf::from_slice(&vec![0; 65_535]).len(), 65_535);
         assert_eq!(HeaderBuf::new().headroom(), INLINE);
+    }
+
+    #[test]
+    fn headers_that_fit_stay_where_they_are() {
+        let mut header = HeaderBuf::from_slice(&[7; INLINE]);
+        assert_eq!((header.len(), header.headroom()), (INLINE, 0));
+        // One byte more goes to the heap, with room to spare for the layers below.
+        header.prepend(1).fill(8);
+        assert_eq!((header.len(), header.headroom()), (INLINE + 1, HEAP_SPARE));
+        assert_eq!((header[0], &header[1..]), (8, &[7; INLINE][..]));
+        header.prepend(HEAP_SPARE).fill(9);
+        assert_eq!((header.len(), header.headroom()), (INLINE + 65, 0));
+        header.truncate_front(HEAP_SPARE);
+        assert_eq!((header.len(), header.headroom()), (INLINE + 1, HEAP_SPARE));
+        header.clear();
+        assert_eq!((header.len(), header.headroom()), (0, INLINE + 65));
+        assert!(header.is_empty() && header.as_slice().is_empty());
+    }
+
+    #[test]
+    fn headers_up_to_64_kib_are_held() {
+        let mut header = HeaderBuf::from_slice(&vec![7; 65_500]);
+        assert_eq!(header.headroom(), 35);
+        header.prepend(35).fill(8);
+        assert_eq!((header.len(), header[34], header[35]), (65_535, 8, 7));
+    }
+
+    #[test]
+    #[should_panic(expected = "headers of 65536 bytes")]
+    fn longer_headers_are_refused() {
+        HeaderBuf::from_slice(&vec![7; 65_536]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no 4 bytes of header to drop")]
+    fn no_more_is_dropped_than_there_is() {
+        HeaderBuf::from_slice(b"tcp").truncate_front(4);
     }
 }

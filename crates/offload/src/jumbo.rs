@@ -8,6 +8,9 @@ use fullsend_wire::numbers::{ethertype, protocol};
 use crate::bytes::{be16, put16, put32};
 use crate::{Encap, Packet};
 
+#[cfg(test)]
+mod tests;
+
 /// Hop-by-hop header with the option alone.
 const LEN: usize = 8;
 /// Its second to fourth byte: 8 bytes in all, option type, option length.
@@ -61,115 +64,5 @@ impl Packet {
         self.header.copy_within(0..fixed, LEN);
         self.header.truncate_front(LEN);
         self.layers.transport -= LEN as u16;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use alloc::vec;
-    use alloc::vec::Vec;
-
-    use fullsend_units::Instant;
-
-    use crate::testing::{Tcp, payload};
-    use crate::{Gro, GroConfig, GsoKind, Link, Packet, Tunnels, segment};
-
-    fn poll(packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
-        let mut gro = Gro::new(GroConfig {
-            link: Link::Ip,
-            enabled: true,
-            max_size: 8 * 65_535,
-            tunnels: Tunnels::NONE,
-        });
-        for packet in packets {
-            gro.receive(Instant::ZERO, packet);
-        }
-        let mut out = Vec::new();
-        gro.flush(&mut out);
-        out
-    }
-
-    fn cut(packets: Vec<Packet>) -> Vec<Vec<u8>> {
-        let mut out = Vec::new();
-        for packet in packets {
-            segment(packet, &mut out);
-        }
-        out.iter().map(Packet::to_bytes).collect()
-    }
-
-    fn joined(tcp: &Tcp, count: usize) -> (Packet, Vec<Vec<u8>>) {
-        let run = tcp.run(count, 1400);
-        let mut out = poll(run.iter().map(Tcp::packet));
-        assert_eq!(out.len(), 1);
-        (out.remove(0), run.iter().map(Tcp::frame).collect())
-    }
-
-    #[test]
-    fn the_option_says_the_length_and_goes_when_cut() {
-        let (mut packet, frames) = joined(&Tcp::v6(), 100);
-        let transport = packet.transport_header().to_vec();
-        assert!(packet.put_jumbo_option());
-        let len = 8 + 32 + 140_000_u32;
-        let [a, b, c, d] = len.to_be_bytes();
-        assert_eq!(packet.header[4..8], [0, 0, 0, 64]);
-        assert_eq!(packet.header[40..48], [6, 0, 0xc2, 4, a, b, c, d]);
-        assert_eq!(packet.transport_header(), transport);
-        assert!(!packet.put_jumbo_option());
-        // Across a link it is parsed as it is.
-        let mut parsed = packet.clone();
-        parsed.parse(Link::Ip).unwrap();
-        assert_eq!(parsed.layers, packet.layers);
-        assert_eq!(cut(vec![packet]), frames);
-    }
-
-    /// RFC 2675 3: with a payload length that is not 0 it is an error, which is the destination's to
-    /// report. It stays on each packet.
-    #[test]
-    fn an_option_that_came_with_the_segments_stays_on_each() {
-        let tcp = Tcp {
-            extensions: vec![(0, vec![0, 0xc2, 4, 0, 1, 0, 0])],
-            ..Tcp::v6()
-        };
-        let run = tcp.run(60, 1400);
-        let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
-        let packets = poll(run.iter().map(Tcp::packet));
-        assert_eq!(cut(packets), frames);
-        // The same, joined by a device.
-        let mut joined = Tcp {
-            payload: payload(tcp.seq, 3 * 1400),
-            ..tcp
-        }
-        .packet();
-        joined.offload.kind = GsoKind::TcpV6;
-        joined.offload.gso_size = 1400;
-        joined.parse(Link::Ip).unwrap();
-        assert_eq!(cut(vec![joined]), frames[..3]);
-    }
-
-    #[test]
-    fn super_segments_with_the_option_join() {
-        let run = Tcp::v6().run(100, 1400);
-        let mut halves = run
-            .chunks(50)
-            .flat_map(|half| poll(half.iter().map(Tcp::packet)));
-        let mut with_option = || {
-            let mut half = halves.next().unwrap();
-            assert!(half.put_jumbo_option());
-            half
-        };
-        let packets = poll([with_option(), with_option()]);
-        assert_eq!(packets.len(), 1);
-        let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
-        assert_eq!(cut(packets), frames);
-    }
-
-    #[test]
-    fn only_ipv6_beyond_64_kib_takes_it() {
-        for (tcp, count) in [(Tcp::v6(), 46), (Tcp::default(), 100)] {
-            let (mut packet, _) = joined(&tcp, count);
-            let before = packet.to_bytes();
-            assert!(!packet.put_jumbo_option());
-            assert_eq!(packet.to_bytes(), before);
-        }
     }
 }

@@ -5,6 +5,9 @@ use fullsend_wire::numbers::protocol::{GRE, IPIP, IPV6};
 
 use crate::bytes::be16;
 
+#[cfg(test)]
+mod tests;
+
 /// GRE's EtherType of bridged Ethernet (RFC 7637 3.2), Geneve's too (RFC 8926 3.4).
 const BRIDGED: u16 = 0x6558;
 

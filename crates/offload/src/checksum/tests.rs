@@ -90,8 +90,8 @@ fn only_a_datagram_over_ipv4_may_have_no_checksum() {
         (false, true, Verdict::Bad),
     ] {
         let tcp = Tcp {
-            udp,
             v6,
+            udp,
             ..Tcp::default()
         };
         let mut frame = tcp.frame();
@@ -112,7 +112,7 @@ fn a_segment_may_have_a_checksum_of_zero() {
         ..Tcp::default()
     };
     let zero = |tcp: &Tcp| tcp.frame()[36..38] == [0, 0];
-    let tcp = (0..).map(with).find(zero).unwrap();
+    let tcp = (0..1 << 20).map(with).find(zero).unwrap();
     assert_eq!(verdict(&tcp, &tcp.frame(), 0), Verdict::Good);
     let mut frame = tcp.frame();
     *frame.last_mut().unwrap() ^= 1;

@@ -13,6 +13,9 @@ use super::held::Held;
 use super::predict::Shape;
 use crate::{Encap, Packet};
 
+#[cfg(test)]
+mod tests;
+
 /// Packets that a bucket holds.
 const DEPTH: usize = 8;
 /// Buckets at first.
@@ -247,28 +250,5 @@ impl Bucket {
             self.hashes[len - 1] = 0;
             self.len -= 1;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fullsend_units::Instant;
-
-    use super::Table;
-
-    #[test]
-    fn what_was_held_long_ago_does_not_come_back() {
-        let mut table = Table {
-            poll: 1,
-            ..Table::default()
-        };
-        table.insert(7, 0, Instant::ZERO, &mut []);
-        assert!(table.find(7, |_| Some(())).is_some());
-        table.complete_all(&mut []);
-        assert!(table.is_empty() && table.find(7, |_| Some(())).is_none());
-        table.poll = u32::MAX;
-        table.complete_all(&mut []);
-        assert_eq!(table.poll, 1);
-        assert!(table.find(7, |_| Some(())).is_none());
     }
 }

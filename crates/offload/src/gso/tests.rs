@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 use fullsend_buf::{Chain, Slice};
 
 use super::segment;
-use crate::testing::{ACK, CWR, FIN, PSH, Tcp, payload};
-use crate::{Checksum, GsoKind, HeaderBuf, Link, Offload, Packet, TxToken};
+use crate::testing::{ACK, CWR, FIN, Kind, Outer, PSH, TUNNELS, Tcp, payload};
+use crate::{Checksum, Encap, GsoKind, HeaderBuf, Link, Offload, Packet, TxToken};
 
 /// A super-segment as a sender builds it.
 fn super_segment(tcp: &Tcp, len: usize, size: u16) -> Packet {
@@ -14,14 +14,14 @@ fn super_segment(tcp: &Tcp, len: usize, size: u16) -> Packet {
         ..tcp.clone()
     };
     let mut packet = whole.packet();
-    packet.parse(tcp.link).unwrap();
+    packet.parse_through(tcp.link, &TUNNELS).unwrap();
     packet.offload = Offload {
         gso_size: size,
         gso_segs: len.div_ceil(usize::from(size)) as u16,
-        kind: if tcp.v6 {
-            GsoKind::TcpV6
-        } else {
-            GsoKind::TcpV4
+        kind: match (tcp.udp, tcp.v6) {
+            (true, _) => GsoKind::Udp,
+            (false, false) => GsoKind::TcpV4,
+            (false, true) => GsoKind::TcpV6,
         },
         checksum: Checksum::Partial,
         ..Offload::default()
@@ -214,4 +214,151 @@ fn headers_that_do_not_fit_their_kind_are_dropped() {
     for packet in [no_header, wrong_kind, transport_beyond, too_long] {
         assert!(cut(packet).is_empty());
     }
+}
+
+/// Whether it is cut, not dropped.
+fn is_cut(packet: &Packet) -> bool {
+    !cut(packet.clone()).is_empty()
+}
+
+/// A super-segment whose headers are no longer than they must be.
+fn bare(v6: bool, udp: bool) -> Packet {
+    let tcp = Tcp {
+        v6,
+        udp,
+        options: vec![],
+        ..Tcp::default()
+    };
+    super_segment(&tcp, 3000, 1000)
+}
+
+#[test]
+fn each_kind_is_of_its_ip_version_and_protocol() {
+    for v6 in [false, true] {
+        for udp in [false, true] {
+            for (kind, fits) in [
+                (GsoKind::TcpV4, !v6 && !udp),
+                (GsoKind::TcpV6, v6 && !udp),
+                (GsoKind::Udp, udp),
+            ] {
+                let mut packet = bare(v6, udp);
+                packet.offload.kind = kind;
+                assert_eq!(is_cut(&packet), fits, "{kind:?} v6 {v6} udp {udp}");
+            }
+        }
+    }
+}
+
+/// Each layer is as long as its protocol needs, to the byte.
+#[test]
+fn layers_that_are_too_short_are_not_cut() {
+    for (v6, udp) in [(false, false), (false, true), (true, false), (true, true)] {
+        let packet = bare(v6, udp);
+        assert!(is_cut(&packet));
+        let mut short_ip = packet.clone();
+        short_ip.layers.transport -= 1;
+        let mut behind = packet.clone();
+        behind.layers.network[0] = 1;
+        let mut short_upper = packet.clone();
+        let len = packet.header.len();
+        short_upper.header = HeaderBuf::from_slice(&packet.header[..len - 1]);
+        let mut fragment = packet.clone();
+        fragment.layers.fragment = true;
+        let mut other = packet.clone();
+        other.layers.ethertype = 0x0806;
+        for (what, packet) in [short_ip, behind, short_upper, fragment, other]
+            .iter()
+            .enumerate()
+        {
+            assert!(!is_cut(packet), "case {what}, v6 {v6} udp {udp}");
+        }
+    }
+}
+
+/// RFC 791 3.1: a segment is 65,535 bytes long at most, the link header not counted.
+#[test]
+fn segments_are_as_long_as_the_length_field_can_say() {
+    for link in [Link::Ip, Link::Ethernet] {
+        let tcp = Tcp {
+            link,
+            ..Tcp::default()
+        };
+        let mut packet = super_segment(&tcp, 40_000, 1000);
+        packet.payload.append(packet.payload.clone());
+        packet.offload.gso_size = 65_535 - 52;
+        assert_eq!(cut(packet.clone()).len(), 2, "{link:?}");
+        packet.offload.gso_size += 1;
+        assert!(!is_cut(&packet), "{link:?}");
+    }
+}
+
+#[test]
+fn what_is_no_longer_than_a_segment_is_not_cut() {
+    for udp in [false, true] {
+        let whole = |packet: Packet| {
+            let out = cut(packet);
+            (out.len(), out[0].payload.len(), out[0].offload.gso_size)
+        };
+        let tcp = Tcp {
+            udp,
+            ..Tcp::default()
+        };
+        assert_eq!(whole(super_segment(&tcp, 1000, 1000)), (1, 1000, 0));
+        assert_eq!(whole(super_segment(&tcp, 1001, 1000)).0, 2);
+        // Nobody asks for it.
+        let mut packet = super_segment(&tcp, 3000, 1000);
+        packet.offload.kind = GsoKind::None;
+        assert_eq!(whole(packet), (1, 3000, 0));
+        let mut packet = super_segment(&tcp, 3000, 1000);
+        packet.offload.gso_size = 0;
+        assert_eq!(whole(packet), (1, 3000, 0));
+    }
+}
+
+#[test]
+fn tunnels_whose_layers_do_not_fit_are_not_cut() {
+    for kind in Kind::COALESCED {
+        for outer_v6 in [false, true] {
+            for v6 in [false, true] {
+                let tcp = Tcp {
+                    v6,
+                    options: vec![],
+                    outer: Some(Outer::new(kind, outer_v6)),
+                    ..Tcp::default()
+                };
+                let packet = super_segment(&tcp, 3000, 1000);
+                assert!(
+                    packet.layers.encap != Encap::None && is_cut(&packet),
+                    "{kind:?}"
+                );
+                // The outer IP header is too short.
+                let mut short_ip = packet.clone();
+                short_ip.layers.tunnel -= 1;
+                assert!(!is_cut(&short_ip), "{kind:?}");
+                // There is no room for what is between the IP headers, or the inner one.
+                let mut no_tunnel = packet.clone();
+                no_tunnel.layers.tunnel = packet.layers.network[1] + 1;
+                assert!(!is_cut(&no_tunnel), "{kind:?}");
+                if packet.layers.encap == Encap::Udp {
+                    no_tunnel.layers.tunnel = packet.layers.network[1] - 7;
+                    assert!(!is_cut(&no_tunnel), "{kind:?}");
+                    no_tunnel.layers.tunnel = packet.layers.network[1] - 8;
+                    assert!(is_cut(&no_tunnel), "{kind:?}");
+                }
+                let mut wrong_version = packet.clone();
+                wrong_version.offload.kind = if v6 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+                assert!(!is_cut(&wrong_version), "{kind:?}");
+            }
+        }
+    }
+}
+
+/// Packets already in the list stay as they are.
+#[test]
+fn segments_are_appended() {
+    let mut out = vec![super_segment(&Tcp::default(), 100, 1000)];
+    let before = out[0].to_bytes();
+    segment(super_segment(&Tcp::default(), 2000, 1000), &mut out);
+    assert_eq!((out.len(), out[0].to_bytes()), (3, before));
+    assert_eq!(out[1].payload.len(), 1000);
 }

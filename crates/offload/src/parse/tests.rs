@@ -425,3 +425,301 @@ fn more_than_eight_extension_headers_are_not_looked_through() {
         assert_eq!(found, (protocol, len));
     }
 }
+
+/// An IPv4 or IPv6 frame with this length field and with its header checksum right.
+fn with_length(tcp: &Tcp, len: u16) -> Vec<u8> {
+    let mut frame = tcp.frame();
+    if tcp.v6 {
+        frame[4..6].copy_from_slice(&len.to_be_bytes());
+    } else {
+        frame[2..4].copy_from_slice(&len.to_be_bytes());
+        resum_v4(&mut frame, 20);
+    }
+    frame
+}
+
+fn resum_v4(frame: &mut [u8], len: usize) {
+    frame[10..12].fill(0);
+    let sum = crate::testing::checksum(&frame[..len]);
+    frame[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn error(frame: &[u8]) -> ParseError {
+    parsed(frame, Link::Ip).unwrap_err()
+}
+
+/// RFC 791 3.1: the header is five words long or more, and the length counts it.
+#[test]
+fn ipv4_headers_have_20_bytes_at_least() {
+    let mut short = Tcp::default().frame();
+    short[0] = 0x44;
+    resum_v4(&mut short, 16);
+    assert_eq!(error(&short), ParseError::Malformed);
+    for len in [0, 4, 19] {
+        let frame = with_length(&Tcp::default(), len);
+        assert_eq!(error(&frame), ParseError::Malformed, "{len}");
+    }
+    // Nothing may follow the header.
+    let mut bare = Tcp::default().frame();
+    bare[9] = 59;
+    bare[2..4].copy_from_slice(&20_u16.to_be_bytes());
+    resum_v4(&mut bare, 20);
+    assert_eq!(parsed(&bare, Link::Ip).unwrap().len(), 20);
+    // What the EtherType says is not what the packet is.
+    let mut other = Tcp::default().frame();
+    other[0] = 0x65;
+    resum_v4(&mut other, 20);
+    let frame = [&[2; 12][..], &[8, 0], &other].concat();
+    assert_eq!(
+        parsed(&frame, Link::Ethernet).unwrap_err(),
+        ParseError::Malformed
+    );
+}
+
+/// What lies behind the end of the IP packet is not read as a transport header.
+#[test]
+fn padding_is_no_transport_header() {
+    for v6 in [false, true] {
+        for (udp, least) in [(false, 20), (true, 8)] {
+            let tcp = Tcp {
+                v6,
+                udp,
+                payload: vec![],
+                options: vec![],
+                ..Tcp::default()
+            };
+            for len in 0..least {
+                let mut frame = with_length(&tcp, if v6 { len } else { 20 + len });
+                let end = usize::from(len) + if v6 { 40 } else { 20 };
+                frame[end..].fill(0);
+                assert_eq!(error(&frame), ParseError::Truncated, "{len} bytes, {tcp:?}");
+            }
+        }
+    }
+}
+
+/// RFC 8200 4: extension headers end where the packet does, at the latest.
+#[test]
+fn extension_headers_end_with_the_packet_at_the_latest() {
+    let with = |kind, bytes: Vec<u8>, len: u16| {
+        let tcp = Tcp {
+            extensions: vec![(kind, bytes)],
+            ..Tcp::v6()
+        };
+        with_length(&tcp, len)
+    };
+    let options = vec![0, 1, 4, 0, 0, 0, 0];
+    // Nothing follows.
+    let mut last = with(60, options.clone(), 8);
+    last[40] = 59;
+    for frame in [&last[..], &last[..48]] {
+        let packet = parsed(frame, Link::Ip).unwrap();
+        assert_eq!((packet.header.len(), packet.len()), (48, 48));
+        assert_eq!(packet.layers.protocol, 59);
+    }
+    for len in 0..8 {
+        assert_eq!(
+            error(&with(60, options.clone(), len)),
+            ParseError::Truncated
+        );
+        let fragment = with(44, vec![0, 0, 8, 0, 0, 0, 1], len);
+        assert_eq!(error(&fragment), ParseError::Truncated, "{len}");
+    }
+    let fragment = with(44, vec![0, 0, 8, 0, 0, 0, 1], 8);
+    assert_eq!(parsed(&fragment, Link::Ip).unwrap().len(), 48);
+}
+
+/// RFC 8200 4.5: the reserved byte is ignored. RFC 4302 2.2: words of 4 bytes, less two.
+#[test]
+fn fragment_and_authentication_headers_have_lengths_of_their_own() {
+    let fragment = (44, vec![7, 0, 0, 0, 0, 0, 1]);
+    let auth = (51, [&[4][..], &[0; 22]].concat());
+    for (extensions, transport) in [
+        (vec![fragment.clone()], 48),
+        (vec![auth.clone()], 64),
+        (vec![auth, fragment], 72),
+    ] {
+        let frame = Tcp {
+            extensions,
+            ..Tcp::v6()
+        }
+        .frame();
+        let walk = walk(&frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
+        assert_eq!(
+            (walk.layers.protocol, walk.layers.transport),
+            (6, transport)
+        );
+        // They differ from packet to packet.
+        assert!(walk.opaque);
+    }
+}
+
+/// A super-segment as a device gives it, of `len` bytes in all with these length fields.
+fn oversize(v6: bool, udp: bool, len: usize, field: u16, gso_size: u16) -> Packet {
+    let tcp = Tcp {
+        v6,
+        udp,
+        ..Tcp::default()
+    };
+    let mut frame = with_length(&tcp, field);
+    if udp {
+        let at = if v6 { 44 } else { 24 };
+        frame[at..at + 2].fill(0);
+    }
+    frame.resize(len, 7);
+    let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+    packet.offload.gso_size = gso_size;
+    packet
+}
+
+/// A length of 0 stands for the packet's own only where a super-segment is too long for the field.
+#[test]
+fn a_length_of_zero_is_for_super_segments_beyond_64_kib() {
+    for (v6, bad) in [
+        (false, ParseError::Malformed),
+        (true, ParseError::Truncated),
+    ] {
+        let parse = |len, field, gso_size| {
+            let mut packet = oversize(v6, false, len, field, gso_size);
+            packet.parse(Link::Ip).map(|()| packet.len())
+        };
+        assert_eq!(parse(65_536, 0, 1000), Ok(65_536));
+        assert_eq!(parse(65_535, 0, 1000), Err(bad));
+        assert_eq!(parse(65_536, 0, 0), Err(bad));
+        let header = if v6 { 40 } else { 0 };
+        assert_eq!(parse(65_536, 1000, 1000), Ok(1000 + header));
+    }
+}
+
+/// RFC 768: the length counts the header; here 0 stands for one that the field cannot say.
+#[test]
+fn a_datagram_length_of_zero_is_for_super_segments_beyond_64_kib() {
+    for (v6, at) in [(false, 20_usize), (true, 40)] {
+        let parse = |len, gso_size| {
+            let mut packet = oversize(v6, true, at + len, 0, gso_size);
+            packet.parse(Link::Ip).map(|()| packet.payload.len())
+        };
+        assert_eq!(parse(65_536, 1000), Ok(65_528));
+        assert_eq!(parse(65_535, 1000), Err(ParseError::Malformed));
+    }
+}
+
+/// Headers are copied out, payload is not, but for headers in several slices.
+#[test]
+fn payload_stays_where_it_is() {
+    for udp in [false, true] {
+        let tcp = Tcp {
+            udp,
+            ..Tcp::default()
+        };
+        let mut packet = tcp.packet();
+        let start = packet.payload.slices()[0].as_ptr() as usize;
+        packet.parse(Link::Ip).unwrap();
+        let payload = packet.payload.slices()[0].as_ptr() as usize;
+        assert_eq!(payload - start, packet.header.len());
+        // Nor when it is parsed again, with the header apart.
+        packet.parse(Link::Ip).unwrap();
+        assert_eq!(packet.payload.slices()[0].as_ptr() as usize, payload);
+    }
+}
+
+#[test]
+fn padding_behind_a_header_apart_is_cut_off() {
+    let tcp = Tcp::default();
+    let mut packet = tcp.packet();
+    packet.parse(Link::Ip).unwrap();
+    packet.payload.push(Slice::copied_from(&[0; 6]));
+    packet.parse(Link::Ip).unwrap();
+    assert_eq!(packet.to_bytes(), tcp.frame());
+}
+
+/// Whether the walk over a frame says that it is in a tunnel, or that it is not all known.
+fn seen(frame: &[u8]) -> (bool, bool) {
+    let walk = walk(frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
+    (walk.layers.encap != Encap::None, walk.opaque)
+}
+
+#[test]
+fn what_a_tunnel_carries_is_looked_into_where_all_of_it_is_known() {
+    let inner = Tcp {
+        payload: vec![7; 60],
+        ..Tcp::default()
+    };
+    let frame = inner.frame();
+    let mut longer = frame.clone();
+    longer.push(0);
+    let fragment = Tcp {
+        fragment: 0x2000,
+        ..inner.clone()
+    };
+    let options = Tcp {
+        ip_options: vec![1; 4],
+        ..inner.clone()
+    };
+    let mut icmp = frame.clone();
+    icmp[9] = 1;
+    resum_v4(&mut icmp, 20);
+    for kind in Kind::COALESCED {
+        for outer_v6 in [false, true] {
+            let outer = Outer::new(kind, outer_v6);
+            let around = |inner: &[u8]| seen(&outer.around(inner, false));
+            assert_eq!(around(&frame), (true, false), "{kind:?}");
+            // Cut short anywhere, longer than it says, or of another kind.
+            for len in 0..frame.len() {
+                assert_eq!(around(&frame[..len]), (false, true), "{kind:?} {len}");
+            }
+            for other in [&longer, &fragment.frame(), &options.frame(), &icmp] {
+                assert_eq!(around(other), (false, true), "{kind:?}");
+            }
+        }
+    }
+}
+
+/// A fragment carries no whole packet.
+#[test]
+fn fragments_of_a_tunnel_are_not_looked_into() {
+    for kind in Kind::COALESCED {
+        let mut frame = Outer::new(kind, false).around(&Tcp::default().frame(), false);
+        frame[6] = 0x20;
+        resum_v4(&mut frame, 20);
+        let walk = walk(&frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
+        assert!(
+            walk.layers.fragment && walk.layers.encap == Encap::None,
+            "{kind:?}"
+        );
+        assert_eq!(walk.header_len, 20);
+    }
+}
+
+/// Behind an atomic fragment's header, and with another one inside.
+#[test]
+fn headers_that_are_not_all_known_stay_so_in_tunnels() {
+    let atomic = Tcp {
+        extensions: vec![(44, vec![0, 0, 0, 0, 0, 0, 1])],
+        ..Tcp::v6()
+    };
+    for inner in [Tcp::v6(), atomic.clone()] {
+        let mut frame = atomic.frame()[..48].to_vec();
+        frame[40] = 41;
+        frame.extend(inner.frame());
+        let len = (frame.len() - 40) as u16;
+        frame[4..6].copy_from_slice(&len.to_be_bytes());
+        assert_eq!(seen(&frame), (true, true));
+    }
+    // To the port of a tunnel, with nothing of one inside.
+    for (extensions, v6) in [(vec![], false), (vec![], true), (atomic.extensions, true)] {
+        for len in [0, 1, 7, 8, 30] {
+            let mut frame = Tcp {
+                v6,
+                extensions: extensions.clone(),
+                udp: true,
+                payload: vec![0xff; len],
+                ..Tcp::default()
+            }
+            .frame();
+            let port = frame.len() - len - 6;
+            frame[port..port + 2].copy_from_slice(&4789_u16.to_be_bytes());
+            assert_eq!(seen(&frame), (false, true), "{len} bytes");
+        }
+    }
+}

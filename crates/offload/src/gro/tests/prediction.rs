@@ -190,3 +190,28 @@ fn super_segments_of_a_device_are_walked_and_join() {
         assert_eq!(found, (3, 2), "{tcp:?}");
     }
 }
+
+/// RFC 1624 works in ones' complement, where a number has several forms: length, ID and checksum
+/// add up to another one of them when the ID wraps.
+#[test]
+fn sums_of_varying_fields_are_compared_in_one_form() {
+    // Headers whose varying fields add up to 1.
+    let tcp = (0..=u16::MAX)
+        .map(|value| {
+            let [ttl, host] = value.to_be_bytes();
+            Tcp {
+                ttl,
+                host,
+                ip_id: 0xffff,
+                ..Tcp::default()
+            }
+        })
+        .find(|tcp| {
+            let frame = tcp.frame();
+            let word = |at: usize| u32::from(u16::from_ne_bytes([frame[at], frame[at + 1]]));
+            word(2) + word(4) + word(10) == 0x1_ffff
+        })
+        .unwrap();
+    let run = tcp.run(3, 1000);
+    assert_eq!(walks(Link::Ip, run.iter().map(Tcp::packet)), (1, 2));
+}

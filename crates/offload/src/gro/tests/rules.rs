@@ -669,3 +669,232 @@ fn a_batch_is_the_same_as_one_by_one() {
     assert_eq!(show(&out), "7000/1000*7");
     assert_eq!(gro.stats().merged, 6);
 }
+
+/// RFC 8200 6, RFC 6437 2: another flow label is another flow, whose packets come between.
+#[test]
+fn flow_labels_tell_flows_apart() {
+    for tcp in over_v6() {
+        let other = Tcp {
+            label: tcp.label + 1,
+            ..tcp.clone()
+        };
+        let runs = [tcp, other].map(|tcp| tcp.run(4, 1000));
+        let mixed = runs[0].iter().zip(&runs[1]).flat_map(|(a, b)| [a, b]);
+        let out = poll(&mut engine(), mixed.map(Tcp::packet));
+        assert_eq!(show(&out), "4000/1000*4 4000/1000*4");
+    }
+}
+
+/// RFC 1071: all ones and 0 are the same number, and a sum gives but one of them. Cutting would
+/// write the other, so a packet with the odd one passes as it is.
+#[test]
+fn checksums_that_no_sum_gives_end_the_flow() {
+    let zero_of = |at: usize, tcp: &Tcp, change: fn(&mut Tcp, u16)| {
+        let with = |value| {
+            let mut tcp = tcp.clone();
+            change(&mut tcp, value);
+            tcp
+        };
+        let all = (0..=u16::MAX).map(with);
+        all.into_iter()
+            .find(|tcp| tcp.frame()[at..at + 2] == [0, 0])
+            .unwrap()
+    };
+    let tunnelled = |outer_v6, tcp: Tcp| Tcp {
+        outer: Some(Outer::new(Kind::Ip, outer_v6)),
+        ..tcp
+    };
+    let short = |tcp: Tcp| Tcp {
+        options: vec![],
+        payload: payload(1, 20),
+        ..tcp
+    };
+    let udp = |tcp| Tcp { udp: true, ..tcp };
+    let id: fn(&mut Tcp, u16) = |tcp, value| tcp.ip_id = value;
+    let outer_id: fn(&mut Tcp, u16) =
+        |tcp, value| tcp.outer.iter_mut().for_each(|o| o.ip_id = value);
+    let window: fn(&mut Tcp, u16) = |tcp, value| tcp.window = value;
+    let [v4, v6] = both().map(short);
+    for (tcp, field, change) in [
+        (v4.clone(), 10, id),
+        (v4.clone(), 36, window),
+        (v6.clone(), 56, window),
+        (udp(v4.clone()), 10, id),
+        (tunnelled(false, v6.clone()), 10, outer_id),
+        (tunnelled(false, v4.clone()), 30, id),
+        (tunnelled(true, v4), 50, id),
+        (tunnelled(true, v6), 96, window),
+    ] {
+        let second = zero_of(field, &tcp, change);
+        let mut run = Tcp {
+            seq: second.seq.wrapping_sub(20),
+            ..second
+        }
+        .run(3, 20);
+        for packet in [0, 2] {
+            // IDs follow, whatever the second one's is.
+            run[packet].ip_id = run[packet].ip_id.wrapping_sub(u16::from(!tcp.v6));
+            run[packet].outer.iter_mut().for_each(|o| {
+                o.ip_id = o.ip_id.wrapping_sub(u16::from(!o.v6));
+            });
+        }
+        run[1] = zero_of(field, &run[1], change);
+        let mut frames: Vec<_> = run.iter().map(Tcp::frame).collect();
+        frames[1][field..field + 2].fill(0xff);
+        for gso_size in [0, u16::MAX] {
+            let packets = frames.iter().map(|frame| {
+                let mut packet = Packet::from_frame(Slice::copied_from(frame));
+                packet.offload.gso_size = gso_size;
+                packet
+            });
+            let out = poll(&mut engine(), packets);
+            let mut cut = Vec::new();
+            for packet in out {
+                segment(packet, &mut cut);
+            }
+            let cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
+            assert!(cut == frames, "{field} {tcp:?}");
+        }
+    }
+}
+
+/// A checksum field that waits to be completed holds no checksum: whatever it holds is right.
+#[test]
+fn a_partial_checksum_may_hold_any_value() {
+    for tcp in both() {
+        let packets = tcp.run(3, 1000).into_iter().map(|tcp| {
+            let mut frame = tcp.frame();
+            let field = if tcp.v6 { 56 } else { 36 };
+            frame[field..field + 2].fill(0xff);
+            let mut packet = Packet::from_frame(Slice::copied_from(&frame));
+            packet.offload.checksum = Checksum::Partial;
+            packet
+        });
+        assert_eq!(show(&poll(&mut engine(), packets)), "3000/1000*3");
+    }
+}
+
+/// Of a partial checksum in a tunnel it is not known whose it is. One of a super-segment is the
+/// innermost packet's.
+#[test]
+fn partial_checksums_in_tunnels_do_not_join() {
+    for tcp in shapes().into_iter().filter(|tcp| tcp.outer.is_some()) {
+        for udp in [false, true] {
+            let packets = Tcp { udp, ..tcp.clone() }
+                .run(3, 1000)
+                .into_iter()
+                .map(|tcp| {
+                    let mut packet = tcp.packet();
+                    packet.offload.checksum = Checksum::Partial;
+                    packet
+                });
+            let out = poll(&mut engine(), packets);
+            assert_eq!(out.len(), 3, "{tcp:?}");
+        }
+    }
+}
+
+/// A device's super-segment of `len` bytes in segments of `size`, and what follows it.
+fn from_device(tcp: &Tcp, len: usize, size: u16) -> Packet {
+    let whole = Tcp {
+        payload: payload(tcp.seq, len),
+        ..tcp.clone()
+    };
+    let mut packet = whole.packet();
+    packet.offload.gso_size = size;
+    packet.offload.checksum = Checksum::Partial;
+    packet
+}
+
+#[test]
+fn super_segments_of_smaller_segments_do_not_join() {
+    for tcp in both() {
+        let run = tcp.run(2, 1000);
+        let second = from_device(&run[1], 1000, 500);
+        let out = poll(&mut engine(), [run[0].packet(), second]);
+        assert_eq!(show(&out), "1000 1000/500*2");
+    }
+}
+
+/// RFC 3168 6.1.2: CWR is on the first segment alone, unless it is a part of each one's count.
+#[test]
+fn a_super_segment_with_cwr_joins_if_all_of_its_segments_have_it() {
+    for tcp in both() {
+        for (repeats_cwr, shown) in [(false, "2000/1000*2 2000/1000*2"), (true, "4000/1000*4")] {
+            let tcp = Tcp {
+                flags: ACK | CWR,
+                ..tcp.clone()
+            };
+            let second = Tcp {
+                seq: tcp.seq + 2000,
+                ip_id: tcp.ip_id + if tcp.v6 { 0 } else { 2 },
+                ..tcp.clone()
+            };
+            let packets = [tcp, second].map(|tcp| {
+                let mut packet = from_device(&tcp, 2000, 1000);
+                packet.offload.repeats_cwr = repeats_cwr;
+                packet
+            });
+            assert_eq!(show(&poll(&mut engine(), packets)), shown);
+        }
+    }
+}
+
+/// More segments than can be counted are not joined with others, though all are passed on.
+#[test]
+fn a_super_segment_of_too_many_segments_goes_by() {
+    for (flags, len, merged) in [(ACK, 65_534, 1), (ACK, 65_536, 0), (ACK | CWR, 65_536, 0)] {
+        let tcp = Tcp { flags, ..Tcp::v6() };
+        let next = Tcp {
+            seq: tcp.seq + len as u32,
+            payload: vec![7],
+            ..tcp.clone()
+        };
+        // Its length field says 0.
+        let mut first = from_device(&tcp, len, 1).to_bytes();
+        first[4..6].fill(0);
+        let mut first = Packet::from_frame(Slice::copied_from(&first));
+        first.offload.gso_size = 1;
+        first.offload.checksum = Checksum::Partial;
+        let mut gro = engine_with(300_000);
+        let out = poll(&mut gro, [first, next.packet()]);
+        assert_eq!(gro.stats().merged, merged, "{len} {flags:#x}");
+        assert_eq!(out[0].offload.gso_segs, 65_535);
+    }
+}
+
+#[test]
+fn batches_follow_each_other_within_a_poll() {
+    for tcp in both() {
+        let run = tcp.run(6, 1000);
+        let (mut gro, mut out) = (engine(), Vec::new());
+        for part in [&run[..1], &run[1..4], &run[4..]] {
+            let mut packets: Vec<_> = part.iter().map(Tcp::packet).collect();
+            gro.receive_batch(Instant::ZERO, &mut packets);
+            assert!(packets.is_empty());
+        }
+        gro.receive(
+            Instant::ZERO,
+            Tcp {
+                port: 9,
+                ..tcp.clone()
+            }
+            .packet(),
+        );
+        gro.receive(
+            Instant::ZERO,
+            Tcp {
+                port: 8,
+                ..tcp.clone()
+            }
+            .packet(),
+        );
+        assert_eq!(gro.stats().received, 8);
+        gro.flush(&mut out);
+        assert_eq!(show(&out), "6000/1000*6 1000 1000");
+        // What is in the list already stays there, in front.
+        gro.receive(Instant::ZERO, Tcp { port: 7, ..tcp }.packet());
+        gro.flush(&mut out);
+        assert_eq!(show(&out), "6000/1000*6 1000 1000 1000");
+    }
+}

@@ -51,8 +51,15 @@ fn lengths_of_all_layers_are_those_of_the_super_segment() {
         if is_udp(&outer) && outer.summed {
             fields.push(usize::from(layers.tunnel) + 6);
         }
-        for at in fields {
-            header[at..at + 2].copy_from_slice(&out[0].header[at..at + 2]);
+        let sums = [
+            (1, tcp.v6, layers.transport, 6),
+            (0, outer.v6, layers.tunnel, 17),
+        ];
+        for (at, (layer, v6, upper, protocol)) in fields.into_iter().zip(sums) {
+            let len = out[0].len() - usize::from(upper);
+            let network = usize::from(layers.network[layer]);
+            let sum = crate::checksum::pseudo(&header, network, v6, protocol, len).fold();
+            header[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         }
         assert_eq!(&*out[0].header, &header, "{tcp:?}");
     }
@@ -242,4 +249,92 @@ fn service_and_customer_tags_belong_to_the_flow() {
         let out = poll(&mut gro, run.iter().map(Tcp::packet));
         assert_eq!(out.len(), 3);
     }
+}
+
+/// The datagrams of a tunnel are not overtaken by a packet that may be of their flow.
+#[test]
+fn datagrams_do_not_overtake_what_cannot_be_looked_into() {
+    for (tcp, _) in tunnelled() {
+        let udp = Tcp { udp: true, ..tcp };
+        let mut run = udp.run(3, 1000);
+        run[1].fragment = 0x2000;
+        run[1].v6 = false;
+        // With IDs that would let the third join the first.
+        run[2].ip_id = run[0].ip_id;
+        run[2].outer = run[0].outer.clone();
+        let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+        assert_eq!(out.len(), 3, "{udp:?}");
+        assert_restored(&out, &run, &udp);
+    }
+}
+
+/// A packet that is known, but does not join, holds up no tunnel.
+#[test]
+fn a_packet_without_a_tunnel_does_not_end_those_of_tunnels() {
+    for (tcp, _) in tunnelled() {
+        let run = tcp.run(2, 1000);
+        let wrong = Tcp {
+            break_checksum: true,
+            ..Tcp::default()
+        };
+        let out = poll(&mut engine(), [&run[0], &wrong, &run[1]].map(Tcp::packet));
+        assert_eq!(show(&out), "2000/1000*2 1000");
+    }
+    // Nor is a flow without a tunnel ended by one that is not looked into.
+    let run = Tcp::default().run(2, 1000);
+    let mut outer = Outer::new(Kind::GreSequence, false);
+    outer.host = 8;
+    let other = Tcp {
+        outer: Some(outer),
+        ..Tcp::default()
+    };
+    let out = poll(&mut engine(), [&run[0], &other, &run[1]].map(Tcp::packet));
+    assert_eq!(out.len(), 2);
+    assert_eq!(out[0].segments(), 2);
+}
+
+/// In a tunnel the headers may be no longer than those of a packet without one.
+#[test]
+fn short_headers_in_tunnels_are_compared_in_both_layers() {
+    for kind in [Kind::Ip, Kind::Gre] {
+        for outer_v6 in [false, true] {
+            let tcp = Tcp {
+                options: vec![],
+                outer: Some(Outer::new(kind, outer_v6)),
+                ..Tcp::default()
+            };
+            let mut run = tcp.run(4, 1000);
+            for (packet, ip_id) in run.iter_mut().zip([5, 7, 8, 9]) {
+                packet.ip_id = ip_id;
+            }
+            let out = poll(&mut engine(), run.iter().map(Tcp::packet));
+            assert_eq!(show(&out), "1000 3000/1000*3");
+            assert_restored(&out, &run, &tcp);
+        }
+    }
+}
+
+/// What looks like a tunnel by its port and is none that is known is not joined either.
+#[test]
+fn datagrams_to_a_tunnels_port_pass_as_they_are() {
+    let udp = Tcp {
+        udp: true,
+        ..Tcp::default()
+    };
+    let frames: Vec<_> = udp
+        .run(3, 100)
+        .iter()
+        .map(|udp| {
+            let mut frame = udp.frame();
+            frame[22..24].copy_from_slice(&4789_u16.to_be_bytes());
+            udp.resum(&mut frame);
+            frame
+        })
+        .collect();
+    let packets = frames
+        .iter()
+        .map(|f| Packet::from_frame(fullsend_buf::Slice::copied_from(f)));
+    let out = poll(&mut engine(), packets);
+    assert_eq!(out.len(), 3);
+    assert_eq!(out.iter().map(Packet::to_bytes).collect::<Vec<_>>(), frames);
 }

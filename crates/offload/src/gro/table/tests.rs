@@ -1,0 +1,178 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_units::Instant;
+
+use super::{At, Bucket, DEPTH, MAX_BUCKETS, Table};
+use crate::{Encap, Packet};
+
+/// A table that holds packets of these hashes at the places 0, 1 and so on.
+fn holding(hashes: impl IntoIterator<Item = u32>) -> (Table, Vec<Packet>) {
+    let mut table = Table::default();
+    let mut packets = vec![];
+    for hash in hashes {
+        packets.push(Packet::default());
+        table.insert(hash, packets.len() - 1, Instant::ZERO, &mut packets);
+    }
+    (table, packets)
+}
+
+fn places(table: &Table) -> Vec<usize> {
+    table.in_order().iter().map(|(place, _)| *place).collect()
+}
+
+/// The places of what is held with this hash, as they are looked at.
+fn found(table: &Table, hash: u32) -> Vec<usize> {
+    let seen = core::cell::RefCell::new(vec![]);
+    let none = table.find(hash, |held| {
+        seen.borrow_mut().push(held.place());
+        None::<()>
+    });
+    assert!(none.is_none());
+    seen.into_inner()
+}
+
+fn at(table: &Table, hash: u32) -> At {
+    table.find(hash, |_| Some(())).unwrap().0
+}
+
+#[test]
+fn what_was_held_long_ago_does_not_come_back() {
+    let mut table = Table {
+        poll: 1,
+        ..Table::default()
+    };
+    table.insert(7, 0, Instant::ZERO, &mut []);
+    assert!(table.find(7, |_| Some(())).is_some());
+    table.complete_all(&mut []);
+    assert!(table.is_empty() && table.find(7, |_| Some(())).is_none());
+    table.poll = u32::MAX;
+    table.complete_all(&mut []);
+    assert_eq!(table.poll, 1);
+    assert!(table.find(7, |_| Some(())).is_none());
+}
+
+#[test]
+fn of_one_hash_the_latest_is_looked_at_first() {
+    let (mut table, mut packets) = holding([7, 15, 7, 7]);
+    assert_eq!(found(&table, 7), [3, 2, 0]);
+    assert_eq!(found(&table, 15), [1]);
+    assert!(found(&table, 23).is_empty());
+    // One is completed: the others stay, in their order.
+    let second = table
+        .find(7, |held| (held.place() == 2).then_some(()))
+        .unwrap()
+        .0;
+    table.complete(second, &mut packets);
+    assert_eq!(found(&table, 7), [3, 0]);
+    assert_eq!(
+        (found(&table, 15), places(&table)),
+        (vec![1], vec![0, 1, 3])
+    );
+    let last = at(&table, 7);
+    table.complete(last, &mut packets);
+    assert_eq!(found(&table, 7), [0]);
+    // Its record is used again.
+    table.insert(15, 9, Instant::ZERO, &mut packets);
+    assert_eq!((found(&table, 15), table.records.len()), (vec![9, 1], 4));
+    assert!(!table.is_empty());
+}
+
+/// A full bucket gets more of them around it once a quarter of all places are taken.
+#[test]
+fn buckets_grow_in_number_when_a_quarter_of_the_places_are_taken() {
+    let full = |other: u32| (1..9).map(|n| n * 16).chain((0..other).map(|n| 1 + n * 16));
+    // 8 buckets have 64 places.
+    for (other, buckets, held) in [
+        (7, 8, (1..16).collect::<Vec<_>>()),
+        (8, 16, (1..17).collect()),
+    ] {
+        let (mut table, mut packets) = holding(full(other));
+        assert_eq!(table.buckets.len(), 8);
+        packets.push(Packet::default());
+        let place = packets.len() - 1;
+        table.insert(9 * 16, place, Instant::ZERO, &mut packets);
+        assert_eq!(table.buckets.len(), buckets, "{other} others");
+        assert_eq!(places(&table), held, "the oldest of the bucket has gone");
+        assert_eq!(found(&table, 9 * 16), [place]);
+    }
+    // Where the bucket is split, nothing has to go.
+    let (table, _) = holding(
+        (0..8)
+            .map(|n| 8 + n * 8)
+            .chain((0..8).map(|n| 1 + n * 8))
+            .chain([72]),
+    );
+    assert_eq!((table.buckets.len(), places(&table).len()), (16, 17));
+    for hash in [8, 16, 64, 1, 57, 72] {
+        assert_eq!(found(&table, hash).len(), 1, "{hash}");
+    }
+}
+
+#[test]
+fn there_are_no_more_than_512_buckets() {
+    let mut table = Table {
+        buckets: vec![Bucket::default(); MAX_BUCKETS],
+        ..Table::default()
+    };
+    let mut packets = vec![Packet::default(); MAX_BUCKETS * DEPTH + 1];
+    for place in 0..=MAX_BUCKETS * DEPTH {
+        table.insert(place as u32, place, Instant::ZERO, &mut packets);
+    }
+    assert_eq!(table.buckets.len(), MAX_BUCKETS);
+    assert_eq!(
+        places(&table),
+        (1..=MAX_BUCKETS * DEPTH).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn what_is_tunnelled_or_old_is_completed_alone() {
+    let (mut table, mut packets) = holding([]);
+    for place in 0..4 {
+        packets.push(Packet::default());
+        if place % 2 == 1 {
+            packets[place].layers.encap = Encap::Gre;
+        }
+        let now = Instant::from_nanos(place as u64);
+        table.insert(7, place, now, &mut packets);
+    }
+    let mut other = holding([7, 7]).0;
+    table.complete_tunnelled(&mut packets);
+    assert_eq!(places(&table), [0, 2]);
+    table.complete_older(Instant::from_nanos(2), &mut packets);
+    assert_eq!(places(&table), [2]);
+    assert_eq!(found(&table, 7), [2]);
+    table.complete_older(Instant::from_nanos(3), &mut packets);
+    assert!(table.is_empty() && places(&table).is_empty());
+    // Of polls that have ended nothing is left.
+    other.complete_all(&mut packets);
+    assert!(other.is_empty() && places(&other).is_empty() && found(&other, 7).is_empty());
+    other.complete_older(Instant::from_nanos(9), &mut packets);
+    assert!(other.is_empty());
+}
+
+/// What an ended poll left in a bucket does not count.
+#[test]
+fn a_bucket_that_was_full_is_empty_in_the_next_poll() {
+    let (mut table, mut packets) = holding([7; DEPTH].into_iter().chain([6]));
+    table.complete_all(&mut packets);
+    for place in 0..DEPTH {
+        table.insert(7, place, Instant::ZERO, &mut packets);
+        assert_eq!(places(&table).len(), place + 1);
+        assert!(!table.is_empty());
+    }
+    table.insert(7, DEPTH, Instant::ZERO, &mut packets);
+    assert_eq!(places(&table), (1..=DEPTH).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_completed_takes_no_place() {
+    let (mut table, mut packets) =
+        holding((1..9).map(|n| n * 16).chain((0..8).map(|n| 1 + n * 16)));
+    let one = at(&table, 1);
+    table.complete(one, &mut packets);
+    // 15 are held, and there are 64 places.
+    table.insert(9 * 16, 20, Instant::ZERO, &mut packets);
+    assert_eq!(table.buckets.len(), 8);
+}

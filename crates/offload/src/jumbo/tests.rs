@@ -1,0 +1,190 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use fullsend_buf::Slice;
+use fullsend_units::Instant;
+
+use crate::testing::{Tcp, payload};
+use crate::{Encap, Gro, GroConfig, GsoKind, HeaderBuf, Link, Packet, Tunnels, segment};
+
+fn poll(packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
+    let mut gro = Gro::new(GroConfig {
+        link: Link::Ip,
+        enabled: true,
+        max_size: 8 * 65_535,
+        tunnels: Tunnels::NONE,
+    });
+    for packet in packets {
+        gro.receive(Instant::ZERO, packet);
+    }
+    let mut out = Vec::new();
+    gro.flush(&mut out);
+    out
+}
+
+fn cut(packets: Vec<Packet>) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    for packet in packets {
+        segment(packet, &mut out);
+    }
+    out.iter().map(Packet::to_bytes).collect()
+}
+
+fn joined(tcp: &Tcp, count: usize) -> (Packet, Vec<Vec<u8>>) {
+    let run = tcp.run(count, 1400);
+    let mut out = poll(run.iter().map(Tcp::packet));
+    assert_eq!(out.len(), 1);
+    (out.remove(0), run.iter().map(Tcp::frame).collect())
+}
+
+#[test]
+fn the_option_says_the_length_and_goes_when_cut() {
+    let (mut packet, frames) = joined(&Tcp::v6(), 100);
+    let transport = packet.transport_header().to_vec();
+    assert!(packet.put_jumbo_option());
+    let len = 8 + 32 + 140_000_u32;
+    let [a, b, c, d] = len.to_be_bytes();
+    assert_eq!(packet.header[4..8], [0, 0, 0, 64]);
+    assert_eq!(packet.header[40..48], [6, 0, 0xc2, 4, a, b, c, d]);
+    assert_eq!(packet.transport_header(), transport);
+    assert!(!packet.put_jumbo_option());
+    // Across a link it is parsed as it is.
+    let mut parsed = packet.clone();
+    parsed.parse(Link::Ip).unwrap();
+    assert_eq!(parsed.layers, packet.layers);
+    assert_eq!(cut(vec![packet]), frames);
+}
+
+/// RFC 2675 3: with a payload length that is not 0 it is an error, which is the destination's to
+/// report. It stays on each packet.
+#[test]
+fn an_option_that_came_with_the_segments_stays_on_each() {
+    let tcp = Tcp {
+        extensions: vec![(0, vec![0, 0xc2, 4, 0, 1, 0, 0])],
+        ..Tcp::v6()
+    };
+    let run = tcp.run(60, 1400);
+    let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
+    let packets = poll(run.iter().map(Tcp::packet));
+    assert_eq!(cut(packets), frames);
+    // The same, joined by a device.
+    let mut joined = Tcp {
+        payload: payload(tcp.seq, 3 * 1400),
+        ..tcp
+    }
+    .packet();
+    joined.offload.kind = GsoKind::TcpV6;
+    joined.offload.gso_size = 1400;
+    joined.parse(Link::Ip).unwrap();
+    assert_eq!(cut(vec![joined]), frames[..3]);
+}
+
+#[test]
+fn super_segments_with_the_option_join() {
+    let run = Tcp::v6().run(100, 1400);
+    let mut halves = run
+        .chunks(50)
+        .flat_map(|half| poll(half.iter().map(Tcp::packet)));
+    let mut with_option = || {
+        let mut half = halves.next().unwrap();
+        assert!(half.put_jumbo_option());
+        half
+    };
+    let packets = poll([with_option(), with_option()]);
+    assert_eq!(packets.len(), 1);
+    let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
+    assert_eq!(cut(packets), frames);
+}
+
+/// The length that counts begins behind the fixed header, behind the link's.
+#[test]
+fn only_65536_bytes_or_more_take_it() {
+    for link in [Link::Ip, Link::Ethernet] {
+        let tcp = Tcp {
+            link,
+            payload: payload(1, 1000),
+            ..Tcp::v6()
+        };
+        let of = |len: usize| {
+            let mut packet = tcp.packet();
+            packet.parse(link).unwrap();
+            packet.offload.gso_size = 1000;
+            packet.payload = Slice::copied_from(&payload(1, len - 32)).into();
+            packet
+        };
+        let mut packet = of(65_535);
+        assert!(!packet.put_jumbo_option());
+        let mut packet = of(65_536);
+        assert!(packet.put_jumbo_option());
+        let at = usize::from(packet.layers.network[0]) + 40;
+        // RFC 2675 2: it counts from behind the fixed header, itself included.
+        let option = [6, 0, 0xc2, 4, 0, 1, 0, 8];
+        assert_eq!(packet.header[at..at + 8], option);
+        assert_eq!(packet.header[..at - 40], tcp.frame()[..at - 40]);
+        assert_eq!(packet.header[at - 34], 0, "next header: hop-by-hop");
+        assert_eq!(packet.header[at - 32..at], tcp.frame()[at - 32..at]);
+        assert_eq!(packet.transport_header().len(), 32);
+        let header = of(65_536).header;
+        packet.drop_jumbo_option();
+        let mut expected = header.to_vec();
+        expected[at - 36..at - 34].fill(0);
+        assert_eq!(&*packet.header, expected);
+        assert_eq!(usize::from(packet.layers.transport), at);
+    }
+}
+
+#[test]
+fn what_has_no_room_for_the_option_does_not_take_it() {
+    let (whole, _) = joined(&Tcp::v6(), 100);
+    let mut tunnelled = whole.clone();
+    tunnelled.layers.encap = Encap::Ip;
+    let mut short = whole.clone();
+    short.header = HeaderBuf::from_slice(&whole.header[..39]);
+    let mut behind = whole.clone();
+    behind.layers.network[0] = 33;
+    for mut packet in [tunnelled, short, behind, Packet::default()] {
+        let before = packet.to_bytes();
+        assert!(!packet.put_jumbo_option());
+        assert_eq!(packet.to_bytes(), before);
+    }
+    let mut exact = whole.clone();
+    exact.header = HeaderBuf::from_slice(&whole.header[..40]);
+    assert!(exact.put_jumbo_option());
+}
+
+/// Nothing else is taken for the option, nor is it taken out of what has no header for it.
+#[test]
+fn only_the_option_is_taken_out() {
+    let (mut whole, _) = joined(&Tcp::v6(), 100);
+    assert!(whole.put_jumbo_option());
+    let cases: [fn(&mut Packet); 7] = [
+        |p| p.layers.ethertype = 0x0800,
+        |p| p.layers.encap = Encap::Ip,
+        |p| p.layers.transport = 47,
+        |p| p.header = HeaderBuf::from_slice(&p.header[..47]),
+        |p| p.header[6] = 60,
+        |p| p.header[42] = 0xc3,
+        |p| p.header[5] = 1,
+    ];
+    for (case, change) in cases.into_iter().enumerate() {
+        let mut packet = whole.clone();
+        change(&mut packet);
+        let before = (packet.to_bytes(), packet.layers);
+        packet.drop_jumbo_option();
+        assert_eq!((packet.to_bytes(), packet.layers), before, "case {case}");
+    }
+    let mut exact = whole.clone();
+    exact.header = HeaderBuf::from_slice(&whole.header[..48]);
+    exact.drop_jumbo_option();
+    assert_eq!((exact.header.len(), exact.layers.transport), (40, 40));
+}
+
+#[test]
+fn only_ipv6_beyond_64_kib_takes_it() {
+    for (tcp, count) in [(Tcp::v6(), 46), (Tcp::default(), 100)] {
+        let (mut packet, _) = joined(&tcp, count);
+        let before = packet.to_bytes();
+        assert!(!packet.put_jumbo_option());
+        assert_eq!(packet.to_bytes(), before);
+    }
+}
