@@ -172,3 +172,35 @@ fn a_lost_end_of_a_flight_is_sent_again_once_a_retransmission_arrived() {
          > P. 13141:14601(1460) ack 1",
     );
 }
+
+/// The reordering timer outlives the last mark of the scoreboard, and an acknowledgement of a part of
+/// what was overtaken sets it again, by its own round trip of 24 ms and a quarter of the least one.
+#[test]
+fn what_a_retransmission_overtook_is_waited_for_by_the_reordering_timer() {
+    let mut setup = Setup::without_probes();
+    setup.sysctl.tcp_min_tso_segs = 100;
+    Bench::accepting(&setup).play(
+        "> S. 0:0(0) ack 1
+         +20ms
+         < . 1:1(0) ack 1
+         set nodelay 1
+         write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         +20ms
+         < . 1:1(0) ack 1 <sack 1461:5841>
+         > . 1:1461(1460) ack 1
+         write 2920
+         < . 1:1(0) ack 1 <sack 1461:8761>
+         > P. 14601:17521(2920) ack 1
+         +3ms
+         < . 1:1(0) ack 1 <sack 10221:14601,sack 1461:8761>
+         > . 8761:10221(1460) ack 1
+         +20ms
+         < . 1:1(0) ack 14601
+         +1ms
+         < . 1:1(0) ack 16061
+         +7ms
+         > P. 16061:17521(1460) ack 1",
+    );
+}
