@@ -78,3 +78,28 @@ fn an_echo_tells_which_copy_a_cumulative_ack_is_for() {
         assert_eq!(lost > 0, due.is_some(), "{echoed}");
     }
 }
+
+/// A scoreboard without marks stays until RACK has judged the ACK, and beyond that while something
+/// that was overtaken is out (RFC 8985 6.2 step 5).
+#[test]
+fn a_scoreboard_without_marks_stays_for_rack_only() {
+    for pending in [true, false] {
+        let mut q = queue(&[100; 4]);
+        q.sack(at(5), seq(0), &[block(100, 200)]);
+        q.mark_dropped(seq(0), seq(100));
+        q.next_retransmit(at(10), 1, 0, |_| false).expect("dropped");
+        q.sight(sighting(20));
+        q.ack(at(20), seq(200));
+        assert!(q.is_marked(), "the retransmission arrived just now");
+        if pending {
+            // The rest was sent before it, and is not late.
+            let found = q.mark_overdue(at(20), Nanos::from_millis(100), Nanos::ZERO);
+            assert_eq!((found.lost_segs, found.at), (0, Some(at(113))));
+        }
+        q.end_ack();
+        assert_eq!(q.is_marked(), pending);
+        q.sight(sighting(30));
+        q.ack(at(30), seq(400));
+        assert!(q.is_empty() && !q.is_marked());
+    }
+}
