@@ -117,11 +117,11 @@ impl Connection {
         let flags = self.text_flags(cx, len, segs, push);
         let fin = flags.contains(TcpFlags::FIN);
         let taken = self.snd.queue.take(len as usize);
-        self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
         // A FIN without data is not charged, so it needs no completion.
         let (number, truesize) = if len == 0 {
             (0, 0)
         } else {
+            self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(segs);
             let number = self.report_sent(cx, (len, segs), grant.headroom, grant.limit);
             (number, taken.truesize)
         };

@@ -157,6 +157,9 @@ impl Connection {
         cx.mib.retrans_segs += u64::from(again.segs);
         self.stats.total_retrans = self.stats.total_retrans.wrapping_add(again.segs);
         self.stats.bytes_retrans += again.payload.len() as u64;
+        if !again.payload.is_empty() {
+            self.stats.data_segs_out = self.stats.data_segs_out.wrapping_add(again.segs);
+        }
     }
 }
 

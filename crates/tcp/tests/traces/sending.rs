@@ -564,3 +564,28 @@ fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
     );
     assert_eq!(bench.info().tcpi_rwnd_limited, 7000);
 }
+
+/// RFC 4898, tcpEStatsPerfDataSegsOut: segments with data count, those sent again too, but
+/// not a FIN by itself.
+#[test]
+fn segments_with_data_are_counted_each_time_they_are_sent() {
+    let mut bench = Bench::established(&Setup::without_probes());
+    bench.play(
+        "write 2000
+         > P. 1:2001(2000) ack 1
+         +200ms
+         > . 1:1461(1460) ack 1",
+    );
+    assert_eq!(bench.info().tcpi_data_segs_out, 3);
+    bench.play(
+        "< . 1:1(0) ack 2001
+         shutdown
+         > F. 2001:2001(0) ack 1",
+    );
+    assert!(
+        bench
+            .next_timeout_until_out()
+            .starts_with("F. 2001:2001(0)")
+    );
+    assert_eq!(bench.info().tcpi_data_segs_out, 3);
+}
