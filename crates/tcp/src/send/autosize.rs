@@ -78,10 +78,12 @@ fn size_goal(gso_max: u32, gso_max_segs: u32, max_wnd: u32, mss: Mss) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use fullsend_units::{Mss, Rate};
+    use fullsend_units::{Mss, Nanos, Rate};
 
     use super::{burst_bytes, gso_max_text, size_goal};
     use crate::DeviceCaps;
+    use crate::rtt::RttEstimator;
+    use crate::send::properties::{Kind, World};
 
     const CLASSIC: DeviceCaps = DeviceCaps {
         mtu: 1500,
@@ -110,5 +112,27 @@ mod tests {
         assert_eq!(at(10_240_000, 600), 42_580);
         assert_eq!(at(0, 100_000), 0);
         assert_eq!(at(125_000_000, 100_000), 65_160);
+    }
+
+    /// Spec 1.6: without the part that halves from 32 halvings on.
+    #[test]
+    fn a_round_trip_of_any_length_leaves_what_the_rate_earns() {
+        for halvings in [31, 32, 33, 100] {
+            let bytes = burst_bytes(u32::MAX, || Rate(10_240_000), halvings << 9, 9);
+            assert_eq!(bytes, 10_000 + u32::from(halvings == 31), "{halvings}");
+        }
+    }
+
+    /// Spec 1.6: the part that halves is whole up to 511 microseconds.
+    #[test]
+    fn a_path_is_short_below_512_microseconds() {
+        let mut world = World::new(Kind::default());
+        for (us, short) in [(1, true), (511, true), (512, false), (513, false)] {
+            world.conn.rtt = RttEstimator::new(200_000, 120_000);
+            let rtt = Nanos::from_micros(us);
+            world.conn.rtt.on_sample(world.now, rtt, false);
+            let is_short = world.with(|conn, cx| conn.is_path_short(cx));
+            assert_eq!(is_short, short, "{us}");
+        }
     }
 }

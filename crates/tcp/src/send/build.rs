@@ -51,7 +51,7 @@ impl Connection {
         if sack.is_some() || !self.rcv.ack.is_due() {
             self.rcv.ack.on_sent(rcv_nxt);
         }
-        if !self.agreed.sack && !self.rcv.queue.is_in_order() && self.rcv.queue.take_repeat() {
+        if !self.agreed.sack && self.rcv.queue.take_repeat() {
             self.rcv.ack.now();
         }
         self.stats.segs_out = self.stats.segs_out.wrapping_add(draft.segs);

@@ -299,4 +299,46 @@ mod tests {
             flow.on_completed();
         }
     }
+
+    /// illumos before bug 5295: five segments for each event, from the first retransmission on.
+    #[test]
+    fn bursts_are_bounded_from_the_first_retransmission_on() {
+        let mut flow = Flow::new(Instant::ZERO);
+        flow.spend_burst(100);
+        flow.renew_burst();
+        assert_eq!(flow.burst_segs(), u32::MAX);
+        assert_eq!((flow.latch_burst(), flow.burst_segs()), (5, 5));
+        flow.spend_burst(2);
+        assert_eq!((flow.latch_burst(), flow.burst_segs()), (5, 3));
+        flow.spend_burst(256);
+        assert_eq!(flow.burst_segs(), 0);
+        flow.renew_burst();
+        assert_eq!(flow.burst_segs(), 5);
+    }
+
+    /// `tcpi_busy_time` and `tcpi_sndbuf_limited`: each span counts from its first beginning to its
+    /// end, and what goes on counts up to now.
+    #[test]
+    fn busy_times_and_waits_for_room_add_up() {
+        let at = |ms| Instant::ZERO + Nanos::from_millis(ms);
+        let mut flow = Flow::new(at(1));
+        let times = |flow: &Flow, ms| {
+            let (busy, sndbuf) = flow.times(at(ms));
+            (busy.as_millis(), sndbuf.as_millis())
+        };
+        assert_eq!(times(&flow, 9), (0, 0));
+        flow.begin_busy(at(10));
+        flow.begin_busy(at(12));
+        flow.begin_sndbuf(at(13));
+        flow.begin_sndbuf(at(14));
+        assert_eq!(times(&flow, 15), (5, 2));
+        flow.end_sndbuf(at(16));
+        assert_eq!(times(&flow, 20), (10, 3));
+        flow.begin_sndbuf(at(20));
+        flow.end_busy(at(22));
+        assert_eq!(times(&flow, 30), (12, 5));
+        flow.begin_busy(at(40));
+        flow.end_busy(at(47));
+        assert_eq!(times(&flow, 50), (19, 5));
+    }
 }

@@ -299,7 +299,7 @@ impl Connection {
             .min(window)
             .min(self.snd.mss.bytes())
             .min(self.record_left());
-        if window == 0 || (len == 0 && unsent > 0) {
+        if window == 0 {
             return Err(Blocked::Rwnd);
         }
         Ok(Grant {
@@ -404,24 +404,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-impl Connection {
-    /// Returns whether the short cut sends all queued data. Checks that the limits behind it would
-    /// then neither hold nor cut it.
-    pub(super) fn check_short_cut(&mut self, cx: &Cx<'_>) -> bool {
-        if !self.snd.has_unsent() || self.pacing_holds(cx) {
-            return false;
-        }
-        let (room, window) = (self.cwnd_room(), self.snd.usable_window());
-        let whole = self.snd.queue.len() as u32;
-        let headroom = window.min(self.cwnd_room_bytes());
-        if room == 0 || whole == 0 || !self.goes_whole(cx, headroom) {
-            return false;
-        }
-        let len = self
-            .measure(cx, room)
-            .and_then(|measures| self.size(cx, &measures, window));
-        assert_eq!(len, Ok(whole));
-        assert!(!self.small_queue_holds(cx, whole, Handout::First));
-        true
-    }
-}
+mod tests;

@@ -175,7 +175,7 @@ impl Connection {
     fn is_pushed(&self, len: u32) -> bool {
         let (pushed, nxt) = (self.snd.pushed, self.snd.nxt);
         let asked = pushed.after(nxt) && pushed.before_eq(nxt + len);
-        asked || (self.record_left() == len && len > 0)
+        asked || self.record_left() == len
     }
 
     /// Returns the flags of a segment with the next `len` bytes.

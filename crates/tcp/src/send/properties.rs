@@ -38,7 +38,7 @@ enum Op {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+pub(super) struct Kind {
     fq: bool,
     autocorking: bool,
     limit_output_bytes: u32,
@@ -47,15 +47,38 @@ struct Kind {
     legacy_split: bool,
 }
 
+impl Default for Kind {
+    fn default() -> Self {
+        Self {
+            fq: false,
+            autocorking: true,
+            limit_output_bytes: 1 << 20,
+            max_pacing_rate: u64::MAX,
+            congestion: "cubic",
+            legacy_split: false,
+        }
+    }
+}
+
+impl Kind {
+    /// With this congestion control.
+    pub(super) fn with_congestion(congestion: &'static str) -> Self {
+        Self {
+            congestion,
+            ..Self::default()
+        }
+    }
+}
+
 /// A sender, its device and its peer.
-struct World {
-    conn: Connection,
-    now: Instant,
-    sysctl: Sysctl,
-    device: DeviceCaps,
-    legacy: Legacy,
-    pool: Pool,
-    mib: TcpMib,
+pub(super) struct World {
+    pub(super) conn: Connection,
+    pub(super) now: Instant,
+    pub(super) sysctl: Sysctl,
+    pub(super) device: DeviceCaps,
+    pub(super) legacy: Legacy,
+    pub(super) pool: Pool,
+    pub(super) mib: TcpMib,
     mem: TcpMemory,
     limits: HostLimits,
     rng: Rng,
@@ -97,7 +120,7 @@ fn repr(flags: TcpFlags) -> TcpRepr {
 }
 
 impl World {
-    fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: Kind) -> Self {
         let sysctl = Sysctl {
             tcp_autocorking: kind.autocorking,
             tcp_limit_output_bytes: kind.limit_output_bytes,
@@ -161,6 +184,18 @@ impl World {
             world.set(SocketOption::SoMaxPacingRate(kind.max_pacing_rate));
         }
         world
+    }
+
+    /// Calls into the connection; nothing is sent by that.
+    pub(super) fn with<R>(&mut self, call: impl FnOnce(&mut Connection, &mut Cx<'_>) -> R) -> R {
+        call(&mut self.conn, cx!(self))
+    }
+
+    /// Queues text without sending any, in units of `goal` bytes.
+    pub(super) fn queue(&mut self, len: usize, goal: usize) {
+        let text = alloc::vec![7; len];
+        let (queue, pool) = (&mut self.conn.snd.queue, &self.pool);
+        assert_eq!(queue.append(pool, &text, goal, false), len);
     }
 
     fn set(&mut self, option: SocketOption) {
@@ -451,14 +486,7 @@ fn write_whole() -> impl Strategy<Value = Op> {
 /// The short cut is not idle: a write that finds nothing in flight takes it, a second one does not.
 #[test]
 fn what_finds_nothing_in_flight_goes_whole() {
-    let mut world = World::new(Kind {
-        fq: false,
-        autocorking: true,
-        limit_output_bytes: 1 << 20,
-        max_pacing_rate: u64::MAX,
-        congestion: "cubic",
-        legacy_split: false,
-    });
+    let mut world = World::new(Kind::default());
     world.apply(&Op::Write(4096, false));
     assert_eq!(world.short_cuts, 1);
     world.apply(&Op::Write(4096, false));

@@ -95,3 +95,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

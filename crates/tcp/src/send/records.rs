@@ -67,3 +67,68 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::{Kind, World};
+    use super::{Blocked, Connection, MAX_MARKS};
+
+    impl World {
+        fn ends(&self) -> usize {
+            let records = self.conn.extras.as_ref().and_then(|e| e.records.as_ref());
+            records.map_or(0, |records| records.unsent())
+        }
+    }
+
+    /// `MSG_EOR` on what was sent already, or once more at the same byte, ends nothing.
+    #[test]
+    fn a_record_ends_once_and_before_it_is_sent() {
+        let mut world = World::new(Kind::default());
+        world.conn.settings.nodelay = true;
+        assert_eq!(world.conn.record_left(), u32::MAX);
+        world.conn.end_record();
+        assert_eq!((world.ends(), world.conn.record_left()), (0, u32::MAX));
+        world.queue(100, 65_160);
+        world.conn.end_record();
+        world.conn.end_record();
+        assert_eq!((world.ends(), world.conn.record_left()), (1, 100));
+        assert_eq!(world.conn.snd.queue.tail_len(), 0);
+        world.queue(50, 65_160);
+        world.conn.end_record();
+        assert_eq!((world.ends(), world.conn.record_left()), (2, 100));
+        for (ends, left) in [(1, 50), (0, u32::MAX)] {
+            world.with(Connection::transmit).expect("a segment");
+            assert_eq!((world.ends(), world.conn.record_left()), (ends, left));
+        }
+    }
+
+    /// A record will not grow, so it does not wait for the device (spec 2).
+    #[test]
+    fn a_records_end_ends_autocorking() {
+        for (blocked, then) in [
+            (Blocked::Autocork, Blocked::No),
+            (Blocked::Cwnd, Blocked::Cwnd),
+        ] {
+            let mut world = World::new(Kind::default());
+            world.queue(100, 65_160);
+            world.conn.out.any = false;
+            world.conn.snd.blocked = blocked;
+            world.conn.end_record();
+            assert_eq!(world.conn.snd.blocked, then);
+            assert_eq!(world.conn.wants_transmit(), then == Blocked::No);
+        }
+    }
+
+    /// Memory for marks is bounded: those beyond 1024 are forgotten.
+    #[test]
+    fn marks_are_bounded() {
+        let mut world = World::new(Kind::default());
+        for _ in 0..=MAX_MARKS {
+            world.queue(1, 65_160);
+            world.conn.end_record();
+        }
+        assert_eq!(world.ends(), 1024);
+        assert_eq!(world.conn.snd.queue.len(), 1025);
+        assert_eq!(world.conn.snd.queue.tail_len(), 1);
+    }
+}

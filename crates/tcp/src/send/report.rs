@@ -145,7 +145,9 @@ impl FlowReport {
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{Histogram, SendLimit};
+    use fullsend_units::Nanos;
+
+    use super::{FlowReport, Histogram, SendLimit};
 
     #[test]
     fn buckets_are_powers_of_two() {
@@ -164,5 +166,35 @@ mod tests {
         for (n, limit) in SendLimit::ALL.into_iter().enumerate() {
             assert_eq!(limit as usize, n);
         }
+    }
+
+    /// The reports of many flows add up, each count and each time by itself.
+    #[test]
+    fn reports_of_many_flows_add_up() {
+        let flow = |n: u32| {
+            let mut report = FlowReport::default();
+            report.send_size.add(3, n);
+            report.headroom.add(4, 2 * n);
+            for (i, count) in report.sends.iter_mut().enumerate() {
+                *count = n * i as u32;
+            }
+            for (i, span) in report.time.iter_mut().enumerate() {
+                *span = Nanos::from_millis(u64::from(n) * i as u64);
+            }
+            report
+        };
+        let mut sum = flow(3);
+        sum.merge(&flow(5));
+        assert_eq!(sum, flow(8));
+        assert_eq!(sum.sends(SendLimit::Cwnd), 8 * 4);
+        assert_eq!(sum.time(SendLimit::Tsq), Nanos::from_millis(8 * 7));
+        assert_eq!((sum.send_size.count(), sum.headroom.count()), (8, 16));
+    }
+
+    #[test]
+    fn every_limit_has_a_name_of_its_own() {
+        let names: Vec<_> = SendLimit::ALL.map(SendLimit::name).into();
+        let expected = "application nagle cork autocork cwnd rwnd pacing tsq size";
+        assert_eq!(names.join(" "), expected);
     }
 }

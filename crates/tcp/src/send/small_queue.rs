@@ -110,3 +110,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

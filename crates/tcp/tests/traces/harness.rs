@@ -9,6 +9,7 @@
 //! +40ms                                              time passes; nothing may leave before its end
 //! write 4096                                         the user's calls; `= WouldBlock` for others
 //! drop 1 1001                                        the device drops the first segment that it has
+//! & write 4096                                       a call before the one above sends anything
 //! ```
 //! Sequence numbers count from the SYN of their sender. `win` and `<...>` are compared where they
 //! stand in the script. Whatever leaves must be in the script: before each other line there is
@@ -239,10 +240,14 @@ impl Bench {
             self.complete(&segment);
             return self.compare(&segment, rest);
         }
-        if word != "<<" {
+        if !matches!(word, "<<" | "&") {
             self.silence();
         }
         match word {
+            "&" => {
+                let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.call(word, rest);
+            }
             "<" | "<<" => {
                 let mut segment = self.parse(rest);
                 self.conn.handle_segment(cx!(self), &mut segment);

@@ -565,6 +565,158 @@ fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
     assert_eq!(bench.info().tcpi_rwnd_limited, 7000);
 }
 
+/// Spec 1.6: the device's limit may change while a connection lasts, and its units follow with the
+/// next write.
+#[test]
+fn units_follow_a_device_limit_that_changes() {
+    let mut bench = Bench::established(&Setup::default());
+    bench.play(
+        "set nodelay 1
+         busy
+         write 6000
+         > P. 1:6001(6000) ack 1",
+    );
+    // Two segments, with room for headers.
+    bench.setup_mut().device.gso_max_size = 20 + 61 + 2920;
+    bench.play(
+        "# Full, so autocorking does not hold it.
+         write 2920
+         > P. 6001:8921(2920) ack 1
+         write 2919",
+    );
+    assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
+}
+
+/// RFC 2018 3: SACK blocks go with data where the segment has room for them: for four without
+/// timestamps, for three with them.
+#[test]
+fn sack_blocks_go_with_data_that_leaves_room_for_them() {
+    let plain = Setup::default();
+    let stamped = with_timestamps();
+    for (setup, most, ts) in [(plain, 1460 - 36, ""), (stamped, 1448 - 28, "ts,")] {
+        let more = most + 1;
+        let end = 1 + most;
+        let option = ts.trim_end_matches(',');
+        Bench::established(&setup).play(&format!(
+            "set nodelay 1
+             < P. 101:201(100) ack 1
+             > . 1:1(0) ack 1 <{ts}sack 101:201>
+             write {most}
+             > P. 1:{end}({most}) ack 1 <{ts}sack 101:201>
+             write {more}
+             > P. {end}:{}({more}) ack 1 <{option}>",
+            end + more
+        ));
+    }
+}
+
+/// RFC 5681 4.2: a segment out of order is acknowledged at once. Where data leaves no room for its
+/// SACK block, an ACK of its own follows the data.
+#[test]
+fn a_sack_block_without_room_goes_by_itself() {
+    Bench::established(&Setup::default()).play(
+        "< . 1:1(0) ack 1 win 0
+         write 1460
+         < P. 101:201(100) ack 1 win 512
+         > P. 1:1461(1460) ack 1 <>
+         > . 1461:1461(0) ack 1 <sack 101:201>",
+    );
+}
+
+/// RFC 2883: a DSACK alone is worth no ACK of its own behind data that acknowledges.
+#[test]
+fn a_dsack_without_room_does_not_go_by_itself() {
+    Bench::established(&Setup::default()).play(
+        "< P. 1:101(100) ack 1 win 0
+         > . 1:1(0) ack 101
+         write 1460
+         < P. 1:101(100) ack 1 win 0
+         << . 101:101(0) ack 1 win 512
+         > P. 1:1461(1460) ack 101 <>",
+    );
+}
+
+/// tcp(7): `TCP_NODELAY` pushes all that is queued, though it takes more than one segment.
+#[test]
+fn nodelay_pushes_the_rest_behind_full_segments_too() {
+    Bench::established(&Setup::default()).play(
+        "set cork 1
+         write 2000
+         & set nodelay 1
+         > . 1:1461(1460) ack 1
+         > P. 1461:2001(540) ack 1
+         # It was for that alone.
+         write 100
+         < . 1:1(0) ack 2001",
+    );
+}
+
+/// tcp(7): a cork's 200 ms begin when it begins to hold, Nagle's algorithm having held before.
+#[test]
+fn a_cork_behind_nagle_holds_for_200_ms() {
+    Bench::established(&Setup::default()).play(
+        "write 100
+         > P. 1:101(100) ack 1
+         write 100
+         +10ms
+         set cork 1
+         < . 1:1(0) ack 101
+         +200ms
+         > P. 101:201(100) ack 1",
+    );
+}
+
+/// The time of a cork that was pulled is no reason to overrule Nagle's algorithm.
+#[test]
+fn the_end_of_a_pulled_corks_time_pushes_nothing() {
+    Bench::established(&Setup::without_probes()).play(
+        "set cork 1
+         write 100
+         +100ms
+         set nodelay 1
+         > P. 1:101(100) ack 1
+         set nodelay 0
+         set cork 0
+         write 100
+         # The cork's time ends.
+         +100ms
+         < . 1:1(0) ack 101
+         > P. 101:201(100) ack 1",
+    );
+}
+
+/// The pacing timer is no reason to push what a cork holds.
+#[test]
+fn the_pacing_timer_pushes_nothing_out_of_a_cork() {
+    Bench::established(&Setup::without_probes()).play(
+        "set max_pacing_rate 1520000
+         write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         < . 1:1(0) ack 14601
+         set cork 1
+         write 2000
+         +5ms
+         > . 14601:16061(1460) ack 1
+         +1ms
+         < . 1:1(0) ack 16061
+         +199ms
+         set cork 0
+         > P. 16061:16601(540) ack 1",
+    );
+}
+
+/// RFC 9293 3.10.4: a CLOSE in SYN-RECEIVED waits until the connection is established.
+#[test]
+fn a_fin_waits_for_the_handshake() {
+    Bench::accepting(&Setup::default()).play(
+        "> S. 0:0(0) ack 1
+         shutdown
+         < . 1:1(0) ack 1
+         > F. 1:1(0) ack 1",
+    );
+}
+
 /// RFC 4898, tcpEStatsPerfDataSegsOut: segments with data count, those sent again too, but
 /// not a FIN by itself.
 #[test]

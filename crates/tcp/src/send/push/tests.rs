@@ -1,0 +1,108 @@
+//! Small writes that lengthen what waits.
+
+use super::super::properties::{Kind, World};
+use super::{Blocked, Connection, Extended};
+use crate::connection::State;
+
+const MSS: usize = 1460;
+
+/// A connection with 100 bytes queued that `blocked` holds, in a block of 512 bytes.
+fn waiting(blocked: Blocked) -> World {
+    let mut world = World::new(Kind::default());
+    world.queue(100, 65_160);
+    world.with(|conn, cx| conn.sync_size_goal(cx));
+    world.conn.snd.blocked = blocked;
+    world
+}
+
+impl World {
+    fn extend(&mut self, len: usize) -> Extended {
+        let text = alloc::vec![7; len];
+        self.conn.extend(&self.sysctl, &text)
+    }
+}
+
+/// What holds a unit back decides whether more of it changes anything.
+#[test]
+fn a_write_joins_what_waits_for_something_else() {
+    for (blocked, done) in [
+        (Blocked::No, Extended::No),
+        (Blocked::Defer, Extended::No),
+        (Blocked::Nagle, Extended::Held),
+        (Blocked::Cwnd, Extended::Held),
+        (Blocked::Rwnd, Extended::Held),
+        (Blocked::Pacing, Extended::Held),
+        (Blocked::Tsq, Extended::Held),
+        (Blocked::Burst, Extended::Held),
+        // No completion is awaited.
+        (Blocked::Autocork, Extended::No),
+    ] {
+        let mut world = waiting(blocked);
+        let before = world.conn.snd.pushed;
+        assert_eq!(world.extend(50), done, "{blocked:?}");
+        let snd = &world.conn.snd;
+        let held = done == Extended::Held;
+        let len = if held { 150 } else { 100 };
+        assert_eq!(snd.queue.len(), len, "{blocked:?}");
+        let pushed = if held { snd.write_seq() } else { before };
+        assert_eq!(snd.pushed, pushed, "PSH where the writer pauses");
+        assert!(!world.conn.wants_transmit());
+    }
+}
+
+/// Nagle's algorithm holds less than a segment.
+#[test]
+fn a_write_that_fills_a_segment_does_not_wait_for_nagle() {
+    for (len, done) in [(MSS - 1001, Extended::Held), (MSS - 1000, Extended::No)] {
+        let mut world = waiting(Blocked::Nagle);
+        world.conn.snd.queue.clear();
+        world.queue(1000, 65_160);
+        assert_eq!(world.extend(len), done, "{len}");
+    }
+}
+
+#[test]
+fn a_write_that_needs_more_than_room_is_not_an_extension() {
+    // Both states in which a user writes.
+    for state in [State::Established, State::CloseWait] {
+        let mut world = waiting(Blocked::Cwnd);
+        world.conn.state = state;
+        assert_eq!(world.extend(50), Extended::Held);
+        world.conn.snd.more = true;
+        assert_eq!(world.extend(50), Extended::No, "MSG_MORE ends");
+    }
+    let mut world = waiting(Blocked::Cwnd);
+    world.conn.state = State::FinWait1;
+    assert_eq!(world.extend(50), Extended::No, "the write reports an error");
+
+    let mut world = World::new(Kind::with_congestion("bbr"));
+    world.queue(100, 65_160);
+    world.conn.snd.blocked = Blocked::Cwnd;
+    assert_eq!(world.extend(50), Extended::No, "a pause limits the rate");
+    // No more than the open block holds, or than the unit.
+    let mut world = waiting(Blocked::Cwnd);
+    assert_eq!(world.extend(413), Extended::No);
+    world.conn.snd.size_goal = 149;
+    assert_eq!(world.extend(50), Extended::No);
+    assert_eq!(world.extend(49), Extended::Held);
+}
+
+/// Spec 2: autocorking holds while the device has at least as much as the unit; 100 bytes lie in a
+/// block of 512, and a unit costs 256.
+#[test]
+fn an_autocorked_unit_that_outgrows_the_device_goes() {
+    for (in_host, done) in [(768, Extended::Held), (767, Extended::Sendable)] {
+        let mut world = waiting(Blocked::Cwnd);
+        world.with(Connection::transmit).expect("a segment");
+        world.queue(100, 65_160);
+        let snd = &mut world.conn.snd;
+        (snd.blocked, snd.throttled) = (Blocked::Autocork, true);
+        snd.wmem_inflight = in_host;
+        world.conn.out.any = false;
+        assert_eq!(world.extend(50), done, "{in_host}");
+        let held = done == Extended::Held;
+        assert_eq!(world.conn.wants_transmit(), !held);
+        let blocked = if held { Blocked::Autocork } else { Blocked::No };
+        assert_eq!(world.conn.snd.blocked, blocked);
+    }
+}
