@@ -1,4 +1,4 @@
-//! Big-endian fields at offsets that a parse has found.
+//! Reads and writes header fields at offsets that the parser has found.
 
 #[inline(always)]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
@@ -10,7 +10,7 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// A field that matters only as equal or not.
+/// Reads a field that is only compared for equality, in native byte order.
 #[inline(always)]
 pub(crate) fn ne32(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

@@ -1,32 +1,32 @@
-//! What a device takes and gives beyond plain frames.
+//! Capabilities of a device.
 
 use crate::Link;
 
-/// What a device takes and gives beyond plain frames.
+/// The link type, size limits and offloads of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caps {
-    /// What frames begin with.
+    /// The kind of its frames.
     pub link: Link,
-    /// Largest IP packet on the wire, bytes.
+    /// Largest IP packet on the wire, in bytes.
     pub mtu: u32,
-    /// Takes TCP/IPv4 super-segments.
+    /// Whether it segments TCP over IPv4.
     pub tso4: bool,
-    /// Takes TCP/IPv6 super-segments.
+    /// Whether it segments TCP over IPv6.
     pub tso6: bool,
-    /// Takes UDP super-segments.
+    /// Whether it segments UDP.
     pub uso: bool,
-    /// Completes transport checksums.
+    /// Whether it completes transport checksums.
     pub tx_checksum: bool,
-    /// Largest super-segment, IP header included, bytes.
+    /// Largest super-segment that it accepts, in bytes, IP header included.
     pub gso_max_size: u32,
 }
 
 impl Caps {
-    /// How large super-segments have always been: one more than the length field of IP can tell,
-    /// which TCP sees to.
+    /// The default of `gso_max_size` in bytes. It is one more than IP's length field can express;
+    /// TCP keeps its super-segments below it.
     pub const GSO_MAX_SIZE: u32 = 65_536;
 
-    /// A device that takes packets of its MTU, complete with their checksums.
+    /// Returns the capabilities of a device without offloads whose packets have up to `mtu` bytes.
     pub const fn plain(link: Link, mtu: u32) -> Self {
         Self {
             link,
@@ -39,7 +39,7 @@ impl Caps {
         }
     }
 
-    /// A device that cuts every kind of super-segment and completes checksums.
+    /// Returns the capabilities of a device that segments TCP and UDP and completes checksums.
     pub const fn offloading(link: Link, mtu: u32) -> Self {
         Self {
             tso4: true,

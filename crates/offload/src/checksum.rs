@@ -1,4 +1,5 @@
-//! Transport checksums of whole packets: completing a `Partial` one, verifying a received one.
+//! Transport checksums of whole packets: completion of `Partial` ones, verification of received
+//! ones.
 
 use fullsend_buf::{Chain, Slice};
 use fullsend_wire::checksum::{Running, Sum, sum};
@@ -10,7 +11,7 @@ use crate::{Checksum, Encap, Layers, Packet};
 #[cfg(test)]
 mod tests;
 
-/// Where the checksum stands in the transport header.
+/// Returns the offset of the checksum in the transport header of `protocol`, in bytes.
 pub(crate) const fn field(protocol: u8) -> Option<usize> {
     match protocol {
         protocol::TCP => Some(16),
@@ -19,11 +20,11 @@ pub(crate) const fn field(protocol: u8) -> Option<usize> {
     }
 }
 
-/// The pseudo-header's sum (RFC 9293 3.1, RFC 8200 8.1) with the addresses of the IP header at
-/// `network`. `len` counts transport header and payload.
+/// Returns the sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1) with the addresses of the IP
+/// header at `network`. `len` is the length of the transport header and payload, in bytes.
 #[inline]
 pub(crate) fn pseudo(header: &[u8], network: usize, v6: bool, protocol: u8, len: usize) -> Sum {
-    // Each of a length that the compiler knows.
+    // Each slice has a length that the compiler knows.
     let addresses = if v6 {
         sum(&header[network + 8..network + 40])
     } else {
@@ -32,7 +33,7 @@ pub(crate) fn pseudo(header: &[u8], network: usize, v6: bool, protocol: u8, len:
     addresses + Sum::dword(len as u32) + Sum::word(u16::from(protocol))
 }
 
-/// The sum over a chain, appended to `start` at an even offset.
+/// Returns the sum of `start` and the bytes of `chain`, which begin at an even offset.
 #[inline]
 pub(crate) fn sum_chain(start: Sum, chain: &Chain) -> Sum {
     match chain.slices() {
@@ -49,8 +50,10 @@ pub(crate) fn sum_chain(start: Sum, chain: &Chain) -> Sum {
 }
 
 impl Packet {
-    /// Turns a `Partial` transport checksum into the full one. Does nothing to a packet without
-    /// one, nor to a super-segment, whose segments each get their own when it is cut.
+    /// Completes a `Partial` transport checksum in software.
+    ///
+    /// A packet in any other state is left unchanged, and so is a super-segment: each of its
+    /// segments gets its own checksum when it is segmented.
     pub fn complete_checksum(&mut self) {
         let transport = usize::from(self.layers.transport);
         let Some(field) = field(self.layers.protocol) else {
@@ -72,17 +75,18 @@ impl Packet {
     }
 }
 
-/// What a look at a received transport checksum says.
+/// The result of verifying a received transport checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Good,
     Bad,
-    /// Nothing that can be verified packet by packet: a fragment, or another protocol.
+    /// Not verifiable: a fragment, or a protocol other than TCP and UDP.
     Unknown,
 }
 
-/// Verifies a packet given in pieces: `front` begins with the headers, `rest` follows it. Of a
-/// tunnelled packet both checksums are verified, and the payload is still summed once.
+/// Verifies the transport checksum of a packet that consists of `front`, which begins with the
+/// headers, and `rest`. In a tunnelled packet both checksums are verified, while the payload is
+/// summed once.
 #[inline]
 pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
     let Some(field) = field(layers.protocol).filter(|_| !layers.fragment) else {
@@ -95,7 +99,7 @@ pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
         layers.ethertype == ethertype::IPV6
     };
     let transport = usize::from(layers.transport);
-    // RFC 768: no checksum over IPv4; RFC 8200 8.1: required over IPv6.
+    // RFC 768: a checksum of 0 means none over IPv4. RFC 8200 8.1: over IPv6 it is required.
     let none = layers.protocol == protocol::UDP && be16(front, transport + field) == 0;
     let good = if none {
         !v6
@@ -109,7 +113,7 @@ pub(crate) fn verify(front: &[u8], rest: &[Slice], layers: &Layers) -> Verdict {
     }
 }
 
-/// The innermost transport checksum is right.
+/// Returns whether the innermost transport checksum is correct.
 #[inline(never)]
 pub(crate) fn is_right(front: &[u8], rest: &[Slice], layers: &Layers, v6: bool) -> bool {
     let transport = usize::from(layers.transport);
@@ -136,8 +140,9 @@ fn sum_pieces(start: Sum, first: &[u8], rest: &[Slice]) -> Sum {
     }
 }
 
-/// The checksum of a UDP tunnel's outer header is right or absent (RFC 6935). An inner packet with
-/// a right checksum adds to it only what its pseudo-header leaves over.
+/// Returns whether the outer checksum of a UDP tunnel is correct or absent (RFC 6935). Header and
+/// payload of an inner packet whose checksum is correct sum up to the complement of its
+/// pseudo-header's sum, so they are not summed again.
 #[inline(never)]
 fn outer_is_right(
     front: &[u8],
@@ -166,7 +171,8 @@ fn outer_is_right(
     (start + sum(&front[tunnel..transport]) + inner).is_valid()
 }
 
-/// The sum over an inner transport header and payload of `len` bytes whose checksum is right.
+/// Returns the sum of an inner transport header and payload of `len` bytes whose checksum is
+/// correct.
 #[inline]
 pub(crate) fn inner_sum(header: &[u8], layers: &Layers, v6: bool, len: usize) -> Sum {
     let network = usize::from(layers.network[1]);

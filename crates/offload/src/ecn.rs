@@ -1,4 +1,4 @@
-//! Explicit congestion notification, as a queue sees it.
+//! Setting of the ECN field's Congestion Experienced mark, for queues.
 
 use fullsend_wire::checksum;
 use fullsend_wire::numbers::ethertype;
@@ -9,10 +9,11 @@ use crate::bytes::{be16, put16};
 #[cfg(test)]
 mod tests;
 
-/// The ECN field's mask, and its value Congestion Experienced (RFC 3168 5).
+/// The mask of the ECN field, which is also its value Congestion Experienced (RFC 3168 5).
 const CE: u16 = 0b11;
 
-/// Marks the outer IP header; false, and nothing changes, if its sender is not ECN-capable.
+/// Sets Congestion Experienced in the outer IP header. Returns whether it did: a packet whose
+/// sender is not ECN-capable is left unchanged.
 pub(crate) fn mark_ce(packet: &mut Packet) -> bool {
     let v6 = packet.layers.ethertype == ethertype::IPV6;
     let network = usize::from(packet.layers.network[0]);
@@ -20,7 +21,7 @@ pub(crate) fn mark_ce(packet: &mut Packet) -> bool {
     let Some(header) = header.get_mut(network..).filter(|h| h.len() >= 20) else {
         return false;
     };
-    // The field ends IPv4's first word; IPv6's traffic class stands four bits further up.
+    // The ECN field is in bits 0 and 1 of the first 16-bit word in IPv4, in bits 4 and 5 in IPv6.
     let shift = if v6 { 4 } else { 0 };
     let word = be16(header, 0);
     if word >> shift & CE == 0 {
@@ -29,7 +30,7 @@ pub(crate) fn mark_ce(packet: &mut Packet) -> bool {
     let marked = word | CE << shift;
     put16(header, 0, marked);
     if !v6 {
-        // RFC 1624.
+        // RFC 1624: incremental update of the header checksum.
         let sum = be16(header, 10);
         put16(header, 10, checksum::update(sum, word, marked));
     }

@@ -1,29 +1,30 @@
-//! Headers, with room in front for the layers below.
+//! A buffer for headers, with headroom for the headers of the layers below.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-/// Bytes held without an allocation: Ethernet with two VLAN tags, IPv6 and TCP with all its
-/// options take 122.
+/// Bytes held without an allocation. Ethernet with two VLAN tags, IPv6, and TCP with all its
+/// options need 122.
 const INLINE: usize = 142;
 
-/// Spare room in front when a long header stack goes to the heap.
+/// Headroom in bytes after headers have moved to the heap.
 const HEAP_SPARE: usize = 64;
 
-/// What the offsets can tell.
+/// The most bytes of headers: offsets are 16 bits wide.
 const MAX: usize = u16::MAX as usize;
 
-/// The bytes end where the memory ends, so that a lower layer prepends without moving them.
+/// The headers are at the end of the memory, so that a lower layer prepends without moving them.
 #[derive(Clone)]
 enum Store {
     Inline { start: u8, bytes: [u8; INLINE] },
     Heap { start: u16, bytes: Box<[u8]> },
 }
 
-/// A packet's headers. They are built from the inside out: each layer
-/// [`prepend`](Self::prepend)s its own.
+/// A packet's headers, built from the innermost to the outermost.
+///
+/// Each layer [`prepend`](Self::prepend)s its own header.
 ///
 /// ```
 /// let mut header = fullsend_offload::HeaderBuf::from_slice(b"tcp");
@@ -36,7 +37,7 @@ pub struct HeaderBuf {
 }
 
 impl HeaderBuf {
-    /// No bytes.
+    /// Returns an empty buffer.
     #[inline]
     pub const fn new() -> Self {
         Self {
@@ -47,7 +48,10 @@ impl HeaderBuf {
         }
     }
 
-    /// A copy of `header`.
+    /// Returns a buffer with a copy of `header`.
+    ///
+    /// # Panics
+    /// If `header` is longer than 65,535 bytes.
     #[inline]
     pub fn from_slice(header: &[u8]) -> Self {
         let mut out = Self::new();
@@ -55,7 +59,7 @@ impl HeaderBuf {
         out
     }
 
-    /// Bytes held.
+    /// Returns the length of the headers, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.store {
@@ -64,13 +68,13 @@ impl HeaderBuf {
         }
     }
 
-    /// No bytes.
+    /// Returns whether there are no headers.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes.
+    /// Returns the headers.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.store {
@@ -79,7 +83,7 @@ impl HeaderBuf {
         }
     }
 
-    /// The bytes, to be changed.
+    /// Returns the headers for modification.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.store {
@@ -88,11 +92,10 @@ impl HeaderBuf {
         }
     }
 
-    /// Adds `n` bytes in front and gives them to be written; what they hold before is
-    /// unspecified.
+    /// Prepends `n` bytes of unspecified content and returns them for writing.
     ///
     /// # Panics
-    /// If the headers would exceed 64 KiB.
+    /// If the headers would exceed 65,535 bytes.
     #[inline]
     pub fn prepend(&mut self, n: usize) -> &mut [u8] {
         if self.headroom() < n {
@@ -110,7 +113,7 @@ impl HeaderBuf {
         }
     }
 
-    /// Bytes that can be prepended without moving what is there.
+    /// Returns the bytes that can be prepended without moving the headers.
     #[inline]
     pub fn headroom(&self) -> usize {
         match &self.store {
@@ -119,10 +122,10 @@ impl HeaderBuf {
         }
     }
 
-    /// Drops the first `n` bytes (a layer that was dealt with).
+    /// Removes the first `n` bytes, the header of a layer that was processed.
     ///
     /// # Panics
-    /// If there are fewer than `n`.
+    /// If there are fewer than `n` bytes.
     #[inline]
     pub fn truncate_front(&mut self, n: usize) {
         assert!(n <= self.len(), "no {n} bytes of header to drop");
@@ -132,7 +135,7 @@ impl HeaderBuf {
         }
     }
 
-    /// Drops everything.
+    /// Removes all headers.
     #[inline]
     pub fn clear(&mut self) {
         match &mut self.store {
@@ -141,7 +144,7 @@ impl HeaderBuf {
         }
     }
 
-    /// Moves to larger memory with room for `n` more bytes.
+    /// Moves the headers to heap memory with headroom for at least `n` bytes.
     #[cold]
     fn spill(&mut self, n: usize) {
         let needed = self.len() + n;
@@ -239,7 +242,7 @@ mod tests {
     fn headers_that_fit_stay_where_they_are() {
         let mut header = HeaderBuf::from_slice(&[7; INLINE]);
         assert_eq!((header.len(), header.headroom()), (INLINE, 0));
-        // One byte more goes to the heap, with room to spare for the layers below.
+        // One byte more moves the headers to the heap, with headroom for the layers below.
         header.prepend(1).fill(8);
         assert_eq!((header.len(), header.headroom()), (INLINE + 1, HEAP_SPARE));
         assert_eq!((header[0], &header[1..]), (8, &[7; INLINE][..]));

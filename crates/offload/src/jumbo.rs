@@ -1,7 +1,8 @@
-//! The jumbo payload option (RFC 2675) on IPv6 super-segments beyond 64 KiB.
+//! The jumbo payload option (RFC 2675) of IPv6 super-segments larger than 64 KiB.
 //!
-//! Here a length field of 0 and the packet's own length are enough. Kernels before Linux 6.x told
-//! such packets by a hop-by-hop header that says the length again.
+//! Inside this stack a length field of 0 and the length of the packet are enough. Older Linux
+//! kernels recognize such packets only by a hop-by-hop header with this option, which carries the
+//! length.
 
 use fullsend_wire::numbers::{ethertype, protocol};
 
@@ -11,15 +12,16 @@ use crate::{Encap, Packet};
 #[cfg(test)]
 mod tests;
 
-/// Hop-by-hop header with the option alone.
+/// Length in bytes of a hop-by-hop header that contains only this option.
 const LEN: usize = 8;
-/// Its second to fourth byte: 8 bytes in all, option type, option length.
+/// Bytes 1 to 3 of that header: its length (0: 8 bytes), the option type, the option length.
 pub(crate) const OPTION: [u8; 3] = [0, 0xc2, 4];
 
 impl Packet {
-    /// Puts the jumbo payload option into a super-segment beyond 64 KiB; false, and nothing
-    /// changes, if it is none, is not IPv6, is tunnelled, or has hop-by-hop options already.
-    /// [`segment`](crate::segment) takes it out again.
+    /// Inserts the jumbo payload option (RFC 2675) into an IPv6 super-segment larger than 64 KiB.
+    ///
+    /// Returns whether it did. A packet is left unchanged if it is shorter, not IPv6, tunnelled, or
+    /// has a hop-by-hop header already. [`segment`](crate::segment) removes the option.
     pub fn put_jumbo_option(&mut self) -> bool {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;
@@ -44,9 +46,9 @@ impl Packet {
         true
     }
 
-    /// Takes the option out of a packet that is about to be cut, where it stands alone and counts.
-    /// Where the length field is not 0 (RFC 2675 3: an error), it came with the segments and stays
-    /// on each of them.
+    /// Removes the option before segmentation if it is alone in its header and the length field is
+    /// 0. With a non-zero length field (an error by RFC 2675 3) the option was in the received
+    /// segments and stays in each of them.
     pub(crate) fn drop_jumbo_option(&mut self) {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;

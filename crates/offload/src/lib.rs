@@ -1,13 +1,15 @@
-//! Packets in big pieces: the [`Packet`], GSO that cuts it and GRO that joins it.
+//! Software GRO and GSO: coalesces the packets of a flow into super-segments, and segments them
+//! again.
 //!
-//! Most of what a packet costs a VPN, a proxy or a stack is per packet, not per byte. [`Gro`] takes
-//! packets as a TUN, a socket or a ring gives them and joins those of a flow that follow each other
-//! into super-segments of up to 64 KiB; the work between is then done once for all of them, and
-//! [`segment`] gives back the very packets, IP IDs and checksums included. Payload is shared, never
-//! copied. It knows TCP and UDP over IPv4 and IPv6, with extension headers, VLAN tags, and in one
-//! level of [`Tunnels`].
+//! Most of the cost of a packet in a VPN, a proxy or a stack is per packet, not per byte. [`Gro`]
+//! accepts packets as a TUN device, a socket or a ring delivers them, and coalesces consecutive
+//! packets of a flow into super-segments of up to 64 KiB (more for TCP, see
+//! [`GroConfig::max_size`]). The work between receive and transmit is then done once per
+//! super-segment. [`segment`] restores exactly the packets that were received, IP IDs and checksums
+//! included. The payload is shared, never copied. Supported are TCP and UDP over IPv4 and IPv6,
+//! with IPv6 extension headers, VLAN tags and one level of encapsulation ([`Tunnels`]).
 //!
-//! A VPN that reads batches from a TUN and writes to another:
+//! A VPN that reads batches from one TUN device and writes to another:
 //!
 //! ```
 //! use fullsend_buf::Slice;

@@ -1,4 +1,4 @@
-//! The one thing that travels.
+//! The packet that all layers exchange.
 
 use alloc::vec::Vec;
 
@@ -6,22 +6,22 @@ use fullsend_buf::{Chain, Slice};
 
 use crate::{Encap, HeaderBuf, ecn};
 
-/// A packet or super-segment: owned headers, shared payload, where each layer begins, and what is
-/// left to do.
+/// A packet or super-segment with owned headers, shared payload, header offsets and pending
+/// offloads.
 ///
-/// A packet fresh from a device has an empty header and its whole frame in `payload`;
-/// [`parse`](Self::parse) moves the headers out and fills `layers`.
+/// A packet received from a device has an empty `header` and its whole frame in `payload`;
+/// [`parse`](Self::parse) moves the headers to `header` and fills `layers`.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Link (if any), network and transport headers, contiguous.
     pub header: HeaderBuf,
-    /// What follows the headers.
+    /// The bytes behind the headers.
     pub payload: Chain,
-    /// Where each header begins.
+    /// The offset of each header.
     pub layers: Layers,
-    /// What is left to do.
+    /// Segmentation and checksums that are still to be done.
     pub offload: Offload,
-    /// Whom to tell when the device is done with it.
+    /// The sender to notify when the device has completed the packet.
     pub tx: TxToken,
 }
 
@@ -29,8 +29,9 @@ pub struct Packet {
 const _: () = assert!(size_of::<Packet>() <= 256);
 
 impl Default for Packet {
-    /// No bytes, and nothing to do. Of constants, so that it is written straight to where it goes:
-    /// put together from its parts' defaults, it stalls the processor on its way there.
+    /// Returns an empty packet without offloads. It is built from constants, so that the compiler
+    /// writes it directly to its destination: a copy of the defaults of its fields would stall the
+    /// processor.
     #[inline]
     fn default() -> Self {
         const EMPTY: (HeaderBuf, Layers, Offload, TxToken) = (
@@ -69,7 +70,7 @@ impl Default for Packet {
 }
 
 impl Packet {
-    /// A frame fresh from a device, not parsed yet.
+    /// Returns an unparsed packet that holds a frame received from a device.
     #[inline]
     pub fn from_frame(frame: impl Into<Chain>) -> Self {
         Self {
@@ -78,57 +79,58 @@ impl Packet {
         }
     }
 
-    /// Bytes in all, headers and payload.
+    /// Returns the length of headers and payload, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.header.len() + self.payload.len()
     }
 
-    /// No bytes at all.
+    /// Returns whether the packet has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Packets it stands for on a wire; at least 1.
+    /// Returns the number of packets on the wire, at least 1.
     #[inline]
     pub fn segments(&self) -> u32 {
         u32::from(self.offload.gso_segs.max(1))
     }
 
-    /// Bytes it takes on a wire once it is cut: the headers count once for each segment.
+    /// Returns the bytes on the wire after segmentation, with the headers counted once per segment.
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header.len() * self.segments() as usize + self.payload.len()
     }
 
-    /// Sets the Congestion Experienced mark in the (outer) IP header, as a router would; false,
-    /// and nothing changes, where the sender does not understand it (RFC 3168 5).
+    /// Sets Congestion Experienced in the (outer) IP header, as a router does (RFC 3168 5).
+    ///
+    /// Returns whether it did: a packet whose sender is not ECN-capable is left unchanged.
     pub fn mark_ce(&mut self) -> bool {
         ecn::mark_ce(self)
     }
 
-    /// The pieces in order, none of them empty: what a vectored write takes.
+    /// Returns the non-empty slices of headers and payload in order, for a vectored write.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         core::iter::once(self.header.as_slice())
             .filter(|header| !header.is_empty())
             .chain(self.payload.slices().iter().map(Slice::as_slice))
     }
 
-    /// Appends all bytes to `out`.
+    /// Appends the bytes of headers and payload to `out`.
     pub fn gather(&self, out: &mut Vec<u8>) {
         out.reserve(self.len());
         self.slices().for_each(|piece| out.extend_from_slice(piece));
     }
 
-    /// All bytes, copied into one piece.
+    /// Returns a contiguous copy of headers and payload.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.gather(&mut out);
         out
     }
 
-    /// The network header and what follows it in the header; the outer one when encapsulated.
+    /// Returns the headers from the (outer) network header on.
     #[inline]
     pub fn network_header(&self) -> &[u8] {
         self.header
@@ -136,7 +138,7 @@ impl Packet {
             .unwrap_or(&[])
     }
 
-    /// The transport header; empty in a fragment or before parsing.
+    /// Returns the (innermost) transport header; empty in a fragment and before parsing.
     #[inline]
     pub fn transport_header(&self) -> &[u8] {
         self.header
@@ -145,30 +147,30 @@ impl Packet {
     }
 }
 
-/// Offsets into the header, from its start; recorded once.
+/// Offsets of the headers in [`Packet::header`], in bytes, and their protocols.
 ///
-/// The payload begins where the header ends: behind the TCP or UDP header, and right behind the
-/// IP headers for every other protocol and for fragments.
+/// The payload begins where the header ends: behind the TCP or UDP header, or directly behind the
+/// IP headers for other protocols and fragments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    /// Network header: outer, and inner when encapsulated (else both the same).
+    /// The outer and the inner network header; the same twice when not encapsulated.
     pub network: [u16; 2],
-    /// Transport header of the innermost packet.
+    /// The transport header of the innermost packet.
     pub transport: u16,
-    /// EtherType of the outer network header; 0 before parsing.
+    /// The EtherType of the outer network header; 0 before parsing.
     pub ethertype: u16,
-    /// Tunnel header (GRE, UDP) behind the outer network header; 0 when not encapsulated.
+    /// The tunnel header (GRE, UDP) behind the outer network header; 0 when not encapsulated.
     pub tunnel: u16,
-    /// Final protocol (after IPv6 extension headers), as the IP protocol number.
+    /// The IP protocol number behind IPv6 extension headers, of the innermost packet.
     pub protocol: u8,
-    /// What lies between the two network headers.
+    /// The encapsulation between the two network headers.
     pub encap: Encap,
-    /// An IP fragment: no transport header can be read.
+    /// Whether the packet is an IP fragment, whose transport header is not parsed.
     pub fragment: bool,
 }
 
 impl Layers {
-    /// The innermost network header is IPv6's, of these headers.
+    /// Returns whether the innermost network header in `header` is IPv6.
     #[inline]
     pub(crate) fn inner_v6(&self, header: &[u8]) -> bool {
         header
@@ -177,64 +179,67 @@ impl Layers {
     }
 }
 
-/// What is known or owed about the transport checksum.
+/// The state of the transport checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checksum {
-    /// In the header, not looked at yet.
+    /// The header contains a checksum that has not been verified.
     #[default]
     Unverified,
-    /// The field holds the pseudo-header's sum; whoever puts it on a wire completes it. On
-    /// receive: never was on a wire, good as it is.
+    /// The field contains the sum of the pseudo-header; the checksum must be completed before the
+    /// packet is sent on a wire. A received packet in this state was never on a wire, and is valid.
     Partial,
-    /// Verified.
+    /// The checksum was verified.
     Valid,
 }
 
-/// Which segmentation a super-segment needs. It is of the innermost packet; whether there is a
-/// tunnel around it, [`Layers::encap`] says, and few devices can cut through one.
+/// The kind of segmentation that a super-segment needs, of the innermost packet.
+///
+/// [`Layers::encap`] indicates a tunnel around it, which few devices can segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GsoKind {
-    /// It is one packet.
+    /// No segmentation: one packet.
     #[default]
     None,
     /// TCP over IPv4.
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
-    /// Same-size UDP datagrams.
+    /// UDP datagrams of the same size, of which the last may be shorter.
     Udp,
 }
 
-/// Work left to a device or to software behind us.
+/// Segmentation and checksums that the device or [`segment`](crate::segment) must do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// Payload bytes per segment; 0 when it is one packet.
+    /// Payload bytes per segment; 0 for a single packet.
     pub gso_size: u16,
-    /// Segments it stands for (0 or 1: one packet).
+    /// Number of segments; 0 or 1 for a single packet.
     pub gso_segs: u16,
-    /// Kind of segmentation.
+    /// The kind of segmentation.
     pub kind: GsoKind,
-    /// Transport checksum.
+    /// The state of the transport checksum.
     pub checksum: Checksum,
-    /// All segments carry the same IPv4 ID instead of counting up: outer and inner header.
+    /// Whether all segments carry the same IPv4 ID instead of increasing ones, in the outer and the
+    /// inner header.
     pub fixed_id: [bool; 2],
-    /// All segments carry TCP's CWR flag, which Accurate ECN (RFC 9768) counts with, and not the
-    /// first alone (RFC 3168). Only software cuts so.
+    /// Whether all segments carry TCP's CWR flag, which is part of Accurate ECN's counter (RFC
+    /// 9768), and not only the first one (RFC 3168). Devices cannot do this;
+    /// [`segment`](crate::segment) can.
     pub repeats_cwr: bool,
 }
 
-/// Who is told when a device completes a packet. The default is nobody.
+/// The sender to notify when the device has completed a packet; the default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TxToken {
-    /// The socket, as its host numbers it; 0 is nobody.
+    /// The host's number of the socket; 0 for none.
     pub socket: u64,
-    /// Memory charged (spec: truesize).
+    /// Memory charged to the socket for the packet, in bytes.
     pub truesize: u32,
-    /// Earliest departure in ns since the host's start; 0 is at once.
+    /// Earliest departure time in ns since the host's start; 0 for immediately.
     pub departure_ns: u64,
 }
 
-/// What a frame begins with.
+/// The kind of a device's frames: the header that they begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
     /// An IP header (TUN).
@@ -243,11 +248,11 @@ pub enum Link {
     Ethernet,
 }
 
-/// Why a frame could not be parsed.
+/// The error of a frame that could not be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParseError {
-    /// It ends before a header does.
+    /// The frame is shorter than its headers, or than one of their length fields requires.
     Truncated,
-    /// A header contradicts itself or its checksum is wrong.
+    /// A version or length field is invalid, or the IPv4 header checksum is wrong.
     Malformed,
 }

@@ -1,4 +1,4 @@
-//! Which encapsulations the parse looks into, and where their payload begins.
+//! Encapsulations that the parser supports, and where their inner packet begins.
 
 use fullsend_wire::numbers::ethertype;
 use fullsend_wire::numbers::protocol::{GRE, IPIP, IPV6};
@@ -8,14 +8,14 @@ use crate::bytes::be16;
 #[cfg(test)]
 mod tests;
 
-/// GRE's EtherType of bridged Ethernet (RFC 7637 3.2), Geneve's too (RFC 8926 3.4).
+/// EtherType of a bridged Ethernet frame in GRE (RFC 7637 3.2) and Geneve (RFC 8926 3.4).
 const BRIDGED: u16 = 0x6558;
 
-/// Encapsulations to look into, one level deep.
+/// The encapsulations to coalesce through, one level deep.
 ///
-/// Who forwards tunnelled packets, as a gateway or a VPN does, takes
-/// [`STANDARD`](Self::STANDARD) or names what it carries. A host that is itself an end of the
-/// tunnels, or knows none, takes [`NONE`](Self::NONE): to it they are protocols like others.
+/// A gateway or VPN that forwards tunnelled packets uses [`STANDARD`](Self::STANDARD) or selects
+/// the encapsulations that it carries. A host that terminates the tunnels itself, or has none, uses
+/// [`NONE`](Self::NONE): it handles them as other protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tunnels {
     /// IP in IP: protocols 4 and 41 (RFC 2003, RFC 2473).
@@ -26,14 +26,14 @@ pub struct Tunnels {
     pub vxlan: Option<u16>,
     /// Geneve (RFC 8926) to this UDP port.
     pub geneve: Option<u16>,
-    /// Foo over UDP: what follows a UDP header to this port is of this IP protocol (4, 41 or 47).
+    /// Foo over UDP: UDP port, and the IP protocol of its payload (4, 41 or 47).
     pub fou: Option<(u16, u8)>,
     /// Generic UDP Encapsulation (draft-ietf-intarea-gue) to this UDP port.
     pub gue: Option<u16>,
 }
 
 impl Tunnels {
-    /// None at all.
+    /// No encapsulation.
     pub const NONE: Self = Self {
         ip: false,
         gre: false,
@@ -43,7 +43,7 @@ impl Tunnels {
         gue: None,
     };
 
-    /// All that have a number of their own: FOU and GUE have no port unless one is given.
+    /// All encapsulations with an assigned protocol number or UDP port, so without FOU and GUE.
     pub const STANDARD: Self = Self {
         ip: true,
         gre: true,
@@ -54,10 +54,10 @@ impl Tunnels {
     };
 }
 
-/// How a packet is encapsulated.
+/// The encapsulation of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Encap {
-    /// It is not.
+    /// Not encapsulated.
     #[default]
     None,
     /// IP directly in IP.
@@ -68,17 +68,18 @@ pub enum Encap {
     Udp,
 }
 
-/// What a tunnel header leads to.
+/// The kind of an inner packet, and the offset at which it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inner {
-    /// An IP packet, IPv6 if so.
+    /// An IP packet; `v6` for IPv6.
     Ip { at: usize, v6: bool },
     /// An Ethernet frame.
     Ethernet { at: usize },
 }
 
-/// What follows the outer IP header of this protocol at `at`; `None` if that is no tunnel that is
-/// looked into, or one that cannot be coalesced. Bytes beyond the end are zeros.
+/// Returns the inner packet of an IP or GRE tunnel whose header begins at `at`, behind the outer IP
+/// header. Returns `None` if `protocol` is no enabled tunnel, or if its header cannot be coalesced.
+/// Bytes beyond the end of `bytes` are read as zeros.
 pub(crate) fn inner(
     bytes: &[u8],
     at: usize,
@@ -92,17 +93,18 @@ pub(crate) fn inner(
     }
 }
 
-/// What follows a UDP header at `at`.
+/// Returns the inner packet of the UDP tunnel whose UDP header is at `at`, or `None` as [`inner`]
+/// does.
 pub(crate) fn inner_of_udp(bytes: &[u8], at: usize, tunnels: &Tunnels) -> Option<Inner> {
     let port = Some(field(bytes, at + 2));
     let at = at + 8;
     if port == tunnels.vxlan {
-        // RFC 7348 5: the I flag, and only it.
+        // RFC 7348 5: the I flag must be the only flag.
         (bytes.get(at) == Some(&0x08)).then_some(Inner::Ethernet { at: at + 8 })
     } else if port == tunnels.geneve {
         geneve(bytes, at)
     } else if port == tunnels.gue {
-        // Version 0, no control message, no optional fields; their meaning is not known here.
+        // Version 0, no control message, no flags: the optional fields are not supported.
         let plain = bytes.get(at) == Some(&0) && field(bytes, at + 2) == 0;
         let protocol = bytes.get(at + 1).filter(|_| plain)?;
         carried(bytes, at + 4, *protocol)
@@ -112,7 +114,8 @@ pub(crate) fn inner_of_udp(bytes: &[u8], at: usize, tunnels: &Tunnels) -> Option
     }
 }
 
-/// RFC 8926 3.4: options are compared as they are; a control packet carries no data.
+/// Returns the inner packet of a Geneve header (RFC 8926 3.4). GRO compares the options byte by
+/// byte; a control packet has no inner packet.
 fn geneve(bytes: &[u8], at: usize) -> Option<Inner> {
     let [first, flags] = field(bytes, at).to_be_bytes();
     if first >> 6 != 0 || flags & 0x80 != 0 {
@@ -126,8 +129,9 @@ fn carried(bytes: &[u8], at: usize, protocol: u8) -> Option<Inner> {
     match protocol {
         IPIP => Some(Inner::Ip { at, v6: false }),
         IPV6 => Some(Inner::Ip { at, v6: true }),
-        // RFC 2784 2: version 0. RFC 2890: a key is like for like; a checksum and a sequence
-        // number differ from packet to packet and are left alone.
+        // RFC 2784 2: version 0. RFC 2890: the key may be present, and GRO compares it. Packets
+        // with a checksum or a sequence number, which differ from packet to packet, are not
+        // coalesced.
         GRE => match field(bytes, at) {
             0 => by_ethertype(field(bytes, at + 2), at + 4),
             0x2000 => by_ethertype(field(bytes, at + 2), at + 8),
@@ -146,7 +150,7 @@ fn by_ethertype(ethertype: u16, at: usize) -> Option<Inner> {
     }
 }
 
-/// A field, zero beyond the end: the walk behind it finds the end in any case.
+/// Reads a 16-bit field; zero beyond the end, since the parse of the inner headers reports the end.
 fn field(bytes: &[u8], at: usize) -> u16 {
     if bytes.len() < at + 2 {
         return 0;
