@@ -1,5 +1,5 @@
-//! What an idle established connection costs, heap and all: before it ever carried anything, and
-//! after it carried a lot.
+//! The memory of an idle established connection, heap included: when it is new, and after it has
+//! carried much data.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,17 +13,18 @@ use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 use fullsend_wire::EcnField;
 
 thread_local! {
-    /// Bytes on the heap now that this thread put there: the test harness allocates, too.
+    /// Bytes on the heap that this thread allocated; other threads of the test harness allocate,
+    /// too.
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
-        // SAFETY: the caller's promises are those that the system asks for.
+        // SAFETY: the caller upholds the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -52,7 +53,7 @@ impl Lab {
         Self {
             now: Instant::ZERO + Nanos::from_secs(1),
             sysctl: Sysctl::default(),
-            // Keeps nothing: what a connection does not hold is freed.
+            // The pool caches no chunks, so that a chunk that no connection holds is freed.
             pool: Pool::new(0),
             mib: TcpMib::default(),
             mem: TcpMemory::default(),
@@ -102,7 +103,8 @@ impl Lab {
         (a, b)
     }
 
-    /// Until nothing moves any more, delayed ACKs included.
+    /// Runs both connections until no segment is pending and no timer is set, delayed ACKs
+    /// included.
     fn exchange(&mut self, a: &mut Connection, b: &mut Connection) {
         loop {
             let moved = self.send(a, b) + self.send(b, a);
@@ -160,7 +162,7 @@ fn arrive(out: SegmentOut) -> SegmentIn {
 #[test]
 fn an_idle_connection_is_small() {
     let mut lab = Lab::new();
-    // The first connection pays for what the laboratory itself allocates.
+    // The first pair causes the lab's own allocations.
     drop(lab.pair());
     let before = HELD.get();
     let (mut a, mut b) = lab.pair();
@@ -171,7 +173,7 @@ fn an_idle_connection_is_small() {
     lab.carry(&mut a, &mut b, 10_000, 128);
     let used = heap(before);
     let size = size_of::<Connection>();
-    // The record of what it sent, which a connection without text does not have.
+    // Less the flow report, which a connection that has sent no data does not have.
     let used = used - size_of::<FlowReport>() - 16;
     println!("{size} + {fresh} bytes when new, {size} + {used} after use");
     assert!(size + fresh <= 752, "{size} + {fresh}");

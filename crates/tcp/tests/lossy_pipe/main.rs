@@ -1,5 +1,5 @@
-//! Two connections over a network that loses, delays, reorders, repeats and cuts, on virtual
-//! time. Every byte must arrive, in order, and both sides must come to an end.
+//! Two connections over a network that loses, delays, reorders, duplicates and segments packets, in
+//! virtual time. Every byte must arrive in order, and both sides must close.
 
 mod pipe;
 
@@ -48,7 +48,7 @@ fn no_delay_at_all() {
     assert_eq!(outcome.retransmitted, 0);
 }
 
-/// Two in a hundred lost: with SACK hardly ever a timeout.
+/// With SACK, 2 % of loss hardly ever causes a timeout.
 #[test]
 fn sack_repairs_two_percent_of_loss_without_timeouts() {
     let path = Path { loss: 0.02, ..CALM };
@@ -67,7 +67,7 @@ fn sack_repairs_two_percent_of_loss_without_timeouts() {
     );
 }
 
-/// Without SACK: RFC 6582, one hole a round trip, but no timeout for a single loss.
+/// Without SACK (RFC 6582) one hole is filled per round trip, but a single loss causes no timeout.
 #[test]
 fn newreno_repairs_without_sack() {
     let path = Path {
@@ -82,7 +82,7 @@ fn newreno_repairs_without_sack() {
     assert!(timeouts < lost / 3, "{timeouts} timeouts for {lost} losses");
 }
 
-/// A jitter of a few segments teaches patience instead of costing retransmissions.
+/// Jitter of a few segments raises the reordering threshold and soon causes no retransmissions.
 #[test]
 fn reordering_is_not_mistaken_for_loss_for_long() {
     let path = Path {
@@ -95,7 +95,7 @@ fn reordering_is_not_mistaken_for_loss_for_long() {
     assert_eq!(outcome.timeouts, 0);
 }
 
-/// A queue of less than a window at the bottleneck: the sender fills the link all the same.
+/// With a bottleneck queue smaller than a window the sender still fills the link.
 #[test]
 fn a_shallow_bottleneck_is_kept_busy() {
     let path = Path {

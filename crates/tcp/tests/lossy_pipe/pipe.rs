@@ -11,17 +11,18 @@ use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{TcpFlags, TcpRepr};
 
-/// What the network does to segments, in both directions.
+/// The properties of the network, in both directions, and of the connections over it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub(crate) delay_us: u64,
     pub(crate) jitter_us: u64,
-    /// Probability for each segment.
+    /// Probability that a segment is lost.
     pub(crate) loss: f64,
     pub(crate) repeat: f64,
-    /// Cut super-segments as a device without offload would; else they travel whole.
+    /// Whether super-segments are cut into segments, as by a device without offload; else they
+    /// travel whole.
     pub(crate) cut: bool,
-    /// Bytes that wait at the bottleneck at most.
+    /// Capacity of the bottleneck's queue in bytes.
     pub(crate) queue_bytes: usize,
     /// Bytes per second; 0 for no limit.
     pub(crate) rate: u64,
@@ -36,20 +37,20 @@ pub(crate) struct Path {
     pub(crate) simultaneous: bool,
 }
 
-/// Of an Ethernet's segments, without options.
+/// The MSS on Ethernet, without TCP options.
 const MSS: Mss = Mss::clamped(1460);
 
-/// What it took.
+/// The duration and the losses of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) took: Nanos,
     pub(crate) lost: u64,
-    /// Segments, both sides.
+    /// Segments retransmitted by both sides.
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
 }
 
-/// The byte at position `n` of the stream that `side` sends.
+/// Returns the byte at position `n` of the stream that `side` sends.
 fn byte(side: usize, n: usize) -> u8 {
     ((n as u64 + 7 * side as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -105,7 +106,7 @@ impl Host {
         }
     }
 
-    /// Calls `call` with this host's side of everything.
+    /// Calls `call` with this host's connection, TIME-WAIT state and context.
     fn enter<R>(
         &mut self,
         now: Instant,
@@ -195,7 +196,7 @@ impl Host {
         reply
     }
 
-    /// The user's side: writes all there is to write, then shuts; reads until the end.
+    /// Runs the application: writes all its data, then shuts down writing; reads until the end.
     fn work(&mut self, now: Instant) {
         self.write_some(now);
         self.read_some(now);
@@ -247,7 +248,7 @@ impl Host {
     }
 }
 
-/// What one segment of a super-segment looks like on the wire.
+/// Cuts a super-segment into the segments that appear on the wire, unless `whole`.
 fn cut(segment: SegmentOut, whole: bool) -> Vec<SegmentIn> {
     let size = usize::from(segment.gso_size);
     if whole || size == 0 {
@@ -286,7 +287,7 @@ fn cut(segment: SegmentOut, whole: bool) -> Vec<SegmentIn> {
     out
 }
 
-/// Segments on their way, by time of arrival and order of departure.
+/// The segments in flight, by time of arrival and order of departure.
 struct Network {
     path: Path,
     rng: Rng,
@@ -296,7 +297,7 @@ struct Network {
 }
 
 impl Network {
-    /// Sends all that `from` has to send; its device completes it at once.
+    /// Sends all pending segments of `from`, whose device completes each at once.
     fn drain(&mut self, now: Instant, from: &mut Host) {
         while let Some(Some(segment)) = from.with(now, Connection::poll_transmit) {
             let truesize = segment.truesize;
@@ -305,7 +306,7 @@ impl Network {
         }
     }
 
-    /// Hands over what arrives now.
+    /// Delivers the segments that have arrived by `now`.
     fn deliver(&mut self, now: Instant, hosts: &mut [Host; 2]) {
         while let Some(first) = self.flying.first_entry() {
             if first.key().0 > now {
@@ -373,7 +374,8 @@ fn next_event(network: &Network, hosts: &[Host; 2]) -> Option<Instant> {
     arrival.into_iter().chain(timers).min()
 }
 
-/// Sends `there` bytes one way and `back` bytes the other, and closes.
+/// Transfers `there` bytes in one direction and `back` bytes in the other, and closes. Panics if a
+/// byte differs or the transfer does not end.
 pub(crate) fn run(seed: u64, path: Path, there: usize, back: usize) -> Outcome {
     let mut rng = Rng::new(Seed::from_u64(seed));
     let mut hosts = [

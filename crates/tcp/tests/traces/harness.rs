@@ -1,4 +1,4 @@
-//! Plays a script of packets and calls against one connection, on virtual time.
+//! Plays a script of packets and calls against one connection, in virtual time.
 //!
 //! One line is one event, in the order of time:
 //! ```text
@@ -11,9 +11,10 @@
 //! drop 1 1001                                        the device drops the first segment that it has
 //! & write 4096                                       a call before the one above sends anything
 //! ```
-//! Sequence numbers count from the SYN of their sender. `win` and `<...>` are compared where they
-//! stand in the script. Whatever leaves must be in the script: before each other line there is
-//! silence. Text is a pattern by position, checked in both directions.
+//! Sequence numbers count from the SYN of their sender. `win` and `<...>` are compared only where
+//! the script contains them. Every segment that is sent must be in the script: before a line other
+//! than `>` and `<<` nothing may be pending. Each payload byte depends on its position in the stream,
+//! and is checked in both directions.
 
 use std::collections::VecDeque;
 
@@ -26,17 +27,17 @@ use fullsend_units::{Instant, Mss, Nanos, Rng, Seed, SeqNum, WireWindow};
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::{SackBlock, TcpFlags, TcpOptions, TcpRepr, Timestamps};
 
-/// Our ISN and the peer's, near the wrap so that it is always tested.
+/// Initial sequence numbers of our side and of the peer, close to 2^32 so that every test wraps.
 const ISS: SeqNum = SeqNum::new(u32::MAX - 1999);
 const IRS: SeqNum = SeqNum::new(u32::MAX - 2999);
-/// The peer's timestamp clock at time zero.
+/// The peer's TSval when the test begins.
 const PEER_CLOCK: u32 = u32::MAX - 500;
 const TS_OFFSET: u32 = u32::MAX - 100;
 
-/// The flags of a SYN that asks for ECN (RFC 3168 6.1.1).
+/// The flags of a SYN that requests ECN (RFC 3168 6.1.1).
 pub(crate) const ECN_SETUP: TcpFlags = TcpFlags::SYN.union(TcpFlags::ECE).union(TcpFlags::CWR);
 
-/// How the connection and its peer are set up.
+/// The configuration of the connection, its host and its peer.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) peer_mss: u16,
@@ -73,7 +74,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// No tail loss probes: what happens between a loss and its timeout is the test's own.
+    /// Returns the default setup without tail loss probes, so that nothing is sent between a loss
+    /// and its timeout.
     pub(crate) fn without_probes() -> Self {
         let mut setup = Self::default();
         setup.sysctl.tcp_early_retrans = 0;
@@ -81,7 +83,7 @@ impl Setup {
     }
 }
 
-/// A connection on the bench.
+/// A connection under test, with its host's state and the peer's side of the script.
 pub(crate) struct Bench {
     pub(crate) conn: Connection,
     pub(crate) mib: TcpMib,
@@ -97,14 +99,15 @@ pub(crate) struct Bench {
     echo: u32,
     line: String,
     time_wait: Option<TimeWait>,
-    /// What the device has not completed, while it is busy.
+    /// Truesizes of the segments that a busy device has not completed; `None`: each completes at
+    /// once.
     device: Option<VecDeque<u32>>,
     /// Segments sent and timers run so far.
     events: u32,
 }
 
-/// Most of these in one test, and the longest time that one takes: a connection that sends or sets a
-/// timer without end fails its test instead of keeping it for ever.
+/// Limits of one test's events and virtual time, so that a connection that sends or sets timers
+/// without end fails its test instead of hanging it.
 const MOST_EVENTS: u32 = 3_000_000;
 const LONGEST: Nanos = Nanos::from_secs(7 * 24 * 3600);
 
@@ -126,22 +129,23 @@ macro_rules! cx {
 }
 
 impl Bench {
-    /// Before the first segment: SYN-SENT.
+    /// Returns a connection in SYN-SENT that has not sent its SYN yet.
     pub(crate) fn connecting(setup: &Setup) -> Self {
         Self::new(setup, None)
     }
 
-    /// Just after the peer's SYN: SYN-RECEIVED.
+    /// Returns a connection in SYN-RECEIVED, just after the peer's SYN.
     pub(crate) fn accepting(setup: &Setup) -> Self {
         Self::accepting_syn(setup, TcpFlags::SYN, EcnField::NotEct)
     }
 
-    /// The same, for a SYN with these flags and this ECN field.
+    /// Returns a connection in SYN-RECEIVED, after a SYN with these flags and this ECN field.
     pub(crate) fn accepting_syn(setup: &Setup, flags: TcpFlags, ecn: EcnField) -> Self {
         Self::new(setup, Some((syn(setup, flags), ecn)))
     }
 
-    /// Just after a SYN with a valid Fast Open cookie and without data (RFC 7413).
+    /// Returns a connection just after a SYN with a valid Fast Open cookie and without data (RFC
+    /// 7413).
     pub(crate) fn accepting_fast_open(setup: &Setup) -> Self {
         let mut bench = Self::accepting(setup);
         let syn = syn(setup, TcpFlags::SYN);
@@ -192,8 +196,8 @@ impl Bench {
         }
     }
 
-    /// ESTABLISHED by a passive open; the peer's window is `peer_window << wscale` from here on
-    /// if the script says nothing else.
+    /// Returns a passively opened connection in ESTABLISHED. From here on the peer's window is
+    /// `peer_window << wscale` unless the script sets another.
     pub(crate) fn established(setup: &Setup) -> Self {
         let mut bench = Self::accepting(setup);
         bench.play("> S. 0:0(0) ack 1\n< . 1:1(0) ack 1");
@@ -201,14 +205,15 @@ impl Bench {
         bench
     }
 
-    /// The same, with the segments that are acknowledged one by one at a connection's start over.
+    /// Returns an established connection that delays its ACKs: the first segments of a connection
+    /// are acknowledged one by one, and it has received these.
     pub(crate) fn warmed_up(setup: &Setup) -> Self {
         let mut bench = Self::established(setup);
         bench.play("< P. 1:1601(1600) ack 1 gro 100\n> . 1:1(0) ack 1601\nread 1600");
         bench
     }
 
-    /// Writes ten segments in ECN of RFC 3168: they go as two super-segments.
+    /// Sends ten segments with ECN (RFC 3168), as two super-segments.
     pub(crate) fn send_ten(&mut self) {
         self.play(
             "write 14600
@@ -324,7 +329,7 @@ impl Bench {
                 self.complete_first();
                 String::new()
             }
-            // Time passes in which nobody runs the timers.
+            // Virtual time passes without running the timers that fall due.
             "late" => {
                 self.now += span(args);
                 String::new()
@@ -336,7 +341,7 @@ impl Bench {
             }
             _ => panic!("what is {word:?}?"),
         };
-        // What is written or read without a word about it is all of it.
+        // Without an expected value, `write` and `read` must transfer the whole length.
         let all = number().to_string();
         let quiet = matches!(word, "write" | "read") && expected.is_empty();
         let expected = if quiet { &all } else { expected };
@@ -385,7 +390,7 @@ impl Bench {
         }
     }
 
-    /// `bytes` of text arrive where the last ended, are acknowledged, and read at once.
+    /// Delivers `bytes` of in-order data, rounded up to 60,000, and reads them at once.
     pub(crate) fn stream_in(&mut self, bytes: u64) {
         let mut scratch = vec![0; 60_000];
         let text = Slice::copied_from(&scratch);
@@ -435,7 +440,7 @@ impl Bench {
         self.conn.info(cx!(self))
     }
 
-    /// `TCP_CONGESTION`.
+    /// Sets `TCP_CONGESTION`.
     pub(crate) fn congestion(&mut self, name: &str) {
         self.conn.set_congestion(cx!(self), name).expect(name);
     }
@@ -448,7 +453,7 @@ impl Bench {
         &mut self.setup
     }
 
-    /// What leaves in answer to a segment.
+    /// Returns the segments sent in reply to `segment`, in script syntax.
     pub(crate) fn answers(&mut self, segment: &str) -> Vec<String> {
         self.step_in(segment);
         let all = std::iter::from_fn(|| self.next_out());
@@ -456,7 +461,7 @@ impl Bench {
         shown.flatten().collect()
     }
 
-    /// Takes TIME-WAIT from the connection, for the calls below.
+    /// Takes the TIME-WAIT state from the connection, for the calls below.
     pub(crate) fn keep_time_wait(&mut self) {
         self.time_wait = self.conn.take_time_wait();
     }
@@ -477,7 +482,7 @@ impl Bench {
         self.now
     }
 
-    /// The next segment, whatever it is.
+    /// Returns the next segment to send, if any, after the checks that apply to every segment.
     pub(crate) fn next_out(&mut self) -> Option<SegmentOut> {
         let segment = self.conn.poll_transmit(cx!(self))?;
         self.count_event();
@@ -486,7 +491,7 @@ impl Bench {
         Some(segment)
     }
 
-    /// The device is done with a segment at once, unless it is busy.
+    /// Completes a segment at once, or queues it at a busy device.
     fn complete(&mut self, segment: &SegmentOut) {
         let truesize = segment.truesize;
         match &mut self.device {
@@ -495,14 +500,14 @@ impl Bench {
         }
     }
 
-    /// The device completes the first segment that it has.
+    /// Completes the first segment that the device holds.
     fn complete_first(&mut self) {
         let first = self.device.as_mut().and_then(VecDeque::pop_front);
         let truesize = first.expect("something to complete");
         self.conn.handle_tx_complete(cx!(self), truesize);
     }
 
-    /// The device drops the first segment that it has, which begins and ends here.
+    /// Drops the first segment that the device holds, which covers `seq..end`.
     pub(crate) fn drop_first(&mut self, seq: u32, end: u32) {
         let first = self.device.as_mut().and_then(VecDeque::pop_front);
         let truesize = first.expect("something to drop");
@@ -510,39 +515,39 @@ impl Bench {
             .handle_tx_dropped(cx!(self), truesize, ISS + seq, ISS + end);
     }
 
-    /// The device completes the first segment that it has.
+    /// Completes the first segment that the device holds.
     pub(crate) fn complete_one(&mut self) {
         self.complete_first();
     }
 
-    /// The device completes all that it has.
+    /// Completes all segments that the device holds.
     pub(crate) fn complete_all(&mut self) {
         while self.device.as_ref().is_some_and(|d| !d.is_empty()) {
             self.complete_first();
         }
     }
 
-    /// Our sequence number as scripts count.
+    /// Converts one of our sequence numbers to the numbering of scripts.
     pub(crate) fn relative(seq: SeqNum) -> u32 {
         seq.since(ISS)
     }
 
-    /// Everything sent so far ends here.
+    /// Returns the sequence number after the last byte of data sent.
     pub(crate) fn sent(&mut self) -> u32 {
         self.written + 1 - self.info().tcpi_notsent_bytes
     }
 
-    /// Writes until the buffer is full.
+    /// Writes until the send buffer is full.
     pub(crate) fn fill(&mut self) {
         while self.try_write(100_000) {}
     }
 
-    /// True if anything was taken.
+    /// Writes up to `len` bytes. Returns whether any were accepted.
     pub(crate) fn try_write(&mut self, len: usize) -> bool {
         self.write(len, "") != "WouldBlock"
     }
 
-    /// Sends and acknowledges until nothing is left.
+    /// Sends data and acknowledges it until the send buffer is empty.
     pub(crate) fn drain(&mut self) {
         while !self.conn.is_flushed() {
             while self.next_out().is_some() {}
@@ -551,24 +556,24 @@ impl Bench {
         }
     }
 
-    /// A pure ACK arrives.
+    /// Delivers a pure ACK.
     pub(crate) fn acknowledge(&mut self, ack: u32) {
         self.step_in(&format!(". 1:1(0) ack {ack}"));
     }
 
-    /// The last ACK once more.
+    /// Delivers the last ACK again, and discards the segments sent in reply.
     pub(crate) fn text_ack(&mut self) {
         let una = self.info().tcpi_bytes_acked as u32 + 1;
         self.acknowledge(una);
         while self.next_out().is_some() {}
     }
 
-    /// Text arrives.
+    /// Delivers a data segment with PSH.
     pub(crate) fn text(&mut self, seq: u32, len: u32) {
         self.step_in(&format!("P. {seq}:{}({len}) ack 1", seq + len));
     }
 
-    /// Goes to the next deadline and handles it; false if there is none.
+    /// Advances to the next deadline and runs its timer. Returns whether there was one.
     pub(crate) fn next_timeout(&mut self) -> bool {
         let Some(at) = self.conn.poll_deadline() else {
             return false;
@@ -593,7 +598,7 @@ impl Bench {
         );
     }
 
-    /// The first segment that a timer makes leave, as shown.
+    /// Runs timers until one sends a segment. Returns it in script syntax.
     pub(crate) fn next_timeout_until_out(&mut self) -> String {
         loop {
             assert!(self.next_timeout(), "no timer");
@@ -603,17 +608,17 @@ impl Bench {
         }
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the test began.
     pub(crate) fn elapsed_s(&self) -> u64 {
         self.now.as_millis() / 1000 - 100
     }
 
-    /// A pure ACK with one SACK block arrives.
+    /// Delivers a pure ACK with one SACK block.
     pub(crate) fn acknowledge_with_sack(&mut self, ack: u32, left: u32, right: u32) {
         self.step_in(&format!(". 1:1(0) ack {ack} <sack {left}:{right}>"));
     }
 
-    /// A segment arrives.
+    /// Delivers a segment given in script syntax.
     pub(crate) fn play_in(&mut self, segment: &str) {
         self.step_in(segment);
     }
@@ -630,7 +635,8 @@ impl Bench {
         assert!(!self.conn.wants_transmit());
     }
 
-    /// Runs timers up to `span` from now; only at the very end may something leave.
+    /// Advances by `span` and runs the timers that fall due. Segments may be sent only at its very
+    /// end.
     pub(crate) fn pass(&mut self, span: Nanos) {
         let end = self.now + span;
         while let Some(at) = self.conn.poll_deadline().filter(|&at| at <= end) {
@@ -642,7 +648,7 @@ impl Bench {
         self.now = end;
     }
 
-    /// `P. 1:1001(1000) ack 1 win 500 <sack 2001:3001,ts 5>`
+    /// Parses a segment in script syntax: `P. 1:1001(1000) ack 1 win 500 <sack 2001:3001,ts 5>`.
     fn parse(&mut self, text: &str) -> SegmentIn {
         let (head, options) = text.split_once('<').unwrap_or((text, ""));
         let mut words = head.split_whitespace();
@@ -713,13 +719,13 @@ impl Bench {
                         right: at(right),
                     });
                 }
-                // The peer's clock at an earlier time, in ms since the bench began.
+                // The peer's TSval, as ms since the test began.
                 "ts" => {
                     let ms: u32 = value.parse().expect("milliseconds");
                     let ts = repr.options.timestamps.as_mut().expect("timestamps");
                     ts.val = PEER_CLOCK.wrapping_add(ms);
                 }
-                // Our clock as the peer echoes it, in ms since the bench began.
+                // The TSecr: our TSval at a time in ms since the test began.
                 "echo" => {
                     let ms: u32 = value.parse().expect("milliseconds");
                     let ts = repr.options.timestamps.as_mut().expect("timestamps");
@@ -753,7 +759,7 @@ impl Bench {
         self.check(segment);
     }
 
-    /// What holds for every segment.
+    /// Checks the properties of every segment, and records its TSval for the peer to echo.
     fn check(&mut self, segment: &SegmentOut) {
         let len = segment.payload.len();
         let mut bytes = vec![0; len];
@@ -816,7 +822,7 @@ fn show_options(options: &TcpOptions) -> String {
     shown.join(",")
 }
 
-/// The peer's SYN with these flags.
+/// Returns the peer's SYN with these flags.
 fn syn(setup: &Setup, flags: TcpFlags) -> TcpRepr {
     TcpRepr {
         src_port: 2000,
@@ -854,7 +860,7 @@ const FLAGS: [(char, TcpFlags); 9] = [
     ('.', TcpFlags::ACK),
 ];
 
-/// The ECN field, where it is not Not-ECT.
+/// The names of ECN fields other than Not-ECT.
 const ECN: [(&str, EcnField); 3] = [
     ("ect0", EcnField::Ect0),
     ("ect1", EcnField::Ect1),
@@ -874,7 +880,7 @@ fn show_flags(flags: TcpFlags) -> String {
     set.map(|f| f.0).collect()
 }
 
-/// `1:1001(1000)`
+/// Parses `1:1001(1000)` into the start and the length.
 fn range(text: &str) -> (u32, u32) {
     let (from, rest) = text.split_once(':').expect("SEQ:END(LEN)");
     let (end, len) = rest
@@ -886,7 +892,7 @@ fn range(text: &str) -> (u32, u32) {
     (from, len)
 }
 
-/// `40ms`, `1.5s`, `250us`
+/// Parses `40ms`, `1.5s` or `250us`.
 fn span(text: &str) -> Nanos {
     let split = text.find(|c: char| c.is_alphabetic()).expect("a unit");
     let (n, unit) = text.split_at(split);
@@ -900,7 +906,7 @@ fn span(text: &str) -> Nanos {
     Nanos::from_nanos((n * ns) as u64)
 }
 
-/// The byte at each position of a stream.
+/// Returns `len` bytes of the test stream, beginning at position `from`.
 fn pattern(from: u32, len: usize) -> Vec<u8> {
     let at = |n: u32| (n ^ (n >> 8) ^ (n >> 16)) as u8;
     (0..len as u32).map(|i| at(from.wrapping_add(i))).collect()

@@ -1,4 +1,4 @@
-//! The rules of TCP as traces: packets in, packets out, on virtual time.
+//! Traces that test TCP's rules: packets in, packets out, in virtual time.
 
 mod accecn;
 mod closing;
