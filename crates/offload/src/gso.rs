@@ -1,4 +1,4 @@
-//! GSO: cuts a super-segment into the packets it stands for.
+//! Generic segmentation offload (GSO): splits a super-segment into its packets.
 
 use alloc::vec::Vec;
 
@@ -19,11 +19,11 @@ mod tunnel;
 use network::Network;
 use tunnel::Outer;
 
-/// Cuts `packet` into packets of `gso_size` payload bytes with headers and checksums complete,
-/// appended to `out`. A packet that needs no cutting only has its checksum completed.
+/// Splits a super-segment into packets of `gso_size` payload bytes and appends them to `out`.
 ///
-/// The payload is shared, not copied. The [`TxToken`](crate::TxToken) goes to the last packet. A super-segment
-/// whose headers are not what its kind says is dropped.
+/// Their headers and checksums are complete. The payload is shared, not copied. The last packet
+/// gets the [`TxToken`](crate::TxToken). A packet that needs no segmentation only has its checksum
+/// completed. A super-segment whose headers do not match its [`GsoKind`] is dropped.
 pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     let size = usize::from(packet.offload.gso_size);
     if packet.offload.kind == GsoKind::None || size == 0 || packet.payload.len() <= size {
@@ -42,10 +42,11 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     let total = packet.payload.len();
     let mut pieces = Pieces::new(&packet.payload);
     let first = out.len();
-    // Filled in where they stay: packets are too big to be put together elsewhere and moved.
+    // Packets are written in place: they are too large to be built elsewhere and moved.
     out.resize_with(first + total.div_ceil(size), Packet::default);
     let segments = &mut out[first..];
-    // Apart from the sums: the processor reads no payload ahead past a reference count.
+    // In a loop of its own: reference-count updates among the sums would prevent the processor from
+    // prefetching payload.
     for segment in segments.iter_mut() {
         pieces.take(size, &mut segment.payload);
         segment.layers = packet.layers;
@@ -68,7 +69,7 @@ pub fn segment(mut packet: Packet, out: &mut Vec<Packet>) {
     }
 }
 
-/// Which segment a header is for.
+/// The position, length and sum of a segment, from which its header is written.
 struct Place {
     index: u16,
     start: u32,
@@ -77,24 +78,25 @@ struct Place {
     payload_sum: Sum,
 }
 
-/// The headers of the super-segment, and the sums over what all segments have alike.
+/// The headers of the super-segment, and the sums of the fields that all segments share.
 struct Template {
     header: HeaderBuf,
     transport: usize,
-    /// The innermost one.
+    /// The innermost network header.
     network: Network,
     outer: Option<Outer>,
     upper: Upper,
-    /// Pseudo-header and transport header without lengths, sequence number, flags and checksum.
+    /// The sum of pseudo-header and transport header without lengths, sequence number, flags and
+    /// checksum.
     transport_sum: Sum,
 }
 
-/// What differs by transport protocol.
+/// The state that depends on the transport protocol.
 enum Upper {
     Tcp {
         seq: u32,
         offset_and_flags: u16,
-        /// Flags of the first segment alone.
+        /// Flags that only the first segment carries.
         first_only: u16,
     },
     Udp,
@@ -166,7 +168,7 @@ impl Template {
     #[inline]
     fn write_tcp(&self, header: &mut [u8], place: &Place, seq: u32, flags: (u16, u16)) {
         let (mut word, first_only) = flags;
-        // FIN and PSH belong to the last byte, CWR (RFC 3168 6.1.2) to the first segment.
+        // FIN and PSH belong to the last byte; CWR (RFC 3168 6.1.2) to the first segment.
         if !place.last {
             word &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
         }
@@ -188,7 +190,7 @@ impl Template {
     #[inline]
     fn write_udp(&self, header: &mut [u8], place: &Place) {
         let len = (8 + place.len) as u16;
-        // The length stands in the pseudo-header and in the UDP header.
+        // The length is both in the pseudo-header and in the UDP header.
         let sum = self.transport_sum + place.payload_sum + Sum::word(len) + Sum::word(len);
         put16(header, self.transport + 4, len);
         put16(header, self.transport + 6, sum.udp_checksum());
@@ -205,7 +207,7 @@ fn innermost_v6(packet: &Packet) -> bool {
     }
 }
 
-/// The headers are what the kind of segmentation works on.
+/// Returns whether the headers match the kind of segmentation.
 fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
     let Packet {
         header,
@@ -239,10 +241,10 @@ fn fits(packet: &Packet, network: usize, transport: usize, v6: bool) -> bool {
         && u16::try_from(header.len() - outermost + usize::from(offload.gso_size)).is_ok()
 }
 
-/// The payload, taken off piece by piece.
+/// A cursor over the payload.
 struct Pieces<'a> {
     slices: &'a [Slice],
-    /// Bytes taken of the first slice.
+    /// Bytes of the first slice that are consumed.
     taken: usize,
 }
 
@@ -254,7 +256,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Appends the next `len` bytes, or what is left, to `out`.
+    /// Appends the next `len` bytes, or all that remain if fewer, to `out`.
     #[inline]
     fn take(&mut self, len: usize, out: &mut Chain) {
         match self.slices {

@@ -1,4 +1,4 @@
-//! The one parse: finds where each layer begins.
+//! The packet parser: determines the offset of each header.
 
 use bytes::Bytes;
 use fullsend_buf::Slice;
@@ -16,35 +16,35 @@ use crate::{Layers, Link, Packet, ParseError, Tunnels, jumbo};
 #[cfg(test)]
 mod tests;
 
-/// Authentication header (RFC 4302).
+/// The protocol number of the authentication header (RFC 4302).
 const AUTH: u8 = 51;
 
-/// Extension headers looked through; what follows more of them is not looked for.
+/// The most IPv6 extension headers parsed; the protocol behind more of them is not determined.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Bytes behind the outer IP header that say what a tunnel leads to: of UDP, GUE and GRE.
+/// The most bytes behind the outer IP header that determine the inner packet: UDP, GUE and GRE.
 const LONGEST_LEAD: usize = 16;
 
-/// What the walk over a frame's headers found.
+/// The result of parsing a frame's headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Walk {
     pub(crate) layers: Layers,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub(crate) header_len: usize,
-    /// Where the payload ends; link-layer padding follows if the frame is longer.
+    /// Offset of the end of the payload; bytes behind it are link-layer padding or `surplus`.
     pub(crate) end: usize,
-    /// Bytes follow `end` in the frame.
+    /// Whether the frame has bytes behind `end`.
     pub(crate) padded: bool,
-    /// Some of them lie inside the IP packet, behind the datagram that UDP's length field ends.
+    /// Whether the IP packet has bytes behind the datagram, whose end UDP's length field gives.
     pub(crate) surplus: bool,
-    /// There are headers that differ from packet to packet, or that were not looked into.
+    /// Whether there are headers that differ between packets of a flow, or that were not parsed.
     pub(crate) opaque: bool,
 }
 
-/// Why a walk stopped.
+/// The reason for which a parse stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stop {
-    /// The bytes at hand end inside a header; the frame may have more.
+    /// The slice ends inside a header; the frame may have more slices.
     Short,
     Bad(ParseError),
 }
@@ -60,7 +60,8 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], Stop> {
         .ok_or(Stop::Short)
 }
 
-/// Walks the headers of a frame of `total` bytes that begins with `bytes`.
+/// Parses the headers of a frame of `total` bytes that begins with `bytes`. A super-segment longer
+/// than IP's length field can express has 0 in it (`oversize`).
 #[inline]
 fn walk(
     bytes: &[u8],
@@ -93,8 +94,8 @@ fn walk(
     Ok(walk)
 }
 
-/// The same walk over what most packets begin with, TCP over IP without options, extension headers
-/// or VLAN tags. `None` says nothing of the packet.
+/// Parses the most common headers: TCP over IP without options, extension headers or VLAN tags.
+/// After `None`, [`walk`] must parse the packet.
 #[inline(always)]
 fn plain(bytes: &[u8], total: usize, link: Link) -> Option<Walk> {
     let (network, ethertype) = match link {
@@ -126,7 +127,7 @@ fn plain(bytes: &[u8], total: usize, link: Link) -> Option<Walk> {
 }
 
 impl Walk {
-    /// A walk that begins with a network header at `network`.
+    /// Returns the initial state of a parse: a network header at `network`.
     #[inline]
     fn at(network: usize, ethertype: u16, total: usize) -> Self {
         Self {
@@ -145,8 +146,9 @@ impl Walk {
     }
 }
 
-/// Goes on behind a tunnel's header. Where that leads to no whole TCP or UDP packet that ends with
-/// the outer one, or into another tunnel, the outer packet stays what it is, and `opaque`.
+/// Continues the parse behind a tunnel header. If the inner packet is not a complete TCP or UDP
+/// packet that ends with the outer packet, or is a tunnel itself, the result remains the outer
+/// packet, marked `opaque`.
 #[inline(never)]
 fn look_inside(
     bytes: &[u8],
@@ -183,7 +185,7 @@ fn look_inside(
             };
             Ok(())
         }
-        // The rest of the headers may be in the next piece.
+        // The rest of the headers may be in the next slice.
         Err(Stop::Short) if bytes.len() < total => Err(Stop::Short),
         Err(_) => {
             walk.opaque = true;
@@ -192,7 +194,7 @@ fn look_inside(
     }
 }
 
-/// The walk over an inner packet, which `end` ends.
+/// Parses an inner packet, which must end at `end`.
 fn inside(
     bytes: &[u8],
     end: usize,
@@ -220,7 +222,7 @@ fn inside(
     Ok(walk)
 }
 
-/// The protocol, or the UDP port, is one that tunnels are looked for at.
+/// Returns whether the protocol or the UDP port is that of a tunnel.
 fn is_tunnel(bytes: &[u8], layers: &Layers, tunnels: &Tunnels) -> bool {
     match layers.protocol {
         IPIP | ENCAPSULATED_V6 | GRE => true,
@@ -233,13 +235,13 @@ fn is_tunnel(bytes: &[u8], layers: &Layers, tunnels: &Tunnels) -> bool {
     }
 }
 
-/// Where the network header begins, and of what kind it is.
+/// Returns the offset of the network header and its EtherType.
 #[inline]
 fn ethernet(bytes: &[u8], start: usize) -> Result<(usize, u16), Stop> {
     let header: &[u8; 14] = array(bytes, start)?;
     let mut at = start + 14;
     let mut ethertype = be16(header, 12);
-    // IEEE 802.1Q and 802.1ad: one tag, or a service tag in front of it.
+    // IEEE 802.1Q and 802.1ad: one tag, or a service tag followed by one tag.
     for _ in 0..2 {
         if !matches!(ethertype, VLAN | QINQ) {
             break;
@@ -250,8 +252,8 @@ fn ethernet(bytes: &[u8], start: usize) -> Result<(usize, u16), Stop> {
     Ok((at, ethertype))
 }
 
-/// Where an IP packet ends whose length field says `len`. A super-segment too long for the field
-/// carries 0 in it (`oversize`).
+/// Returns the end of an IP packet whose length field is `len`, counted from `start`. With
+/// `oversize`, 0 stands for the rest of the frame.
 #[inline]
 fn ip_end(start: usize, len: usize, total: usize, oversize: bool) -> Result<usize, Stop> {
     if len == 0 && oversize {
@@ -272,7 +274,7 @@ fn ipv4(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(
         return Err(MALFORMED);
     }
     let whole = bytes.get(at..at + header_len).ok_or(Stop::Short)?;
-    // RFC 791 3.1.
+    // RFC 791 3.1: a packet with a wrong header checksum is dropped.
     if !sum(whole).is_valid() {
         return Err(MALFORMED);
     }
@@ -306,7 +308,7 @@ fn ipv6(bytes: &[u8], total: usize, oversize: bool, walk: &mut Walk) -> Result<(
     Ok(())
 }
 
-/// RFC 8200 4: skips what stands between the IPv6 header and the upper layer.
+/// Parses the IPv6 extension headers up to the upper-layer header (RFC 8200 4).
 fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
     let first = walk.header_len;
     for _ in 0..MAX_EXTENSIONS {
@@ -314,7 +316,7 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
             break;
         }
         let at = walk.header_len;
-        // RFC 8200 4.1: hop-by-hop options come first; elsewhere they are an unknown protocol.
+        // RFC 8200 4.1: hop-by-hop options must come first; elsewhere they are an unknown protocol.
         let known = match walk.layers.protocol {
             HOP_BY_HOP => at == first,
             ROUTING | FRAGMENT | AUTH | DESTINATION => true,
@@ -329,12 +331,13 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
             AUTH => (usize::from(head[1]) + 2) * 4,
             _ => (usize::from(head[1]) + 1) * 8,
         };
-        // RFC 6946: a fragment header with nothing before or behind it is a whole packet.
+        // RFC 6946: a packet whose fragment header has offset 0 and no M flag is complete.
         let offset_and_more = be16(head, 2) & 0xfff9;
         walk.layers.fragment = walk.layers.protocol == FRAGMENT && offset_and_more != 0;
         walk.opaque |= match walk.layers.protocol {
             FRAGMENT | AUTH => true,
-            // RFC 2675 3: an error where the payload length is not 0, and no super-segment's.
+            // RFC 2675 3: with a non-zero payload length the option is an error, and not that of a
+            // super-segment.
             HOP_BY_HOP => head[1..4] == jumbo::OPTION && be16(bytes, first - 36) != 0,
             _ => false,
         };
@@ -350,7 +353,7 @@ fn extension_headers(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
 #[inline]
 fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
     let at = walk.header_len;
-    // More than 64 KiB of headers cannot be recorded.
+    // `Layers` cannot express offsets beyond 64 KiB.
     walk.layers.transport = u16::try_from(at).map_err(|_| MALFORMED)?;
     if walk.layers.fragment {
         return Ok(());
@@ -386,11 +389,11 @@ fn transport(bytes: &[u8], walk: &mut Walk) -> Result<(), Stop> {
     Ok(())
 }
 
-/// RFC 768: the datagram may end before the IP packet does.
+/// Sets the end to that of the datagram (RFC 768), which may be before the end of the IP packet.
 fn udp_end(header: [u8; 8], walk: &mut Walk) -> Result<(), Stop> {
     let len = usize::from(be16(&header, 4));
     let at = usize::from(walk.layers.transport);
-    // Zero stands for a super-segment longer than the field can tell.
+    // 0 stands for a super-segment longer than the length field can express.
     if len == 0 && walk.end - at > usize::from(u16::MAX) {
         return Ok(());
     }
@@ -405,26 +408,37 @@ fn udp_end(header: [u8; 8], walk: &mut Walk) -> Result<(), Stop> {
 }
 
 impl Packet {
-    /// Finds the layers, moves the headers out of the payload into `header`, and cuts off
-    /// link-layer padding. Verifies the IPv4 header checksum, not the transport's.
+    /// Parses the headers and moves them from `payload` to `header`.
     ///
-    /// A packet with its header apart already (from a device in this process) is parsed from it.
+    /// Removes link-layer padding and bytes behind a UDP datagram. Verifies the IPv4 header
+    /// checksum, but not the transport checksum. Headers that are in `header` already (as from a
+    /// device in this process) are parsed there.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`] if the frame ends inside a header or before the length that a
+    /// header gives. [`ParseError::Malformed`] if a version, header length, or UDP length is
+    /// invalid, or the IPv4 header checksum is wrong. The packet must then be dropped.
     pub fn parse(&mut self, link: Link) -> Result<(), ParseError> {
         self.parse_through(link, &Tunnels::NONE)
     }
 
-    /// The same, looking into tunnels: the header then reaches to the end of the inner transport
-    /// header.
+    /// Parses the headers as [`parse`](Self::parse) does, including those inside `tunnels`.
+    ///
+    /// In a tunnelled packet `header` then extends to the end of the inner transport header.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse). An invalid inner packet is no error: only the outer headers are
+    /// then parsed.
     pub fn parse_through(&mut self, link: Link, tunnels: &Tunnels) -> Result<(), ParseError> {
         let walk = self.walk(link, tunnels, &mut 0)?;
         self.take_headers(&walk);
         Ok(())
     }
 
-    /// Finds the layers without moving the headers out: they lie in one piece at the
-    /// [`front`](Self::front) afterwards, and padding is cut off.
+    /// Parses the headers without moving them: afterwards they are contiguous at the
+    /// [`front`](Self::front), and padding is removed.
     ///
-    /// Counts itself in `walks`, so that a caller cannot read headers twice unseen.
+    /// Increments `walks`, so that statistics and tests show how often headers are parsed.
     #[inline]
     pub(crate) fn walk(
         &mut self,
@@ -460,7 +474,7 @@ impl Packet {
         Ok(walk)
     }
 
-    /// A device gives the size of a super-segment's segments, not their number.
+    /// Computes the number of segments: a device gives only the size of each.
     #[inline]
     fn count_segments(&mut self, walk: &Walk) {
         let size = usize::from(self.offload.gso_size);
@@ -470,7 +484,7 @@ impl Packet {
         }
     }
 
-    /// The piece that holds the headers.
+    /// Returns the slice that contains the headers.
     #[inline]
     pub(crate) fn front(&self) -> &[u8] {
         if self.header.is_empty() {
@@ -480,7 +494,7 @@ impl Packet {
         }
     }
 
-    /// The pieces behind the front.
+    /// Returns the slices behind the front.
     #[inline(always)]
     pub(crate) fn rest(&self) -> &[Slice] {
         let slices = self.payload.slices();
@@ -491,7 +505,7 @@ impl Packet {
         }
     }
 
-    /// For headers that straddle pieces: copies the frame into one.
+    /// Copies the frame into one slice and parses it, for headers that span several slices.
     #[cold]
     fn walk_linear(
         &mut self,
@@ -509,7 +523,7 @@ impl Packet {
         })
     }
 
-    /// Moves the headers that the walk found out of the payload.
+    /// Moves the headers that were parsed from the payload to `header`.
     #[inline]
     pub(crate) fn take_headers(&mut self, walk: &Walk) {
         if !self.header.is_empty() {

@@ -1,23 +1,24 @@
-//! An IP header on every segment: its length, and IPv4's ID and checksum.
+//! The IP header of each segment: its length, and IPv4's ID and checksum.
 
 use fullsend_wire::checksum::{Sum, sum};
 
 use super::Place;
 use crate::bytes::{be16, put16};
 
-/// What the segments' IP headers at one place have alike.
+/// The fields of an IP header that all segments share.
 pub(super) struct Network {
     at: usize,
     v6: bool,
-    /// The IPv4 header without total length, ID and checksum.
+    /// The sum of the IPv4 header without total length, ID and checksum.
     sum: Sum,
     ip_id: u16,
-    /// 0 where all segments carry the same ID, else 1.
+    /// 0 if all segments carry the same ID, otherwise 1.
     ip_id_step: u16,
 }
 
 impl Network {
-    /// Of the header from `at` to `end`, which loses what differs.
+    /// Records the header from `at` to `end`, and zeroes the fields of an IPv4 header that differ
+    /// between segments.
     pub(super) fn new(header: &mut [u8], at: usize, end: usize, v6: bool, fixed_id: bool) -> Self {
         let mut this = Self {
             at,

@@ -1,4 +1,4 @@
-//! The outer headers of a tunnel on every segment.
+//! The outer headers of each segment of a tunnelled super-segment.
 
 use fullsend_wire::checksum::{Sum, sum};
 use fullsend_wire::numbers::{ethertype, protocol};
@@ -7,17 +7,17 @@ use super::{Network, Place};
 use crate::bytes::{be16, put16};
 use crate::{Encap, Layers, checksum};
 
-/// What the segments' outer headers have alike.
+/// The outer headers' fields that all segments share.
 pub(super) struct Outer {
     layers: Layers,
     inner_v6: bool,
     network: Network,
-    /// The pseudo-header of a UDP tunnel that has checksums, without the length.
+    /// The sum of the pseudo-header of a UDP tunnel with checksums, without the length.
     udp_pseudo: Option<Sum>,
 }
 
 impl Outer {
-    /// `None` if the layers are not those of the header.
+    /// Returns `None` if the layers do not match the header.
     pub(super) fn new(header: &mut [u8], layers: &Layers, fixed_id: bool) -> Option<Self> {
         let v6 = layers.ethertype == ethertype::IPV6;
         let [network, inner] = layers.network.map(usize::from);
@@ -36,7 +36,7 @@ impl Outer {
         })
     }
 
-    /// After the inner headers are complete.
+    /// Writes the outer headers of a segment, whose inner headers must be complete.
     pub(super) fn write(&self, place: &Place, header: &mut [u8]) {
         self.network.write(place, header);
         if self.layers.encap != Encap::Udp {
