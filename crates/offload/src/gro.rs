@@ -1,8 +1,8 @@
-//! GRO: joins packets of a flow that follow each other.
+//! Generic receive offload (GRO): coalesces consecutive packets of a flow.
 //!
-//! Packets of one flow that stand in a row become one super-segment. What may join is decided so
-//! that [`segment`](crate::segment) gives back the very packets that came in, IP IDs and checksums
-//! included. Only one packet per flow is held, for the length of a device poll.
+//! A packet joins a super-segment only if [`segment`](crate::segment) restores exactly the packets
+//! that were received, IP IDs and checksums included. At most one packet per flow is held, until
+//! the end of the device poll.
 
 use alloc::vec::Vec;
 
@@ -32,28 +32,30 @@ use predict::Shape;
 use step::Step;
 use table::{At, Table};
 
-/// The most a coalesced TCP packet may span where its receiver takes more than 64 KiB.
+/// The upper bound of [`GroConfig::max_size`], in bytes.
 const MAX_SIZE: u32 = 8 * 65_535;
 
-/// How to coalesce.
+/// The configuration of a [`Gro`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroConfig {
-    /// What frames begin with.
+    /// The kind of the frames.
     pub link: Link,
-    /// Coalesce at all; parsing and checksum verification happen either way.
+    /// Whether to coalesce; packets are parsed and their checksums verified in any case.
     pub enabled: bool,
-    /// A coalesced packet stays below this many bytes, IP header included: 65536, or more where
-    /// the receiver takes an IP length field of 0 in a super-segment.
+    /// Upper bound (exclusive) of a coalesced packet, in bytes, IP header included: 65,536, or more
+    /// if the receiver accepts super-segments whose IP length field is 0.
     ///
-    /// Only TCP without a tunnel around it grows beyond 65536.
+    /// Only TCP that is not tunnelled is coalesced beyond 65,536. Values above 524,280 have the
+    /// effect of 524,280.
     pub max_size: u32,
     /// Encapsulations to coalesce through.
     pub tunnels: Tunnels,
 }
 
 impl GroConfig {
-    /// Coalesces up to 64 KiB, and looks into no tunnels: what a host wants, who is their end.
-    /// See [`Tunnels`] for who forwards them.
+    /// Returns a configuration that coalesces up to 64 KiB, and not through tunnels.
+    ///
+    /// It suits a host that terminates connections and tunnels; see [`Tunnels`] for gateways.
     pub const fn new(link: Link) -> Self {
         Self {
             link,
@@ -64,55 +66,58 @@ impl GroConfig {
     }
 }
 
-/// What GRO did, in packets.
+/// Packet counters of a [`Gro`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroStats {
-    /// Packets in.
+    /// Packets received.
     pub received: u64,
-    /// Walks over a packet's headers, on receive and at completion. A packet that continues a held
-    /// one needs none: comparing the two headers is enough.
+    /// Packets whose headers were parsed. A packet that continues a held one is not parsed: a
+    /// comparison of the two headers is enough.
     pub walks: u64,
-    /// Packets that joined another.
+    /// Packets that were merged into another.
     pub merged: u64,
     /// Packets that could not be parsed and were dropped.
     pub malformed: u64,
-    /// Packets whose transport checksum was wrong: passed on unmerged, still `Unverified`.
+    /// Packets whose transport checksum was wrong: passed on unmerged, and still `Unverified`.
     pub bad_checksum: u64,
 }
 
-/// The engine.
+/// Generic receive offload: coalesces TCP and UDP packets of one flow.
 ///
-/// Packets go in by [`receive`](Self::receive) and [`receive_batch`](Self::receive_batch), and come
-/// out at the end of the device poll: by [`flush`](Self::flush) all of them, or by
-/// [`flush_older`](Self::flush_older) all but those that may still grow. They come out in the order
-/// in which they came, each super-segment where its first packet stood.
+/// [`receive`](Self::receive) and [`receive_batch`](Self::receive_batch) accept packets. At the end
+/// of the device poll [`flush`](Self::flush) returns all of them, or
+/// [`flush_older`](Self::flush_older) all but those that may still grow. Packets are returned in
+/// the order in which they were received, each super-segment at the position of its first packet.
 ///
-/// Every TCP and UDP packet that comes out has its checksum `Valid` or `Partial`; one that comes
-/// out `Unverified` is a fragment, or its checksum is wrong.
+/// Every TCP and UDP packet that is returned has its checksum `Valid` or `Partial`; an `Unverified`
+/// one is a fragment, or its checksum is wrong.
 #[derive(Debug)]
 pub struct Gro {
     config: GroConfig,
     stats: GroStats,
-    /// Which of the packets are held.
+    /// The packets that are held.
     table: Table,
     keys: Keys,
-    /// Of the packet parsed last, by kind.
+    /// The layout of the packet parsed last, by kind.
     layouts: [Layout; 2],
-    /// What came since the last flush. Packets are parsed, held and completed where they lie.
+    /// The packets received since the last flush. They are parsed, held and completed in place.
     packets: Vec<Packet>,
-    /// Empty memory for packets that a flush leaves.
+    /// An empty vector, reused for packets that stay held over a flush.
     spare: Vec<Packet>,
 }
 
 impl Gro {
-    /// An engine that holds nothing yet, for packets of whoever is trusted: whoever knows how flows
-    /// are told apart can choose some that crowd each other out.
+    /// Returns an empty `Gro` for packets of trusted senders.
+    ///
+    /// The flow hash has a fixed key: a sender that knows it can choose flows that collide, and so
+    /// prevent each other from being coalesced.
     pub fn new(config: GroConfig) -> Self {
         Self::with_seed(config, 0)
     }
 
-    /// The same for packets of strangers, who do not know `seed`: best a number drawn at random for
-    /// each engine.
+    /// Returns an empty `Gro` for packets of untrusted senders, with a flow hash keyed with `seed`.
+    ///
+    /// Use a secret random number for each instance.
     pub fn with_seed(config: GroConfig, seed: u64) -> Self {
         Self {
             config: GroConfig {
@@ -128,14 +133,14 @@ impl Gro {
         }
     }
 
-    /// Takes one packet fresh from the device.
+    /// Accepts one packet received from the device.
     pub fn receive(&mut self, now: Instant, packet: Packet) {
         let from = self.packets.len();
         self.packets.push(packet);
         self.coalesce(now, from);
     }
 
-    /// Takes all of `packets` (drained); cheaper than one by one.
+    /// Accepts and drains `packets`; cheaper than [`receive`](Self::receive) for each.
     pub fn receive_batch(&mut self, now: Instant, packets: &mut Vec<Packet>) {
         let from = self.packets.len();
         if from == 0 {
@@ -146,7 +151,7 @@ impl Gro {
         self.coalesce(now, from);
     }
 
-    /// End of the device poll: everything is appended to `out`.
+    /// Ends the device poll: completes all packets and appends them to `out`.
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
         if !self.table.is_empty() {
             self.table.complete_all(&mut self.packets);
@@ -158,8 +163,10 @@ impl Gro {
         }
     }
 
-    /// End of a device poll that leaves more to read: what is held since `than` or later stays, and
-    /// may grow in the next poll.
+    /// Ends a device poll after which the device has more packets.
+    ///
+    /// Packets held since `than` or later stay held and may grow in the next poll. All others are
+    /// completed and appended to `out`.
     pub fn flush_older(&mut self, than: Instant, out: &mut Vec<Packet>) {
         self.table.complete_older(than, &mut self.packets);
         if self.table.is_empty() {
@@ -177,13 +184,18 @@ impl Gro {
         core::mem::swap(&mut self.packets, &mut self.spare);
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> GroStats {
         self.stats
     }
 
-    /// Takes a poll's only packet while none is held: nothing can join it, so it is parsed and
-    /// verified where it is, and never held. False if nothing is left of it.
+    /// Accepts the only packet of a device poll, which nothing can join, so that it is not held.
+    ///
+    /// The packet is parsed and verified in place. Returns false if it was malformed and must be
+    /// dropped.
+    ///
+    /// # Panics
+    /// In debug builds, if other packets are held.
     pub fn receive_alone(&mut self, packet: &mut Packet) -> bool {
         debug_assert!(self.packets.is_empty(), "others are held");
         self.stats.received += 1;
@@ -194,7 +206,7 @@ impl Gro {
         true
     }
 
-    /// Takes in what lies from `from` on; what stays is moved together.
+    /// Parses and coalesces the packets from index `from` on, and compacts those that remain.
     fn coalesce(&mut self, now: Instant, from: usize) {
         let mut packets = core::mem::take(&mut self.packets);
         self.stats.received += (packets.len() - from) as u64;
@@ -216,8 +228,8 @@ impl Gro {
         self.packets = packets;
     }
 
-    /// Parses a packet, which then joins one that is held, is held itself, or goes by; false if
-    /// nothing is left of it. `kept` are the packets before it.
+    /// Parses a packet, and then merges it into a held one, holds it, or passes it on. Returns
+    /// whether it remains in the list. `kept` are the packets before it.
     fn parse(
         &mut self,
         now: Instant,
@@ -232,16 +244,17 @@ impl Gro {
             if !(self.table.is_empty() && step::is_last(packet, &walk)) {
                 return self.place(now, kept, packet, &walk, guess);
             }
-            // There is nothing to join, and nothing will join it.
+            // It has nothing to join, and nothing can join it.
         } else if walk.opaque && self.config.tunnels != Tunnels::NONE {
-            // It may be of any flow in a tunnel, and must not be overtaken.
+            // It may belong to any tunnelled flow, and must not be overtaken by one.
             self.table.complete_tunnelled(kept);
         }
         packet.take_headers(&walk);
         true
     }
 
-    /// The one look at a packet: where its headers are, and whether its checksum may be trusted.
+    /// Parses a packet and verifies its checksum. Returns `None` if it is malformed, otherwise the
+    /// result of the parse and whether the checksum is trusted.
     #[inline(always)]
     fn look_at(&mut self, packet: &mut Packet) -> Option<(Walk, bool)> {
         let config = &self.config;
@@ -253,7 +266,7 @@ impl Gro {
         Some((walk, trusted))
     }
 
-    /// Verifies the transport checksum if nobody has; false when it is wrong.
+    /// Verifies the transport checksum unless the device did. Returns false if it is wrong.
     #[inline(always)]
     fn check(&mut self, packet: &mut Packet) -> bool {
         is_trusted(packet, &packet.layers) || self.verify_now(packet)
@@ -273,7 +286,8 @@ impl Gro {
         true
     }
 
-    /// A packet that may join another.
+    /// Merges a packet that is eligible for coalescing into a held one, or holds it. Returns
+    /// whether it remains in the list.
     fn place(
         &mut self,
         now: Instant,
@@ -283,8 +297,8 @@ impl Gro {
         guess: Option<Absent>,
     ) -> bool {
         let header = &packet.front()[..walk.header_len];
-        // Link-layer padding is cut off by now and not part of the packet. What UDP's length leaves
-        // out is: cutting a super-segment would not write it again.
+        // The parser removed link-layer padding, which is not part of the packet. Bytes behind a
+        // UDP datagram are part of it, and segmentation would not restore them.
         let (layers, flush) = (packet.layers, walk.surplus);
         let found = self.look_up(kept, header, &layers, guess);
         let transport = usize::from(layers.transport);
@@ -305,7 +319,7 @@ impl Gro {
         }
     }
 
-    /// Looks for the packet that is held of this one's flow.
+    /// Finds the held packet of this packet's flow.
     #[inline]
     fn look_up(
         &mut self,
@@ -362,14 +376,15 @@ impl Gro {
     }
 }
 
-/// What is known of a packet's flow.
+/// The result of a flow lookup.
 struct Found {
     hash: u32,
-    /// The held packet of its flow, and whether its headers are like that one's.
+    /// The held packet of the flow, and whether its headers match this packet's.
     held: Option<(At, bool)>,
 }
 
-/// The checksum needs no look. What a device says of a tunnelled packet may be of the outer one.
+/// Returns whether the device verified the checksum. For a UDP tunnel its result may apply to the
+/// outer checksum only.
 #[inline]
 fn is_trusted(packet: &Packet, layers: &Layers) -> bool {
     match packet.offload.checksum {
@@ -381,8 +396,8 @@ fn is_trusted(packet: &Packet, layers: &Layers) -> bool {
     }
 }
 
-/// The protocols and headers that coalescing knows: TCP and UDP over IPv4 without options or over
-/// IPv6, and tunnels of these.
+/// Returns whether a packet is eligible for coalescing: TCP and UDP over IPv4 without options or
+/// over IPv6, and tunnels of these.
 #[inline]
 fn joins(packet: &Packet, walk: &Walk) -> bool {
     let layers = &packet.layers;

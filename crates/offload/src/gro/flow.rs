@@ -1,4 +1,4 @@
-//! What makes two packets of one flow, and what else must be equal for them to join.
+//! Flow identity: which fields identify a flow, and which must be equal to coalesce.
 
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
@@ -9,15 +9,15 @@ use crate::{Encap, Layers};
 #[cfg(test)]
 mod tests;
 
-/// IPv6's version and flow label; the traffic class lies between them.
+/// Mask of IPv6's version and flow label, without the traffic class between them.
 const VERSION_AND_LABEL: u32 = 0xf00f_ffff;
 
-/// What an engine's hash is keyed with.
+/// The keys of the flow hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keys([u64; 4]);
 
 impl Keys {
-    /// Four numbers without a pattern, of one.
+    /// Derives the four keys from one seed.
     pub(super) const fn new(seed: u64) -> Self {
         const ODD: [u64; 4] = [
             0x9e37_79b9_7f4a_7c15,
@@ -35,10 +35,10 @@ impl Keys {
     }
 }
 
-/// A bit of every hash, so that none is 0.
+/// A bit that is set in every hash, so that none is 0.
 pub(super) const SOME: u32 = 1 << 31;
 
-/// A number that is equal for equal addresses and ports; `None` where these headers are not. Who
+/// Returns a keyed hash of addresses and ports, or `None` if the header is too short. A sender that
 /// does not know the keys cannot choose flows that collide.
 #[inline(always)]
 pub(super) fn hash(header: &[u8], network: usize, transport: usize, keys: &Keys) -> Option<u32> {
@@ -57,22 +57,22 @@ pub(super) fn hash(header: &[u8], network: usize, transport: usize, keys: &Keys)
     Some(mix as u32 | SOME)
 }
 
-/// Both halves of a product: each bit of one factor moves many of the result.
+/// Combines both halves of a product: each bit of a factor affects many bits of the result.
 #[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A parsed header, layer by layer.
+/// The headers of a packet, by layer.
 #[derive(Clone, Copy)]
 pub(super) struct Flow<'a> {
     layers: &'a Layers,
     link: &'a [u8],
     outer: Network<'a>,
-    /// GRE, or UDP and what follows it up to the inner IP header.
+    /// The GRE header, or the UDP header and the bytes behind it up to the inner IP header.
     tunnel: &'a [u8],
-    /// The same as `outer` when not encapsulated.
+    /// Equal to `outer` when not encapsulated.
     inner: Network<'a>,
     transport: &'a [u8],
 }
@@ -85,7 +85,7 @@ struct Network<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// `None` if the layers are not those of `header`.
+    /// Returns `None` if the layers do not match `header`.
     #[inline]
     pub(super) fn new(header: &'a [u8], layers: &'a Layers) -> Option<Self> {
         let at = |n: u16| usize::from(n);
@@ -118,7 +118,7 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// Of one flow: it would be wrong to hold both, and right to compare them further.
+    /// Returns whether both packets belong to one flow, of which only one packet may be held.
     #[inline]
     pub(super) fn is_same_flow(&self, other: &Self) -> bool {
         self.transport[..4] == other.transport[..4]
@@ -129,7 +129,8 @@ impl<'a> Flow<'a> {
                 || self.inner.is_same_flow(&other.inner) && self.is_same_tunnel(other))
     }
 
-    /// A UDP tunnel's length and checksum go with each packet.
+    /// Returns whether the tunnel headers are equal, except a UDP tunnel's length and checksum,
+    /// which differ from packet to packet.
     fn is_same_tunnel(&self, other: &Self) -> bool {
         if self.layers.encap != Encap::Udp {
             return self.tunnel == other.tunnel;
@@ -137,7 +138,8 @@ impl<'a> Flow<'a> {
         self.tunnel[..4] == other.tunnel[..4] && self.tunnel[8..] == other.tunnel[8..]
     }
 
-    /// Nothing but lengths, IP ID, sequence number, FIN, PSH and checksums sets the two apart.
+    /// Returns whether the packets of one flow differ only in lengths, IP ID, sequence number, FIN,
+    /// PSH and checksums.
     #[inline]
     pub(super) fn is_like(&self, head: &Self) -> bool {
         let udp_checksum = |flow: &Self| be16(flow.tunnel, 6) != 0;
@@ -168,7 +170,8 @@ impl Network<'_> {
         self.bytes.len() >= if self.v6 { 40 } else { 20 }
     }
 
-    /// Addresses, protocol and flow label, and for IPv6 the extension headers.
+    /// Returns whether addresses and protocol are equal, and in IPv6 the flow label and extension
+    /// headers.
     #[inline]
     fn is_same_flow(&self, other: &Self) -> bool {
         let (mine, others) = (self.bytes, other.bytes);

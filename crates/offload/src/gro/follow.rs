@@ -1,6 +1,6 @@
-//! The quick way: a packet that plainly follows one that is held joins it without a parse.
+//! The fast path: merges a packet that continues a held one without parsing it.
 //!
-//! It decides nothing that the long way would decide otherwise.
+//! It merges a packet only if the slow path would.
 
 use super::flow::{self, Keys};
 use super::held::{Held, Joining};
@@ -12,14 +12,14 @@ use super::{Gro, is_trusted};
 use crate::checksum::{Verdict, is_right, verify};
 use crate::{Checksum, Layers, Link, Packet};
 
-/// Where the hash of a packet's flow is taken from.
+/// The offsets of the header fields that are hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Layout {
     network: u16,
     transport: u16,
 }
 
-/// Nothing is held of the flow that a packet is of, if this is its layout.
+/// A failed lookup: no packet of this flow is held, provided that the packet has this layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Absent {
     pub(super) hash: u32,
@@ -48,19 +48,21 @@ impl Absent {
     }
 }
 
-/// Packets of one kind are likely to have one layout: 0 or 1.
+/// Returns the kind of a packet, 0 or 1: the IP version. Packets of one kind mostly have one
+/// layout.
 #[inline]
 pub(super) fn kind(front: &[u8], link: Link) -> usize {
     let v6 = match link {
         Link::Ip => front.first().is_some_and(|first| first & 0x20 != 0),
-        // The EtherType's last byte; of what has a VLAN tag the one kind is as good as the other.
+        // The last byte of the EtherType. For VLAN-tagged frames either kind works.
         Link::Ethernet => front.get(13) == Some(&0xdd),
     };
     usize::from(v6)
 }
 
 impl Gro {
-    /// Joins a packet to the one that it plainly follows.
+    /// Merges a packet into the held one that it continues. Returns an error if the packet must be
+    /// parsed, with the lookup's result if it failed.
     #[inline]
     pub(super) fn follow(
         &mut self,
@@ -86,7 +88,8 @@ impl Gro {
         Ok(())
     }
 
-    /// What is held of a packet's flow, if its headers lie as those of the last that was parsed.
+    /// Returns the held packet with the same flow hash, assuming the layout of the packet of this
+    /// kind that was parsed last.
     #[inline(always)]
     fn guess(&mut self, front: &[u8]) -> Result<At, Option<Absent>> {
         let layout = self.layouts[kind(front, self.config.link)];
@@ -95,7 +98,7 @@ impl Gro {
         Ok(found.ok_or(Some(Absent { hash, layout }))?.0)
     }
 
-    /// Joins a packet to the one held.
+    /// Merges a packet into the one held, and completes that if nothing more can join it.
     #[inline(always)]
     pub(super) fn join(
         &mut self,
@@ -114,8 +117,8 @@ impl Gro {
 }
 
 impl Held {
-    /// What joins if the packet, which begins with `front`, plainly follows this one: TCP without a
-    /// tunnel, behind `IP` bytes of IP header and maybe extension headers.
+    /// Returns the update of this record if a packet that begins with `front` continues it: TCP
+    /// without a tunnel, behind an IP header of `IP` bytes and possibly extension headers.
     #[inline(always)]
     fn followed_by<const IP: usize, I: Ids>(
         &self,
@@ -141,7 +144,8 @@ impl Held {
         good.then_some(joining)
     }
 
-    /// The same of tunnels and UDP.
+    /// Returns the update of this record if a packet that begins with `front` continues it, for
+    /// UDP, tunnels and long headers.
     #[inline(never)]
     fn followed_by_any(&self, kept: &[Packet], packet: &Packet, front: &[u8]) -> Option<Joining> {
         let head = &kept[self.place()];
@@ -157,7 +161,7 @@ impl Held {
         good.then_some(joining)
     }
 
-    /// The bytes of a packet that are its headers if they are as long as this one's.
+    /// Returns the headers of a packet, assuming that they are as long as this one's.
     #[inline(always)]
     fn header_of<'a>(&self, packet: &Packet, front: &'a [u8]) -> Option<&'a [u8]> {
         let len = usize::from(self.control.header_len);
