@@ -1,4 +1,5 @@
-//! Accurate ECN (RFC 9768). Flags: A is AE, W is CWR, E is ECE; together they count marks from 5.
+//! Accurate ECN (RFC 9768). Flags: A is AE, W is CWR, E is ECE; together they count marked packets,
+//! starting at 5.
 
 use fullsend_wire::EcnField;
 use fullsend_wire::tcp::TcpFlags;
@@ -16,7 +17,7 @@ fn setup(tcp_ecn: u32) -> Setup {
     setup
 }
 
-/// We asked, and the peer agreed.
+/// Returns a connection on which our request for Accurate ECN was granted.
 fn connected() -> Bench {
     let mut bench = Bench::connecting(&setup(3));
     bench.play(
@@ -28,7 +29,7 @@ fn connected() -> Bench {
     bench
 }
 
-/// The peer asked.
+/// Returns a connection that granted the peer's request for Accurate ECN.
 fn accepted() -> Bench {
     let mut bench = Bench::accepting_syn(&setup(5), ASK, EcnField::NotEct);
     bench.play(
@@ -39,8 +40,8 @@ fn accepted() -> Bench {
     bench
 }
 
-/// 3.1.1 and table 2: all three flags ask; the answer tells with which field the SYN came, and the
-/// handshake's last ACK with which field the answer came.
+/// 3.1.1 and table 2: a SYN with all three flags requests Accurate ECN. The SYN-ACK reports the ECN
+/// field of the SYN, and the handshake's last ACK that of the SYN-ACK.
 #[test]
 fn the_handshake_tells_each_segments_field() {
     connected();
@@ -63,8 +64,8 @@ fn the_handshake_tells_each_segments_field() {
     }
 }
 
-/// 3.1.2: a peer that knows RFC 3168 alone gets it; one that knows nothing, or reflects what it
-/// does not know, gets none.
+/// 3.1.2: with a peer that supports only RFC 3168, RFC 3168 is used; with a peer that does not
+/// support ECN, or that reflects the flags of the SYN, ECN is off.
 #[test]
 fn older_peers_are_understood() {
     for (answer, ecn) in [("SE.", " ect0"), ("S.", ""), ("SEWA.", "")] {
@@ -78,7 +79,7 @@ fn older_peers_are_understood() {
     }
 }
 
-/// Table 2: an answer that reflects nothing, and means nothing yet, is one of accurate ECN.
+/// Table 2: a SYN-ACK with the currently unused flags AE and ECE agrees to Accurate ECN.
 #[test]
 fn an_answer_that_means_nothing_yet_agrees() {
     Bench::connecting(&setup(3)).play(
@@ -90,14 +91,14 @@ fn an_answer_that_means_nothing_yet_agrees() {
     );
 }
 
-/// Whoever does not know it sees RFC 3168's flags.
+/// A host with Accurate ECN off sees the flags of RFC 3168 in the SYN.
 #[test]
 fn an_older_host_answers_as_it_knows() {
     Bench::accepting_syn(&setup(2), ASK, EcnField::NotEct).play("> SE. 0:0(0) ack 1");
     Bench::accepting_syn(&setup(0), ASK, EcnField::NotEct).play("> S. 0:0(0) ack 1");
 }
 
-/// 3.1.4: asked for once more, and then no longer.
+/// 3.1.4: the first retransmission of a SYN still requests Accurate ECN, later ones do not.
 #[test]
 fn a_syn_in_vain_asks_once_more() {
     Bench::connecting(&setup(3)).play(
@@ -109,7 +110,8 @@ fn a_syn_in_vain_asks_once_more() {
     );
 }
 
-/// 3.2.2: every marked packet counts, and every segment of ours tells the count, from 5 on.
+/// 3.2.2: every marked packet is counted, and every segment that we send carries the count, which
+/// starts at 5.
 #[test]
 fn marks_are_counted() {
     accepted().play(
@@ -126,7 +128,7 @@ fn marks_are_counted() {
     );
 }
 
-/// 3.2.2.5.1: marks on acknowledgements count too, and are told before the count goes round.
+/// 3.2.2.5.1: marks on pure ACKs are counted, too, and reported with the next segment.
 #[test]
 fn marks_on_acknowledgements_count() {
     let mut bench = accepted();
@@ -138,7 +140,8 @@ fn marks_on_acknowledgements_count() {
     );
 }
 
-/// 3.2.2.5.2: the difference is what was marked; one reduction a window, and no CWR.
+/// 3.2.2.5.2: the increase of the peer's count is the number of marked packets. cwnd is reduced
+/// once per window, without CWR.
 #[test]
 fn a_count_that_grows_reduces_once_a_window() {
     let mut bench = connected();
@@ -157,13 +160,13 @@ fn a_count_that_grows_reduces_once_a_window() {
     let info = bench.info();
     assert_eq!((info.tcpi_delivered_ce, info.tcpi_ca_state), (2, 2));
     assert_eq!(info.tcpi_snd_ssthresh, 8);
-    // Another, within the same window.
+    // Another mark within the same window.
     bench.play("< . 1:1(0) ack 7301");
     let info = bench.info();
     assert_eq!((info.tcpi_delivered_ce, info.tcpi_snd_ssthresh), (3, 8));
 }
 
-/// An ACK that was overtaken tells an old count.
+/// The count of an ACK that a newer one has overtaken is ignored.
 #[test]
 fn an_old_acknowledgement_tells_nothing() {
     let mut bench = connected();
@@ -177,8 +180,9 @@ fn an_old_acknowledgement_tells_nothing() {
     assert_eq!(bench.info().tcpi_delivered_ce, 1);
 }
 
-/// 3.2.2.3: our SYN was not ECN-capable, so whoever sees it as such sees a path that changes the
-/// field. Then nothing of ours is, and what the peer tells is not heard; but it is told.
+/// 3.2.2.3: our SYN was Not-ECT, so a SYN-ACK that reports another field shows that the path
+/// changes it. From then on no packet of ours is ECN-capable, and the peer's count is ignored; our
+/// own is still reported.
 #[test]
 fn a_field_that_was_changed_mutes() {
     let mut bench = Bench::connecting(&setup(3));
@@ -195,7 +199,7 @@ fn a_field_that_was_changed_mutes() {
     assert_eq!(bench.info().tcpi_delivered_ce, 0);
 }
 
-/// 3.2.2.1: zeroed flags on the handshake's last ACK mean that something clears them.
+/// 3.2.2.1: zero flags on the handshake's last ACK show that the path clears them.
 #[test]
 fn flags_that_were_zeroed_mute() {
     let mut bench = Bench::accepting_syn(&setup(3), ASK, EcnField::NotEct);
@@ -207,7 +211,7 @@ fn flags_that_were_zeroed_mute() {
     );
 }
 
-/// Every segment of a unit tells the same count, also where CWR is part of it.
+/// All segments of a super-segment carry the same count, also where CWR is part of it.
 #[test]
 fn units_stay_whole_while_cwr_is_in_the_count() {
     let mut bench = accepted();

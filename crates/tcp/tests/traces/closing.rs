@@ -230,7 +230,8 @@ fn a_reset_after_both_have_closed_is_no_error() {
     );
 }
 
-/// RFC 1122 4.2.2.13: who has shut both ways has closed.
+/// RFC 1122 4.2.2.13: an application that has shut down both directions has closed, and data that
+/// arrives later is answered by a RST.
 #[test]
 fn text_for_one_who_has_shut_both_ways_resets() {
     Bench::warmed_up(&Setup::default()).play(

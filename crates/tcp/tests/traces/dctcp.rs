@@ -1,5 +1,5 @@
-//! DCTCP (RFC 8257): what it asks for, what it marks, what a receiver tells and what a sender makes
-//! of it.
+//! DCTCP (RFC 8257): the negotiation of ECN, the ECN field of sent packets, the receiver's feedback
+//! and the sender's response to it.
 
 use fullsend_tcp::congestion::CcInfo;
 use fullsend_wire::EcnField;
@@ -25,7 +25,7 @@ fn accepted() -> Bench {
     bench
 }
 
-/// The same where acknowledgements wait for company.
+/// Returns an accepted connection that delays its ACKs.
 fn settled() -> Bench {
     let mut bench = accepted();
     bench.play(
@@ -37,7 +37,7 @@ fn settled() -> Bench {
     bench
 }
 
-/// Ten segments of ours are on their way.
+/// Returns an accepted connection with ten segments in flight.
 fn sending() -> Bench {
     let mut bench = accepted();
     bench.send_ten();
@@ -51,7 +51,7 @@ fn alpha(bench: &Bench) -> u32 {
     }
 }
 
-/// It asks whatever `tcp_ecn` says, and its SYN is ECN-capable; so is all that follows.
+/// DCTCP requests ECN whatever `tcp_ecn` is; its SYN is ECN-capable, as is all that follows.
 #[test]
 fn all_that_it_sends_is_ecn_capable() {
     for tcp_ecn in [0, 1, 2] {
@@ -82,7 +82,7 @@ fn all_that_it_sends_is_ecn_capable() {
     );
 }
 
-/// With tcp_ecn=3 it asks for accurate ECN, whose handshake nobody marks.
+/// With `tcp_ecn` 3 DCTCP requests Accurate ECN, whose SYN is not ECN-capable.
 #[test]
 fn accurate_ecn_carries_its_marks_too() {
     let mut bench = Bench::connecting(&setup(3));
@@ -97,14 +97,14 @@ fn accurate_ecn_carries_its_marks_too() {
          < EA. 1:1(0) ack 2921",
     );
     assert_eq!((alpha(&bench), bench.info().tcpi_ecn_mode), (960, 2));
-    // One of the rest: 960 - 60 + 64 / 8.
+    // One of the other eight segments was marked: 960 - 60 + 64 / 8.
     bench.play("< WA. 1:1(0) ack 14601");
     assert_eq!((alpha(&bench), bench.info().tcpi_delivered_ce), (908, 1));
     // 12 - 12 * 908 / 2048.
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
 }
 
-/// Linux: `dctcp-reno`.
+/// As in Linux a connection without ECN uses Reno, under the name `dctcp-reno`.
 #[test]
 fn a_peer_without_ecn_makes_it_reno() {
     let mut bench = Bench::connecting(&setup(2));
@@ -125,7 +125,7 @@ fn a_peer_without_ecn_makes_it_reno() {
     assert_eq!(bench.conn.congestion(), "dctcp-reno");
 }
 
-/// A SYN that is sent again asks no longer, and is not marked.
+/// A retransmitted SYN does not request ECN and is not ECN-capable.
 #[test]
 fn a_syn_in_vain_goes_without() {
     Bench::connecting(&setup(2)).play(
@@ -137,8 +137,8 @@ fn a_syn_in_vain_goes_without() {
     );
 }
 
-/// `TCP_CONGESTION`: before the SYN has gone it asks; once the connection stands without ECN it is
-/// too late.
+/// `TCP_CONGESTION`: DCTCP chosen before the SYN is sent requests ECN; chosen on a connection
+/// without ECN it falls back to Reno.
 #[test]
 fn it_may_be_chosen_until_the_syn_goes() {
     let plain = Setup::default();
@@ -165,8 +165,8 @@ fn it_may_be_chosen_until_the_syn_goes() {
     assert_eq!(late.conn.congestion(), "reno");
 }
 
-/// 3.2: text that is not acknowledged yet is, with the ECE that it came with, and the change is
-/// told at once; CWR ends nothing.
+/// 3.2: a packet whose CE differs from the previous one's is acknowledged at once, after the data
+/// before it, which is acknowledged with the earlier ECE. CWR does not end the ECE.
 #[test]
 fn each_change_is_told_at_once() {
     settled().play(
@@ -186,7 +186,7 @@ fn each_change_is_told_at_once() {
     );
 }
 
-/// 3.2: as long as nothing changes, acknowledgements wait for company, marked or not.
+/// 3.2: while CE does not change ACKs are delayed, whether packets are marked or not.
 #[test]
 fn between_changes_acknowledgements_are_delayed() {
     let mut bench = settled();
@@ -203,8 +203,8 @@ fn between_changes_acknowledgements_are_delayed() {
     assert!(ce_state);
 }
 
-/// What the host had no time to acknowledge is acknowledged in order, change by change; text of
-/// ours carries the first. The window ends where it ends, whatever is acknowledged.
+/// Changes of CE within one batch are acknowledged one by one, in order; data that we send carries
+/// the first ACK. The right edge of the window stays, except for rounding.
 #[test]
 fn changes_that_arrive_together_are_told_apart() {
     settled().play(
@@ -218,7 +218,7 @@ fn changes_that_arrive_together_are_told_apart() {
     );
 }
 
-/// Behind a hole each change is told once, by the duplicate acknowledgement.
+/// For data out of order each change is reported once, by its duplicate ACK.
 #[test]
 fn a_change_behind_a_hole_is_told_by_its_duplicate() {
     settled().play(
@@ -231,15 +231,15 @@ fn a_change_behind_a_hole_is_told_by_its_duplicate() {
     );
 }
 
-/// 3.3: alpha is 1 before anything is known, so that the first mark halves; then it falls by a
-/// sixteenth for each window without.
+/// 3.3: alpha starts at 1, so that the first mark halves cwnd; each window then moves it by a
+/// sixteenth towards the marked fraction.
 #[test]
 fn the_window_comes_down_by_half_of_alpha() {
     let mut bench = sending();
     bench.play("< E. 1:1(0) ack 2921");
     assert_eq!((alpha(&bench), bench.info().tcpi_snd_ssthresh), (1024, 5));
     assert_eq!(bench.info().tcpi_ca_state, 2);
-    // A reduction once a window: the rest of this one changes nothing.
+    // cwnd is reduced once per window: later marks within it change nothing.
     bench.play(
         "< E. 1:1(0) ack 5841
          < . 1:1(0) ack 14601",
@@ -249,7 +249,8 @@ fn the_window_comes_down_by_half_of_alpha() {
     assert_eq!(bench.mib.retrans_segs, 0);
 }
 
-/// A peer that repeats ECE until CWR comes (RFC 3168) is told of each reduction.
+/// Each reduction is reported by CWR, because a peer may repeat ECE until it receives that (RFC
+/// 3168).
 #[test]
 fn a_reduction_is_told_with_cwr() {
     let mut bench = sending();
@@ -263,7 +264,8 @@ fn a_reduction_is_told_with_cwr() {
     assert_eq!(bench.info().tcpi_ca_state, 0);
 }
 
-/// 3.5: a loss halves although the mark before it cost less, and not twice.
+/// 3.5: a loss after a mark in the same window brings ssthresh to half of the cwnd before the mark,
+/// and not to half of the reduced one.
 #[test]
 fn a_loss_after_a_mark_brings_the_window_to_half() {
     let mut bench = accepted();
@@ -299,14 +301,15 @@ fn a_loss_after_a_mark_brings_the_window_to_half() {
     assert_eq!(bench.info().tcpi_snd_ssthresh, 5);
 }
 
-/// RFC 8257 3.5 with a timeout: one reduction for one window, but not a lesser one than Reno's.
+/// RFC 8257 3.5: a timeout after a mark in the same window brings ssthresh to half of the cwnd
+/// before the mark.
 #[test]
 fn a_timeout_after_a_mark_brings_ssthresh_to_half() {
     let mut setup = setup(2);
     setup.sysctl.tcp_early_retrans = 0;
     let mut bench = Bench::accepting_syn(&setup, ECN_SETUP, EcnField::Ect0);
     bench.play("> SE. 0:0(0) ack 1 ect0\n< . 1:1(0) ack 1 ect0\nset nodelay 1");
-    // Rounds without a mark lower alpha.
+    // Windows without a mark lower alpha.
     for _ in 0..16 {
         bench.pass(fullsend_units::Nanos::from_millis(20));
         assert!(bench.try_write(14_600));

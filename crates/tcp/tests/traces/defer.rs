@@ -1,10 +1,11 @@
-//! The wait for a larger unit (TSO-defer, spec 1.8), where a connection decides about it.
+//! The wait for a larger super-segment (TSO-defer, spec 1.8), as one connection applies it.
 
 use crate::harness::{Bench, Setup};
 
-/// A write that ends exactly with what remains, and what follows it.
+/// Plays 40,000 bytes that end in a FIN or a record's end, whose last segment has these flags.
 fn with_end(end: &str, flags: &str) {
-    // cwnd admits three segments after the first ACK, and more than that is queued.
+    // After the first ACK cwnd admits three segments more than are sent, and more than that is
+    // queued.
     let (write, shutdown) = match end {
         "eor" => ("write 40000 eor = 40000", ""),
         _ => ("write 40000", "shutdown"),
@@ -23,7 +24,8 @@ fn with_end(end: &str, flags: &str) {
     ));
 }
 
-/// An end does not let a part of the rest go that cwnd admits: an ACK will soon admit more of it.
+/// A FIN or a record's end behind more data than cwnd admits does not end the wait: the next ACK
+/// will admit more of it.
 #[test]
 fn a_fin_does_not_end_the_wait_for_cwnd() {
     with_end("fin", "FP.");
@@ -34,8 +36,8 @@ fn a_records_end_does_not_end_the_wait_for_cwnd() {
     with_end("eor", "P.");
 }
 
-/// cwnd admits three segments and two are left: only the application could add to them, and at an
-/// end it cannot.
+/// cwnd admits three segments and two are queued. Only the application could make them more, which
+/// it cannot after a FIN or a record's end.
 #[test]
 fn an_end_lets_an_application_limited_rest_go() {
     let rest = |write: &str, end: &str, script: &str| {
@@ -64,8 +66,9 @@ fn an_end_lets_an_application_limited_rest_go() {
     );
 }
 
-/// In fast recovery nothing waits: proportional rate reduction has a use for each segment. The
-/// head was sent again 12 ms ago, more than half a round trip, so that only the phase decides.
+/// In fast recovery segments do not wait: proportional rate reduction allows each of them for an
+/// ACK. The head was retransmitted 12 ms ago, more than half a round trip, so that only the state
+/// decides.
 #[test]
 fn nothing_waits_in_recovery() {
     let mut setup = Setup::default();

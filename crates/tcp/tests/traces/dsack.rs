@@ -1,8 +1,8 @@
-//! Reports of duplicates (RFC 2883), and which of them count (RFC 3708).
+//! Duplicate SACKs (RFC 2883), and which of them count (RFC 3708).
 
 use crate::harness::{Bench, Setup};
 
-/// A path of 20 ms, no tail loss probes, whole bursts.
+/// Returns a connection over a path of 20 ms, without tail loss probes and with whole bursts.
 fn open(setup: Setup) -> Bench {
     let mut setup = setup;
     setup.sysctl.tcp_early_retrans = 0;
@@ -17,7 +17,7 @@ fn open(setup: Setup) -> Bench {
     bench
 }
 
-/// Ten segments are out, and the first of them went twice.
+/// Returns a connection with ten segments in flight, the first of which was retransmitted.
 fn repaired() -> Bench {
     let mut bench = open(Setup::default());
     bench.play(
@@ -31,7 +31,8 @@ fn repaired() -> Bench {
     bench
 }
 
-/// RFC 2883 4: the first block lies left of the acknowledgement, or within the second one.
+/// RFC 2883 4: a DSACK is a first block to the left of the acknowledgement or within the second
+/// block.
 #[test]
 fn reports_are_counted_by_where_the_duplicate_lies() {
     let mut bench = repaired();
@@ -46,8 +47,7 @@ fn reports_are_counted_by_where_the_duplicate_lies() {
     assert_eq!((mib.dsack_recv_segs, mib.dsack_ignored_dubious), (1, 0));
 }
 
-/// RFC 3708 3: more duplicates than retransmissions come from the network, or from a peer that makes
-/// them up.
+/// RFC 3708 3: more duplicates than retransmissions were made by the network or forged by the peer.
 #[test]
 fn more_duplicates_than_retransmissions_do_not_count() {
     let mut bench = repaired();
@@ -56,7 +56,7 @@ fn more_duplicates_than_retransmissions_do_not_count() {
     assert_eq!((bench.mib.dsack_recv_segs, bench.mib.dsack_undo), (0, 0));
 }
 
-/// No window holds more than the largest one.
+/// A DSACK for more data than the largest window holds is ignored.
 #[test]
 fn a_duplicate_larger_than_the_largest_window_does_not_count() {
     for (start, dubious) in [(1461, 1), (1462, 0)] {
@@ -85,8 +85,8 @@ fn a_duplicate_larger_than_the_largest_window_does_not_count() {
     }
 }
 
-/// RFC 8985 6.2 step 4: the reordering window widens where reordering was seen. The hole is waited
-/// for a quarter of the round trip, and what clocks are coarse.
+/// RFC 8985 6.2 step 4: a DSACK widens the reordering window only where reordering was seen. The
+/// timer for the hole is set to a quarter of the round trip and the margin for coarse clocks.
 #[test]
 fn a_duplicate_widens_no_window_where_nothing_was_reordered() {
     let mut bench = repaired();
@@ -103,8 +103,8 @@ fn a_duplicate_widens_no_window_where_nothing_was_reordered() {
     assert_eq!((bench.mib.dsack_recv, bench.info().tcpi_reord_seen), (1, 0));
 }
 
-/// A tail loss probe counts as a retransmission of the recovery that follows it (RFC 3708 3): that is
-/// undone when both are reported.
+/// A tail loss probe counts as a retransmission of the recovery that follows it (RFC 3708 3), which
+/// is undone only when both are reported as duplicates.
 #[test]
 fn a_probe_before_a_recovery_has_to_be_a_duplicate_too() {
     let mut setup = Setup::default();

@@ -11,7 +11,7 @@ fn setup(tcp_ecn: u32) -> Setup {
     setup
 }
 
-/// The peer asked for ECN and got it.
+/// Returns a connection that granted the peer's request for ECN.
 fn accepted() -> Bench {
     let mut bench = Bench::accepting_syn(&setup(2), ECN_SETUP, EcnField::NotEct);
     bench.play(
@@ -22,14 +22,14 @@ fn accepted() -> Bench {
     bench
 }
 
-/// Ten segments of ours are on their way.
+/// Returns an accepted connection with ten segments in flight.
 fn sending() -> Bench {
     let mut bench = accepted();
     bench.send_ten();
     bench
 }
 
-/// 6.1.1: asked with ECE and CWR, granted with ECE alone; neither SYN is ECN-capable.
+/// 6.1.1: ECN is requested by ECE and CWR and granted by ECE alone; neither SYN is ECN-capable.
 #[test]
 fn we_ask_where_the_sysctl_says_so() {
     let mut bench = Bench::connecting(&setup(1));
@@ -52,7 +52,7 @@ fn we_ask_where_the_sysctl_says_so() {
     }
 }
 
-/// 6.1.1: an answer without ECE, or with both flags, grants nothing.
+/// 6.1.1: a SYN-ACK without ECE, or with both flags, does not grant ECN.
 #[test]
 fn a_peer_that_does_not_grant_it_gets_none() {
     for answer in ["S.", "SEW.", "SW."] {
@@ -70,7 +70,7 @@ fn a_peer_that_does_not_grant_it_gets_none() {
     }
 }
 
-/// 6.1.1.1: firewalls drop what they do not know.
+/// 6.1.1.1: firewalls may drop a SYN that requests ECN.
 #[test]
 fn a_syn_that_is_sent_again_asks_no_longer() {
     let mut bench = Bench::connecting(&setup(1));
@@ -83,7 +83,7 @@ fn a_syn_that_is_sent_again_asks_no_longer() {
          write 100
          > P. 1:101(100) ack 1",
     );
-    // The answer may be for the first.
+    // The SYN-ACK may answer the first SYN.
     Bench::connecting(&setup(1)).play(
         "> SEW 0:0(0)
          +1s
@@ -102,12 +102,12 @@ fn a_syn_that_is_sent_again_asks_no_longer() {
 fn a_peer_is_granted_it_unless_the_sysctl_forbids() {
     accepted();
     Bench::accepting_syn(&setup(0), ECN_SETUP, EcnField::NotEct).play("> S. 0:0(0) ack 1");
-    // A SYN is never marked; one that is has been tampered with.
+    // RFC 3168 forbids an ECN-capable SYN, so one with ECT was altered on the path.
     Bench::accepting_syn(&setup(1), ECN_SETUP, EcnField::Ect0).play("> S. 0:0(0) ack 1");
     Bench::accepting_syn(&setup(1), TcpFlags::SYN, EcnField::NotEct).play("> S. 0:0(0) ack 1");
 }
 
-/// Both ends open at once, and both ask.
+/// Both ends open at once, and both request ECN.
 #[test]
 fn simultaneous_open_agrees_too() {
     Bench::connecting(&setup(1)).play(
@@ -120,7 +120,7 @@ fn simultaneous_open_agrees_too() {
     );
 }
 
-/// 6.1.4 and 6.1.5: acknowledgements and retransmissions are not ECN-capable, nor is a FIN alone.
+/// 6.1.4 and 6.1.5: ACKs, retransmissions and a FIN without data are not ECN-capable.
 #[test]
 fn only_new_text_is_ecn_capable() {
     let mut bench = accepted();
@@ -131,7 +131,7 @@ fn only_new_text_is_ecn_capable() {
          write 1000
          > P. 1:1001(1000) ack 101 ect0",
     );
-    // The timer: whatever it sends is no new text.
+    // The retransmission timer sends no new data.
     let again = bench.next_timeout_until_out();
     assert!(again.starts_with("P. 1:1001(1000) ack 101 |"), "{again}");
     bench.play(
@@ -141,7 +141,7 @@ fn only_new_text_is_ecn_capable() {
     );
 }
 
-/// 6.1.3: told with every segment until CWR comes, and told at once.
+/// 6.1.3: a mark is echoed at once, and with every segment until CWR arrives.
 #[test]
 fn a_mark_is_echoed_until_the_peer_says_cwr() {
     let mut bench = accepted();
@@ -162,7 +162,7 @@ fn a_mark_is_echoed_until_the_peer_says_cwr() {
     assert_eq!(bench.info().tcpi_options & 16, 16);
 }
 
-/// The segment with CWR may itself be marked: that is news (6.1.3).
+/// The segment with CWR may itself be marked, which starts a new echo (6.1.3).
 #[test]
 fn cwr_and_ce_on_one_segment_start_a_new_echo() {
     accepted().play(
@@ -175,7 +175,7 @@ fn cwr_and_ce_on_one_segment_start_a_new_echo() {
     );
 }
 
-/// 6.1.3: a mark behind a hole counts as well.
+/// 6.1.3: a mark on data out of order is echoed, too.
 #[test]
 fn a_mark_on_text_out_of_order_is_echoed() {
     accepted().play(
@@ -186,7 +186,7 @@ fn a_mark_on_text_out_of_order_is_echoed() {
     );
 }
 
-/// A pure acknowledgement with CE is no text, and whoever marks it gains nothing.
+/// CE on a pure ACK is ignored: pure ACKs are not ECN-capable (6.1.4).
 #[test]
 fn a_mark_without_text_is_not_echoed() {
     accepted().play(
@@ -196,8 +196,8 @@ fn a_mark_without_text_is_not_echoed() {
     );
 }
 
-/// 6.1.2: as after a loss, but nothing is sent again; told with CWR on the next new text; once
-/// for a window of data. Proportional rate reduction brings cwnd down.
+/// 6.1.2: an echo reduces cwnd as a loss does, once per window, without a retransmission. The next
+/// new data carries CWR. Proportional rate reduction lowers cwnd.
 #[test]
 fn an_echo_reduces_once_a_window() {
     let mut bench = sending();
@@ -216,7 +216,7 @@ fn an_echo_reduces_once_a_window() {
     assert_eq!(bench.mib.retrans_segs, 0);
 }
 
-/// The reduction lasts until something sent behind it is acknowledged; then cwnd is ssthresh.
+/// The reduction lasts until data sent after its beginning is acknowledged; then cwnd is ssthresh.
 #[test]
 fn the_reduction_ends_when_the_peer_knows_of_it() {
     let mut bench = sending();
@@ -234,7 +234,7 @@ fn the_reduction_ends_when_the_peer_knows_of_it() {
     assert_eq!(bench.info().tcpi_delivered_ce, 10);
 }
 
-/// 6.1.2: whatever the reason for a reduction, CWR tells of it; on new text, not on the repair.
+/// 6.1.2: CWR reports every reduction, whatever its cause; on new data, not on a retransmission.
 #[test]
 fn cwr_follows_a_loss_on_new_text() {
     sending().play(
@@ -248,7 +248,7 @@ fn cwr_follows_a_loss_on_new_text() {
     );
 }
 
-/// One reduction for one window, whether it was marked or lost.
+/// A window is reduced once, whether by a mark or by a loss.
 #[test]
 fn a_loss_during_the_reduction_is_no_second_one() {
     let mut bench = sending();
@@ -262,7 +262,7 @@ fn a_loss_during_the_reduction_is_no_second_one() {
     assert_eq!(bench.info().tcpi_ca_state, 3);
 }
 
-/// 6.1.6: a probe of a closed window is not ECN-capable.
+/// 6.1.6: a window probe is not ECN-capable.
 #[test]
 fn window_probes_are_not_ecn_capable() {
     let mut bench = accepted();

@@ -6,7 +6,7 @@ use crate::harness::{Bench, Setup};
 const OPEN: u8 = 0;
 const LOSS: u8 = 4;
 
-/// A path of 20 ms.
+/// Returns a connection over a path of 20 ms, without tail loss probes.
 fn open(sack: bool, tcp_frto: u32) -> Bench {
     let mut setup = Setup {
         sack,
@@ -28,7 +28,7 @@ fn open_with(setup: &Setup) -> Bench {
     bench
 }
 
-/// Ten segments are out, and more waits.
+/// Returns a connection with ten segments in flight.
 fn sending(sack: bool, tcp_frto: u32) -> Bench {
     let mut bench = open(sack, tcp_frto);
     bench.play(
@@ -39,7 +39,8 @@ fn sending(sack: bool, tcp_frto: u32) -> Bench {
     bench
 }
 
-/// Ten segments time out, the first is sent again and acknowledged, and two new ones go (2b).
+/// Returns a connection after a timeout of ten segments: the first was retransmitted and
+/// acknowledged, and two new ones were sent (2b).
 fn asked() -> Bench {
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_min_tso_segs = 100;
@@ -59,7 +60,7 @@ fn asked() -> Bench {
     bench
 }
 
-/// (3b): what was sent but once arrives, so the timeout was spurious.
+/// (3b): a segment that was sent only once arrives, so the timeout was spurious.
 #[test]
 fn an_original_that_arrives_undoes_the_timeout() {
     let mut bench = asked();
@@ -67,7 +68,7 @@ fn an_original_that_arrives_undoes_the_timeout() {
     assert_eq!(bench.mib.spurious_rtos, 1);
 }
 
-/// (3a): a duplicate ACK for the new text proves the loss. An original that arrives behind it
+/// (3a): a duplicate ACK for the new data proves the loss. An original that arrives after it
 /// changes nothing: recovery goes on.
 #[test]
 fn after_a_duplicate_for_new_text_nothing_is_undone() {
@@ -80,8 +81,8 @@ fn after_a_duplicate_for_new_text_nothing_is_undone() {
     assert!(bench.info().tcpi_ca_state >= 3);
 }
 
-/// (3a), by how the acknowledgement behind the new data shows a duplicate: with a SACK block or
-/// without. A mere window update is no duplicate (RFC 5681 2).
+/// (3a): the duplicate ACK after the new data has a SACK block, or repeats the acknowledgement. A
+/// window update alone is no duplicate ACK (RFC 5681 2).
 #[test]
 fn only_a_duplicate_shows_that_the_loss_was_real() {
     for (ack, spurious) in [
@@ -97,8 +98,8 @@ fn only_a_duplicate_shows_that_the_loss_was_real() {
     }
 }
 
-/// Without SACK (2): an acknowledgement of the retransmission leaves open what else arrived, (3b) one
-/// of more does not.
+/// Without SACK (2): an ACK of the retransmission leaves open whether the originals arrived; (3b):
+/// an ACK of more data shows that they did.
 #[test]
 fn without_sack_the_second_acknowledgement_decides() {
     let mut bench = sending(false, 2);
@@ -121,7 +122,7 @@ fn without_sack_the_second_acknowledgement_decides() {
     );
 }
 
-/// Without SACK (3a): the duplicate that follows new data counts as one.
+/// Without SACK (3a): the duplicate ACK after the new data counts as a segment received.
 #[test]
 fn without_sack_a_duplicate_after_a_timeout_counts() {
     let mut bench = sending(false, 2);
@@ -138,8 +139,8 @@ fn without_sack_a_duplicate_after_a_timeout_counts() {
     assert_eq!(bench.info().tcpi_sacked, 1);
 }
 
-/// Without SACK a duplicate counts until new data is acknowledged, also where (2b) finds nothing to
-/// send: because there is nothing, or because the window is full.
+/// Without SACK a duplicate ACK counts until new data is acknowledged, also where (2b) sends
+/// nothing because there is no data or the window is full.
 #[test]
 fn an_acknowledgement_after_a_timeout_voids_duplicates() {
     for (window, more) in [(65_535, 1460), (2920, 2920)] {
@@ -166,7 +167,7 @@ fn an_acknowledgement_after_a_timeout_voids_duplicates() {
     }
 }
 
-/// With all acknowledged that was out, nothing is left to find out.
+/// When all data that was in flight at the timeout is acknowledged, the recovery ends.
 #[test]
 fn a_timeout_of_all_that_was_out_ends_with_its_acknowledgement() {
     let mut bench = open(true, 2);
@@ -183,7 +184,8 @@ fn a_timeout_of_all_that_was_out_ends_with_its_acknowledgement() {
     assert_eq!(bench.info().tcpi_ca_state, OPEN);
 }
 
-/// (2b) needs new data that may go. `TCP_CORK` holds back what there is, so the repairs go.
+/// (2b) needs new data that may be sent. `TCP_CORK` holds it back, so the next segments are
+/// retransmitted.
 #[test]
 fn repairs_go_where_new_data_may_not() {
     sending(true, 2).play(
@@ -196,8 +198,8 @@ fn repairs_go_where_new_data_may_not() {
     );
 }
 
-/// RFC 5682 2.1 (1), Linux: a timeout in fast recovery asks nothing, one that repeats itself does, and
-/// `tcp_frto` 0 never.
+/// RFC 5682 2.1 (1) and Linux: F-RTO is not used for a timeout in fast recovery, is used for one
+/// that repeats, and never with `tcp_frto` 0.
 #[test]
 fn which_timeouts_may_prove_spurious() {
     let mut bench = sending(true, 2);

@@ -1,4 +1,4 @@
-//! RFC 9293 3.5, RFC 7323, RFC 6691.
+//! Connection establishment: RFC 9293 3.5, RFC 7323, RFC 6691.
 
 use fullsend_units::Mss;
 
@@ -67,7 +67,7 @@ fn simultaneous_open() {
          < S. 0:0(0) ack 1 win 5000
          state = Established",
     );
-    // The window of a SYN is not scaled, of whichever.
+    // The window of any SYN, with or without ACK, is not scaled.
     assert_eq!(bench.info().tcpi_snd_wnd, 5000);
 }
 

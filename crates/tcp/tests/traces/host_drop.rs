@@ -9,7 +9,7 @@ const OPEN: u8 = 0;
 const DISORDER: u8 = 1;
 const CWR: u8 = 2;
 
-/// A path of 20 ms, and a device that completes nothing by itself.
+/// Returns a connection over a path of 20 ms, whose device completes nothing by itself.
 fn open(setup: &Setup) -> Bench {
     let mut bench = Bench::accepting(setup);
     bench.play(
@@ -28,7 +28,8 @@ fn setup() -> Setup {
     setup
 }
 
-/// Ten segments are out; the device has completed five and dropped five.
+/// Returns a connection whose device has completed the first five of ten segments and dropped the
+/// others.
 fn dropped() -> Bench {
     let mut bench = open(&setup());
     bench.play(
@@ -41,8 +42,8 @@ fn dropped() -> Bench {
     bench
 }
 
-/// cwnd is reduced as for an echoed mark (RFC 3168 6.1.2), once: the loss is known and paid for, and
-/// begins no recovery.
+/// A drop by the host reduces cwnd once, as an echoed mark does (RFC 3168 6.1.2). It begins no
+/// recovery, because the loss is already known and accounted for.
 #[test]
 fn a_drop_by_the_host_is_one_reduction_and_no_recovery() {
     let mut bench = dropped();
@@ -64,7 +65,7 @@ fn a_drop_by_the_host_is_one_reduction_and_no_recovery() {
     assert_eq!((bench.mib.sack_recovery, bench.mib.host_drops), (0, 1));
 }
 
-/// What is acknowledged meanwhile was not dropped.
+/// Data that is acknowledged by now was not dropped.
 #[test]
 fn a_drop_of_what_has_arrived_is_none() {
     let mut bench = open(&setup());
@@ -81,7 +82,7 @@ fn a_drop_of_what_has_arrived_is_none() {
     );
 }
 
-/// Two drops in a row: what goes again because of the first still goes.
+/// A second drop does not cancel the retransmissions of the first.
 #[test]
 fn a_second_drop_takes_nothing_back() {
     let mut bench = open(&setup());
@@ -96,8 +97,8 @@ fn a_second_drop_takes_nothing_back() {
     assert_eq!(bench.mib.host_drops, 2);
 }
 
-/// The reduction ends when what was out as it began is acknowledged. What was dropped since then,
-/// and has not gone again, is still missing.
+/// The reduction ends when the data that was in flight at its beginning is acknowledged. Data
+/// dropped since then and not yet retransmitted is still missing.
 #[test]
 fn a_reduction_that_ends_leaves_what_is_missing() {
     let mut setup = setup();
@@ -133,8 +134,8 @@ fn a_reduction_that_ends_leaves_what_is_missing() {
     assert_eq!(info.tcpi_ca_state, DISORDER);
 }
 
-/// A timeout that proves spurious (RFC 3522 3.2) while a retransmission is under way for another
-/// reason: that one is to arrive before all is well.
+/// A timeout that proves spurious (RFC 3522 3.2) while another retransmission is in flight does not
+/// return the connection to the open state before that one is acknowledged.
 #[test]
 fn a_retransmission_under_way_outlasts_an_undo() {
     let mut setup = setup();

@@ -1,9 +1,9 @@
-//! `TCP_INFO`: what a connection tells of its past.
+//! `TCP_INFO`: the history of a connection.
 
 use crate::harness::{Bench, Setup};
 
-/// Busy is the time with something in flight or waiting; of it, the peer's window and the send
-/// buffer account for theirs.
+/// Busy time is the time with data in flight or queued; the times limited by the peer's window and
+/// by the send buffer are parts of it.
 #[test]
 fn time_is_told_by_what_held_the_flow_back() {
     let mut bench = Bench::established(&Setup::default());

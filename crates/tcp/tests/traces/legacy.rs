@@ -1,4 +1,4 @@
-//! What the old rules did, for the laboratory to compare with.
+//! Rules of older stacks, which the lab compares with today's.
 
 use fullsend_tcp::legacy::Legacy;
 use fullsend_units::Nanos;
@@ -13,7 +13,8 @@ fn with(legacy: Legacy) -> Setup {
     }
 }
 
-/// Linux before 3.14: the tail of a write is cut off, `TCP_NODELAY` or not.
+/// Linux before 3.14 sends the partial segment at the end of a write separately, with `TCP_NODELAY`
+/// or without.
 #[test]
 fn the_tail_was_split_off() {
     let setup = with(Legacy {
@@ -30,7 +31,7 @@ fn the_tail_was_split_off() {
     }
 }
 
-/// Sizes of what leaves while every unit is acknowledged by itself.
+/// Returns the sizes of the segments sent while each flight is acknowledged as a whole.
 fn stream(bench: &mut Bench, rounds: usize) -> Vec<usize> {
     let mut sizes = Vec::new();
     for _ in 0..rounds {
@@ -49,7 +50,8 @@ fn stream(bench: &mut Bench, rounds: usize) -> Vec<usize> {
     sizes
 }
 
-/// illumos before bug 5295: one lost segment, and no send is ever larger than five again.
+/// illumos before the fix of bug 5295: after one lost segment no send is ever larger than five
+/// segments.
 #[test]
 fn one_loss_bounded_every_later_burst() {
     let run = |max_burst| {

@@ -1,4 +1,4 @@
-//! Probes of the path's MTU (RFC 4821), and what they leave alone.
+//! Probes of the path's MTU (RFC 4821), and their effects on other rules.
 
 use crate::harness::{Bench, Setup};
 
@@ -8,8 +8,8 @@ fn probing() -> Setup {
     setup
 }
 
-/// A probe is larger than a segment, not smaller: Minshall's rule does not see it, and the partial
-/// end of what follows leaves with it.
+/// A probe is larger than a segment, not smaller: Minshall's rule ignores it, and the partial
+/// segment at the end of the following data is sent with it.
 #[test]
 fn a_probe_does_not_count_as_a_small_segment() {
     let mut bench = Bench::established(&probing());
@@ -20,7 +20,7 @@ fn a_probe_does_not_count_as_a_small_segment() {
          < . 1:1(0) ack 10001",
     );
     let before = bench.mib.out_segs;
-    // Between 1040 and 1500 bytes of MTU: 1270.
+    // Half-way between an MTU of 1040 and one of 1500 bytes: 1270.
     bench.play(
         "write 6000
          > . 10001:11231(1230) ack 1
@@ -30,7 +30,8 @@ fn a_probe_does_not_count_as_a_small_segment() {
     assert_eq!(bench.mib.out_segs - before, 6);
 }
 
-/// RFC 4821 7.3: the loss of the probe says nothing of congestion. It goes again in smaller pieces.
+/// RFC 4821 7.3: the loss of a probe does not indicate congestion. Its data is retransmitted in
+/// smaller segments.
 #[test]
 fn the_loss_of_a_probe_reduces_nothing() {
     let mut setup = probing();
@@ -57,7 +58,7 @@ fn the_loss_of_a_probe_reduces_nothing() {
     let info = bench.info();
     assert_eq!(info.tcpi_ca_state, 4);
     assert!(info.tcpi_snd_ssthresh > 1_000_000);
-    // The loss of anything else does.
+    // The loss of another segment reduces cwnd.
     let mut bench = Bench::established(&setup);
     bench.play(
         "write 10000

@@ -1,4 +1,4 @@
-//! Times of departure: kept by the connection itself, or told to fq.
+//! Pacing: departure times that the connection keeps itself, or passes to fq.
 
 use fullsend_tcp::SendLimit;
 use fullsend_units::{Instant, Nanos};
@@ -8,8 +8,8 @@ use crate::harness::{Bench, Setup};
 #[test]
 fn a_pacing_rate_spaces_departures() {
     let mut bench = Bench::established(&Setup::default());
-    // 1460 bytes of text and 60 of headers each millisecond; the first ten are free, but the next
-    // come after them.
+    // 1460 bytes of payload and 60 of headers each millisecond. The first ten segments leave at
+    // once, and the next ones follow at the times that these would have taken.
     bench.play(
         "set max_pacing_rate 1520000
          write 40000
@@ -31,7 +31,7 @@ fn with_fq() -> Bench {
     Bench::established(&setup)
 }
 
-/// Microseconds from now until the next unit's departure, and its length.
+/// Returns the microseconds until the next segment's departure, and its length.
 fn next_departure(bench: &mut Bench) -> (u64, usize) {
     let segment = bench.next_out().expect("a unit");
     let wait = segment.departure.since(bench.now());
@@ -39,7 +39,8 @@ fn next_departure(bench: &mut Bench) -> (u64, usize) {
     (wait.as_micros(), segment.payload.len())
 }
 
-/// The same times as above, but nothing is held.
+/// With fq segments have the departure times of `a_pacing_rate_spaces_departures`, and the
+/// connection holds none back.
 #[test]
 fn fq_is_told_when_each_unit_may_leave() {
     let mut bench = with_fq();
@@ -64,7 +65,7 @@ fn the_round_trip_begins_with_the_departure() {
     assert_eq!((wait, len), (5_000, 14_600));
     bench.pass(Nanos::from_millis(25));
     bench.acknowledge(29_201);
-    // 25 ms less the 5 in the queue; an eighth of it in the mean.
+    // 25 ms less 5 ms in the queue; an eighth of it enters the smoothed round trip.
     assert_eq!(bench.info().tcpi_rtt, 20_000 / 8);
 }
 
@@ -79,7 +80,7 @@ fn an_ack_by_itself_never_waits() {
     assert_eq!((ack.payload.len(), ack.departure), (0, Instant::ZERO));
 }
 
-/// Every flow through fq is paced, by 120 or 200 percent of cwnd per round trip.
+/// Every flow through fq is paced at 120 or 200 percent of cwnd per round trip.
 #[test]
 fn fq_paces_by_cwnd_and_round_trip() {
     let mut bench = with_fq();
@@ -89,7 +90,7 @@ fn fq_paces_by_cwnd_and_round_trip() {
     bench.acknowledge(14_601);
     let info = bench.info();
     let rtt = u64::from(info.tcpi_rtt);
-    // Slow start: twice.
+    // In slow start at 200 percent.
     let expected = 2 * 1460 * u64::from(info.tcpi_snd_cwnd) * 1_000_000 / rtt;
     assert_eq!(info.tcpi_pacing_rate, expected);
     let mut ends = Vec::new();
@@ -105,7 +106,7 @@ fn fq_paces_by_cwnd_and_round_trip() {
     assert!(ends.len() > 1);
 }
 
-/// The timer that judges a retransmission does not start before what it watches has left.
+/// The retransmission timer starts at the departure of the segment that it covers.
 #[test]
 fn the_retransmission_timer_waits_with_a_paced_unit() {
     let mut bench = with_fq();

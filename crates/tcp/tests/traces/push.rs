@@ -2,8 +2,8 @@
 
 use crate::harness::{Bench, Setup};
 
-/// Segments by themselves, so that PSH is not forced by their number. The peer's largest window is
-/// two segments, its half one.
+/// Returns a setup without super-segments, so that their number does not force PSH. The peer's
+/// largest window is two segments, half of it one.
 fn small_window() -> Setup {
     let mut setup = Setup {
         peer_window: 2920,
@@ -14,7 +14,8 @@ fn small_window() -> Setup {
     setup
 }
 
-/// Spec 1.9: PSH is forced once more than half of the largest window was written without one.
+/// Spec 1.9: PSH is forced when more than half of the largest window was written since the last
+/// one.
 #[test]
 fn more_than_half_of_the_largest_window_forces_psh() {
     Bench::established(&small_window()).play(
@@ -34,11 +35,12 @@ fn more_than_half_of_the_largest_window_forces_psh() {
     );
 }
 
-/// Spec 3: a new unit is begun while less than `TCP_NOTSENT_LOWAT` is unsent, not at exactly that.
+/// Spec 3: a new super-segment is begun while less than `TCP_NOTSENT_LOWAT` is unsent, and not at
+/// exactly that amount.
 #[test]
 fn a_unit_is_not_begun_when_as_much_as_lowat_is_unsent() {
     let mut setup = Setup::default();
-    // Units of two segments.
+    // Super-segments of two segments.
     setup.device.gso_max_segs = 2;
     let mut bench = Bench::established(&setup);
     bench.play(
@@ -61,8 +63,8 @@ fn a_unit_is_not_begun_when_as_much_as_lowat_is_unsent() {
     );
 }
 
-/// Spec 3: woken at `2 * notsent < lowat`, to the byte. With the rule of Linux before 5.10 the
-/// writer would be woken as soon as it may write again.
+/// Spec 3: a writer is woken at `2 * notsent < lowat`, exact to the byte. By the rule of Linux
+/// before 5.10 it would be woken as soon as it may write again.
 #[test]
 fn a_writer_is_woken_when_less_than_half_of_lowat_is_unsent() {
     let mut bench = Bench::established(&Setup::default());
@@ -98,8 +100,9 @@ fn the_send_buffer_does_not_grow_while_the_window_is_full() {
     while bench.next_out().is_some() {}
     let una = bench.info().tcpi_bytes_acked as u32 + 1;
     let at = |segs: u32| una + segs * 1460;
-    // Every second of the first twelve segments is lost, and repaired. RFC 9937 lets seven segments
-    // go for ten that arrived, so that after three ACKs of ten cwnd is what is in flight.
+    // Every second of the first twelve segments is lost and retransmitted. RFC 9937 allows seven
+    // segments for ten that are delivered, so that after three ACKs of ten cwnd equals the data in
+    // flight.
     for n in (1..12).step_by(2) {
         let range = format!("sack {}:{}", at(n), at(n + 1));
         bench.play_in(&format!(". 1:1(0) ack {una} <{range}>"));

@@ -1,16 +1,17 @@
-//! RACK's reordering window (RFC 8985 6.2 step 4), seen in when a hole is taken for lost.
+//! RACK's reordering window (RFC 8985 6.2 step 4), observed as the time until a hole is marked
+//! lost.
 
 use fullsend_units::Nanos;
 
 use crate::harness::{Bench, Setup};
 
-/// Segments of each flight: the least that cwnd ever admits.
+/// Segments of each flight: the least that cwnd allows.
 const SEGS: u32 = 2;
 
-/// A flow over 20 ms that has seen reordering, and what it has sent.
+/// A flow over a path of 20 ms that has shown reordering.
 struct Flow {
     bench: Bench,
-    /// The first byte that is not acknowledged.
+    /// The first unacknowledged byte.
     una: u32,
 }
 
@@ -43,8 +44,8 @@ impl Flow {
         self.bench.pass(Nanos::from_millis(20));
     }
 
-    /// Sends a flight whose first segment is overtaken. Returns for how long it is waited for, in
-    /// milliseconds, before it is sent again.
+    /// Sends a flight whose first segment is overtaken. Returns the milliseconds until that is
+    /// retransmitted.
     fn wait_for_overtaken(&mut self) -> u64 {
         self.send();
         let una = self.una;
@@ -61,7 +62,8 @@ impl Flow {
         self.bench.now().since(start).as_millis()
     }
 
-    /// The overtaken segment and its retransmission arrive; `dsack`: the peer says so.
+    /// Delivers the overtaken segment and its retransmission, which the peer reports by a DSACK if
+    /// `dsack`.
     fn finish(&mut self, dsack: bool) {
         self.bench.pass(Nanos::from_millis(20));
         let (start, end) = (self.una, self.una + SEGS * 1460);
@@ -76,7 +78,7 @@ impl Flow {
 }
 
 /// Each round trip with a DSACK widens the window by a quarter of the least round trip, 5 ms, up to
-/// the smoothed round trip of 20 ms; timers fire 2 ms later.
+/// the smoothed round trip of 20 ms; timers have a margin of 2 ms.
 #[test]
 fn the_window_widens_with_dsacks_up_to_srtt() {
     let mut flow = Flow::new();
@@ -88,7 +90,7 @@ fn the_window_widens_with_dsacks_up_to_srtt() {
     assert_eq!(waits, [7, 12, 17, 22, 22, 22]);
 }
 
-/// The wider window lasts for sixteen recoveries without a DSACK.
+/// The window stays wider for sixteen recoveries without a DSACK.
 #[test]
 fn a_wider_window_lasts_for_sixteen_recoveries() {
     let mut flow = Flow::new();
@@ -101,8 +103,9 @@ fn a_wider_window_lasts_for_sixteen_recoveries() {
     assert_eq!(flow.wait_for_overtaken(), 7);
 }
 
-/// RFC 8985 6.2 step 2 sets the round trip by the segment that arrived last. On a path that reorders
-/// that may have overtaken all others, and the smoothed one counts (RFC 9002 6.1.2).
+/// RFC 8985 6.2 step 2 takes the round trip from the segment delivered last. On a path that
+/// reorders that segment may have overtaken all others, so the smoothed round trip is used (RFC
+/// 9002 6.1.2).
 #[test]
 fn a_segment_that_overtakes_shortens_no_round_trip_where_reordering_was_seen() {
     let wait = |bench: &mut Bench, una: u32| {
@@ -117,18 +120,20 @@ fn a_segment_that_overtakes_shortens_no_round_trip_where_reordering_was_seen() {
         bench.now().since(start).as_micros()
     };
     let mut flow = Flow::new();
-    // 18.125 ms of srtt and 5 ms of reordering window, of which 5 ms have passed, and 2 ms.
+    // 18.125 ms of srtt and 5 ms of reordering window, less the 5 ms that have passed, and a margin
+    // of 2 ms.
     assert_eq!(wait(&mut flow.bench, flow.una), 20_125);
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_min_tso_segs = 100;
     let mut bench = Bench::accepting(&setup);
     bench.play("> S. 0:0(0) ack 1\n+20ms\n< . 1:1(0) ack 1\nset nodelay 1");
-    // 5 ms of round trip, and the same.
+    // 5 ms of round trip, 5 ms of reordering window and 2 ms of margin, less the 5 ms that have
+    // passed.
     assert_eq!(wait(&mut bench, 1), 7000);
 }
 
-/// The window was widened after the timer was set (here by the sysctl): the timer is set anew, and
-/// nothing is lost before that.
+/// If the window was widened after the timer was set (here by the sysctl), the timer is set again
+/// when it fires, and nothing is marked lost before that.
 #[test]
 fn a_reordering_timer_that_fires_early_is_set_again() {
     let mut flow = Flow::new();
@@ -150,8 +155,8 @@ fn a_reordering_timer_that_fires_early_is_set_again() {
     assert_eq!(flow.bench.mib.sack_recovery, before + 1);
 }
 
-/// RFC 8985 6.2 step 5: what was sent before a retransmission that has arrived is lost, the end of
-/// the flight too, of which nothing was SACKed.
+/// RFC 8985 6.2 step 5: segments sent before a retransmission that was delivered are lost. This
+/// includes the end of the flight, behind which nothing was SACKed.
 #[test]
 fn a_lost_end_of_a_flight_is_sent_again_once_a_retransmission_arrived() {
     let mut setup = Setup::without_probes();

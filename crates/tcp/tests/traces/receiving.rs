@@ -1,4 +1,4 @@
-//! The receive path: when acknowledgements go, reassembly, windows.
+//! The receive path: the times of ACKs, reassembly, windows.
 
 use crate::harness::{Bench, Setup};
 
@@ -50,7 +50,8 @@ fn a_coalesced_run_counts_its_segments() {
 
 #[test]
 fn the_acknowledgement_rides_on_the_answer() {
-    // The first answer shows that answers follow; from then on none is acknowledged by itself.
+    // The first reply shows that the application replies; from then on data is not acknowledged
+    // separately.
     Bench::warmed_up(&plain()).play(
         "< P. 1601:1701(100) ack 1
          read 100
@@ -100,8 +101,8 @@ fn what_comes_out_of_order_is_told_by_sack_and_read_in_order() {
     assert_eq!(bench.mib.ofo_queue, 2);
 }
 
-/// RFC 5681 4.2: what comes in one batch is answered one by one, as a peer without SACK finds a
-/// loss by the third duplicate.
+/// RFC 5681 4.2: each segment of a batch has its own duplicate ACK, because a peer without SACK
+/// detects a loss by the third one.
 #[test]
 fn without_sack_each_segment_behind_a_hole_has_its_own_duplicate() {
     let setup = Setup {
@@ -119,7 +120,7 @@ fn without_sack_each_segment_behind_a_hole_has_its_own_duplicate() {
          > . 1:1(0) ack 4001
          read 4000",
     );
-    // One tells it all.
+    // With SACK one ACK reports all of them.
     Bench::established(&Setup::default()).play(
         "< . 1001:2001(1000) ack 1
          << . 2001:3001(1000) ack 1
@@ -194,7 +195,7 @@ fn a_reader_that_opens_the_window_tells() {
         seq += len;
         while bench.next_out().is_some() {}
     }
-    // The last one was too much for the buffer, which was made smaller.
+    // The buffer was made smaller, so the last segment did not fit.
     seq -= 1460;
     let all = seq - 1601;
     bench.play(&format!("read {all}\n> . 1:1(0) ack {seq}"));
@@ -247,8 +248,8 @@ fn a_waiting_reader_is_told_once() {
     );
 }
 
-/// Where a window once ended means nothing when text has come further: 2 GiB later it would seem to
-/// lie ahead, and everything before it to be in the window.
+/// The right edge of a withdrawn window is discarded when data has passed it: 2 GiB later it would
+/// seem to lie ahead, and all data before it to be inside the window.
 #[test]
 fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
     let mut bench = Bench::warmed_up(&plain());
@@ -268,7 +269,7 @@ fn a_window_taken_back_is_forgotten_when_text_has_passed_its_end() {
     assert_eq!(bench.mib.beyond_window, before + 1);
 }
 
-/// A peer that sends on behind its own FIN is mad, or two.
+/// Data behind a FIN comes from a faulty peer or from a second one, and is not kept.
 #[test]
 fn text_behind_the_end_is_not_kept() {
     for late in [false, true] {

@@ -1,4 +1,4 @@
-//! `MSG_EOR`: nothing joins the segment that ends a record.
+//! `MSG_EOR`: no data is appended to the segment that ends a record.
 
 use crate::harness::{Bench, Setup};
 
@@ -19,7 +19,8 @@ fn records_do_not_share_segments() {
     );
 }
 
-/// A record that others wait behind is no small segment that could grow, so Nagle lets it go.
+/// Nagle's algorithm does not hold a record that other data follows, because its segment cannot
+/// grow.
 #[test]
 fn nagle_holds_the_last_record_only() {
     Bench::established(&Setup::default()).play(
@@ -46,7 +47,7 @@ fn a_record_may_have_many_segments() {
     );
 }
 
-/// With the device busy a record does not wait for more either (autocorking).
+/// A record is not held for a busy device (autocorking) either.
 #[test]
 fn a_record_is_not_autocorked() {
     Bench::established(&Setup::default()).play(

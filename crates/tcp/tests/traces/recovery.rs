@@ -1,10 +1,10 @@
-//! Loss and its repair: RFC 6675, RFC 6582, RFC 5681.
+//! Detection and retransmission of lost segments: RFC 6675, RFC 6582, RFC 5681.
 
 use fullsend_tcp::congestion::CcInfo;
 
 use crate::harness::{Bench, Setup};
 
-/// Ten segments out, on a path of 20 ms.
+/// Returns a connection over a path of 20 ms with ten segments in flight.
 fn open() -> Bench {
     open_with(&Setup::default())
 }
@@ -68,7 +68,8 @@ fn several_holes_go_as_super_segments() {
     assert_eq!(bench.mib.fast_retrans, 3);
 }
 
-/// Ten segments without SACK, of which three duplicate ACKs had the first sent again.
+/// Returns a connection without SACK with ten segments in flight, the first of which was
+/// retransmitted after three duplicate ACKs.
 fn resent_without_sack() -> Bench {
     let setup = Setup {
         sack: false,
@@ -157,7 +158,8 @@ fn reordering_by_two_segments_costs_nothing() {
     assert_eq!((bench.mib.retrans_segs, bench.mib.sack_recovery), (0, 0));
 }
 
-/// Once the path has shown that it reorders, numbers tell nothing any more, but time.
+/// On a path that has shown reordering losses are detected by time instead of the number of SACKed
+/// segments.
 #[test]
 fn reordering_seen_raises_the_threshold() {
     let mut bench = open();
@@ -219,7 +221,8 @@ fn a_lost_retransmission_is_found_by_the_timer() {
     );
 }
 
-/// On a path longer than the least timeout the repair has a round trip's time to arrive.
+/// On a path whose round trip exceeds the minimum timeout a retransmission has a round trip's time
+/// to arrive.
 #[test]
 fn the_timer_waits_for_the_repair() {
     let mut bench = Bench::accepting(&Setup::default());
@@ -243,7 +246,7 @@ fn the_timer_waits_for_the_repair() {
     assert_eq!(bench.mib.timeouts, 0);
 }
 
-/// One reduction for one window, though the timer has to help.
+/// A window is reduced once, although recovery ends in a timeout.
 #[test]
 fn a_timeout_during_recovery_reduces_no_further() {
     let mut bench = open();
@@ -257,7 +260,7 @@ fn a_timeout_during_recovery_reduces_no_further() {
     assert_eq!(bench.info().tcpi_snd_ssthresh, 7);
 }
 
-/// RFC 6582 3.2: duplicates of what was sent twice do not begin another recovery.
+/// RFC 6582 3.2: duplicate ACKs for data that was sent twice do not begin another recovery.
 #[test]
 fn without_sack_duplicates_of_the_last_repair_repair_nothing() {
     let mut bench = resent_without_sack();
@@ -274,7 +277,7 @@ fn without_sack_duplicates_of_the_last_repair_repair_nothing() {
     assert_eq!((bench.mib.reno_recovery, bench.mib.retrans_segs), (1, 1));
 }
 
-/// The tail of ten segments goes once more, in place of the acknowledgement of two.
+/// Returns a connection that has probed the last of ten segments, two of which are unacknowledged.
 fn tail_probed() -> Bench {
     let mut bench = open();
     bench.play(
@@ -286,7 +289,7 @@ fn tail_probed() -> Bench {
     bench
 }
 
-/// RFC 8985 7.4.2: the probe filled the hole, so that a segment was lost, and cwnd pays for it.
+/// RFC 8985 7.4.2: a probe that filled a hole shows that a segment was lost, so cwnd is reduced.
 #[test]
 fn a_probe_that_repaired_a_loss_reduces_cwnd() {
     let mut bench = tail_probed();
@@ -306,8 +309,8 @@ fn a_probe_that_repaired_a_loss_reduces_cwnd() {
     assert_eq!((info.tcpi_snd_cwnd, info.tcpi_ca_state), (12, 0));
 }
 
-/// RFC 8985 7.4.2: an acknowledgement up to the probe's end leaves open which copy it is for. A
-/// duplicate of it says that both arrived; one of later data that only one did.
+/// RFC 8985 7.4.2: an ACK up to the probe's end may be for the original or for the probe. A
+/// duplicate of it shows that both arrived; an ACK of later data that only one did.
 #[test]
 fn a_duplicate_behind_a_probe_says_that_both_copies_arrived() {
     for (duplicates, recoveries) in [("< . 1:1(0) ack 14601", 0), ("", 1)] {
@@ -324,7 +327,7 @@ fn a_duplicate_behind_a_probe_says_that_both_copies_arrived() {
     }
 }
 
-/// RFC 8985 7.2: the probe's timer counts from the last transmission.
+/// RFC 8985 7.2: the probe's timer restarts with each transmission.
 #[test]
 fn new_data_puts_the_probe_off() {
     let mut setup = Setup::default();
@@ -347,7 +350,7 @@ fn new_data_puts_the_probe_off() {
     );
 }
 
-/// RFC 9937: at the end cwnd is ssthresh, however little was in flight before.
+/// RFC 9937: at the end of recovery cwnd is ssthresh, however little was in flight before.
 #[test]
 fn recovery_ends_with_cwnd_at_ssthresh() {
     open().play(
@@ -361,8 +364,8 @@ fn recovery_ends_with_cwnd_at_ssthresh() {
     );
 }
 
-/// RFC 9937: one segment more where an acknowledgement moves `snd_una` and shows no further loss, and
-/// no change where it delivers nothing.
+/// RFC 9937: cwnd allows one segment more for an ACK that advances `snd_una` and shows no further
+/// loss, and nothing for an ACK that delivers no data.
 #[test]
 fn slow_start_in_recovery_needs_progress_without_loss() {
     let mut bench = open();
@@ -387,7 +390,7 @@ fn slow_start_in_recovery_needs_progress_without_loss() {
     );
 }
 
-/// `tcp_recovery` 0: RFC 6675.
+/// `tcp_recovery` 0 selects RFC 6675.
 #[test]
 fn without_rack_three_segments_sacked_begin_a_recovery() {
     let mut setup = Setup::default();
@@ -408,7 +411,7 @@ fn open_without_sack() -> Bench {
     })
 }
 
-/// RFC 5681 3.2: duplicates count from the last acknowledgement of new data.
+/// RFC 5681 3.2: duplicate ACKs are counted from the last ACK of new data.
 #[test]
 fn without_sack_duplicates_count_from_the_last_progress() {
     let mut bench = open_without_sack();
@@ -426,7 +429,7 @@ fn without_sack_duplicates_count_from_the_last_progress() {
     assert_eq!(bench.info().tcpi_delivered, 7);
 }
 
-/// RFC 6582 3.2: what was counted during a recovery is void at its end.
+/// RFC 6582 3.2: the duplicate ACKs counted during a recovery are discarded at its end.
 #[test]
 fn without_sack_a_recovery_leaves_no_duplicates_behind() {
     let mut bench = open_without_sack();
@@ -455,7 +458,7 @@ fn without_sack_a_recovery_leaves_no_duplicates_behind() {
     assert_eq!(bench.info().tcpi_sacked, 0);
 }
 
-/// More duplicates than there are segments behind the hole: the path reorders, or duplicates.
+/// More duplicate ACKs than segments behind the hole show that the path reorders or duplicates.
 #[test]
 fn without_sack_too_many_duplicates_are_reordering() {
     let mut setup = Setup {
@@ -475,8 +478,8 @@ fn without_sack_too_many_duplicates_are_reordering() {
     );
 }
 
-/// The congestion control that models the path gets each loss: without SACK one ends Startup
-/// (draft-ietf-ccwg-bbr 5.3.1.3).
+/// A congestion control with a model of the path receives each loss: without SACK a single one ends
+/// BBR's Startup (draft-ietf-ccwg-bbr 5.3.1.3).
 #[test]
 fn losses_reach_the_model_of_the_path() {
     let mut setup = Setup {
@@ -500,7 +503,7 @@ fn losses_reach_the_model_of_the_path() {
     assert!(gain(&bench) < 1.0);
 }
 
-/// RFC 8985 7.4.2: a DSACK for the probe says that nothing was lost.
+/// RFC 8985 7.4.2: a DSACK for the probe shows that nothing was lost.
 #[test]
 fn a_probe_that_arrived_beside_its_original_reduces_nothing() {
     let mut bench = tail_probed();

@@ -1,4 +1,4 @@
-//! The send path: where transmit units are cut, what Nagle and corks hold, windows, PSH, memory.
+//! The send path: the sizes of super-segments, Nagle and corks, windows, PSH, memory.
 
 use fullsend_tcp::{FlowReport, SendLimit};
 use fullsend_units::Nanos;
@@ -29,7 +29,8 @@ fn a_4096_byte_write_leaves_as_one_unit() {
     );
 }
 
-/// The trailing 1200 bytes make the unit small, though it has three segments (Minshall).
+/// The trailing 1200 bytes make the super-segment small in the sense of Minshall's rule, although
+/// it has three segments.
 #[test]
 fn nagle_decides_inside_of_the_split() {
     Bench::established(&with_timestamps()).play(
@@ -185,7 +186,7 @@ fn the_corks_ceiling_holds_with_data_in_flight_too() {
     assert_eq!(corked, Nanos::from_millis(200 + 150 + 200));
 }
 
-/// tcp(7): what is queued goes as `TCP_NODELAY` is set, a cork notwithstanding; what follows is
+/// tcp(7): setting `TCP_NODELAY` sends the queued data in spite of a cork; data written later is
 /// corked again.
 #[test]
 fn nodelay_pushes_what_a_cork_holds_and_is_weaker_than_it() {
@@ -319,7 +320,7 @@ fn without_gso_every_unit_is_one_segment() {
     );
 }
 
-/// Keeps the queue full and acknowledges unit by unit: sizes of what leaves.
+/// Keeps the send queue full and acknowledges each super-segment by itself. Returns the sizes sent.
 fn stream(bench: &mut Bench, units: usize) -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut una = 1;
@@ -455,7 +456,7 @@ fn a_full_buffer_says_so_and_wakes_the_writer_once_a_third_is_free() {
 #[test]
 fn notsent_lowat_has_hysteresis() {
     let mut setup = Setup::default();
-    // One segment at a time, so that no step jumps over what lies between lowat and its half.
+    // Super-segments of one segment, so that no step skips the range between lowat and half of it.
     setup.device.gso_max_segs = 1;
     let mut bench = Bench::established(&setup);
     bench.play("set sndbuf 1000000\nset notsent_lowat 20000");
@@ -486,7 +487,8 @@ fn what_a_cork_holds_does_not_age_the_window_twice() {
     bench.drain();
     let cwnd = bench.info().tcpi_snd_cwnd;
     assert!(cwnd > 100);
-    // An idle time of one RTO and a bit halves once, though the gates are asked thrice.
+    // An idle time of a little more than one RTO halves cwnd once, although three writes check the
+    // limits.
     bench.pass(Nanos::from_millis(300));
     bench.play("set cork 1\nset nodelay 1");
     for _ in 0..3 {
@@ -542,7 +544,7 @@ fn the_report_tells_what_bounded_sends_and_what_held_them_back() {
     assert_eq!(report.now_held_by, Some(SendLimit::Application));
     let sizes: Vec<_> = report.send_size.iter().collect();
     assert_eq!(sizes, [(64, 1), (512, 1), (1024, 1)]);
-    // Ten segments of cwnd, less what is in flight.
+    // Ten segments of cwnd less the data in flight.
     let rooms: Vec<_> = report.headroom.iter().collect();
     assert_eq!(rooms, [(8192, 3)]);
 }

@@ -1,11 +1,13 @@
-//! TCP Small Queues, autocorking, and retransmissions that wait for the host's own queue.
+//! TCP Small Queues, autocorking, and retransmissions that wait for the original in the host's
+//! queue.
 
 use fullsend_tcp::SendLimit;
 use fullsend_units::Nanos;
 
 use crate::harness::{Bench, Setup};
 
-/// A device that completes nothing by itself, and the least of `tcp_limit_output_bytes`.
+/// Returns a connection with this `tcp_limit_output_bytes`, whose device completes nothing by
+/// itself.
 fn busy(limit_output_bytes: u32) -> Bench {
     let mut setup = Setup::default();
     setup.sysctl.tcp_limit_output_bytes = limit_output_bytes;
@@ -41,7 +43,8 @@ fn the_host_gets_no_more_than_it_needs_to_stay_busy() {
 
 #[test]
 fn two_units_or_a_millisecond_of_the_pacing_rate_are_always_allowed() {
-    // Paced, so that the limit in bytes does not count: 4 MB/s are 3906 bytes in 2^-10 s.
+    // The flow is paced, so that the limit in bytes does not apply: 4 MB/s are 3906 bytes in 2^-10
+    // s.
     let mut bench = busy(4096);
     bench.setup_mut().sysctl.tcp_autocorking = false;
     bench.play(
@@ -82,7 +85,7 @@ fn completions_that_nobody_waits_for_send_nothing() {
     assert_eq!(bench.report().now_held_by, Some(SendLimit::Cwnd));
 }
 
-/// "Line-buffered ssh": the first write leaves alone, the next ones as one when it is completed.
+/// "Line-buffered ssh": the first write is sent alone, the next ones together at its completion.
 #[test]
 fn tiny_writes_leave_together_at_the_completion() {
     let mut bench = busy(4_194_304);
@@ -103,14 +106,14 @@ fn tiny_writes_leave_together_at_the_completion() {
     assert_eq!(bench.report().now_held_by, Some(SendLimit::Application));
 }
 
-/// What is held is no more than what the device has, so each unit is about as large as those
+/// No more data is held than the device has, so that each super-segment is about as large as all
 /// before it together, up to the full size.
 #[test]
 fn steady_tiny_writes_make_units_grow_geometrically() {
     let mut bench = busy(4_194_304);
     let mut sizes = Vec::new();
     for _ in 0..30 {
-        // The device is slow: a hundred writes for each of its completions.
+        // The device is slow: there are a hundred writes to one completion.
         for _ in 0..100 {
             assert!(bench.try_write(128));
             while let Some(segment) = bench.next_out() {
@@ -151,7 +154,7 @@ fn full_segments_go_and_the_rest_gathers() {
     assert!(bench.try_write(goal));
     assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(goal));
     let before = bench.mib.auto_corking;
-    // A full unit, and 100 bytes of the next one.
+    // A full super-segment, and 100 bytes of the next one.
     assert!(bench.try_write(goal + 100));
     assert_eq!(bench.next_out().map(|s| s.payload.len()), Some(goal));
     assert!(bench.next_out().is_none());
@@ -199,7 +202,8 @@ fn retransmissions_get_twice_the_limit() {
     );
 }
 
-/// Spec 2: the limit in bytes is for flows that nothing paces. 100 MB/s are 97,656 bytes in 2^-10 s.
+/// Spec 2: the limit in bytes applies to flows that are not paced. 100 MB/s are 97,656 bytes in
+/// 2^-10 s.
 #[test]
 fn the_limit_in_bytes_does_not_bound_a_paced_flow() {
     let third_unit = |paced: bool| {
@@ -223,7 +227,7 @@ fn the_limit_in_bytes_does_not_bound_a_paced_flow() {
     assert_eq!(third_unit(false), (None, Some(SendLimit::Tsq)));
 }
 
-/// Spec 2: autocorking waits for a completion only while something is unacknowledged.
+/// Spec 2: autocorking waits for a completion only while data is unacknowledged.
 #[test]
 fn autocorking_does_not_hold_when_all_is_acknowledged() {
     let mut bench = busy(4_194_304);
@@ -238,7 +242,7 @@ fn autocorking_does_not_hold_when_all_is_acknowledged() {
     assert_eq!(bench.mib.auto_corking, 0);
 }
 
-/// Spec 2: a unit as long as `size_goal` will not grow, so it does not wait.
+/// Spec 2: a super-segment of `size_goal` bytes cannot grow, so it does not wait.
 #[test]
 fn autocorking_does_not_hold_a_full_unit() {
     let mut setup = Setup::default();

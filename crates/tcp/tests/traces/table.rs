@@ -1,9 +1,10 @@
-//! Each state met by each kind of segment: what it answers and becomes (RFC 9293 3.10.7). One line
-//! a cell; the diff of `table.txt` is the change of behaviour.
+//! The reply and the next state for each state and each kind of segment (RFC 9293 3.10.7). Each
+//! line of `table.txt` is one cell; its diff shows each change of behaviour.
 
 use crate::harness::{Bench, Setup};
 
-/// How each state is reached, and the acknowledgement of all that we sent there.
+/// The states: name, script that leads to it, `rcv_nxt`, and the acknowledgement of all that we
+/// sent.
 const STATES: [(&str, &str, u32, u32); 9] = [
     ("SynReceived", "> S. 0:0(0) ack 1", 1, 1),
     ("Established", "> S. 0:0(0) ack 1\n< . 1:1(0) ack 1", 1, 1),
@@ -46,7 +47,7 @@ const STATES: [(&str, &str, u32, u32); 9] = [
     ("SynSent", "> S 0:0(0)", 0, 1),
 ];
 
-/// The segments: name, flags, length, and where they stand from `rcv_nxt`.
+/// The segments: name, flags, length, and distance from `rcv_nxt`.
 const EVENTS: [(&str, &str, u32, i64); 8] = [
     ("ack", ".", 0, 0),
     ("text", "P.", 10, 0),
@@ -58,7 +59,7 @@ const EVENTS: [(&str, &str, u32, i64); 8] = [
     ("outside", "P.", 10, 900_000),
 ];
 
-/// `answer,answer -> state` for one state and one event.
+/// Returns `reply,reply -> state` for one state and one event.
 fn cell(state: (&str, &str, u32, u32), event: (&str, &str, u32, i64)) -> String {
     let setup = Setup::default();
     let mut bench = match state.0 {

@@ -1,4 +1,4 @@
-//! TIME-WAIT by itself (RFC 9293 3.10.7.4, RFC 6191, RFC 1337).
+//! The TIME-WAIT state (RFC 9293 3.10.7.4, RFC 6191, RFC 1337).
 
 use fullsend_tcp::TimeWaitVerdict;
 use fullsend_units::Nanos;
@@ -64,7 +64,7 @@ fn an_ack_that_fits_needs_no_answer() {
 fn a_later_syn_may_have_the_ports() {
     let mut bench = waiting(false);
     assert_eq!(verdict(&mut bench, "S 3:3(0)"), "reuse");
-    // By its timestamp, whatever its sequence number.
+    // A later timestamp permits reuse whatever the sequence number.
     let mut bench = waiting(true);
     bench.pass(Nanos::from_millis(5));
     assert_eq!(verdict(&mut bench, "S 1:1(0)"), "reuse");
@@ -74,7 +74,7 @@ fn a_later_syn_may_have_the_ports() {
 }
 
 /// RFC 9293 3.10.7.4, RFC 5961 4.2: a SYN that is not provably later draws a challenge ACK. A peer
-/// that wants the ports again answers it by a RST, and is free to open the connection.
+/// that opens the connection anew replies with a RST, which frees the ports.
 #[test]
 fn an_earlier_syn_is_challenged_and_the_peers_reset_frees_the_ports() {
     let mut bench = waiting(false);

@@ -1,4 +1,4 @@
-//! Retransmission timeouts and the phase that follows them: RFC 5681 3.1, RFC 6298, RFC 8985 6.3.
+//! Retransmission timeouts and the recovery after them: RFC 5681 3.1, RFC 6298, RFC 8985 6.3.
 
 use crate::harness::{Bench, Setup};
 
@@ -6,14 +6,14 @@ use crate::harness::{Bench, Setup};
 const RECOVERY: u8 = 3;
 const LOSS: u8 = 4;
 
-/// No tail loss probes, and whole bursts.
+/// Returns a setup without tail loss probes and with whole bursts.
 fn setup() -> Setup {
     let mut setup = Setup::without_probes();
     setup.sysctl.tcp_min_tso_segs = 100;
     setup
 }
 
-/// A connection over a path of 20 ms, without Nagle's algorithm.
+/// Returns a connection over a path of 20 ms, without Nagle's algorithm.
 fn open(setup: &Setup) -> Bench {
     let mut bench = Bench::accepting(setup);
     bench.play(
@@ -25,7 +25,7 @@ fn open(setup: &Setup) -> Bench {
     bench
 }
 
-/// Ten segments are out.
+/// Returns a connection with ten segments in flight.
 fn sending(setup: &Setup) -> Bench {
     let mut bench = open(setup);
     bench.play(
@@ -40,8 +40,8 @@ fn ssthresh(bench: &mut Bench) -> u32 {
     bench.info().tcpi_snd_ssthresh
 }
 
-/// RFC 5681 3.1: a segment that times out once more reduces ssthresh no further; one that times out
-/// after an acknowledgement of new data does.
+/// RFC 5681 3.1: a further timeout of the same segment does not reduce ssthresh again; a timeout
+/// after an ACK of new data does.
 #[test]
 fn ssthresh_comes_down_once_for_each_window_that_times_out() {
     let mut setup = setup();
@@ -64,7 +64,7 @@ fn ssthresh_comes_down_once_for_each_window_that_times_out() {
     assert_eq!(ssthresh(&mut bench), 2);
 }
 
-/// RFC 8985 6.3: what was sent less than a round trip ago may still arrive.
+/// RFC 8985 6.3: a segment sent less than a round trip ago may still arrive.
 #[test]
 fn what_was_sent_lately_does_not_time_out() {
     let mut bench = open(&setup());
@@ -81,8 +81,8 @@ fn what_was_sent_lately_does_not_time_out() {
     assert_eq!(bench.info().tcpi_lost, 1);
 }
 
-/// Ten segments are out on a path that is known to reorder, so that six duplicates show a loss
-/// instead of three.
+/// Returns a connection over a path known to reorder, with ten segments in flight, so that six
+/// duplicate ACKs instead of three show a loss.
 fn reordered() -> Bench {
     let mut setup = setup();
     setup.sysctl.tcp_recovery = 0;
@@ -100,7 +100,8 @@ fn reordered() -> Bench {
     bench
 }
 
-/// RFC 5681 3.1, and Linux: three duplicates followed by a timeout were no reordering.
+/// RFC 5681 3.1 and Linux: a timeout after three duplicate ACKs shows that they were not
+/// reordering.
 #[test]
 fn a_timeout_behind_duplicates_takes_the_threshold_back() {
     let mut bench = reordered();
@@ -112,15 +113,16 @@ fn a_timeout_behind_duplicates_takes_the_threshold_back() {
     );
     let info = bench.info();
     assert_eq!((info.tcpi_reordering, info.tcpi_ca_state), (3, LOSS));
-    // One reduction, of a window of 22.
+    // One reduction of a window of 22 segments.
     assert_eq!(info.tcpi_snd_ssthresh, 15);
-    // Without duplicates it says nothing of reordering.
+    // Without duplicate ACKs a timeout does not change the threshold.
     let mut bench = reordered();
     bench.play("+220ms\n> . 14601:16061(1460) ack 1");
     assert_eq!(bench.info().tcpi_reordering, 6);
 }
 
-/// A retransmission that is lost after a timeout is found by what arrives behind it (RFC 8985 6.2).
+/// The loss of a retransmission after a timeout is detected by the delivery of later segments (RFC
+/// 8985 6.2).
 #[test]
 fn a_lost_retransmission_after_a_timeout_begins_recovery() {
     let mut bench = sending(&setup());
@@ -138,7 +140,7 @@ fn a_lost_retransmission_after_a_timeout_begins_recovery() {
     assert_eq!((bench.mib.lost_retransmit, bench.mib.sack_recovery), (1, 1));
 }
 
-/// A path that carries smaller packets only (RFC 1191) is not congested.
+/// A path with a smaller MTU (RFC 1191) is not congested.
 #[test]
 fn what_was_too_large_goes_again_without_a_reduction() {
     let mut bench = sending(&setup());
@@ -151,7 +153,7 @@ fn what_was_too_large_goes_again_without_a_reduction() {
     let info = bench.info();
     assert_eq!(info.tcpi_ca_state, LOSS);
     assert!(info.tcpi_snd_ssthresh > 1_000_000);
-    // In recovery it changes nothing of that.
+    // In recovery it changes neither cwnd nor the state.
     let mut bench = sending(&setup());
     bench.play(
         "+20ms
@@ -165,8 +167,8 @@ fn what_was_too_large_goes_again_without_a_reduction() {
     assert_eq!(bench.info().tcpi_ca_state, RECOVERY);
 }
 
-/// A second timeout of a Fast Open server's SYN-ACK lowers cwnd to one segment; the handshake's end
-/// takes that back if the first one was merely late (RFC 3522 3.2).
+/// A second timeout of a Fast Open server's SYN-ACK sets cwnd to one segment. The handshake's last
+/// ACK undoes that if it shows that the first SYN-ACK was merely late (RFC 3522 3.2).
 #[test]
 fn a_late_syn_ack_of_a_fast_open_server_costs_nothing() {
     let mut setup = setup();
@@ -183,14 +185,14 @@ fn a_late_syn_ack_of_a_fast_open_server_costs_nothing() {
          cwnd = 10",
     );
     assert_eq!(bench.mib.loss_undo, 1);
-    // One that did not time out leaves nothing to take back.
+    // A SYN-ACK that did not time out leaves nothing to undo.
     let mut bench = Bench::accepting_fast_open(&setup);
     bench.play("> S. 0:0(0) ack 1\n< . 1:1(0) ack 1");
     assert_eq!(bench.mib.loss_undo, 0);
 }
 
-/// RFC 8985 7.2: the probe is sent no later than the timeout would be, but a timeout that should
-/// have happened already does not hasten it.
+/// RFC 8985 7.2: the probe is sent no later than the timeout would fire, but a timeout that is
+/// overdue does not make the probe due.
 #[test]
 fn a_probe_is_not_due_because_the_timeout_is_late() {
     let mut setup = Setup::default();
@@ -205,6 +207,6 @@ fn a_probe_is_not_due_because_the_timeout_is_late() {
     );
     let now = bench.now();
     let at = bench.conn.poll_deadline().expect("a timer");
-    // Two round trips and what clocks are coarse.
+    // Two round trips and the margin for coarse clocks.
     assert_eq!(at.since(now).as_millis(), 42);
 }

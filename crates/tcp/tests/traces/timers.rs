@@ -1,4 +1,4 @@
-//! Retransmission timeouts, probes, keepalive, patience.
+//! Retransmission timeouts, window probes, keepalive and user timeouts.
 
 use crate::harness::{Bench, Setup};
 
@@ -44,7 +44,7 @@ fn an_ack_restarts_the_timer() {
     );
 }
 
-/// RFC 7765: with fewer than four segments out the timer counts from when the head left.
+/// RFC 7765: with fewer than four segments in flight the timer counts from the head's departure.
 #[test]
 fn with_little_in_flight_the_timer_restarts_from_the_heads_departure() {
     open().play(
@@ -205,8 +205,8 @@ fn orphans_are_less_patient() {
     );
 }
 
-/// `TCP_USER_TIMEOUT` takes the place of `TCP_KEEPCNT` (tcp(7)), and admits more probes than a
-/// count of eight bits.
+/// `TCP_USER_TIMEOUT` replaces `TCP_KEEPCNT` (tcp(7)), and allows more probes than an eight-bit
+/// counter holds.
 #[test]
 fn hundreds_of_keepalive_probes_end_with_the_user_timeout() {
     let mut bench = open();
@@ -225,7 +225,7 @@ fn hundreds_of_keepalive_probes_end_with_the_user_timeout() {
     assert_eq!((bench.mib.keep_alive, bench.elapsed_s()), (299, 300));
 }
 
-/// A count that the sysctl's setter would refuse is bounded like `TCP_KEEPCNT`: at 127.
+/// A count that the sysctl's setter would reject is limited to 127, as is `TCP_KEEPCNT`.
 #[test]
 fn the_default_number_of_keepalive_probes_is_bounded() {
     let mut setup = Setup::without_probes();

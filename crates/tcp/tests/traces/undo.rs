@@ -1,10 +1,11 @@
-//! Reductions that prove unnecessary: RFC 3522, RFC 4015, RFC 3708.
+//! Undoing reductions that prove unnecessary: RFC 3522, RFC 4015, RFC 3708.
 
 use fullsend_wire::EcnField;
 
 use crate::harness::{Bench, ECN_SETUP, Setup};
 
-/// Ten segments out, ten milliseconds after the beginning, on a path of as much.
+/// Returns a connection over a path of 10 ms with ten segments in flight, 10 ms after the
+/// beginning.
 fn open(timestamps: bool) -> Bench {
     open_with(timestamps, Setup::default())
 }
@@ -47,7 +48,7 @@ fn an_old_echo_shows_that_the_original_was_only_late() {
          cwnd = 11",
     );
     assert_eq!((bench.mib.partial_undo, bench.mib.loss_undo), (1, 0));
-    // Nothing behind it had been SACKed, so that it was late shows no reordering.
+    // Nothing behind it was SACKed, so its delay does not show reordering.
     assert_eq!((bench.mib.ts_reorder, bench.info().tcpi_reord_seen), (0, 0));
     assert!(bench.info().tcpi_snd_ssthresh > 1_000_000);
 }
@@ -115,8 +116,8 @@ fn a_duplicate_from_before_proves_nothing() {
     assert_eq!(bench.mib.dsack_undo, 0);
 }
 
-/// A path of 10 ms that has delivered out of order, two segments out, and the first of them sent
-/// again. Returns the age of the retransmission's TSval in milliseconds as well.
+/// Returns a connection over a path of 10 ms that has shown reordering, with two segments in
+/// flight, the first of which was retransmitted, and the age of the retransmission's TSval in ms.
 fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
     let mut bench = open_with(true, Setup::without_probes());
     bench.play(
@@ -145,12 +146,13 @@ fn repaired_on_a_path_that_reorders() -> (Bench, u32) {
     (bench, elapsed - (second - first))
 }
 
-/// The peer accepts the originals that a retransmission overtakes (RFC 7323 5.3).
+/// With an older TSval the peer accepts the originals that a retransmission overtakes (RFC 7323
+/// 5.3).
 #[test]
 fn where_packets_overtake_a_retransmission_is_stamped_half_a_round_trip_back() {
     let (mut bench, age) = repaired_on_a_path_that_reorders();
     assert_eq!(age, 5);
-    // Its echo confirms the loss, and is no round trip.
+    // Its echo confirms the loss, and gives no round-trip sample.
     let before = bench.info().tcpi_rtt;
     bench.play(
         "+10ms
@@ -167,7 +169,7 @@ fn the_echo_of_the_original_shows_it_late_in_spite_of_that() {
     assert_eq!(bench.mib.full_undo + bench.mib.partial_undo, 1);
 }
 
-/// RFC 3522 3.2 with the acknowledgement that ends a recovery.
+/// RFC 3522 3.2, applied to the ACK that ends a recovery.
 #[test]
 fn an_old_echo_at_the_end_of_a_recovery_undoes_it() {
     let mut bench = open(true);
@@ -182,7 +184,7 @@ fn an_old_echo_at_the_end_of_a_recovery_undoes_it() {
     assert_eq!(bench.info().tcpi_ca_state, 0);
 }
 
-/// RFC 3168 6.1.2: a mark asks for the reduction, whatever the echo shows of the loss.
+/// RFC 3168 6.1.2: a mark requires the reduction, even if an echo shows that the loss was spurious.
 #[test]
 fn a_reduction_that_a_mark_asked_for_is_not_undone() {
     let mut setup = Setup {
@@ -213,8 +215,8 @@ fn a_reduction_that_a_mark_asked_for_is_not_undone() {
     assert_eq!(bench.mib.full_undo, 0);
 }
 
-/// A second reduction, of a window that had grown beyond the first one's ssthresh, is undone: cwnd is
-/// what it was, and not ssthresh.
+/// Undoing the second of two reductions, of a window that had grown beyond the first one's
+/// ssthresh, restores cwnd, which is larger than ssthresh.
 #[test]
 fn an_undone_recovery_leaves_cwnd_above_ssthresh() {
     let mut setup = Setup::default();
@@ -248,8 +250,8 @@ fn an_undone_recovery_leaves_cwnd_above_ssthresh() {
     );
 }
 
-/// While other retransmissions are out it is open whether those were needed: the late original shows
-/// reordering, and nothing is undone.
+/// While other retransmissions are in flight it is unknown whether they were needed: a late
+/// original shows reordering, and nothing is undone.
 #[test]
 fn a_late_original_beside_retransmissions_shows_reordering_only() {
     let mut bench = open(true);
@@ -262,11 +264,12 @@ fn a_late_original_beside_retransmissions_shows_reordering_only() {
          < . 1:1(0) ack 2921 <echo 10,sack 7301:11681>",
     );
     assert_eq!((bench.mib.ts_reorder, bench.mib.partial_undo), (1, 0));
-    // From the first segment to the end of what was SACKed.
+    // From the first segment to the end of the SACKed data.
     assert_eq!(bench.info().tcpi_reordering, 8);
 }
 
-/// The acknowledgement that undoes a recovery shows that other segments are lost: another one begins.
+/// The ACK that undoes a recovery shows that other segments are lost, which begins another
+/// recovery.
 #[test]
 fn an_undo_does_not_hide_other_losses() {
     let mut bench = open(true);
@@ -283,8 +286,8 @@ fn an_undo_does_not_hide_other_losses() {
     assert_eq!((bench.mib.partial_undo, bench.mib.sack_recovery), (1, 2));
 }
 
-/// A timeout that an old echo shows to be spurious. With SACK the phase ends; without, RFC 6582 3.2
-/// keeps it, as duplicates of what was sent twice are to come.
+/// An old echo shows that a timeout was spurious. With SACK the recovery ends; without SACK RFC
+/// 6582 3.2 keeps it, because duplicate ACKs for data that was sent twice will follow.
 #[test]
 fn an_old_echo_ends_the_phase_after_a_timeout_where_sack_tells_copies_apart() {
     for (sack, ack, phase) in [(true, 14_601, 0), (true, 2921, 0), (false, 2921, 4)] {
@@ -300,8 +303,8 @@ fn an_old_echo_ends_the_phase_after_a_timeout_where_sack_tells_copies_apart() {
     }
 }
 
-/// Without SACK the phase after a timeout lasts until new data is acknowledged (RFC 6582 3.2), and an
-/// old echo undoes it until then.
+/// Without SACK the recovery after a timeout lasts until new data is acknowledged (RFC 6582 3.2),
+/// and until then an old echo undoes it.
 #[test]
 fn without_sack_a_late_echo_still_undoes_a_timeout() {
     let mut setup = Setup {

@@ -1,8 +1,8 @@
-//! Urgent text (RFC 9293 3.8.5, RFC 6093).
+//! Urgent data (RFC 9293 3.8.5, RFC 6093).
 
 use crate::harness::{Bench, Setup};
 
-/// It stays in the stream, and one read ends in front of it.
+/// The urgent byte stays in the stream, and a read ends before it.
 #[test]
 fn the_urgent_byte_is_read_in_its_place() {
     Bench::warmed_up(&Setup::default()).play(
@@ -20,7 +20,8 @@ fn the_urgent_byte_is_read_in_its_place() {
     );
 }
 
-/// A pointer to what has not arrived is only a promise; one to what has is not believed.
+/// A pointer to data that has not arrived reports no urgent data yet; one to data already received
+/// is ignored.
 #[test]
 fn the_pointer_is_not_trusted() {
     Bench::warmed_up(&Setup::default()).play(
@@ -53,8 +54,9 @@ fn the_mark_moves_forward_only() {
     );
 }
 
-/// What we mark leaves at once, Nagle or not, and every segment points to it until it is
-/// acknowledged; none is a super-segment, whose pieces would share one pointer.
+/// Data that we mark urgent is sent at once, in spite of Nagle's algorithm, and every segment
+/// points to its end until it is acknowledged. None is a super-segment, whose segments would share
+/// one pointer.
 #[test]
 fn marked_text_points_to_its_end() {
     Bench::established(&Setup::default()).play(

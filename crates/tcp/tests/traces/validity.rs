@@ -1,4 +1,4 @@
-//! Segments that must not be believed: RFC 9293 3.10.7.4, RFC 5961, RFC 7323 5.
+//! Invalid and forged segments: RFC 9293 3.10.7.4, RFC 5961, RFC 7323 5.
 
 use crate::harness::{Bench, Setup};
 
