@@ -689,16 +689,14 @@ fn flow_labels_tell_flows_apart() {
 /// write the other, so a packet with the odd one passes as it is.
 #[test]
 fn checksums_that_no_sum_gives_end_the_flow() {
+    // A word of 0 leaves a checksum; that word in its place makes it 0.
     let zero_of = |at: usize, tcp: &Tcp, change: fn(&mut Tcp, u16)| {
-        let with = |value| {
-            let mut tcp = tcp.clone();
-            change(&mut tcp, value);
-            tcp
-        };
-        let all = (0..=u16::MAX).map(with);
-        all.into_iter()
-            .find(|tcp| tcp.frame()[at..at + 2] == [0, 0])
-            .unwrap()
+        let mut tcp = tcp.clone();
+        change(&mut tcp, 0);
+        let frame = tcp.frame();
+        change(&mut tcp, u16::from_be_bytes([frame[at], frame[at + 1]]));
+        assert_eq!(tcp.frame()[at..at + 2], [0, 0]);
+        tcp
     };
     let tunnelled = |outer_v6, tcp: Tcp| Tcp {
         outer: Some(Outer::new(Kind::Ip, outer_v6)),
