@@ -1,4 +1,4 @@
-//! What is kept of a held packet beside the packet itself, and whether another may join it.
+//! The record of a held packet, and the rule that decides whether another may join it.
 
 use fullsend_units::Instant;
 use fullsend_wire::numbers::protocol;
@@ -11,33 +11,33 @@ use super::super_segment;
 use crate::bytes::{be16, put16};
 use crate::{Encap, Packet};
 
-/// What IP's length fields can tell.
+/// Upper bound (exclusive) of the IP length field.
 const MAX_IP: u32 = 65_536;
 
-/// Datagrams that a device cuts a super-segment into at most (`UDP_MAX_SEGMENTS`).
+/// The most datagrams that a device accepts in one super-segment (`UDP_MAX_SEGMENTS`).
 const MAX_DATAGRAMS: u32 = 64;
 
-/// The record per held packet. While the packet is alone, only the age, the place and `shape` are
-/// meaningful: most of what is held where many flows are busy never meets a second packet.
+/// The state of a held packet. Until a second packet of its flow arrives, only its age, its index
+/// and `shape` are meaningful: with many busy flows most held packets never get a second one.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     since: Instant,
     next: u32,
-    /// Payload bytes that may still join.
+    /// Payload bytes that may still be added.
     room: u32,
-    /// Where the packet lies among those that the engine keeps.
+    /// Index of the packet among those received since the last flush.
     place: u32,
-    /// Payload bytes of each segment.
+    /// Payload bytes per segment.
     pub(super) size: u16,
-    /// Segments held.
+    /// Number of segments.
     pub(super) count: u16,
-    /// IPv4 IDs of the first: outer and inner.
+    /// IPv4 IDs of the first segment, outer and inner.
     pub(super) ip_id: [u16; 2],
-    /// Its layers: both network headers, the transport header, the end of the headers.
+    /// The offsets of both network headers, of the transport header, and of the payload.
     pub(super) network: [u16; 2],
     pub(super) transport: u16,
     pub(super) header_len: u16,
-    /// All segments have the first one's ID. Meaningful when `count` is above 1.
+    /// Whether all segments have the ID of the first one. Meaningful if `count` is above 1.
     pub(super) fixed_id: [bool; 2],
     merged: bool,
     pub(super) shape: Shape,
@@ -45,21 +45,22 @@ pub(super) struct Control {
 
 const _: () = assert!(size_of::<Control>() <= 40);
 
-/// What a packet adds to the one held.
+/// The changes that a packet makes to the record of the held one that it joins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Joining {
     fixed_id: [bool; 2],
     next: u32,
     len: u32,
     count: u16,
-    /// FIN and PSH.
+    /// The FIN and PSH flags of the packet.
     last: u16,
-    /// Nothing more may join.
+    /// Whether nothing more may join.
     ends: bool,
 }
 
-/// A packet that waits for its successor. With the first bytes of the packet's headers, so that it
-/// takes no look at the packet to find what does not follow it.
+/// The record of a packet that is held for its successor. It includes the first bytes of the
+/// packet's headers, so that packets that do not follow are recognized without accessing the
+/// packet.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Held {
@@ -71,7 +72,7 @@ pub(super) struct Held {
 const _: () = assert!(size_of::<Held>() == 128);
 
 impl Held {
-    /// From now on the record of the packet at `place`, into which it does not look yet.
+    /// Assigns the record to the packet at index `place`, without reading its headers yet.
     #[inline]
     pub(super) fn hold(&mut self, place: usize, now: Instant) {
         self.control.since = now;
@@ -80,7 +81,7 @@ impl Held {
         self.control.shape = Shape::Unread;
     }
 
-    /// Records what a second packet is compared with.
+    /// Records the fields that a second packet is compared with.
     #[inline(never)]
     pub(super) fn read(&mut self, packet: &Packet, max_size: u32) {
         let (layers, header) = (&packet.layers, packet.header.as_slice());
@@ -120,7 +121,8 @@ impl Held {
         self.control.place = place as u32;
     }
 
-    /// What joins if the packet continues this one in number and size.
+    /// Returns the update of the record if the packet continues this one in sequence number and
+    /// size.
     #[inline(always)]
     pub(super) fn accepts<I: Ids>(&self, step: &Step<I>) -> Option<Joining> {
         let control = &self.control;
@@ -148,7 +150,7 @@ impl Held {
         })
     }
 
-    /// Takes the payload of `next` into `packet`, which is the one held; true if nothing more may
+    /// Appends the payload of `next` to `packet`, the one held. Returns whether nothing more may
     /// join it.
     #[inline(always)]
     pub(super) fn join(
@@ -178,7 +180,7 @@ impl Held {
         joining.ends
     }
 
-    /// Makes the packet what it goes on as: unchanged, or a super-segment.
+    /// Rewrites the headers as those of a super-segment if packets were merged.
     #[inline]
     pub(super) fn complete(&mut self, packets: &mut [Packet]) {
         if self.control.merged {
@@ -188,19 +190,19 @@ impl Held {
     }
 }
 
-/// Payload bytes that may join a packet.
+/// Returns the payload bytes that may be added to a packet.
 #[inline]
 fn room<I>(packet: &Packet, step: &Step<I>, max_size: u32) -> u32 {
     let layers = &packet.layers;
     let tcp = layers.protocol == protocol::TCP;
-    // The length fields of tunnels and of UDP do not know 0.
+    // A length field of 0 is not defined for tunnels and UDP.
     let limit = if tcp && layers.encap == Encap::None {
         max_size
     } else {
         max_size.min(MAX_IP)
     };
     let span = (packet.len() - usize::from(layers.network[0])) as u32;
-    // All but the last are full, so this bounds their number too.
+    // All segments but the last are full, so this limits their number too.
     let segments = if tcp { 65_535 } else { MAX_DATAGRAMS };
     let more = segments.saturating_sub(u32::from(step.count)) * u32::from(step.size);
     limit.saturating_sub(1 + span).min(more)

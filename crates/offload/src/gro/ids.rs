@@ -1,4 +1,4 @@
-//! The IP ID rule: per layer, all segments have the first one's ID, or they count up by one.
+//! The IP ID rule: at each layer all segments have the ID of the first one, or increase it by one.
 
 use fullsend_wire::numbers::ethertype;
 
@@ -6,29 +6,30 @@ use super::held::Control;
 use crate::bytes::be16;
 use crate::{Encap, Layers};
 
-/// The IDs of a packet; IPv6 has none.
+/// The IPv4 IDs of a packet.
 pub(super) trait Ids: Copy {
-    /// Of each layer, whether the ID stays the same from now on; `None` if an ID breaks the rule.
-    /// `gso` is the packet's own answer if it stands for several.
+    /// Returns for each layer whether the ID is constant from this packet on, or `None` if an ID
+    /// breaks the rule. `gso` is the packet's own `fixed_id` if it is a super-segment.
     fn follow(&self, held: &Control, gso: Option<[bool; 2]>) -> Option<[bool; 2]>;
-    /// The outer and the inner one.
+    /// Returns the outer and the inner ID; 0 for IPv6.
     fn both(&self) -> [u16; 2];
-    /// A checksum that no sum over an IPv4 header gives, so that cutting would not write it.
+    /// Returns whether an IPv4 header checksum is 0xffff. No sum of a header gives it, so that
+    /// segmentation would not restore it.
     fn has_odd_checksum(&self) -> bool;
 }
 
-/// IPv6 alone.
+/// The empty set of IDs of an IPv6 packet without a tunnel.
 #[derive(Clone, Copy)]
 pub(super) struct NoId;
 
-/// IPv4 alone.
+/// The ID of an IPv4 packet without a tunnel.
 #[derive(Clone, Copy)]
 pub(super) struct OneId {
     id: u16,
     checksum: u16,
 }
 
-/// Whatever the layers are.
+/// The IDs of a packet with any layers.
 #[derive(Clone, Copy)]
 pub(super) struct LayerIds([Option<OneId>; 2]);
 
@@ -41,14 +42,14 @@ impl OneId {
         }
     }
 
-    /// Of the IP header at `network`.
+    /// Reads the ID of the IPv4 header at `network`.
     #[inline(always)]
     pub(super) fn at(header: &[u8], network: u16) -> Self {
         let ip = header.get(usize::from(network)..);
         Self::new(ip.and_then(|ip| ip.first_chunk()).unwrap_or(&[0; 20]))
     }
 
-    /// The second segment decides.
+    /// Returns whether the ID is constant at one layer; the second segment determines that.
     #[inline(always)]
     fn follow_layer(self, held: &Control, layer: usize, gso: Option<[bool; 2]>) -> Option<bool> {
         let ahead = self.id.wrapping_sub(held.ip_id[layer]);

@@ -1,8 +1,8 @@
-//! Header prediction: most packets follow the one before them, and one comparison of the headers
-//! says so without a parse.
+//! Header prediction: a single comparison of headers recognizes that a packet continues the one
+//! before it, without parsing it.
 //!
-//! What the comparison passes over is what may differ between packets that join; a packet found
-//! so has the layers of the one it follows. Everything else takes the way of the parse.
+//! The comparison ignores the fields that may differ between packets that are coalesced. A packet
+//! recognized so has the layers of the one that it continues. All other packets are parsed.
 
 use fullsend_wire::numbers::{ethertype, protocol};
 use fullsend_wire::tcp::TcpFlags;
@@ -11,18 +11,18 @@ use super::held::Control;
 use crate::bytes::{be16, ne32, ne64};
 use crate::{Encap, Layers};
 
-/// What stands in front of a held packet's payload; the usual shapes have ways of their own.
+/// The kind of a held packet's headers; the common kinds have specialized code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Shape {
     /// TCP over IPv4.
     V4,
     /// TCP over IPv6, with or without extension headers.
     V6,
-    /// TCP in a tunnel, or with longer headers than the record keeps.
+    /// TCP in a tunnel, or with longer headers than [`Head`] holds.
     Tcp,
     /// UDP, tunnelled or not.
     Udp,
-    /// Not known before a second packet asks.
+    /// Not determined until a second packet of the flow arrives.
     #[default]
     Unread,
 }
@@ -42,20 +42,20 @@ impl Shape {
     }
 }
 
-/// Bytes of TCP options and extension headers that are kept in a held packet's record: timestamps,
-/// and 16 bytes of extension headers.
+/// Bytes of TCP options and extension headers in a held packet's record: timestamps, and 16 bytes
+/// of extension headers.
 const REST: usize = 28;
 
-/// Where `Head::ip` has that sum.
+/// Offset in `Head::ip` of the sum of the fields that vary (IPv4).
 const SUM: usize = 20;
 
-/// A held packet's headers, from the network header on. IPv4's take the first half of `ip`, and
-/// behind it stands the sum of the fields that vary.
+/// A held packet's headers, from the network header on. An IPv4 header is in the first half of
+/// `ip`, followed by the sum of the fields that vary.
 #[derive(Debug)]
 pub(super) struct Head {
     ip: [u8; 40],
     tcp: [u8; 20],
-    /// TCP options, and behind them IPv6 extension headers.
+    /// TCP options, followed by IPv6 extension headers.
     rest: [u8; REST],
 }
 
@@ -70,7 +70,7 @@ impl Default for Head {
 }
 
 impl Head {
-    /// Of headers that are of a shape of their own.
+    /// Copies headers whose shape is `V4` or `V6`.
     pub(super) fn of(header: &[u8], layers: &Layers) -> Self {
         let ip_len = if layers.ethertype == ethertype::IPV6 {
             40
@@ -102,7 +102,7 @@ pub(super) struct Plain<'a, const IP: usize> {
 }
 
 impl<'a, const IP: usize> Plain<'a, IP> {
-    /// What stands in `header` where the packet held has its headers.
+    /// Splits `header` at the offsets of the held packet's headers.
     #[inline(always)]
     pub(super) fn new(header: &'a [u8], held: &Control) -> Option<Self> {
         let network = usize::from(held.network[0]);
@@ -118,8 +118,9 @@ impl<'a, const IP: usize> Plain<'a, IP> {
         })
     }
 
-    /// These headers of a packet of `len` bytes from there on are those of the one held, but for
-    /// the fields that count on from packet to packet; and they agree with the length.
+    /// Returns whether these headers equal those of the held packet, except the fields that vary
+    /// from packet to packet, and agree with the packet's length: `len` bytes from the network
+    /// header on.
     #[inline(always)]
     pub(super) fn continues(&self, held: &Head, len: usize) -> bool {
         let is_ip = if IP == 40 {
@@ -134,7 +135,7 @@ impl<'a, const IP: usize> Plain<'a, IP> {
     #[inline(always)]
     fn has_rest(&self, rest: &[u8; REST]) -> bool {
         let (mine, extensions) = (self.options, self.extensions);
-        // Mostly timestamps.
+        // The common case: 12 bytes of timestamps.
         let same_options = match mine.as_array::<12>() {
             Some(mine) => rest.first_chunk() == Some(mine),
             None => rest
@@ -149,7 +150,8 @@ impl<'a, const IP: usize> Plain<'a, IP> {
     }
 }
 
-/// The same for any shape, layer by layer. Equal bytes lead to equal layers.
+/// Returns whether a packet's headers equal those of the held packet, for any shape. Equal bytes
+/// imply equal layers.
 #[inline(never)]
 pub(super) fn continues_any(front: &[u8], total: usize, head: &[u8], layers: &Layers) -> bool {
     let at = |n: u16| usize::from(n);
@@ -182,7 +184,7 @@ pub(super) fn continues_any(front: &[u8], total: usize, head: &[u8], layers: &La
                 && is_network(at(layers.network[1]), transport, layers.inner_v6(head)))
 }
 
-/// The transport headers, of a packet with `len` bytes from there on.
+/// Compares transport headers; `len` is the length of the packet from there on.
 #[inline]
 fn upper(mine: &[u8], heads: &[u8], len: usize) -> bool {
     match (mine.split_first_chunk(), heads.split_first_chunk()) {
@@ -191,7 +193,8 @@ fn upper(mine: &[u8], heads: &[u8], len: usize) -> bool {
     }
 }
 
-/// What lies between two IP headers: equal, but for the length and checksum of a UDP tunnel.
+/// Compares the headers between two IP headers: equal, except the length and checksum of a UDP
+/// tunnel.
 #[inline]
 fn tunnel(front: &[u8], head: &[u8], layers: &Layers, total: usize) -> bool {
     let start = usize::from(layers.tunnel);
@@ -206,7 +209,7 @@ fn tunnel(front: &[u8], head: &[u8], layers: &Layers, total: usize) -> bool {
         && mine[8..] == heads[8..]
 }
 
-/// Ports, ACK, offset, flags, window and urgent pointer.
+/// Compares ports, acknowledgement number, data offset, flags, window and urgent pointer.
 #[inline(always)]
 fn tcp(mine: &[u8; 20], heads: &[u8; 20]) -> bool {
     const FLAGS: u8 = !(TcpFlags::FIN.0 | TcpFlags::PSH.0) as u8;
@@ -216,7 +219,7 @@ fn tcp(mine: &[u8; 20], heads: &[u8; 20]) -> bool {
         && (differs64(mine, heads, 8) & MASK) | u64::from(differs(mine, heads, 16) & URGENT) == 0
 }
 
-/// TCP options and extension headers: both are whole words, and as long as each other.
+/// Compares TCP options or extension headers, which are multiples of 32 bits and equally long.
 #[inline]
 fn words(mine: &[u8], heads: &[u8]) -> bool {
     let words = mine.as_chunks::<4>().0.iter().zip(heads.as_chunks::<4>().0);
@@ -225,7 +228,7 @@ fn words(mine: &[u8], heads: &[u8]) -> bool {
     }) == 0
 }
 
-/// The bits that set two fields apart, as they lie in memory.
+/// Returns the bits in which two fields differ, in memory order.
 #[inline(always)]
 fn differs<const N: usize>(mine: &[u8; N], heads: &[u8; N], at: usize) -> u32 {
     ne32(mine, at) ^ ne32(heads, at)
@@ -236,8 +239,8 @@ fn differs64<const N: usize>(mine: &[u8; N], heads: &[u8; N], at: usize) -> u64 
     ne64(mine, at) ^ ne64(heads, at)
 }
 
-/// Equal but for length, ID and checksum; the length is right, and so is the checksum, as it is in
-/// the other.
+/// Compares IPv4 headers: equal except length, ID and checksum, with a correct length, and a
+/// checksum that is correct if that of the other is.
 #[inline(always)]
 fn ipv4(
     mine: &[u8],
@@ -258,8 +261,9 @@ fn ipv4(
         && sum_of_varying(mine) == sum_of_heads(heads)
 }
 
-/// RFC 1624: where all else is equal, length, ID and checksum add up to the same, in
-/// whichever order of bytes. Of the sum's two zeros neither comes up.
+/// Returns the ones' complement sum of length, ID and checksum, in memory byte order. If all other
+/// fields are equal, correct checksums give equal sums (RFC 1624). The representation is unique: as
+/// the length is not 0, the sum is never 0.
 #[inline(always)]
 fn sum_of_varying(ip: &[u8; 20]) -> u16 {
     let word = |at: usize| u32::from(u16::from_ne_bytes([ip[at], ip[at + 1]]));
@@ -268,7 +272,7 @@ fn sum_of_varying(ip: &[u8; 20]) -> u16 {
     (folded + (folded >> 16)) as u16
 }
 
-/// Equal but for the length, which is right.
+/// Compares IPv6 headers: equal except the length, which must be correct.
 #[inline(always)]
 fn ipv6(mine: &[u8], heads: &[u8], len: usize) -> bool {
     const LOW: u32 = 0xffff_u32.to_be();

@@ -1,4 +1,4 @@
-//! What a packet would do to the one held before it.
+//! The properties of a received packet that decide whether it joins the held one.
 
 use fullsend_wire::numbers::protocol;
 use fullsend_wire::tcp::TcpFlags;
@@ -8,12 +8,12 @@ use crate::bytes::{be16, be32};
 use crate::parse::Walk;
 use crate::{Checksum, Encap, Layers, Packet};
 
-/// Flags of a segment that nothing may follow in a super-segment.
+/// Flags that end a super-segment.
 const LAST: TcpFlags = TcpFlags(
     TcpFlags::URG.0 | TcpFlags::PSH.0 | TcpFlags::RST.0 | TcpFlags::SYN.0 | TcpFlags::FIN.0,
 );
 
-/// A TCP packet that nothing may follow in a super-segment, as its flags say or for want of
+/// Returns whether a TCP packet ends a super-segment, because of its flags or because it has no
 /// payload.
 #[inline]
 pub(super) fn is_last(packet: &Packet, walk: &Walk) -> bool {
@@ -24,35 +24,35 @@ pub(super) fn is_last(packet: &Packet, walk: &Walk) -> bool {
     }
 }
 
-/// What a packet brings.
+/// The properties of a received packet that decide whether it joins the held one.
 #[derive(Debug)]
 pub(super) struct Step<I> {
-    /// TCP's sequence number, and what it must be next. Of UDP both are the ports.
+    /// TCP's sequence number, and that of the following packet (`next`). For UDP both are the
+    /// ports.
     pub(super) seq: u32,
     pub(super) next: u32,
-    /// Payload bytes.
+    /// Payload bytes in all segments.
     pub(super) len: u32,
-    /// Payload bytes of each segment.
+    /// Payload bytes per segment.
     pub(super) size: u16,
-    /// Segments it stands for.
+    /// Number of segments.
     pub(super) count: u16,
-    /// Of each layer, if it stands for several: they all carry one IP ID.
+    /// For a super-segment: whether, at each layer, all segments carry one IP ID.
     pub(super) fixed_id: Option<[bool; 2]>,
     pub(super) flags: TcpFlags,
     pub(super) ids: I,
-    /// It must not be held or join, though its flow must not overtake it.
+    /// Whether it must neither be held nor join. Packets of its flow must still not overtake it.
     pub(super) flush: bool,
 }
 
 impl<I: Ids> Step<I> {
-    /// What a TCP segment that is one packet would do, which has this header and `len` bytes of
-    /// payload.
+    /// Returns the properties of a single TCP segment with this header and `len` bytes of payload.
     #[inline(always)]
     pub(super) fn segment(tcp: &[u8; 20], len: u32, ids: I, checksum: Checksum) -> Self {
         let seq = be32(tcp, 4);
         let flags = TcpFlags(be16(tcp, 12) & 0x1ff);
-        // No sum over these headers gives 0xffff: whoever wrote it meant 0, and cutting would
-        // write 0.
+        // No checksum computation gives 0xffff. The sender wrote it instead of 0, which
+        // segmentation would write.
         let odd_checksum = be16(tcp, 16) == 0xffff || ids.has_odd_checksum();
         Self {
             seq,
@@ -67,8 +67,8 @@ impl<I: Ids> Step<I> {
         }
     }
 
-    /// What a TCP `packet`, whose headers are `header` and parsed, would do; `flush` says that it
-    /// must neither join nor be held.
+    /// Returns the properties of a parsed TCP `packet` with this `header`. `flush` prevents it from
+    /// joining and from being held.
     #[inline(always)]
     pub(super) fn tcp(
         header: &[u8],
@@ -87,7 +87,8 @@ impl<I: Ids> Step<I> {
         step
     }
 
-    /// The same of UDP.
+    /// Returns the properties of a parsed UDP `packet` with this `header`. `flush` prevents it from
+    /// joining and from being held.
     pub(super) fn udp(
         header: &[u8],
         transport: usize,
@@ -96,7 +97,7 @@ impl<I: Ids> Step<I> {
         flush: bool,
     ) -> Self {
         let len = (packet.len() - header.len()) as u32;
-        // Cutting writes a checksum to each.
+        // Segmentation writes a checksum to each datagram, and would not restore an absent one.
         let unsummed = be16(header, transport + 6) == 0;
         let odd_checksum = unsummed || ids.has_odd_checksum();
         let ports = be32(header, transport);
@@ -117,7 +118,8 @@ impl<I: Ids> Step<I> {
         step
     }
 
-    /// A device says of a super-segment how long its segments are, not always how many.
+    /// Computes the number of segments: a device always gives the size of each, but not always
+    /// their number.
     #[cold]
     fn count_segments(&mut self, packet: &Packet) {
         let size = u32::from(packet.offload.gso_size);
@@ -130,7 +132,7 @@ impl<I: Ids> Step<I> {
         }
         self.size = packet.offload.gso_size;
         self.fixed_id = Some(packet.offload.fixed_id);
-        // Its first segment alone has CWR.
+        // Only its first segment has CWR.
         self.flush |= self.flags.contains(TcpFlags::CWR) && !packet.offload.repeats_cwr;
     }
 
@@ -139,7 +141,7 @@ impl<I: Ids> Step<I> {
         self.count > 1
     }
 
-    /// Nothing may follow it in a super-segment.
+    /// Returns whether no packet may follow it in a super-segment.
     #[inline]
     pub(super) fn flush_now(&self) -> bool {
         self.len == 0
@@ -154,12 +156,12 @@ impl<I: Ids> Step<I> {
 }
 
 impl Step<LayerIds> {
-    /// What a packet of any shape would do.
+    /// Returns the properties of a parsed packet of any shape.
     #[inline]
     pub(super) fn any(header: &[u8], layers: &Layers, packet: &Packet, flush: bool) -> Self {
         let ids = LayerIds::new(header, layers);
         let transport = usize::from(layers.transport);
-        // Of a tunnelled packet whose checksum is not complete, nobody says which one that is.
+        // A device does not report which checksum of a tunnelled packet is incomplete.
         let unclear = layers.encap != Encap::None
             && packet.offload.checksum == Checksum::Partial
             && packet.offload.gso_size == 0;

@@ -1,5 +1,5 @@
-//! What a held packet becomes when others joined it. Everything it takes was recorded: nothing is
-//! walked again.
+//! The headers of a super-segment, computed from the record of the held packet without parsing it
+//! again.
 
 use fullsend_wire::checksum::sum;
 use fullsend_wire::numbers::{ethertype, protocol};
@@ -9,7 +9,7 @@ use super::held::Control;
 use crate::bytes::{be16, put16};
 use crate::{Checksum, Encap, GsoKind, Offload, Packet, checksum};
 
-/// Makes the headers those of a super-segment.
+/// Turns the headers of the first packet into those of the super-segment.
 pub(super) fn describe(control: &Control, packet: &mut Packet) {
     let layers = packet.layers;
     let whole = packet.len();
@@ -41,14 +41,15 @@ pub(super) fn describe(control: &Control, packet: &mut Packet) {
         kind,
         checksum: Checksum::Partial,
         fixed_id: control.fixed_id,
-        // The segments have the same flags.
+        // All segments have the same CWR flag.
         repeats_cwr,
     };
 }
 
-/// The length of an IP header at `network` in a packet of `whole` bytes, and IPv4's checksum.
+/// Writes the length of the IP header at `network` in a packet of `whole` bytes, and IPv4's
+/// checksum.
 fn put_len(header: &mut [u8], network: usize, v6: bool, whole: usize) {
-    // Beyond 64 KiB the field says 0 and the packet's own length counts.
+    // Beyond 64 KiB the field is 0 and the packet's own length applies.
     let field = |len: usize| u16::try_from(len).unwrap_or(0);
     if v6 {
         put16(header, network + 4, field(whole - network - 40));
@@ -60,8 +61,8 @@ fn put_len(header: &mut [u8], network: usize, v6: bool, whole: usize) {
     }
 }
 
-/// The length of a UDP tunnel. Its checksum, if there is one, becomes the pseudo-header's sum: each
-/// packet will have its own.
+/// Writes the length of a UDP tunnel. A checksum, if present, becomes the sum of the pseudo-header,
+/// as segmentation computes one per packet.
 fn put_tunnel_len(header: &mut [u8], layers: &crate::Layers, whole: usize) {
     if layers.encap != Encap::Udp {
         return;

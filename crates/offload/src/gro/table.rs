@@ -1,7 +1,7 @@
-//! Which packets are held: buckets of up to eight, by a hash of their flows.
+//! The table of held packets: buckets of up to eight, indexed by a hash of the flow.
 //!
-//! A bucket is a cache line that says which of its flows may be meant, so that a packet of a new
-//! flow costs no look at the others. Where many flows are held, there are more buckets.
+//! A bucket is one cache line with the hashes of its flows, so that a packet of a new flow does not
+//! access the records of others. The number of buckets grows with the number of flows held.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,15 +16,16 @@ use crate::{Encap, Packet};
 #[cfg(test)]
 mod tests;
 
-/// Packets that a bucket holds.
+/// Packets per bucket.
 const DEPTH: usize = 8;
-/// Buckets at first.
+/// The initial number of buckets.
 const MIN_BUCKETS: usize = 8;
-/// Buckets at most: of 1,000 flows in turn, hardly ever more than eight meet in one.
+/// The maximum number of buckets. With 1,000 interleaved flows hardly ever more than eight share
+/// one.
 const MAX_BUCKETS: usize = 512;
 
-/// What is held, oldest first: the first `len`, in the poll in which it was written. The hashes
-/// behind them are 0, which is no flow's.
+/// The first `len` entries are the held packets, oldest first, if `poll` is the current device
+/// poll. The hashes behind them are 0, which is no flow's hash.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -36,30 +37,30 @@ struct Bucket {
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// A held packet's record; good until the packet is completed.
+/// The position of a held packet's record; valid until the packet is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct At {
     hash: u32,
     record: u16,
 }
 
-/// The packets held.
+/// The table of held packets.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// A power of two of them; none before the first packet is held.
+    /// The buckets: a power of two in number, or none before the first packet is held.
     buckets: Vec<Bucket>,
-    /// The number of this device poll: buckets of others are empty.
+    /// The number of this device poll; buckets with another number are empty.
     poll: u32,
-    /// They stay for the polls to come.
+    /// Allocated records, which are reused in later polls.
     records: Vec<Held>,
-    /// Records in use, those that are free included.
+    /// The length of the part of `records` that is in use or in `free`.
     taken: usize,
-    /// Records in the middle that are free.
+    /// Unused records in that part.
     free: Vec<u16>,
 }
 
 impl Table {
-    /// Nothing is held.
+    /// Returns whether no packet is held.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.taken == self.free.len()
@@ -80,7 +81,7 @@ impl Table {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// The record, with all that a second packet is compared with.
+    /// Returns the record, after reading the packet's headers into it if that was not done before.
     #[inline(always)]
     pub(super) fn read(&mut self, at: At, packets: &[Packet], max_size: u32) -> &Held {
         let held = &mut self.records[usize::from(at.record)];
@@ -90,14 +91,15 @@ impl Table {
         held
     }
 
-    /// The latest held with this hash of which `what` knows something.
+    /// Returns the newest held packet with this hash for which `what` returns `Some`, and that
+    /// value.
     #[inline(always)]
     pub(super) fn find<T>(&self, hash: u32, what: impl Fn(&Held) -> Option<T>) -> Option<(At, T)> {
         let bucket = self.buckets.get(self.bucket(hash))?;
         if bucket.poll != self.poll {
             return None;
         }
-        // Of all eight, without a branch for each: a byte that says 1 where it is the same.
+        // Compares all eight without branches: each byte is 1 if the hash is equal.
         let same: [u8; DEPTH] = array::from_fn(|at| u8::from(bucket.hashes[at] == hash));
         let mut same = u64::from_le_bytes(same);
         while same != 0 {
@@ -111,7 +113,7 @@ impl Table {
         None
     }
 
-    /// What is held, in the order of the packets' places.
+    /// Returns the held packets and their indices, in index order.
     pub(super) fn in_order(&self) -> Vec<(usize, At)> {
         let all = self.buckets.iter().flat_map(|b| b.held(self.poll));
         let at = all.map(|(hash, record)| At { hash, record });
@@ -120,7 +122,7 @@ impl Table {
         places
     }
 
-    /// Holds the packet of this hash that lies at `place`; a full bucket completes its oldest.
+    /// Holds the packet with this hash at index `place`. A full bucket completes its oldest packet.
     #[inline]
     pub(super) fn insert(&mut self, hash: u32, place: usize, now: Instant, packets: &mut [Packet]) {
         let full = |b: &Bucket| b.poll == self.poll && usize::from(b.len) == DEPTH;
@@ -139,7 +141,8 @@ impl Table {
         self.buckets[number].push(hash, record, self.poll);
     }
 
-    /// More buckets where a quarter of all places are taken, else the oldest of this one goes.
+    /// Doubles the number of buckets if a quarter of all entries is in use. If this bucket remains
+    /// full, completes its oldest packet.
     #[cold]
     fn make_room(&mut self, hash: u32, packets: &mut [Packet]) {
         let count = self.buckets.len();
@@ -159,7 +162,7 @@ impl Table {
         }
     }
 
-    /// Spreads what is held over more buckets. What was in one bucket stays in its order.
+    /// Distributes the held packets to more buckets. Packets of one bucket keep their order.
     fn spread(&mut self, buckets: usize) {
         let old = core::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets]);
         for bucket in old {
@@ -170,7 +173,7 @@ impl Table {
         }
     }
 
-    /// Completes a packet: it is held no longer.
+    /// Completes a packet, which is then no longer held.
     pub(super) fn complete(&mut self, at: At, packets: &mut [Packet]) {
         let number = self.bucket(at.hash);
         self.held_mut(at).complete(packets);
@@ -178,7 +181,7 @@ impl Table {
         self.free.push(at.record);
     }
 
-    /// Completes all.
+    /// Completes all packets.
     pub(super) fn complete_all(&mut self, packets: &mut [Packet]) {
         for held in &mut self.records[..self.taken] {
             held.complete(packets);
@@ -187,19 +190,19 @@ impl Table {
         self.free.clear();
         self.poll = self.poll.wrapping_add(1);
         if self.poll == 0 {
-            // What was written so long ago must not come back.
+            // After a wrap-around, old buckets must not appear to be of the current poll.
             self.buckets.fill(Bucket::default());
             self.poll = 1;
         }
     }
 
-    /// Completes all that is tunnelled.
+    /// Completes all tunnelled packets.
     #[cold]
     pub(super) fn complete_tunnelled(&mut self, packets: &mut [Packet]) {
         self.complete_if(packets, |_, packet| packet.layers.encap != Encap::None);
     }
 
-    /// Completes all that is held since before `than`.
+    /// Completes all packets held since before `than`.
     pub(super) fn complete_older(&mut self, than: Instant, packets: &mut [Packet]) {
         self.complete_if(packets, |held, _| held.since() < than);
     }
@@ -219,7 +222,7 @@ impl Table {
 }
 
 impl Bucket {
-    /// Hashes and records of what is held, oldest first.
+    /// Returns the hashes and records of the held packets, oldest first.
     #[inline]
     fn held(&self, poll: u32) -> impl Iterator<Item = (u32, u16)> + use<> {
         let len = if self.poll == poll { self.len } else { 0 };
