@@ -239,4 +239,22 @@ mod tests {
             assert_eq!(depart(9250), (at(9250), next, n == 20), "{n}");
         }
     }
+
+    /// A sender that comes late without having waited gets at most half a gap back: only the delay of
+    /// the connection's own timer counts in full.
+    #[test]
+    fn only_the_timers_delay_counts_in_full() {
+        let at = |us| Instant::ZERO + Nanos::from_micros(us);
+        let next = |waited: bool| {
+            let mut pacing = Pacing::new(Rate::UNLIMITED);
+            // 50 us each.
+            pacing.depart(at(1000), 50, Rate(1_000_000));
+            assert!(!waited || pacing.holds(at(1049)));
+            assert!(!pacing.holds(at(1090)));
+            pacing.depart(at(1090), 50, Rate(1_000_000));
+            pacing.next
+        };
+        assert_eq!(next(true), at(1100));
+        assert_eq!(next(false), at(1115));
+    }
 }

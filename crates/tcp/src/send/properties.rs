@@ -202,7 +202,7 @@ impl World {
         self.conn.set_option(cx!(self), option).expect("valid");
     }
 
-    fn acknowledge(&mut self, ack: SeqNum, sack: &[SackBlock]) {
+    pub(super) fn acknowledge(&mut self, ack: SeqNum, sack: &[SackBlock]) {
         let mut repr = repr(TcpFlags::ACK);
         repr.seq = IRS + 1;
         repr.ack = ack;

@@ -182,3 +182,6 @@ fn draft_again(again: Retransmit, departure: Instant) -> Draft {
         fresh: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -743,3 +743,85 @@ fn segments_with_data_are_counted_each_time_they_are_sent() {
     );
     assert_eq!(bench.info().tcpi_data_segs_out, 3);
 }
+
+/// RFC 1213, tcpOutSegs and tcpOutRsts: each segment counts, with data or without.
+#[test]
+fn each_segment_that_leaves_is_counted() {
+    let mut bench = Bench::warmed_up(&Setup::without_probes());
+    assert!(bench.mib.out_segs > 1);
+    let mut before = bench.mib.out_segs;
+    let mut sent = |bench: &mut Bench, script: &str| {
+        bench.play(script);
+        let sent = bench.mib.out_segs - before;
+        before = bench.mib.out_segs;
+        sent
+    };
+    assert_eq!(
+        sent(&mut bench, "write 2000\n> P. 1:2001(2000) ack 1601"),
+        2
+    );
+    assert_eq!(sent(&mut bench, "< . 1601:1601(0) ack 2001"), 0);
+    let probe = "set keepalive 1\nset keepidle 60\n+60s\n> . 2000:2000(0) ack 1601";
+    assert_eq!(sent(&mut bench, probe), 1);
+    assert_eq!(bench.mib.keep_alive, 1);
+    let answer =
+        "< P. 1601:1602(1) ack 2001\n< P. 1603:1604(1) ack 2001\n> . 2001:2001(0) ack 1602";
+    assert_eq!(sent(&mut bench, answer), 1);
+    assert_eq!(sent(&mut bench, "abort\n> R. 2001:2001(0) ack 1602"), 1);
+    assert_eq!(bench.mib.out_rsts, 1);
+}
+
+/// A copy after a timeout counts as one of slow start (`TCPSlowStartRetrans`), and by its bytes.
+#[test]
+fn retransmissions_are_counted_by_their_cause() {
+    let mut bench = Bench::established(&Setup::without_probes());
+    bench.play(
+        "write 1000
+         > P. 1:1001(1000) ack 1
+         +200ms
+         > P. 1:1001(1000) ack 1",
+    );
+    assert_eq!(
+        (bench.mib.slow_start_retrans, bench.mib.fast_retrans),
+        (1, 0)
+    );
+    let info = bench.info();
+    assert_eq!(
+        (info.tcpi_bytes_retrans, info.tcpi_total_retrans),
+        (1000, 1)
+    );
+}
+
+/// RFC 8985 7.2: the probe of a single segment waits for a delayed ACK as well. A second segment
+/// draws an ACK at once, so the probe is due two round trips and 2 ms after it.
+#[test]
+fn a_second_segment_hastens_the_probe() {
+    Bench::accepting(&Setup::default()).play(
+        "> S. 0:0(0) ack 1
+         +10ms
+         < . 1:1(0) ack 1
+         set nodelay 1
+         write 100
+         > P. 1:101(100) ack 1
+         write 100
+         > P. 101:201(100) ack 1
+         +22ms
+         > P. 101:201(100) ack 1",
+    );
+}
+
+/// RFC 5682 3.1 (2b): where no new data can be sent after a timeout, retransmission goes on.
+#[test]
+fn what_a_cork_holds_does_not_stop_retransmission() {
+    Bench::established(&Setup::without_probes()).play(
+        "write 14600
+         > P. 1:7301(7300) ack 1
+         > P. 7301:14601(7300) ack 1
+         set cork 1
+         write 100
+         +200ms
+         > . 1:1461(1460) ack 1
+         < . 1:1(0) ack 1461
+         > P. 1461:4381(2920) ack 1",
+    );
+}

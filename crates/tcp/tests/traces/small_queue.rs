@@ -261,3 +261,66 @@ fn autocorking_does_not_hold_a_full_unit() {
     assert_eq!(bench.mib.auto_corking, 1);
     assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
 }
+
+/// Spec 4: a copy does not go out while an earlier one is in the host. A tail loss probe counts that
+/// (`TCPSpuriousRtxHostQueues`) and leaves it at that.
+#[test]
+fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
+    let open = || {
+        let mut bench = Bench::accepting(&Setup::default());
+        bench.play(
+            "> S. 0:0(0) ack 1
+             +10ms
+             < . 1:1(0) ack 1
+             busy
+             write 1000
+             > P. 1:1001(1000) ack 1",
+        );
+        bench
+    };
+    let mut bench = open();
+    assert!(bench.next_timeout());
+    assert!(bench.next_out().is_none());
+    assert_eq!(bench.mib.spurious_rtx_host_queues, 1);
+    // A FIN without data is not charged to the host, so it has no copy there.
+    let mut bench = open();
+    bench.play("shutdown\n> F. 1001:1001(0) ack 1");
+    assert!(
+        bench
+            .next_timeout_until_out()
+            .starts_with("F. 1001:1001(0)")
+    );
+    assert_eq!(bench.mib.spurious_rtx_host_queues, 0);
+}
+
+/// Lost neighbours go out as one super-segment, as far as the host has no copy of them.
+#[test]
+fn what_the_host_has_does_not_join_a_retransmission() {
+    let play = |script: &str| {
+        let mut bench = busy(4_194_304);
+        bench.setup_mut().sysctl.tcp_autocorking = false;
+        bench.play(&format!(
+            "write 1460
+             > P. 1:1461(1460) ack 1
+             write 1460
+             > P. 1461:2921(1460) ack 1
+             write 5840
+             > P. 2921:8761(5840) ack 1
+             complete
+             {script}"
+        ));
+    };
+    play(
+        "< . 1:1(0) ack 1 <sack 2921:8761>
+         > P. 1:1461(1460) ack 1
+         # The second is in the host.
+         complete
+         > P. 1461:2921(1460) ack 1",
+    );
+    play(
+        "complete
+         # What was SACKed is in the host.
+         < . 1:1(0) ack 1 <sack 2921:8761>
+         > P. 1:2921(2920) ack 1",
+    );
+}

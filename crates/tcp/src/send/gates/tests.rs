@@ -191,6 +191,17 @@ fn full_segments_in_front_of_an_autocorked_unit_go() {
     }
 }
 
+/// Spec 7: autocorking never holds while the host has nothing, for instance after it dropped all.
+#[test]
+fn nothing_is_autocorked_while_the_host_has_nothing() {
+    for (in_host, corked) in [(1, true), (0, false)] {
+        let mut world = idle();
+        let snd = &mut world.conn.snd;
+        (snd.blocked, snd.throttled, snd.wmem_inflight) = (Blocked::Autocork, true, in_host);
+        assert_eq!(world.conn.is_autocorked(), corked);
+    }
+}
+
 /// illumos before bug 5295: what is left of a burst bounds a unit, and nothing left holds it.
 #[test]
 fn the_old_bound_of_bursts_bounds_and_holds_units() {

@@ -106,3 +106,65 @@ fn an_autocorked_unit_that_outgrows_the_device_goes() {
         assert_eq!(world.conn.snd.blocked, blocked);
     }
 }
+
+/// Data that Nagle's algorithm holds makes the driver look for a segment only where a full one or
+/// the end of `MSG_MORE` may let it go.
+#[test]
+fn a_write_that_nagle_holds_asks_for_no_segment() {
+    for (queued, more_before, more, asks) in [
+        (100, false, false, false),
+        (100, false, true, false),
+        (100, true, true, false),
+        (100, true, false, true),
+        (MSS - 1, false, false, false),
+        (MSS, false, false, true),
+    ] {
+        let mut world = World::new(Kind::default());
+        world.queue(queued, 65_160);
+        world.conn.out.any = false;
+        (world.conn.snd.blocked, world.conn.snd.more) = (Blocked::Nagle, more_before);
+        world.with(|conn, cx| conn.after_write(cx, more));
+        assert_eq!(
+            world.conn.wants_transmit(),
+            asks,
+            "{queued}, {more_before}, {more}"
+        );
+    }
+}
+
+/// A record's end that more data follows lets the record go; one at the end of all data does not.
+#[test]
+fn data_behind_a_records_end_lets_the_record_go() {
+    let mut world = World::new(Kind::default());
+    world.queue(100, 65_160);
+    world.conn.end_record();
+    world.conn.snd.blocked = Blocked::Nagle;
+    world.conn.out.any = false;
+    world.with(|conn, cx| conn.after_write(cx, false));
+    assert!(!world.conn.wants_transmit());
+    world.queue(1, 65_160);
+    world.with(|conn, cx| conn.after_write(cx, false));
+    assert!(world.conn.wants_transmit());
+}
+
+/// Spec 2: `TCPAutoCorking` counts what begins to wait, and full units ahead of it may go.
+#[test]
+fn autocorking_lets_full_units_ahead_go() {
+    let mut world = World::new(Kind::default());
+    world.queue(MSS, 65_160);
+    world.with(Connection::transmit).expect("a segment");
+    (world.conn.snd.wmem_inflight, world.conn.out.any) = (100_000, false);
+    world.conn.snd.size_goal = 2 * MSS as u32;
+    world.queue(100, 2 * MSS);
+    for _ in 0..2 {
+        world.with(Connection::push);
+        assert_eq!(world.conn.snd.blocked, Blocked::Autocork);
+        assert!(!world.conn.wants_transmit());
+        assert_eq!(world.mib.auto_corking, 1);
+    }
+    world.queue(2 * MSS, 2 * MSS);
+    for _ in 0..2 {
+        world.with(Connection::push);
+        assert!(world.conn.wants_transmit());
+    }
+}

@@ -90,6 +90,68 @@ fn an_empty_queue_holds_no_memory() {
     assert!(size_of::<WriteQueue>() <= 80);
 }
 
+/// `SO_SNDBUF` charges each unit: full ones, and the one that is being filled.
+#[test]
+fn units_are_counted_by_the_size_goal() {
+    let pool = Pool::new(1 << 20);
+    for (len, units) in [(0, 0), (1, 1), (1000, 1), (1001, 2), (2000, 2), (2500, 3)] {
+        let mut queue = WriteQueue::new();
+        queue.append(&pool, &vec![1; len], 1000, false);
+        assert_eq!(queue.units(1000), units, "{len}");
+    }
+    // Behind a record's end no unit is begun yet.
+    let mut queue = WriteQueue::new();
+    queue.append(&pool, &[1; 500], 1000, false);
+    queue.end_unit();
+    assert_eq!(queue.units(1000), 1);
+    queue.append(&pool, &[1; 500], 1000, false);
+    assert_eq!(queue.units(1000), 2);
+}
+
+/// `MSG_EOR`: nothing joins a unit that a record's end closed, though its block has room.
+#[test]
+fn nothing_joins_a_closed_unit() {
+    let pool = Pool::new(1 << 20);
+    let mut queue = WriteQueue::new();
+    assert_eq!(queue.open_room_left(), 0);
+    queue.append(&pool, &[1; 100], GOAL, false);
+    assert_eq!(queue.open_room_left(), 412);
+    queue.end_unit();
+    assert!(!queue.extend_tail(&[1], GOAL));
+    assert_eq!(queue.open_room_left(), 412);
+}
+
+/// A block of 512 bytes whose rest is less than a quarter of a unit is closed with the unit in it, so
+/// that the next unit lies in one block.
+#[test]
+fn a_block_with_little_room_is_closed_with_its_unit() {
+    let pool = Pool::new(1 << 20);
+    for (goal, closed) in [
+        (400, false),
+        (409, false),
+        (410, false),
+        (411, true),
+        (412, true),
+    ] {
+        let mut queue = WriteQueue::new();
+        queue.append(&pool, &vec![1; goal], goal, true);
+        assert_eq!(queue.truesize(), 512);
+        queue.append(&pool, &[1], goal, true);
+        assert_eq!(queue.pieces.len(), usize::from(closed), "{goal}");
+    }
+}
+
+/// A write is cut where the allocator refuses memory, and reports how much it took.
+#[test]
+fn a_refused_allocation_cuts_a_write() {
+    let pool = Pool::new(1 << 20);
+    let mut queue = WriteQueue::new();
+    assert_eq!(queue.append(&pool, &[1; 100], GOAL, false), 100);
+    pool.set_reserve(usize::MAX);
+    assert_eq!(queue.append(&pool, &[1; 600], GOAL, false), 412);
+    assert_eq!((queue.len(), queue.tail_len()), (512, 512));
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Write(u16),

@@ -1,0 +1,132 @@
+//! Retransmissions and the numbers of the copies that the host has.
+
+use alloc::boxed::Box;
+
+use fullsend_units::Rate;
+use fullsend_wire::tcp::SackBlock;
+
+use super::super::pacing::Pacing;
+use super::super::properties::{Kind, World};
+use super::{Blocked, Connection};
+use crate::connection::Fin;
+
+const MSS: u32 = 1460;
+
+/// A connection with `units` units of a segment in flight.
+fn in_flight(units: usize) -> World {
+    let mut world = World::new(Kind::default());
+    world.conn.settings.nodelay = true;
+    for _ in 0..units {
+        world.queue(MSS as usize, 65_160);
+        world.with(Connection::transmit).expect("a segment");
+    }
+    world
+}
+
+/// A connection whose first of four segments is lost.
+fn with_loss() -> World {
+    let mut world = in_flight(4);
+    let (left, right) = (world.conn.snd.una + MSS, world.conn.snd.nxt);
+    world.acknowledge(world.conn.snd.una, &[SackBlock { left, right }]);
+    assert!(world.conn.snd.rtx.has_lost());
+    world
+}
+
+fn next_number(world: &World) -> Option<u16> {
+    let flow = world.conn.snd.flow.as_ref();
+    flow.map(|flow| flow.next_number())
+}
+
+/// A copy with data has a number of its own in the host's queue. A FIN without data is not charged,
+/// so no completion will count it.
+#[test]
+fn copies_with_data_are_numbered() {
+    let mut world = with_loss();
+    world.conn.snd.wmem_inflight = 0;
+    assert_eq!(next_number(&world), Some(5));
+    let again = world.with(Connection::retransmission).expect("a copy");
+    assert_eq!(
+        (again.seq, again.payload.len()),
+        (world.conn.snd.una, MSS as usize)
+    );
+    assert_eq!(next_number(&world), Some(6));
+
+    let mut world = in_flight(2);
+    world.conn.snd.wmem_inflight = 0;
+    world.with(Connection::tail_probe).expect("a probe");
+    assert_eq!(next_number(&world), Some(4));
+
+    let mut world = in_flight(1);
+    world.conn.snd.wmem_inflight = 0;
+    world.conn.snd.fin = Fin::Queued;
+    world.with(Connection::transmit).expect("a FIN");
+    assert_eq!(next_number(&world), Some(2));
+    let probe = world.with(Connection::tail_probe).expect("a FIN");
+    assert!(probe.payload.is_empty());
+    assert_eq!(next_number(&world), Some(2));
+    world.acknowledge(world.conn.snd.una + MSS, &[]);
+    world.conn.snd.rtx.mark_all_lost();
+    let again = world.with(Connection::retransmission).expect("a FIN");
+    assert!(again.payload.is_empty());
+    assert_eq!(next_number(&world), Some(2));
+}
+
+/// Numbers are modulo 2^16, and a segment may be unacknowledged for longer: where the host has
+/// nothing, it has no copy.
+#[test]
+fn an_idle_host_has_no_copy() {
+    let mut world = with_loss();
+    let flow = world.conn.snd.flow.as_mut().expect("a flow");
+    for _ in 0..40_000 {
+        flow.on_completed();
+    }
+    assert!(flow.is_in_host(1));
+    assert!(world.with(Connection::first_copy_is_in_host));
+    world.conn.snd.wmem_inflight = 0;
+    assert!(!world.with(Connection::first_copy_is_in_host));
+}
+
+/// Neither a retransmission nor a tail loss probe leaves before its time of departure.
+#[test]
+fn copies_are_paced() {
+    let paced = |mut world: World| {
+        world.conn.snd.wmem_inflight = 0;
+        world.conn.stats.data_segs_out = 10;
+        world.conn.snd.pacing = Some(Box::new(Pacing::new(Rate(1000))));
+        // An earlier segment of 1520 bytes takes 1.52 s.
+        world.with(|conn, cx| conn.depart(cx, MSS, 1));
+        world
+    };
+    let mut world = paced(with_loss());
+    assert!(world.with(Connection::retransmission).is_none());
+    let mut world = paced(in_flight(1));
+    assert!(world.with(Connection::tail_probe).is_none());
+}
+
+/// cwnd bounds retransmissions.
+#[test]
+fn copies_wait_for_cwnd() {
+    let mut world = with_loss();
+    world.conn.snd.wmem_inflight = 0;
+    world.conn.cwnd.cwnd = world.conn.snd.rtx.in_flight();
+    assert!(world.with(Connection::retransmission).is_none());
+    world.conn.cwnd.cwnd += 1;
+    assert!(world.with(Connection::retransmission).is_some());
+}
+
+/// RFC 8985 7.3: a probe with new data ends the wait of that data, but not autocorking, which waits
+/// for a completion.
+#[test]
+fn a_probe_with_new_data_ends_its_wait() {
+    for (blocked, then) in [
+        (Blocked::Cwnd, Blocked::No),
+        (Blocked::Autocork, Blocked::Autocork),
+    ] {
+        let mut world = in_flight(1);
+        world.queue(100, 65_160);
+        world.conn.snd.blocked = blocked;
+        let probe = world.with(Connection::tail_probe).expect("a probe");
+        assert_eq!(probe.payload.len(), 100);
+        assert_eq!(world.conn.snd.blocked, then);
+    }
+}
