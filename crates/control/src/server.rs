@@ -6,9 +6,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use crate::path::{Bound, bind};
 use crate::{Inspect, Listing, MAX_CLIENTS, MAX_LINE, Reply, Request, answer};
+
+/// Time between attempts to accept a client after a failure.
+const RETRY: Duration = Duration::from_millis(200);
 
 /// The connections of the clients, each with a number.
 type Clients = Arc<Mutex<Vec<(u64, UnixStream)>>>;
@@ -72,11 +76,17 @@ fn accept<S: Inspect + Send + Sync + 'static>(
     prepare: fn(),
 ) {
     for number in 0.. {
-        // The server was dropped, or no descriptors are left.
-        let Ok((stream, _)) = listener.accept() else {
-            return;
+        let begun = match listener.accept() {
+            Ok((stream, _)) => begin((number, stream), clients, stack, prepare),
+            // The server was dropped, which shuts the listener down.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => {
+                // No descriptors are left, for example. The client waits in the listener's queue.
+                thread::sleep(RETRY);
+                Err(error)
+            }
         };
-        if let Err(error) = begin((number, stream), clients, stack, prepare) {
+        if let Err(error) = begun {
             tracing::warn!(%error, "control socket");
         }
     }
