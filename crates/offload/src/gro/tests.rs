@@ -1,4 +1,4 @@
-//! One test per rule: packets in, packets out.
+//! One test per rule, which compares the packets out with the packets in.
 
 use alloc::string::String;
 use alloc::vec;
@@ -33,7 +33,7 @@ fn engine_with(max_size: u32) -> Gro {
     })
 }
 
-/// What a poll delivers.
+/// Returns the packets that one device poll delivers.
 fn poll(gro: &mut Gro, packets: impl IntoIterator<Item = Packet>) -> Vec<Packet> {
     let mut out = Vec::new();
     for packet in packets {
@@ -43,8 +43,8 @@ fn poll(gro: &mut Gro, packets: impl IntoIterator<Item = Packet>) -> Vec<Packet>
     out
 }
 
-/// What a poll delivers of frames, as one line: `len` for a packet, `len/size*segs` for a
-/// super-segment, flags that are not ACK behind it.
+/// Returns the packets that one poll delivers for these frames, as one line: `len` for a packet,
+/// `len/size*segs` for a super-segment, followed by flags other than ACK.
 fn trace(packets: &[Tcp]) -> String {
     show(&poll(&mut engine(), packets.iter().map(Tcp::packet)))
 }
@@ -70,12 +70,13 @@ fn show(out: &[Packet]) -> String {
     lines.join(" ")
 }
 
-/// Both IP versions.
+/// Returns one packet of each IP version.
 fn both() -> [Tcp; 2] {
     [Tcp::default(), Tcp::v6()]
 }
 
-/// Every shape of headers: each rule holds with and without extension headers and tunnels.
+/// Returns one packet of every header shape: each rule applies with and without extension headers
+/// and tunnels.
 fn shapes() -> Vec<Tcp> {
     let with_options = Tcp {
         extensions: vec![(60, vec![0, 1, 4, 0, 0, 0, 0])],
@@ -104,7 +105,7 @@ fn in_vxlan() -> Tcp {
     }
 }
 
-/// The headers of a shape, in bytes.
+/// Returns the length of a shape's headers, in bytes.
 fn header_len(shape: &Tcp) -> usize {
     shape.frame().len() - shape.payload.len()
 }
@@ -139,7 +140,7 @@ fn a_batch_is_what_its_packets_are_one_by_one() {
     }
 }
 
-/// Packets of a flow in a row, of these lengths.
+/// Returns consecutive packets of a flow with these payload lengths.
 fn in_a_row(tcp: &Tcp, lens: &[usize]) -> Vec<Tcp> {
     let mut seq = tcp.seq;
     let mut run = tcp.run(lens.len(), 0);
@@ -151,14 +152,15 @@ fn in_a_row(tcp: &Tcp, lens: &[usize]) -> Vec<Tcp> {
     run
 }
 
-/// The second of three packets in a row is changed; what comes out.
+/// Returns what a poll delivers for three consecutive packets of which the second is changed.
 fn with_second(tcp: &Tcp, change: impl Fn(&mut Tcp)) -> String {
     let mut run = tcp.run(3, 1000);
     change(&mut run[1]);
     trace(&run)
 }
 
-/// Cutting what came out gives back the frames, in the order of their flow.
+/// Asserts that segmentation of the delivered packets restores the frames in the order of their
+/// flow.
 fn assert_restored(out: &[Packet], frames: &[Tcp], shape: &Tcp) {
     let mut cut = Vec::new();
     for packet in out {

@@ -10,7 +10,7 @@ fn parsed(tcp: &Tcp) -> Packet {
     packet
 }
 
-/// The addresses and ports of an IP packet without options or extension headers.
+/// Returns the offsets of addresses and ports in an IP packet without options or extension headers.
 fn key_bytes(v6: bool) -> Vec<usize> {
     let (addresses, ports) = if v6 {
         (8..40, 40..44)
@@ -24,8 +24,8 @@ fn hash_of(frame: &[u8], v6: bool, keys: &Keys) -> u32 {
     hash(frame, 0, if v6 { 40 } else { 20 }, keys).unwrap()
 }
 
-/// Every bit of the addresses and ports moves the hash, under any seed: no flows can be told to
-/// collide by bits that do not count.
+/// With any seed, every bit of addresses and ports changes the hash, so that no bits can be varied
+/// to create collisions.
 #[test]
 fn every_bit_of_addresses_and_ports_moves_the_hash() {
     for v6 in [false, true] {
@@ -42,7 +42,7 @@ fn every_bit_of_addresses_and_ports_moves_the_hash() {
                     let mut other = frame.clone();
                     other[at] ^= 1 << bit;
                     let counts = key_bytes(v6).contains(&at);
-                    // The version says where the addresses are.
+                    // The version byte is excluded: it determines where the addresses are.
                     if at > 0 && (v6 || at < 24) {
                         let moved = hash_of(&other, v6, &keys) != one;
                         assert_eq!(moved, counts, "byte {at} bit {bit} v6 {v6} seed {seed}");
@@ -53,7 +53,7 @@ fn every_bit_of_addresses_and_ports_moves_the_hash() {
     }
 }
 
-/// Each bit of the hash but the highest, which is always set, is set for half of the flows.
+/// Each bit of the hash, except the highest, which is always set, is set for half of the flows.
 #[test]
 fn hashes_of_many_flows_have_no_pattern() {
     for v6 in [false, true] {
@@ -96,7 +96,7 @@ fn headers_that_end_too_early_have_no_hash() {
     }
 }
 
-/// Layers that are not those of the header are found out, and nothing is read beyond it.
+/// Layers that do not match the header are rejected, and nothing is read beyond it.
 #[test]
 fn layers_of_other_headers_make_no_flow() {
     let tunnelled = |kind| Tcp {
@@ -119,7 +119,7 @@ fn layers_of_other_headers_make_no_flow() {
             let found = Flow::new(&header[..len], &layers);
             assert_eq!(found.is_some(), len >= least, "{len} bytes of {tcp:?}");
         }
-        // An IP header that is too short: of both, the one in front of the other, or the other.
+        // The IP header, the outer one, or the inner one is too short.
         let mut short = layers;
         short.transport -= 1;
         let mut wrong = [short; 3];

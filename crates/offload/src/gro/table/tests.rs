@@ -6,7 +6,7 @@ use fullsend_units::Instant;
 use super::{At, Bucket, DEPTH, MAX_BUCKETS, Table};
 use crate::{Encap, Packet};
 
-/// A table that holds packets of these hashes at the places 0, 1 and so on.
+/// Returns a table that holds packets with these hashes at the indices 0, 1 and so on.
 fn holding(hashes: impl IntoIterator<Item = u32>) -> (Table, Vec<Packet>) {
     let mut table = Table::default();
     let mut packets = vec![];
@@ -21,7 +21,8 @@ fn places(table: &Table) -> Vec<usize> {
     table.in_order().iter().map(|(place, _)| *place).collect()
 }
 
-/// The places of what is held with this hash, as they are looked at.
+/// Returns the indices of the packets held with this hash, in the order in which `find` inspects
+/// them.
 fn found(table: &Table, hash: u32) -> Vec<usize> {
     let seen = core::cell::RefCell::new(vec![]);
     let none = table.find(hash, |held| {
@@ -58,7 +59,7 @@ fn of_one_hash_the_latest_is_looked_at_first() {
     assert_eq!(found(&table, 7), [3, 2, 0]);
     assert_eq!(found(&table, 15), [1]);
     assert!(found(&table, 23).is_empty());
-    // One is completed: the others stay, in their order.
+    // After one is completed, the others keep their order.
     let second = table
         .find(7, |held| (held.place() == 2).then_some(()))
         .unwrap()
@@ -72,17 +73,17 @@ fn of_one_hash_the_latest_is_looked_at_first() {
     let last = at(&table, 7);
     table.complete(last, &mut packets);
     assert_eq!(found(&table, 7), [0]);
-    // Its record is used again.
+    // Its record is reused.
     table.insert(15, 9, Instant::ZERO, &mut packets);
     assert_eq!((found(&table, 15), table.records.len()), (vec![9, 1], 4));
     assert!(!table.is_empty());
 }
 
-/// A full bucket gets more of them around it once a quarter of all places are taken.
+/// A full bucket causes the number of buckets to be doubled if a quarter of all entries is in use.
 #[test]
 fn buckets_grow_in_number_when_a_quarter_of_the_places_are_taken() {
     let full = |other: u32| (1..9).map(|n| n * 16).chain((0..other).map(|n| 1 + n * 16));
-    // 8 buckets have 64 places.
+    // 8 buckets have 64 entries.
     for (other, buckets, held) in [
         (7, 8, (1..16).collect::<Vec<_>>()),
         (8, 16, (1..17).collect()),
@@ -96,7 +97,7 @@ fn buckets_grow_in_number_when_a_quarter_of_the_places_are_taken() {
         assert_eq!(places(&table), held, "the oldest of the bucket has gone");
         assert_eq!(found(&table, 9 * 16), [place]);
     }
-    // Where the bucket is split, nothing has to go.
+    // If the bucket is split, no packet is completed.
     let (table, _) = holding(
         (0..8)
             .map(|n| 8 + n * 8)
@@ -145,14 +146,14 @@ fn what_is_tunnelled_or_old_is_completed_alone() {
     assert_eq!(found(&table, 7), [2]);
     table.complete_older(Instant::from_nanos(3), &mut packets);
     assert!(table.is_empty() && places(&table).is_empty());
-    // Of polls that have ended nothing is left.
+    // No packet of an ended poll remains.
     other.complete_all(&mut packets);
     assert!(other.is_empty() && places(&other).is_empty() && found(&other, 7).is_empty());
     other.complete_older(Instant::from_nanos(9), &mut packets);
     assert!(other.is_empty());
 }
 
-/// What an ended poll left in a bucket does not count.
+/// Entries that an ended poll left in a bucket are not valid.
 #[test]
 fn a_bucket_that_was_full_is_empty_in_the_next_poll() {
     let (mut table, mut packets) = holding([7; DEPTH].into_iter().chain([6]));
@@ -172,7 +173,7 @@ fn what_is_completed_takes_no_place() {
         holding((1..9).map(|n| n * 16).chain((0..8).map(|n| 1 + n * 16)));
     let one = at(&table, 1);
     table.complete(one, &mut packets);
-    // 15 are held, and there are 64 places.
+    // 15 packets are held in 64 entries.
     table.insert(9 * 16, 20, Instant::ZERO, &mut packets);
     assert_eq!(table.buckets.len(), 8);
 }

@@ -1,10 +1,10 @@
-//! Accurate ECN (RFC 9768): what GRO keeps apart so that no count is lost.
+//! Accurate ECN (RFC 9768): GRO does not coalesce packets if that would lose a count.
 
 use super::*;
 
 const AE: u16 = 0x100;
 
-/// Timestamps and the option, with so many marked bytes.
+/// Returns TCP options with timestamps and the AccECN option, which reports `marked` CE bytes.
 fn counting(marked: u8) -> Vec<u8> {
     let mut options = vec![1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 3];
     options.extend([174, 11, 0, 0, 1, 0, 0, marked, 0, 0, 1, 1]);

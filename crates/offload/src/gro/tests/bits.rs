@@ -1,7 +1,7 @@
-//! Every bit of the headers: packets of which one has a bit or two changed, with its checksums as
-//! they were and with right ones.
+//! Tests of every header bit: one or two bits of a packet are changed, with the checksums unchanged
+//! or corrected.
 //!
-//! Prediction must decide as the walk decides, and what comes out must be cut to what went in.
+//! Prediction must decide as the parser does, and segmentation must restore the packets.
 
 use fullsend_buf::Slice;
 
@@ -24,7 +24,7 @@ fn extended() -> Tcp {
     }
 }
 
-/// Engines that predict, that walk over each packet, and that join nothing.
+/// Three GROs: one predicts, one parses each packet, and one does not coalesce.
 struct Engines([Gro; 3]);
 
 impl Engines {
@@ -40,8 +40,8 @@ impl Engines {
         Self([true, true, false].map(engine))
     }
 
-    /// What comes out of each. Prediction passes by packets that a device has marked as
-    /// super-segments, though these are one packet each.
+    /// Returns what each GRO delivers. Prediction does not apply to packets with a `gso_size`,
+    /// although here each of them is a single packet.
     fn poll(&mut self, frames: &[Vec<u8>]) -> [Vec<Packet>; 3] {
         let mut poll_one = |engine: usize, gso_size| {
             let packets = frames.iter().map(|frame| {
@@ -65,7 +65,7 @@ fn cut(packets: Vec<Packet>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The second of three packets in a row has the bits `mask` changed in these bytes.
+/// Tests three consecutive packets of which the second has the bits `mask` changed in these bytes.
 fn check(shape: &Tcp, engines: &mut Engines, run: &[Vec<u8>], bytes: &[usize], mask: u8) {
     for right in [false, true] {
         let mut frames = run.to_vec();
@@ -85,15 +85,15 @@ fn check(shape: &Tcp, engines: &mut Engines, run: &[Vec<u8>], bytes: &[usize], m
             (stats.merged, stats.malformed, stats.bad_checksum)
         };
         assert_eq!(counted(0), counted(1), "{}", what());
-        // Where nothing joined, both are the same packets.
+        // If nothing was coalesced, both are the same packets.
         if predicted.len() < apart.len() {
             assert!(cut(predicted) == cut(apart), "{}", what());
         }
     }
 }
 
-/// Changes each bit of the headers, and pairs of bits that stand alike in two fields: such changes
-/// must not cancel each other out.
+/// Changes each bit of the headers, and pairs of the same bit in two bytes, whose changes must not
+/// cancel each other out.
 fn check_all(shapes: &[Tcp]) {
     for shape in shapes {
         let mut engines = Engines::new(shape.link);

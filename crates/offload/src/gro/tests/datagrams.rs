@@ -1,8 +1,8 @@
-//! UDP: datagrams of one size.
+//! UDP: coalescing of datagrams of one size.
 
 use super::*;
 
-/// Datagrams in every shape of headers.
+/// Returns a datagram with every header shape.
 fn datagrams() -> Vec<Tcp> {
     let udp = |tcp| Tcp { udp: true, ..tcp };
     shapes().into_iter().map(udp).collect()
@@ -19,7 +19,7 @@ fn datagrams_of_one_size_become_one_and_are_cut_again() {
     }
 }
 
-/// As `show`, which reads TCP's flags.
+/// Returns lengths and segments as `show` does, without TCP flags.
 fn show_lens(out: &[Packet]) -> String {
     let one = |p: &Packet| match p.segments() {
         1 => alloc::format!("{}", p.payload.len()),
@@ -57,7 +57,7 @@ fn no_more_than_64_become_one() {
 
 #[test]
 fn a_datagram_without_a_checksum_goes_by() {
-    // Over IPv6 it is an error.
+    // Over IPv6 the checksum is required (RFC 8200 8.1).
     for udp in datagrams().into_iter().filter(|udp| !udp.v6) {
         let mut run = udp.run(3, 1000);
         run[1].unsummed = true;
@@ -81,7 +81,8 @@ fn a_wrong_checksum_passes_unmerged() {
     }
 }
 
-/// Another TTL or class of traffic is of the same flow, and is not overtaken by what joins.
+/// Packets with different TTL or traffic class belong to the same flow and are not overtaken by
+/// packets that are coalesced.
 #[test]
 fn ttl_tos_and_port_keep_datagrams_apart() {
     let changes: [fn(&mut Tcp); 3] = [|p| p.ttl -= 1, |p| p.tos = 4, |p| p.port += 1];
@@ -90,7 +91,7 @@ fn ttl_tos_and_port_keep_datagrams_apart() {
             let mut run = udp.run(3, 1000);
             change(&mut run[1]);
             if left == 2 {
-                // What joins has an ID that follows.
+                // The third packet has an IP ID with which it could join the first.
                 let (first, third) = (run[0].clone(), &mut run[2]);
                 third.ip_id = first.ip_id;
                 third.outer = first.outer;

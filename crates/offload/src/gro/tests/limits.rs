@@ -1,14 +1,15 @@
-//! How long a super-segment gets: the limit of 64 KiB, or another, plain and in every tunnel.
+//! The size limit of super-segments: 64 KiB or as configured, without and in every tunnel.
 
 use super::*;
 
-/// Every shape of headers, with TCP and with UDP.
+/// Returns a packet of every header shape, with TCP and with UDP.
 fn all() -> impl Iterator<Item = Tcp> {
     let with = |udp| shapes().into_iter().map(move |tcp| Tcp { udp, ..tcp });
     with(false).chain(with(true))
 }
 
-/// What comes out of an engine with this limit, and that it is cut to what went in.
+/// Returns what a GRO with this limit delivers, after asserting that segmentation restores the
+/// packets.
 fn outcome(max_size: u32, tcp: &Tcp, lens: &[usize]) -> String {
     let run = in_a_row(tcp, lens);
     let out = poll(&mut engine_with(max_size), run.iter().map(Tcp::packet));
@@ -23,11 +24,11 @@ fn a_super_segment_stays_below_64k_to_the_byte() {
         let full = room / 1448;
         let mut lens = vec![1448; full];
         let whole = full * 1448;
-        // A last one fills it to 65,535 bytes.
+        // The last packet fills the super-segment to 65,535 bytes.
         lens.push(room - whole);
         let joined = alloc::format!("{room}/1448*{}", full + 1);
         assert_eq!(outcome(65_536, &tcp, &lens), joined, "{tcp:?}");
-        // One more byte would make it 65,536.
+        // One more byte would make it 65,536 bytes long.
         lens[full] += 1;
         let apart = alloc::format!("{whole}/1448*{full} {}", lens[full]);
         assert_eq!(outcome(65_536, &tcp, &lens), apart, "{tcp:?}");
@@ -96,7 +97,7 @@ fn a_receiver_of_more_than_64k_gets_a_length_of_zero() {
         segment(out[0].clone(), &mut again);
         let frames: Vec<_> = again.iter().map(Packet::to_bytes).collect();
         assert_eq!(frames, run.iter().map(Tcp::frame).collect::<Vec<_>>());
-        // Across a link in this process it is parsed by its own length.
+        // Sent over a link in this process, it is parsed by its own length.
         assert_eq!(show(&poll(&mut gro, out)), "100000/1000*100");
     }
 }

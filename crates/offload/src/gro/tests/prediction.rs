@@ -1,11 +1,12 @@
-//! Packets that follow a held one take no walk over their headers, whatever their shape.
+//! Packets that continue a held one are not parsed, whatever their header shape.
 //!
-//! Prediction decides nothing that a walk would decide otherwise, so other tests pass without it;
-//! these count walks.
+//! Prediction never decides differently than the parser, so that the other tests pass without it.
+//! These tests count parses.
 
 use super::*;
 
-/// TCP with options of other lengths, extension headers of other lengths and orders.
+/// Returns TCP packets with options of different lengths, and with extension headers of different
+/// lengths and orders.
 fn lengths() -> Vec<Tcp> {
     let nops = |len: usize| vec![1; len];
     let options = [0, 4, 8, 12, 16, 20, 28, 40].map(|len| (nops(len), vec![]));
@@ -35,7 +36,8 @@ fn lengths() -> Vec<Tcp> {
     all
 }
 
-/// Every shape, over IP and over Ethernet without and with VLAN tags, as TCP and as UDP.
+/// Returns packets of every shape, over IP and over Ethernet without and with VLAN tags, with TCP
+/// and with UDP.
 fn everything() -> Vec<Tcp> {
     let mut all = Vec::new();
     for shape in shapes().into_iter().chain(lengths()) {
@@ -70,7 +72,7 @@ fn engine_of(link: Link) -> Gro {
     })
 }
 
-/// Walks for a run of these packets, and how many of them joined another.
+/// Returns the number of parses for these packets, and how many of them were merged.
 fn walks(link: Link, packets: impl Iterator<Item = Packet>) -> (u64, u64) {
     let mut gro = engine_of(link);
     poll(&mut gro, packets);
@@ -83,8 +85,8 @@ fn the_first_of_a_run_alone_is_walked() {
         let run = shape.run(6, 1000);
         let found = walks(shape.link, run.iter().map(Tcp::packet));
         assert_eq!(found, (1, 5), "{shape:?}");
-        // A checksum that a device has verified or left out makes no difference, but in a tunnel,
-        // where a partial one may be of either layer.
+        // A checksum that the device has verified or left incomplete makes no difference, except in
+        // a tunnel, where an incomplete one may be that of either layer.
         for checksum in [Checksum::Valid, Checksum::Partial] {
             if checksum == Checksum::Partial && shape.outer.is_some() {
                 continue;
@@ -134,7 +136,7 @@ fn flows_of_both_ip_versions_in_turns_are_both_predicted() {
     }
 }
 
-/// The flow that is looked for is not guessed by the headers of another one.
+/// The flow hash must not be computed with the layout of another flow.
 #[test]
 fn flows_with_headers_of_other_lengths_join_in_turns() {
     for v6 in [false, true] {
@@ -175,7 +177,7 @@ fn flows_side_by_side_are_all_predicted() {
 fn super_segments_of_a_device_are_walked_and_join() {
     for tcp in both() {
         let with = |(i, tcp): (usize, &Tcp)| {
-            // Each stands for two packets, with an IP ID each.
+            // Each is a super-segment of two packets, with one IP ID each.
             let ip_id = tcp.ip_id + if tcp.v6 { 0 } else { i as u16 };
             let mut packet = Tcp {
                 ip_id,
@@ -191,8 +193,8 @@ fn super_segments_of_a_device_are_walked_and_join() {
     }
 }
 
-/// RFC 1624 works in ones' complement, where a number has several forms: length, ID and checksum
-/// add up to another one of them when the ID wraps.
+/// RFC 1624: ones' complement numbers have several representations. When the ID wraps, the sum of
+/// length, ID and checksum changes from one to another.
 #[test]
 fn sums_of_varying_fields_are_compared_in_one_form() {
     let varying = |tcp: &Tcp| {
@@ -209,7 +211,8 @@ fn sums_of_varying_fields_are_compared_in_one_form() {
             ..Tcp::default()
         }
     };
-    // What they add up to is less by as much as the TTL and an address add; it is to be 1.
+    // The checksum decreases by what TTL and address increase, and with it the sum of the varying
+    // fields, which is to become 1.
     let sum = varying(&with(0));
     let folded = (sum as u16 + (sum >> 16) as u16).to_ne_bytes();
     let one = u16::from_be_bytes(1_u16.to_ne_bytes());

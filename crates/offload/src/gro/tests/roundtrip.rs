@@ -1,18 +1,18 @@
-//! The law: cutting what was coalesced gives back what came in.
+//! Property tests of the invariant that segmentation restores the packets that were coalesced.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Flows of every shape.
+/// Number of flows, of every shape.
 const FLOWS: usize = 9;
 
-/// A packet of one of a few flows that mostly follows its predecessor.
+/// A packet of one of a few flows, which mostly continues the previous one of its flow.
 #[derive(Clone, Debug)]
 struct Move {
     flow: usize,
     len: usize,
-    /// What to change before sending.
+    /// The change to make to the packet.
     quirk: u8,
 }
 
@@ -22,7 +22,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 0..60)
 }
 
-/// The flows' packets in the order of the moves.
+/// Returns the flows' packets in the order of the moves.
 fn packets(moves: &[Move]) -> Vec<Tcp> {
     let around = |kind, v6, summed, tcp| Tcp {
         outer: Some(Outer {
@@ -113,7 +113,7 @@ fn packets(moves: &[Move]) -> Vec<Tcp> {
     out
 }
 
-/// The frames of one flow, in order: each has a port of its own.
+/// Returns the frames of one flow, which has a port of its own, in order.
 fn of_flow<'a>(frames: &'a [Vec<u8>], like: &[u8]) -> Vec<&'a Vec<u8>> {
     let key = |frame: &[u8]| {
         let mut packet = Packet::from_frame(fullsend_buf::Slice::copied_from(frame));
@@ -136,7 +136,7 @@ fn check(gro: &mut Gro, input: &[Tcp]) -> Result<(), TestCaseError> {
     }
     let cut: Vec<_> = cut.iter().map(Packet::to_bytes).collect();
     prop_assert_eq!(cut.len(), frames.len());
-    // A datagram may overtake one with a bad checksum, which is dropped later.
+    // A datagram may overtake one with a wrong checksum, which the stack drops later.
     let bad = |frame: &Vec<u8>| {
         input
             .iter()
@@ -153,13 +153,13 @@ fn check(gro: &mut Gro, input: &[Tcp]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// Each flow's packets come back bit by bit and in order.
+    /// Segmentation restores each flow's packets bit by bit and in order.
     #[test]
     fn cutting_undoes_coalescing(moves in moves()) {
         check(&mut engine(), &packets(&moves))?;
     }
 
-    /// Coalescing undoes cutting: a super-segment crosses a wire and is itself again.
+    /// A super-segment that is segmented and coalesced again is unchanged.
     #[test]
     fn coalescing_undoes_cutting(len in 1001..65_000usize, v6: bool, push: bool, seq: u32) {
         let tcp = Tcp {

@@ -29,7 +29,7 @@ fn packets_in_a_row_become_one() {
         let mut bytes = vec![0; 5000];
         out[0].payload.copy_to(&mut bytes);
         assert_eq!(bytes, payload(tcp.seq, 5000));
-        // The headers are those of one packet of that length, the checksum field apart.
+        // The headers are those of a single packet of that length, except the checksum field.
         let whole = Tcp {
             payload: payload(tcp.seq, 5000),
             ..tcp
@@ -55,7 +55,7 @@ fn one_packet_alone_goes_on_unchanged() {
                 ..Offload::default()
             }
         );
-        // The same through the door for a poll's only packet.
+        // `receive_alone` has the same result.
         let (mut gro, mut alone) = (engine(), tcp.packet());
         assert!(gro.receive_alone(&mut alone));
         assert_eq!(
@@ -100,7 +100,7 @@ fn push_and_fin_join_and_end() {
         for (flag, shown) in [(PSH, "2000/1000*2P 1000"), (FIN, "2000/1000*2F 1000")] {
             assert_eq!(with_second(&tcp, |p| p.flags |= flag), shown);
         }
-        // A pushed packet with nothing before it is not held.
+        // A packet with PSH is not held if none is held before it.
         let mut run = tcp.run(2, 1000);
         run[0].flags |= PSH;
         assert_eq!(trace(&run), "1000P 1000");
@@ -120,7 +120,7 @@ fn other_flags_do_not_join() {
             ..tcp.clone()
         };
         assert_eq!(trace(&all_with(ECE).run(3, 1000)), "3000/1000*3");
-        // RFC 9768: it may be a part of each segment's count.
+        // RFC 9768: CWR may be part of each segment's counter.
         let counting = all_with(CWR);
         let run = counting.run(3, 1000);
         let out = poll(&mut engine(), run.iter().map(Tcp::packet));
@@ -135,7 +135,7 @@ fn a_short_segment_is_the_last_and_a_longer_one_starts_anew() {
     for tcp in shapes() {
         let run = in_a_row(&tcp, &[1000, 1000, 400, 1000, 1000, 1200]);
         assert_eq!(trace(&run), "2400/1000*3 2000/1000*2 1200");
-        // A short one with nothing before it sets the size.
+        // If none is held before it, a short packet determines the segment size.
         let run = in_a_row(&tcp, &[400, 400, 1000, 400]);
         assert_eq!(trace(&run), "800/400*2 1400/1000*2");
     }
@@ -145,7 +145,7 @@ fn a_short_segment_is_the_last_and_a_longer_one_starts_anew() {
 fn out_of_sequence_does_not_join() {
     for tcp in shapes() {
         assert_eq!(with_second(&tcp, |p| p.seq += 1), "1000 1000 1000");
-        // A retransmission of what is held.
+        // A retransmission of the held packet.
         assert_eq!(with_second(&tcp, |p| p.seq -= 1000), "1000 1000 1000");
     }
 }
@@ -185,12 +185,12 @@ fn header_fields_that_differ_keep_packets_apart() {
     }
 }
 
-/// The shapes whose innermost packet is IPv4.
+/// Returns the shapes whose innermost packet is IPv4.
 fn over_v4() -> impl Iterator<Item = Tcp> {
     shapes().into_iter().filter(|tcp| !tcp.v6)
 }
 
-/// The shapes whose innermost packet is IPv6.
+/// Returns the shapes whose innermost packet is IPv6.
 fn over_v6() -> impl Iterator<Item = Tcp> {
     shapes().into_iter().filter(|tcp| tcp.v6)
 }
@@ -319,7 +319,7 @@ fn equal_extension_headers_join_and_changing_ones_do_not() {
             let other = |p: &mut Tcp| p.extensions[0].1[3] ^= 9;
             assert_eq!(with_second(&tcp, other), "1000 1000 1000");
         }
-        // An atomic fragment's header ends coalescing.
+        // The fragment header of an atomic fragment prevents coalescing.
         let atomic = Tcp {
             extensions: vec![(44, vec![0, 0, 0, 0, 0, 0, 1])],
             ..tcp.clone()
@@ -329,7 +329,7 @@ fn equal_extension_headers_join_and_changing_ones_do_not() {
 }
 
 /// Ethernet pads frames to 60 bytes (IEEE 802.3 3.2.8). The padding is not part of the packet, so a
-/// padded packet joins its flow like any other, wherever in the row it stands.
+/// padded packet is coalesced like any other, at any position in the flow.
 #[test]
 fn link_layer_padding_is_cut_off_before_packets_are_compared() {
     for tcp in shapes() {
@@ -347,7 +347,7 @@ fn link_layer_padding_is_cut_off_before_packets_are_compared() {
     }
 }
 
-/// A datagram that ends before its IP packet does passes unchanged but for what is behind it.
+/// A datagram that ends before its IP packet is passed on unchanged, except the bytes behind it.
 #[test]
 fn bytes_behind_a_datagram_end_the_flow() {
     let udp = Tcp {
@@ -358,7 +358,7 @@ fn bytes_behind_a_datagram_end_the_flow() {
     let mut frames: Vec<_> = udp.run(3, 1000).iter().map(Tcp::frame).collect();
     let second = &mut frames[1];
     let at = second.len() - 1008;
-    // The length field says 8 bytes less.
+    // The length field is 8 bytes less than the payload.
     second[at + 4..at + 6].copy_from_slice(&1000u16.to_be_bytes());
     let packets = frames.iter().map(|frame| {
         let mut packet = Packet::from_frame(Slice::copied_from(frame));
@@ -413,8 +413,8 @@ fn a_checksum_that_need_not_be_verified_is_not() {
 #[test]
 fn a_full_bucket_completes_its_oldest() {
     for tcp in shapes() {
-        // Nine flows of one bucket, two packets of each: the first of them is not held any more
-        // when its second packet comes, and takes the place of the next one, and so on.
+        // Nine flows of one bucket, two packets of each: the first packet of a flow is no longer
+        // held when its second one is received, which evicts the first of the next flow, and so on.
         let hash = |port| {
             let mut packet = Tcp {
                 port,
@@ -491,7 +491,7 @@ fn a_thousand_flows_in_turn_join() {
         let nth = |n: usize| runs.iter().map(move |run| run[n].packet());
         let mut gro = engine();
         let out = poll(&mut gro, nth(0).chain(nth(1)).chain(nth(2)));
-        // Some buckets were full before there were more of them.
+        // Some buckets were full before their number was increased.
         assert!(gro.stats().merged > 1900, "{:?}", gro.stats());
         assert_eq!(out.len() as u64, 3000 - gro.stats().merged);
         let flows =
@@ -537,7 +537,7 @@ fn an_unfinished_poll_sends_on_only_what_is_old() {
         for port in 0..20u16 {
             gro.receive(at(u64::from(port)), flow(port)[0].packet());
         }
-        // Goes by, and does not wait for what is held.
+        // It is passed on without waiting for the held packets.
         gro.receive(
             at(20),
             Tcp {
@@ -552,7 +552,7 @@ fn an_unfinished_poll_sends_on_only_what_is_old() {
             show(&out),
             [&["1000"; 12][..], &["1000S"]].concat().join(" ")
         );
-        // What stayed still grows, in the order in which it came.
+        // The packets that are still held grow, in the order in which they were received.
         for port in (0..20).rev() {
             gro.receive(at(30), flow(port)[1].packet());
         }
@@ -575,7 +575,7 @@ fn super_segments_join_super_segments() {
         let run = tcp.run(9, 1000);
         let (a, b, c) = (make(&run[..4]), make(&run[4..8]), run[8].packet());
         assert_eq!(show(&poll(&mut engine(), [a.clone(), b, c])), "9000/1000*9");
-        // Another segment size does not join.
+        // A packet with a different segment size does not join.
         let other = Tcp {
             seq: 4001,
             ip_id: if tcp.v6 { 0 } else { 104 },
@@ -586,7 +586,7 @@ fn super_segments_join_super_segments() {
             show(&poll(&mut engine(), [a.clone(), other])),
             "4000/1000*4 2700/900*3"
         );
-        // One with a short end joins and ends.
+        // A super-segment with a short last segment joins, and nothing can follow it.
         let mut short = run[4..7].to_vec();
         short[2].payload.truncate(300);
         let short = make(&short);
@@ -602,8 +602,8 @@ fn super_segments_join_super_segments() {
     }
 }
 
-/// A device gives the size of the segments alone; counters, and what a link is charged for, need
-/// their number.
+/// A device gives only the size of the segments. Counters and the charge of a link need their
+/// number.
 #[test]
 fn segments_of_a_device_are_counted() {
     for tcp in shapes() {
@@ -670,7 +670,8 @@ fn a_batch_is_the_same_as_one_by_one() {
     assert_eq!(gro.stats().merged, 6);
 }
 
-/// RFC 8200 6, RFC 6437 2: another flow label is another flow, whose packets come between.
+/// RFC 8200 6, RFC 6437 2: a different flow label is a different flow, whose packets may come
+/// between.
 #[test]
 fn flow_labels_tell_flows_apart() {
     for tcp in over_v6() {
@@ -685,8 +686,8 @@ fn flow_labels_tell_flows_apart() {
     }
 }
 
-/// RFC 1071: all ones and 0 are the same number, and a sum gives but one of them. Cutting would
-/// write the other, so a packet with the odd one passes as it is.
+/// RFC 1071: all ones and 0 are the same number, of which a checksum computation gives only one.
+/// Segmentation would write that one, so a packet with the other is passed on unchanged.
 #[test]
 fn checksums_that_no_sum_gives_end_the_flow() {
     // A word of 0 leaves a checksum; that word in its place makes it 0.
@@ -730,7 +731,7 @@ fn checksums_that_no_sum_gives_end_the_flow() {
         }
         .run(3, 20);
         for packet in [0, 2] {
-            // IDs follow, whatever the second one's is.
+            // The IDs are consecutive, whatever that of the second packet is.
             run[packet].ip_id = run[packet].ip_id.wrapping_sub(u16::from(!tcp.v6));
             run[packet].outer.iter_mut().for_each(|o| {
                 o.ip_id = o.ip_id.wrapping_sub(u16::from(!o.v6));
@@ -756,7 +757,7 @@ fn checksums_that_no_sum_gives_end_the_flow() {
     }
 }
 
-/// A checksum field that waits to be completed holds no checksum: whatever it holds is right.
+/// A partial checksum field contains no checksum yet, so that any value in it is valid.
 #[test]
 fn a_partial_checksum_may_hold_any_value() {
     for tcp in both() {
@@ -772,8 +773,8 @@ fn a_partial_checksum_may_hold_any_value() {
     }
 }
 
-/// Of a partial checksum in a tunnel it is not known whose it is. One of a super-segment is the
-/// innermost packet's.
+/// The device does not report to which layer a partial checksum in a tunnel belongs. In a
+/// super-segment it is that of the innermost packet.
 #[test]
 fn partial_checksums_in_tunnels_do_not_join() {
     for tcp in shapes().into_iter().filter(|tcp| tcp.outer.is_some()) {
@@ -792,7 +793,7 @@ fn partial_checksums_in_tunnels_do_not_join() {
     }
 }
 
-/// A device's super-segment of `len` bytes in segments of `size`, and what follows it.
+/// Returns a device's super-segment of `len` bytes in segments of `size`.
 fn from_device(tcp: &Tcp, len: usize, size: u16) -> Packet {
     let whole = Tcp {
         payload: payload(tcp.seq, len),
@@ -814,7 +815,8 @@ fn super_segments_of_smaller_segments_do_not_join() {
     }
 }
 
-/// RFC 3168 6.1.2: CWR is on the first segment alone, unless it is a part of each one's count.
+/// RFC 3168 6.1.2: only the first segment has CWR, unless it is part of each segment's counter (RFC
+/// 9768).
 #[test]
 fn a_super_segment_with_cwr_joins_if_all_of_its_segments_have_it() {
     for tcp in both() {
@@ -838,7 +840,8 @@ fn a_super_segment_with_cwr_joins_if_all_of_its_segments_have_it() {
     }
 }
 
-/// More segments than can be counted are not joined with others, though all are passed on.
+/// Super-segments with more segments than the counter can express are not coalesced, but are passed
+/// on.
 #[test]
 fn a_super_segment_of_too_many_segments_goes_by() {
     for (flags, len, merged) in [(ACK, 65_534, 1), (ACK, 65_536, 0), (ACK | CWR, 65_536, 0)] {
@@ -848,7 +851,7 @@ fn a_super_segment_of_too_many_segments_goes_by() {
             payload: vec![7],
             ..tcp.clone()
         };
-        // Its length field says 0.
+        // Its length field is 0.
         let mut first = from_device(&tcp, len, 1).to_bytes();
         first[4..6].fill(0);
         let mut first = Packet::from_frame(Slice::copied_from(&first));
@@ -890,7 +893,7 @@ fn batches_follow_each_other_within_a_poll() {
         assert_eq!(gro.stats().received, 8);
         gro.flush(&mut out);
         assert_eq!(show(&out), "6000/1000*6 1000 1000");
-        // What is in the list already stays there, in front.
+        // Packets that are in the list already stay at its front.
         gro.receive(Instant::ZERO, Tcp { port: 7, ..tcp }.packet());
         gro.flush(&mut out);
         assert_eq!(show(&out), "6000/1000*6 1000 1000 1000");

@@ -1,8 +1,9 @@
-//! What tunnels add to the rules.
+//! The rules for tunnelled packets.
 
 use super::*;
 
-/// A packet in each kind of tunnel, over each IP version, both with and without a UDP checksum.
+/// Returns a packet in each kind of tunnel, over each IP version, with and without an outer UDP
+/// checksum.
 fn tunnelled() -> Vec<(Tcp, Outer)> {
     let with_outer = |tcp: Tcp| tcp.outer.clone().map(|outer| (tcp, outer));
     shapes().into_iter().filter_map(with_outer).collect()
@@ -12,7 +13,7 @@ fn is_udp(outer: &Outer) -> bool {
     [Kind::Vxlan, Kind::Geneve, Kind::Fou, Kind::Gue].contains(&outer.kind)
 }
 
-/// The second of three packets has another outer header.
+/// Returns what a poll delivers for three packets of which the second has another outer header.
 fn with_second_outer(tcp: &Tcp, change: impl Fn(&mut Outer)) -> String {
     with_second(tcp, |p| p.outer.iter_mut().for_each(&change))
 }
@@ -46,7 +47,7 @@ fn lengths_of_all_layers_are_those_of_the_super_segment() {
         expected.parse_through(Link::Ip, &TUNNELS).unwrap();
         let mut header = expected.header.to_vec();
         let layers = expected.layers;
-        // The checksums that are left to whoever cuts are sums of pseudo-headers.
+        // Checksums that segmentation completes contain the sum of the pseudo-header.
         let mut fields = vec![usize::from(layers.transport) + 16];
         if is_udp(&outer) && outer.summed {
             fields.push(usize::from(layers.tunnel) + 6);
@@ -82,7 +83,7 @@ fn outer_fields_that_differ_keep_packets_apart() {
             let mut other = tcp.clone();
             other.outer.iter_mut().for_each(change);
             let apart = with_second_outer(&tcp, change);
-            // Not every tunnel has every field.
+            // Some tunnels do not have the field.
             if other.frame() == before {
                 assert_eq!(apart, "3000/1000*3");
             } else {
@@ -135,7 +136,7 @@ fn a_wrong_outer_checksum_passes_unmerged() {
         let out = poll(&mut gro, run.iter().map(Tcp::packet));
         assert_eq!(show(&out), "1000 1000 1000");
         assert_eq!(gro.stats().bad_checksum, 1);
-        // What a device says of it may be of one checksum only.
+        // The device may have verified only one of the two checksums.
         let packets = run.iter().map(|p| {
             let mut packet = p.packet();
             packet.offload.checksum = Checksum::Valid;
@@ -160,7 +161,7 @@ fn a_tunnel_with_and_one_without_a_checksum_stay_apart() {
 #[test]
 fn what_cannot_be_looked_into_goes_by_and_overtakes_nothing() {
     for (tcp, _) in tunnelled() {
-        // GRE with a sequence number, and an inner packet that is malformed.
+        // GRE with a sequence number, and a malformed inner packet.
         let sequence = with_second_outer(&tcp, |o| o.kind = Kind::GreSequence);
         let lengths = |line: &str| line.split(' ').count();
         assert_eq!(lengths(&sequence), 3, "{sequence}");
@@ -208,7 +209,7 @@ fn tunnels_not_asked_for_are_protocols_like_others() {
         let run = tcp.run(3, 1000);
         let out = poll(&mut gro, run.iter().map(Tcp::packet));
         assert!(out.iter().all(|p| p.layers.encap == Encap::None));
-        // Datagrams of one size are still datagrams of one size, if each has its checksum.
+        // The outer packets are still datagrams of one size, and join if each has a checksum.
         let joined = is_udp(&outer) && outer.summed;
         assert_eq!(out.len(), if joined { 1 } else { 3 });
         assert_restored(&out, &run, &tcp);
@@ -251,7 +252,8 @@ fn service_and_customer_tags_belong_to_the_flow() {
     }
 }
 
-/// The datagrams of a tunnel are not overtaken by a packet that may be of their flow.
+/// The datagrams of a tunnel do not overtake a packet that may be of their flow but cannot be
+/// parsed completely.
 #[test]
 fn datagrams_do_not_overtake_what_cannot_be_looked_into() {
     for (tcp, _) in tunnelled() {
@@ -259,7 +261,7 @@ fn datagrams_do_not_overtake_what_cannot_be_looked_into() {
         let mut run = udp.run(3, 1000);
         run[1].fragment = 0x2000;
         run[1].v6 = false;
-        // With IDs that would let the third join the first.
+        // With its IP IDs the third packet could join the first.
         run[2].ip_id = run[0].ip_id;
         run[2].outer = run[0].outer.clone();
         let out = poll(&mut engine(), run.iter().map(Tcp::packet));
@@ -268,7 +270,7 @@ fn datagrams_do_not_overtake_what_cannot_be_looked_into() {
     }
 }
 
-/// A packet that is known, but does not join, holds up no tunnel.
+/// A packet that is parsed completely, but not coalesced, does not end flows in tunnels.
 #[test]
 fn a_packet_without_a_tunnel_does_not_end_those_of_tunnels() {
     for (tcp, _) in tunnelled() {
@@ -280,7 +282,7 @@ fn a_packet_without_a_tunnel_does_not_end_those_of_tunnels() {
         let out = poll(&mut engine(), [&run[0], &wrong, &run[1]].map(Tcp::packet));
         assert_eq!(show(&out), "2000/1000*2 1000");
     }
-    // Nor is a flow without a tunnel ended by one that is not looked into.
+    // A flow without a tunnel is not ended by a packet whose tunnel is not parsed either.
     let run = Tcp::default().run(2, 1000);
     let mut outer = Outer::new(Kind::GreSequence, false);
     outer.host = 8;
@@ -293,7 +295,7 @@ fn a_packet_without_a_tunnel_does_not_end_those_of_tunnels() {
     assert_eq!(out[0].segments(), 2);
 }
 
-/// In a tunnel the headers may be no longer than those of a packet without one.
+/// The headers of a tunnelled packet may be no longer than those of one without a tunnel.
 #[test]
 fn short_headers_in_tunnels_are_compared_in_both_layers() {
     for kind in [Kind::Ip, Kind::Gre] {
@@ -314,7 +316,7 @@ fn short_headers_in_tunnels_are_compared_in_both_layers() {
     }
 }
 
-/// What looks like a tunnel by its port and is none that is known is not joined either.
+/// A datagram to the port of a tunnel that contains no supported tunnel header is not coalesced.
 #[test]
 fn datagrams_to_a_tunnels_port_pass_as_they_are() {
     let udp = Tcp {
