@@ -53,8 +53,8 @@ impl Prr {
 mod tests {
     use super::Prr;
 
-    /// RFC 9937 section 9, first example: 20 segments in flight, one lost, ssthresh 10: one is
-    /// sent for every two delivered.
+    /// RFC 9937 section 9, first example: of 20 segments in flight one is lost, ssthresh is 10, and
+    /// one segment is sent for every two delivered.
     #[test]
     fn halves_evenly_over_the_round_trip() {
         let mut prr = Prr::begin(20);
@@ -73,7 +73,8 @@ mod tests {
         assert_eq!((sent, in_flight), (10, 10));
     }
 
-    /// Below ssthresh (many losses): packet conservation, one more while progress is safe.
+    /// Below ssthresh, after many losses: packet conservation, and one segment more while an ACK
+    /// shows progress.
     #[test]
     fn grows_back_carefully_after_heavy_loss() {
         let mut prr = Prr::begin(20);
@@ -86,7 +87,8 @@ mod tests {
         assert_eq!(prr.on_ack(8, 9, 10, true), 10);
     }
 
-    /// RFC 9937: at ssthresh it is no longer the share that counts, but what is missing.
+    /// RFC 9937: at ssthresh the number of segments missing in flight counts, and no longer the
+    /// share.
     #[test]
     fn nothing_is_missing_at_ssthresh() {
         let mut prr = Prr::begin(20);

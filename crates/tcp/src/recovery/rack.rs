@@ -196,7 +196,7 @@ mod tests {
 
     use super::Adaptation;
 
-    /// RFC 8985 6.2 step 4: for 16 recoveries; one that was undone lengthens that by one.
+    /// RFC 8985 6.2 step 4: the window stays wider for 16 recoveries. One that was undone adds one.
     #[test]
     fn a_wider_window_lasts_for_sixteen_recoveries_that_stood() {
         let wide_after = |undone: &[bool]| {
@@ -212,7 +212,7 @@ mod tests {
         let mut undone_second = [false; 17];
         undone_second[1] = true;
         assert!(wide_after(&undone_second));
-        // It never lasts for more than 16.
+        // The number never exceeds 16.
         let mut undone_first = [false; 17];
         undone_first[0] = true;
         assert!(!wide_after(&undone_first));

@@ -73,11 +73,11 @@ mod tests {
         stamp.on_retransmit(1000, 0, false);
         assert_eq!(stamp.bound(1003, 5), 3);
         assert_eq!(stamp.bound(1007, 5), 5);
-        // A clock behind the last TSval has wrapped, after 49.7 days.
+        // A clock before the last TSval has wrapped, after 49.7 days.
         assert_eq!(stamp.bound(999, 5), 5);
     }
 
-    /// An echo does not show whose it is: all are taken for as old as the oldest may be.
+    /// An echo does not identify its retransmission, so the largest lag in flight applies to all.
     #[test]
     fn the_lag_is_the_largest_of_those_in_flight() {
         let mut stamp = CopyStamp::default();

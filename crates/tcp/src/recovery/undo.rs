@@ -208,7 +208,7 @@ mod tests {
 
     use super::Undo;
 
-    /// RFC 3708: what was not retransmitted was no duplicate.
+    /// RFC 3708: without retransmissions there are no duplicates.
     #[test]
     fn a_recovery_without_retransmissions_had_no_duplicates() {
         let mut undo = Undo::default().begin(SeqNum::new(1000), 0);
@@ -227,11 +227,12 @@ mod tests {
         let mut undo = Undo::default().begin(una, 0);
         undo.on_retransmit(50, 1);
         assert!(undo.original_arrived(Some(49)) && !undo.original_arrived(Some(50)));
-        // The next recovery begins while that one is still out, and it fills the first hole.
+        // The next recovery begins while that retransmission is in flight, which fills the first
+        // hole.
         let mut undo = undo.begin(una + 5000, 1);
         undo.on_retransmit(60, 1);
         assert!(!undo.original_arrived(Some(50)));
-        // With nothing out it begins anew.
+        // With no retransmission in flight it starts anew.
         let mut undo = undo.begin(una + 9000, 0);
         undo.on_retransmit(70, 1);
         assert!(undo.original_arrived(Some(60)) && !undo.original_arrived(None));

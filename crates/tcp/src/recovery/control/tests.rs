@@ -13,7 +13,7 @@ fn a_new_connection_suspects_nothing() {
     assert!(recovery.is_quiet() && recovery.may_grow());
 }
 
-/// A round that ends at `seq(100)`, begun with so many segments.
+/// Returns the state in a round that ends at `seq(100)` and began with `packets_out` segments.
 fn round(packets_out: u32, limited: bool) -> Recovery {
     let mut recovery = Recovery::new(3);
     recovery.round_end = seq(0);
@@ -31,7 +31,7 @@ fn a_round_that_cwnd_limited_once_counts_as_limited_to_its_end() {
     recovery.on_sent(seq(100), seq(200), 2, false);
     assert!(!recovery.is_cwnd_limited());
     assert_eq!(recovery.max_packets_out, 2);
-    // Within the round, with fewer segments out than before.
+    // Within the round, with fewer segments in flight than before.
     recovery.on_sent(seq(120), seq(210), 1, true);
     assert!(recovery.is_cwnd_limited());
 }

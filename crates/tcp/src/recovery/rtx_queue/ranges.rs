@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
-        /// A set of ranges matches a set of numbers after any operations.
+        /// After any operations a set of ranges matches a set of numbers.
         #[test]
         fn is_a_set(ops in prop::collection::vec((any::<bool>(), 0..60u64, 0..20u64), 1..60)) {
             let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());

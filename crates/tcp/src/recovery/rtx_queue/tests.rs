@@ -28,7 +28,7 @@ pub(super) fn block(left: u32, right: u32) -> SackBlock {
     }
 }
 
-/// The byte at stream position `n`.
+/// Returns the byte at stream position `n`.
 fn byte(n: u32) -> u8 {
     (n.wrapping_mul(2_654_435_761) >> 24) as u8
 }
@@ -57,7 +57,7 @@ pub(super) fn unit(from: u32, len: u32, sent_ms: u64) -> TransmitUnit {
     }
 }
 
-/// A queue with units of these lengths, sent one millisecond after the other.
+/// Returns a queue of super-segments of these lengths, sent one millisecond after the other.
 pub(super) fn queue(lens: &[u32]) -> RtxQueue {
     let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
     let mut from = 0;
@@ -69,7 +69,7 @@ pub(super) fn queue(lens: &[u32]) -> RtxQueue {
     queue
 }
 
-/// (packets_out, sacked_out, lost_out, retrans_out)
+/// Returns `(packets_out, sacked_out, lost_out, retrans_out)`.
 pub(super) fn counts(queue: &RtxQueue) -> (u32, u32, u32, u32) {
     queue.check();
     (
@@ -133,9 +133,10 @@ fn sack_cuts_units_at_segment_boundaries_and_joins_what_it_marks() {
         (2, Some(Nanos::from_millis(5)))
     );
     assert_eq!(counts(&q), (20, 2, 0, 0));
-    // Known already.
+    // Already SACKed.
     assert_eq!(q.sack(at(6), seq(0), &[block(300, 500)]).delivered_segs, 0);
-    // Half a segment more does not count; a neighbour joins, across units too.
+    // Half a segment more is not counted. A block that adjoins a range is joined with it, across
+    // super-segments, too.
     assert_eq!(q.sack(at(7), seq(0), &[block(300, 550)]).delivered_segs, 0);
     assert_eq!(q.sack(at(8), seq(0), &[block(300, 1200)]).delivered_segs, 7);
     assert_eq!(counts(&q), (20, 9, 0, 0));
@@ -171,7 +172,7 @@ fn blocks_that_make_no_sense_are_ignored() {
     assert_eq!(counts(&q), (10, 0, 0, 0));
 }
 
-/// Not every peer counts the FIN in.
+/// Some peers do not include the FIN in their SACK blocks.
 #[test]
 fn a_fin_is_sacked_with_the_text_before_it() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
@@ -206,7 +207,7 @@ fn three_segments_sacked_above_make_a_hole_lost() {
     q.sack(at(1), seq(0), &[block(100, 400)]);
     assert_eq!(q.mark_lost_by_sack(3), 1);
     assert_eq!((counts(&q), q.in_flight()), ((10, 3, 1, 0), 6));
-    // A second hole needs three of its own above it.
+    // A second hole needs three segments SACKed above it.
     q.sack(at(1), seq(0), &[block(600, 800)]);
     assert_eq!(q.mark_lost_by_sack(3), 0);
     q.sack(at(1), seq(0), &[block(600, 900)]);
@@ -229,7 +230,7 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
     assert_eq!((second.seq, second.segs), (seq(800), 7));
     assert_eq!(bytes_of(&second.payload), bytes_of(&text(800, 700)));
     assert!(q.next_retransmit(at(6), 45, 0, |_| false).is_none());
-    // Karn: no round trip from these.
+    // Karn's rule: retransmitted segments give no round-trip sample.
     let out = q.ack(at(9), seq(2000));
     assert_eq!(
         (out.rtt, out.retransmitted, out.delivered_segs),
@@ -238,7 +239,7 @@ fn lost_ranges_go_out_again_as_super_segments_within_the_limit() {
     assert_eq!((q.is_empty(), q.in_flight()), (true, 0));
 }
 
-/// What one ACK tells, on a path of a millisecond.
+/// Returns the input of one ACK at `now` ms, on a path of one millisecond.
 pub(super) fn sighting(now: u64) -> Sighting {
     Sighting {
         now: at(now),
@@ -247,7 +248,7 @@ pub(super) fn sighting(now: u64) -> Sighting {
     }
 }
 
-/// An ACK within a segment: what is left of it and a short neighbour fit into one.
+/// After an ACK within a segment, its rest and a short neighbour fit into one segment.
 #[test]
 fn the_rest_of_a_segment_is_counted_as_it_goes() {
     for (len, acked, segs) in [(150, 90, 1), (150, 30, 2), (250, 140, 2), (250, 160, 1)] {
@@ -279,17 +280,17 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
     q.push(unit(2500, 500, 12));
     q.take_lost();
     assert_eq!(counts(&q), (30, 8, 2, 2));
-    // What arrived had been sent no later.
+    // The segment that arrived was not sent later.
     q.sack(at(12), seq(0), &[block(1000, 1500)]);
     assert_eq!(
         q.mark_overdue(at(12), Nanos::ZERO, Nanos::ZERO),
         Overdue::default()
     );
-    // Something later arrives, and then the reordering window is over.
+    // A later segment arrives, and then the reordering window has passed.
     q.sack(at(13), seq(0), &[block(2000, 2500)]);
     let window = Nanos::from_millis(2);
     let found = q.mark_overdue(at(13), window, Nanos::ZERO);
-    // Sent at 11, and back in 2 ms.
+    // It was sent at 11 ms and acknowledged 2 ms later.
     assert_eq!((found.lost_segs, found.resent_segs), (5, 0));
     assert_eq!(found.at, Some(at(14)));
     let found = q.mark_overdue(at(14), window, Nanos::ZERO);
@@ -303,8 +304,8 @@ fn a_retransmission_that_was_overtaken_is_lost_again() {
     assert_eq!(q.mark_overdue(at(15), window, Nanos::ZERO).lost_segs, 0);
 }
 
-/// One unit is in flight and one reading of the clock serves two retransmissions, the later one of
-/// what stands first: it arrives, and the other is overtaken.
+/// Two retransmissions of one super-segment have the same time. The later one covers the first half
+/// and is delivered, so the other was overtaken.
 #[test]
 fn retransmissions_of_one_time_are_in_the_order_of_sending() {
     let mut q = queue(&[1000]);
@@ -322,7 +323,7 @@ fn retransmissions_of_one_time_are_in_the_order_of_sending() {
 #[test]
 fn what_was_sent_before_what_arrived_is_lost_a_reordering_window_later() {
     let mut q = queue(&[1000, 1000, 1000]);
-    // Sent at 0, 1 and 2; round trips of 10 ms.
+    // Sent at 0, 1 and 2 ms; the round trip is 10 ms.
     q.sack(at(11), seq(0), &[block(1500, 2000)]);
     let found = q.mark_overdue(at(11), Nanos::from_millis(3), Nanos::ZERO);
     assert_eq!((found.lost_segs, found.at), (0, Some(at(14))));
@@ -333,25 +334,25 @@ fn what_was_sent_before_what_arrived_is_lost_a_reordering_window_later() {
     assert_eq!(counts(&q), (30, 5, 15, 0));
 }
 
-/// RFC 8985 6.2 step 2: each segment that arrives sets `RACK.rtt`, and the last one counts: the
-/// short round trip of one that overtook the others does not stand.
+/// RFC 8985 6.2 step 2: each delivered segment sets `RACK.rtt`, so the last one replaces the short
+/// round trip of one that overtook others.
 #[test]
 fn a_late_segment_tells_how_long_the_path_takes() {
     let mut q = queue(&[1000, 1000, 1000]);
     let window = Nanos::from_millis(2);
-    // The third, sent at 2, jumps the path, which takes 9 ms.
+    // The third, sent at 2 ms, overtakes the others on a path of 9 ms.
     q.sack(at(4), seq(0), &[block(2000, 3000)]);
     let path = Nanos::from_millis(9);
     let found = q.mark_overdue(at(4), window, path);
     assert_eq!((found.lost_segs, found.at), (0, Some(at(12))));
-    // The second does not, and what it overtook has as much time.
+    // The second does not overtake, and the segments that it passed have the path's full time.
     q.sack(at(10), seq(0), &[block(1500, 2000)]);
     let found = q.mark_overdue(at(10), window, Nanos::ZERO);
     assert_eq!((found.lost_segs, found.at), (0, Some(at(12))));
     assert_eq!(q.mark_overdue(at(11), window, Nanos::ZERO).lost_segs, 10);
 }
 
-/// What was SACKed behind a hole overtook it, unless the hole is known to be lost.
+/// A segment SACKed behind a hole overtook it, unless the hole is known to be lost.
 #[test]
 fn what_overtakes_is_told_from_what_follows_a_loss() {
     let mut q = queue(&[1000, 1000, 1000]);
@@ -364,7 +365,8 @@ fn what_overtakes_is_told_from_what_follows_a_loss() {
     assert!(overtook(&mut q, 12, 2700, 2800));
 }
 
-/// One reading of the clock serves a batch of ACKs: what leaves behind new data is newer.
+/// Sends of one batch of ACKs have the same time: a retransmission sent after new data is newer
+/// than that.
 #[test]
 fn a_retransmission_that_left_behind_new_data_is_not_overtaken_by_it() {
     let mut q = queue(&[1000]);
@@ -379,7 +381,7 @@ fn a_retransmission_that_left_behind_new_data_is_not_overtaken_by_it() {
         q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO).lost_segs,
         0
     );
-    // What left behind it is newer in turn.
+    // Data sent after the retransmission is newer than that.
     q.sack(at(20), seq(0), &[block(500, 2000)]);
     assert_eq!(
         q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO).resent_segs,
@@ -427,7 +429,7 @@ fn the_tail_is_probed_beside_its_original() {
         (seq(1400), 1, 50)
     );
     assert_eq!((counts(&q), q.in_flight()), ((15, 0, 0, 0), 15));
-    // It shows what was lost before it.
+    // It shows which segments sent before it are lost.
     q.sight(sighting(9));
     q.sack(at(9), seq(0), &[block(1400, 1450)]);
     assert_eq!(
@@ -471,7 +473,8 @@ fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
     let again = q.next_retransmit(at(9), 10, 0, |_| false).expect("lost");
     assert_eq!((again.seq, again.segs), (seq(0), 1));
     assert!(!q.has_lost());
-    // Partial ACK (RFC 6582): 1 filled the hole, 2 had been announced.
+    // Partial ACK (RFC 6582): one segment filled the hole, two were already counted by duplicate
+    // ACKs.
     let out = q.ack(at(10), seq(300));
     assert_eq!((out.acked_segs, out.delivered_segs), (3, 1));
     assert_eq!(counts(&q), (7, 1, 0, 0));
@@ -483,7 +486,7 @@ fn without_sack_the_head_is_repaired_one_segment_at_a_time() {
         seq(300)
     );
     q.forget_dupacks();
-    // A flood of duplicates never outnumbers what is out.
+    // However many duplicate ACKs arrive, they count no more segments than are outstanding.
     (0..1000).for_each(|_| _ = q.on_dupack());
     assert_eq!((q.sacked_out(), q.in_flight()), (6, 1));
 }
@@ -513,7 +516,7 @@ fn a_receiver_that_reneged_gets_everything_again() {
     q.mark_all_lost();
     assert_eq!(counts(&q), (8, 0, 8, 0));
     let again = q.next_retransmit(at(3), 45, 0, |_| false).expect("lost");
-    // A short segment stays one: what follows is cut as it was.
+    // A short segment is not joined with others: the segments after it keep their bounds.
     assert_eq!((again.seq, again.payload.len()), (seq(250), 250));
     let rest = q.next_retransmit(at(3), 45, 0, |_| false).expect("lost");
     assert_eq!((rest.seq, rest.payload.len()), (seq(500), 500));
@@ -541,14 +544,14 @@ fn a_smaller_segment_size_counts_anew() {
     assert_eq!((again.payload.len(), again.segs), (150, 3));
 }
 
-/// What RACK remembers of the newest arrival ended with a segment of the old size.
+/// The newest delivery that RACK has recorded ended with a segment of the old size.
 #[test]
 fn what_was_overtaken_ends_with_a_segment_of_the_new_size() {
     let mut q = queue(&[1000]);
     q.sack(at(9), seq(0), &[block(100, 500)]);
     q.set_mss(Mss::clamped(80));
     let found = q.mark_overdue(at(12), Nanos::ZERO, Nanos::ZERO);
-    // The first two; of the one from 480 on a part has arrived, so nothing overtook it.
+    // The first two. A part of the one from 480 on has arrived, so it was not overtaken.
     assert_eq!((found.lost_segs, counts(&q)), (2, (13, 4, 2, 0)));
     let again = q.next_retransmit(at(12), 9, 0, |_| false).expect("lost");
     assert_eq!((again.seq, again.payload.len()), (seq(0), 160));
@@ -561,20 +564,20 @@ fn what_the_host_drops_after_a_change_of_size_is_lost_in_whole_segments() {
     assert_eq!(q.mark_dropped(seq(100), seq(200)), 2);
     let again = q.next_retransmit(at(2), 9, 0, |_| false).expect("lost");
     assert_eq!((again.seq, again.payload.len()), (seq(80), 160));
-    // One timeout, one segment: the head, and all of it.
+    // A timeout retransmits one segment: the head, and all of it.
     q.ack(at(3), seq(100));
     q.mark_timed_out(at(3));
     let again = q.next_retransmit(at(3), 1, 0, |_| false).expect("lost");
     assert_eq!((again.seq, again.payload.len()), (seq(100), 60));
 }
 
-/// Entries of the scoreboard that were looked at since the last call.
+/// Returns the scoreboard entries visited since the last call.
 fn visited(q: &RtxQueue) -> u64 {
     let board = q.board.as_ref();
     board.map_or(0, |b| b.sacked.visited.take() + b.lost.visited.take())
 }
 
-/// 100,000 segments in flight, every one of them a unit of its own.
+/// Returns a queue of 100,000 segments in flight, each a super-segment of its own.
 fn wide() -> RtxQueue {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
     for i in 0..100_000 {
@@ -587,7 +590,7 @@ fn wide() -> RtxQueue {
 fn the_work_of_an_ack_does_not_grow_with_the_window() {
     let mut q = wide();
     let mut most = 0;
-    // One hole in a hundred, each found and repaired.
+    // One segment in a hundred is lost, and each loss is detected and retransmitted.
     for i in 0..100_000u32 {
         if i % 100 == 50 {
             continue;
@@ -616,7 +619,7 @@ fn the_work_of_an_ack_does_not_grow_with_the_window() {
 fn a_hostile_peer_costs_no_more() {
     let mut q = wide();
     let mut most = 0;
-    // Every other segment, from the end, from the beginning, from the middle.
+    // Every other segment is SACKed, from the end, from the beginning and from the middle.
     for i in 0..49_000u32 {
         let n = [2 * i, 98_000 - 2 * i, (i * 7919 % 49_000) * 2][i as usize % 3] + 1;
         let blocks = [
@@ -628,12 +631,12 @@ fn a_hostile_peer_costs_no_more() {
         q.mark_lost_by_sack(300);
         most = most.max(visited(&q));
     }
-    // What is found lost is found once; its price is paid by what was sent.
+    // A segment is found lost once, so the cost is bounded by the segments sent.
     assert!(most < 100_000, "{most}");
     let board = q.board.as_ref().expect("a board");
     assert!(board.sacked.len() <= super::sack::MAX_SACKED_RANGES);
     visited(&q);
-    // The same again finds nothing, and costs nothing.
+    // Repeated blocks find nothing and cost little.
     for n in (1..90_000).step_by(1001) {
         q.sack(at(1002), seq(0), &[block(n * MSS, (n + 1) * MSS)]);
         q.mark_overdue(at(1002), Nanos::from_millis(500), Nanos::ZERO);
@@ -661,14 +664,14 @@ fn an_empty_queue_keeps_little_memory() {
 #[derive(Clone, Debug)]
 enum Op {
     Push(u32),
-    /// The network delivers the segment that covers this share of what is out.
+    /// The network delivers the segment that covers this share of the outstanding data.
     Deliver(prop::sample::Index),
     Ack,
-    /// A block from a peer that makes things up.
+    /// A SACK block that the peer made up.
     Lie(u32, u32),
     Detect(u32),
     HeadLost,
-    /// The host drops a range that was handed to it.
+    /// The host drops a range of its queue.
     Drop(u32, u32),
     Timeout,
     Undo,
@@ -694,7 +697,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the peer would say: the first byte it misses, and the runs it holds beyond.
+/// Returns the peer's acknowledgement and its SACK blocks: its first missing byte, and the ranges
+/// that it holds behind that.
 fn peer_says(una: u32, nxt: u32, got: &BTreeSet<u32>) -> (u32, Vec<SackBlock>) {
     let ack = (una..nxt).find(|n| !got.contains(n)).unwrap_or(nxt);
     let mut blocks = Vec::new();
@@ -711,8 +715,8 @@ fn peer_says(una: u32, nxt: u32, got: &BTreeSet<u32>) -> (u32, Vec<SackBlock>) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever happens, the counts stay true, retransmissions carry the right bytes and never
-    /// what is acknowledged, and a peer that answers in the end gets everything.
+    /// After any sequence of events the counts are correct, retransmissions carry the right bytes
+    /// and no acknowledged ones, and a peer that answers in the end receives all data.
     #[test]
     fn survives_any_network(ops in prop::collection::vec(op(), 1..80)) {
         let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
@@ -763,8 +767,8 @@ proptest! {
             q.check();
             prop_assert_eq!(q.is_empty(), una == nxt);
         }
-        // Each timeout, and the one segment that cwnd then is, repairs a segment. (The first may
-        // go to where the lies come out.)
+        // Each timeout retransmits one segment, as cwnd is one. (The first ones may retransmit
+        // ranges that made-up SACK blocks covered.)
         for _ in 0..2 * 1024 {
             if una == nxt { break; }
             now += 1;

@@ -3,11 +3,13 @@ use fullsend_units::Nanos;
 use super::super::tests::{at, block, counts, queue, seq, sighting};
 use super::super::{RtxQueue, Sighting};
 
-/// The first of the segments without SACK that are missing, and how many duplicates count.
+/// Without SACK a duplicate ACK counts a segment behind the hole as delivered; the hole itself is
+/// never counted.
 #[test]
 fn duplicate_acks_count_for_what_stands_behind_the_hole() {
     let mut q = queue(&[300]);
-    // RFC 5681 3.2: each stands for a segment that has left the network; one did not.
+    // RFC 5681 3.2: each stands for a segment that has left the network, which one of the three has
+    // not.
     assert_eq!(
         [q.on_dupack(), q.on_dupack(), q.on_dupack()],
         [true, true, false]
@@ -26,48 +28,49 @@ fn a_queue_in_use_keeps_its_memory() {
     assert_eq!(q.units.capacity(), before);
 }
 
-/// A queue of which the second of two ranges was sent at 10 ms for the second time; the first range
-/// and what follows the second were sent once, a millisecond after the other.
+/// Returns a queue whose range from `first` to `end` was retransmitted at 10 ms. The super-segments
+/// were first sent one millisecond after the other.
 fn resent(lens: &[u32], first: u32, end: u32) -> RtxQueue {
     let mut q = queue(lens);
     let total: u32 = lens.iter().sum();
-    // Keeps the scoreboard.
+    // This block keeps the scoreboard in place.
     q.sack(at(5), seq(0), &[block(total - 100, total)]);
     q.mark_dropped(seq(first), seq(end));
     q.next_retransmit(at(10), 1, 0, |_| false).expect("dropped");
     q
 }
 
-/// When the first segment of what is left is overdue, by an ACK at 20 ms.
+/// Returns the ms at which the first remaining segment is overdue after an ACK at 20 ms.
 fn overdue_at(q: &mut RtxQueue) -> u64 {
     let due = |ms: &u64| q.mark_overdue(at(*ms), Nanos::ZERO, Nanos::ZERO).lost_segs > 0;
     (20..60).find(due).expect("overtaken")
 }
 
-/// RFC 8985 6.2 step 2: of the segments that an ACK delivers the last one in the stream sets
-/// `RACK.rtt`, whether it was sent once or again.
+/// RFC 8985 6.2 step 2: of the segments that an ACK delivers, the last one in the stream sets
+/// `RACK.rtt`, whether it was retransmitted or not.
 #[test]
 fn the_last_segment_of_an_ack_sets_the_round_trip_of_rack() {
-    // Sent at 1 ms, behind the copy: 19 ms. The next was sent at 2 ms. The last segment is short:
-    // it ends with its first byte.
+    // The last segment was sent at 1 ms, and follows the retransmission: 19 ms. The next was sent
+    // at 2 ms. The last segment has only one byte, so that it ends with its first byte.
     let mut q = resent(&[100, 1, 100, 100], 0, 100);
     q.sight(sighting(20));
     q.ack(at(20), seq(101));
     assert_eq!(overdue_at(&mut q), 21);
-    // The copy, sent at 10 ms, behind what was sent at 0: 10 ms. The next was sent at 2 ms.
+    // The retransmission, sent at 10 ms, follows a segment sent at 0 ms: 10 ms. The next was sent
+    // at 2 ms.
     let mut q = resent(&[100, 100, 100, 100], 100, 200);
     q.sight(sighting(20));
     q.ack(at(20), seq(200));
     assert_eq!(overdue_at(&mut q), 20);
 }
 
-/// RFC 8985 6.2 step 2: an echo of what was sent before the retransmission is for the original,
-/// and says nothing of how long the retransmission took.
+/// RFC 8985 6.2 step 2: the echo of a TSval from before the retransmission is for the original, and
+/// gives no round trip of the retransmission.
 #[test]
 fn an_echo_tells_which_copy_a_cumulative_ack_is_for() {
     for (echoed, due) in [(9, None), (10, Some(20)), (11, Some(20))] {
         let mut q = resent(&[100, 100, 100], 0, 100);
-        // Nothing arrived but the range under test.
+        // Only the range under test has arrived.
         q.board.as_mut().expect("marked").rack = super::super::rack::Rack::new(0);
         q.sight(Sighting {
             echoed: Some(at(echoed)),
@@ -79,8 +82,8 @@ fn an_echo_tells_which_copy_a_cumulative_ack_is_for() {
     }
 }
 
-/// A scoreboard without marks stays until RACK has judged the ACK, and beyond that while something
-/// that was overtaken is out (RFC 8985 6.2 step 5).
+/// A scoreboard without marks is kept until RACK has inspected the ACK, and longer while an
+/// overtaken segment is in flight (RFC 8985 6.2 step 5).
 #[test]
 fn a_scoreboard_without_marks_stays_for_rack_only() {
     for pending in [true, false] {
@@ -92,7 +95,7 @@ fn a_scoreboard_without_marks_stays_for_rack_only() {
         q.ack(at(20), seq(200));
         assert!(q.is_marked(), "the retransmission arrived just now");
         if pending {
-            // The rest was sent before it, and is not late.
+            // The rest was sent before the retransmission, and is not overdue yet.
             let found = q.mark_overdue(at(20), Nanos::from_millis(100), Nanos::ZERO);
             assert_eq!((found.lost_segs, found.at), (0, Some(at(113))));
         }

@@ -7,7 +7,7 @@ use super::super::tests::{MSS, at, block, seq, unit};
 use super::super::{RtxQueue, TransmitUnit};
 use super::{Board, Copy, FIRST, Way};
 
-/// A board with one copy, of the range from 100 to 200.
+/// Returns a scoreboard with one retransmission, of the range from 100 to 200.
 fn board(way: Way) -> Board {
     let mut board = Board::new(seq(0));
     let copy = Copy {
@@ -37,8 +37,8 @@ fn a_copy_marks_its_range_while_it_is_under_way() {
     }
 }
 
-/// Positions are counted from `snd_una`, so that a board that lasts for more than half of the
-/// sequence space stays right.
+/// Positions are counted from `snd_una`, so a scoreboard that exists for more than half of the
+/// sequence space remains correct.
 #[test]
 fn a_board_outlives_a_wrap_of_the_sequence_numbers() {
     const LEN: u32 = 1 << 24;
@@ -51,7 +51,7 @@ fn a_board_outlives_a_wrap_of_the_sequence_numbers() {
             payload: payload.clone().into(),
             ..unit(0, MSS, n.into())
         });
-        // The last segment is SACKed before what is behind it leaves.
+        // The last segment is SACKed before the next super-segment is sent.
         let end = start + LEN;
         let sacked = fullsend_wire::tcp::SackBlock {
             left: end - 32_768,

@@ -4,7 +4,8 @@ use super::super::RtxQueue;
 use super::super::tests::{MSS, at, block, seq, unit};
 use crate::congestion::FlightSample;
 
-/// A queue whose units, of so many segments, are sent at these milliseconds.
+/// Returns a queue of super-segments, given as a number of segments and the ms at which they are
+/// sent.
 fn queue(units: &[(u32, u64)]) -> RtxQueue {
     let mut queue = RtxQueue::new(Mss::clamped(MSS as u16));
     queue.sample_delivery(at(0));
@@ -16,7 +17,7 @@ fn queue(units: &[(u32, u64)]) -> RtxQueue {
     queue
 }
 
-/// An ACK of all before `to` arrives, with this SACK block.
+/// Delivers an ACK up to `to` with this SACK block, and returns its sample.
 fn ack(queue: &mut RtxQueue, now: Instant, to: u32, sacked: Option<(u32, u32)>) -> FlightSample {
     let mut segs = queue.ack(now, seq(to)).delivered_segs;
     if let Some((left, right)) = sacked {
@@ -34,7 +35,8 @@ fn ack(queue: &mut RtxQueue, now: Instant, to: u32, sacked: Option<(u32, u32)>) 
 
 #[test]
 fn a_sample_spans_from_the_ack_before_the_sending_to_its_own() {
-    // Ten segments a millisecond, acknowledged after 20 ms at five a millisecond.
+    // Ten segments are sent each millisecond. The ACKs begin after 20 ms, at five segments each
+    // millisecond.
     let mut q = queue(&[(10, 100), (10, 101), (10, 102)]);
     let first = ack(&mut q, at(120), 10 * MSS, None);
     assert_eq!((first.delivered_segs, first.prior_delivered_segs), (10, 0));
@@ -42,7 +44,7 @@ fn a_sample_spans_from_the_ack_before_the_sending_to_its_own() {
     let second = ack(&mut q, at(122), 20 * MSS, None);
     assert_eq!((second.delivered_segs, second.in_flight_segs), (20, 20));
     assert_eq!(second.interval, Some(Nanos::from_millis(22)));
-    // Sent after 20 had been delivered: the interval begins there.
+    // It was sent after 20 segments had been delivered: the interval begins at that ACK.
     q.push(unit(30 * MSS, 10 * MSS, 123));
     let third = ack(&mut q, at(145), 40 * MSS, None);
     assert_eq!((third.delivered_segs, third.prior_delivered_segs), (20, 20));
@@ -55,7 +57,8 @@ fn a_sample_spans_from_the_ack_before_the_sending_to_its_own() {
 fn acks_that_come_at_once_tell_no_more_than_the_rate_of_sending() {
     let mut q = queue(&[(1, 100), (1, 140)]);
     ack(&mut q, at(150), MSS, None);
-    // Sent 40 ms after the first one: that is the rate, though the ACK took 10 ms more.
+    // It was sent 40 ms after the first one. The interval is that of sending, although that of the
+    // ACKs is 10 ms longer.
     q.push(unit(2 * MSS, MSS, 190));
     let sample = ack(&mut q, at(200), 3 * MSS, None);
     assert_eq!(sample.interval, Some(Nanos::from_millis(90)));
@@ -76,12 +79,12 @@ fn loss_is_counted_from_the_sending_on() {
     let lost = q.take_lost();
     assert_eq!(lost.len(), 1);
     assert_eq!((lost[0].segs, lost[0].lost_segs), (5, 5));
-    // Of the unit's 20 segments the lost ones are the first: with them five were in flight.
+    // The lost segments are the first of the super-segment's 20, so five were in flight with them.
     assert_eq!(lost[0].in_flight_segs, 5);
     q.recycle_lost(lost);
     let sample = ack(&mut q, at(121), 0, Some((5 * MSS, 20 * MSS)));
     assert_eq!((sample.lost_segs, sample.delivered_segs), (5, 15));
-    // Sent again, the loss lies behind it.
+    // Once they are retransmitted the loss lies before the sample.
     q.next_retransmit(at(130), 45, 0, |_| false);
     let sample = ack(&mut q, at(150), 20 * MSS, None);
     assert_eq!((sample.lost_segs, sample.prior_delivered_segs), (0, 15));
@@ -96,7 +99,7 @@ fn a_gap_marks_samples_until_it_has_passed() {
     assert!(q.is_app_limited());
     assert!(ack(&mut q, at(130), 4 * MSS, None).app_limited);
     assert!(!q.is_app_limited());
-    // The told rate was of the whole path, and this one is slower.
+    // The reported rate was that of the whole path, and this one is lower.
     let (segs, _, app_limited) = q.delivery().expect("sampled").told_rate();
     assert_eq!((segs, app_limited), (4, true));
     q.push(unit(4 * MSS, MSS, 140));
@@ -112,8 +115,8 @@ fn what_was_out_before_sampling_began_tells_no_rate() {
     assert_eq!((sample.interval, sample.app_limited), (None, true));
 }
 
-/// Of what one ACK delivers the segment sent last gives the sample, and of those sent at the same
-/// time the one furthest on in the stream.
+/// Of the segments that one ACK delivers, the one sent last gives the sample; of those sent at the
+/// same time, the last one in the stream.
 #[test]
 fn the_segment_sent_last_gives_the_sample() {
     for ((ms_a, end_a), (ms_b, end_b), second) in [
@@ -134,7 +137,8 @@ fn the_segment_sent_last_gives_the_sample() {
     }
 }
 
-/// Where no time passes a copy has the time of its original, and a short segment behind it counts.
+/// Where no time passes a retransmission has the same time as its original, and a short segment
+/// after it gives the sample.
 #[test]
 fn the_end_of_a_short_segment_lies_behind_it() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
@@ -144,7 +148,7 @@ fn the_end_of_a_short_segment_lies_behind_it() {
     q.push(unit(MSS + 1, MSS, 5));
     let again = q.retransmit_head(at(5), 1).expect("a head");
     assert_eq!(again.segs, 1);
-    // In flight with the second unit: two segments. With the copy: four.
+    // Two segments were in flight with the second super-segment, four with the retransmission.
     let sample = ack(&mut q, at(5), MSS + 1, None);
     assert_eq!(sample.in_flight_segs, 2);
 }
@@ -157,7 +161,7 @@ fn an_ack_that_delivers_nothing_changes_no_time() {
     delivery.on_delivered(at(125), 0);
     assert_eq!(delivery.delivered(), 10);
     q.push(unit(20 * MSS, MSS, 130));
-    // From the ACK at 120, not from the one at 125.
+    // The interval begins at the ACK at 120 ms, not at the one at 125 ms.
     let sample = ack(&mut q, at(180), 21 * MSS, None);
     assert_eq!(sample.interval, Some(Nanos::from_millis(60)));
     assert_eq!(q.delivery().expect("sampled").delivered(), 21);

@@ -3,14 +3,14 @@ use alloc::vec::Vec;
 use super::super::RtxQueue;
 use super::super::tests::{at, block, counts, queue, seq};
 
-/// Ranges as they go out again, each with as many segments as may go.
+/// Returns the ranges that are retransmitted, each with as many segments as allowed.
 fn resent(q: &mut RtxQueue, ms: u64) -> Vec<(u32, u32)> {
     core::iter::from_fn(|| q.next_retransmit(at(ms), 45, 0, |_| false))
         .map(|again| (again.seq.since(seq(0)), again.segs))
         .collect()
 }
 
-/// A retransmission that the host drops is lost like an original, and nothing beside it.
+/// A retransmission that the host drops is marked lost like an original, and nothing beside it.
 #[test]
 fn what_the_host_drops_is_lost_whichever_copy_it_is() {
     let mut q = queue(&[1000]);
@@ -18,7 +18,7 @@ fn what_the_host_drops_is_lost_whichever_copy_it_is() {
     assert_eq!(q.mark_dropped(seq(0), seq(200)), 0, "waits already");
     assert_eq!(resent(&mut q, 10), [(0, 2)]);
     assert_eq!(counts(&q), (10, 0, 2, 2));
-    // The next one, then both copies as well.
+    // The next segment, then the two retransmissions as well.
     assert_eq!(q.mark_dropped(seq(200), seq(300)), 1);
     assert_eq!(counts(&q), (10, 0, 3, 2));
     assert_eq!(q.mark_dropped(seq(0), seq(300)), 2);
@@ -33,8 +33,8 @@ fn without_sack_the_head_is_lost_once() {
     assert_eq!(q.mark_head_lost(), 0, "its copy is under way");
 }
 
-/// RFC 8985 6.3: what was sent less than a round trip ago may still arrive, and that holds for
-/// retransmissions, too. The head is lost however late it was sent.
+/// RFC 8985 6.3: a segment or retransmission sent less than a round trip ago may still arrive. The
+/// head is lost however late it was sent.
 #[test]
 fn a_timeout_spares_what_was_sent_lately() {
     let mut q = queue(&[1000]);
@@ -46,12 +46,13 @@ fn a_timeout_spares_what_was_sent_lately() {
     q.mark_dropped(seq(0), seq(100));
     q.next_retransmit(at(12), 1, 0, |_| false).expect("dropped");
     assert!(!q.mark_timed_out(at(9)));
-    // The head of 12 ms, the copy of 9 ms, what still waited; not the copy of 10 ms.
+    // The head, retransmitted at 12 ms, the retransmission of 9 ms, and the segment that waited are
+    // lost; the retransmission of 10 ms is not.
     assert_eq!(counts(&q), (10, 6, 4, 1));
     assert_eq!(resent(&mut q, 20), [(0, 2), (300, 1)]);
 }
 
-/// RFC 2018 8: a receiver that threw away what it had SACKed gets all of it again.
+/// RFC 2018 8: after reneging all data is retransmitted, SACKed or not.
 #[test]
 fn a_timeout_after_reneging_spares_nothing() {
     let mut q = queue(&[500]);
@@ -64,7 +65,7 @@ fn a_timeout_after_reneging_spares_nothing() {
     assert_eq!(counts(&q), (4, 0, 4, 0));
 }
 
-/// An undo: what is under way in place of what was lost now goes beside its original.
+/// After an undo the retransmissions in flight count beside their originals.
 #[test]
 fn a_retransmission_outlives_the_undo_of_what_it_was_for() {
     let mut q = queue(&[1000]);

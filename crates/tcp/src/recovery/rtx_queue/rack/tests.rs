@@ -3,14 +3,15 @@ use fullsend_units::Nanos;
 use super::super::Sighting;
 use super::super::tests::{at, block, queue, seq, sighting};
 
-/// RFC 8985 6.2 step 2: what an ACK delivers cumulatively sets `RACK.rtt`, though it SACKs more.
+/// RFC 8985 6.2 step 2: the cumulative part of an ACK sets `RACK.rtt`, even if the ACK SACKs later
+/// data.
 #[test]
 fn the_cumulative_part_of_an_ack_sets_the_round_trip_of_rack() {
     let mut q = queue(&[100; 6]);
-    // Keeps the scoreboard.
+    // This block keeps the scoreboard in place.
     q.sack(at(6), seq(0), &[block(500, 600)]);
     q.sight(sighting(20));
-    // Sent at 1 ms and at 3 ms; what is between them at 2 ms.
+    // The delivered segments were sent at 1 ms and at 3 ms, the one between them at 2 ms.
     q.ack(at(20), seq(200));
     q.sack(at(20), seq(200), &[block(300, 400), block(500, 600)]);
     let found = q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO);
@@ -19,15 +20,15 @@ fn the_cumulative_part_of_an_ack_sets_the_round_trip_of_rack() {
         q.mark_overdue(at(21), Nanos::ZERO, Nanos::ZERO).lost_segs,
         1
     );
-    // Without a cumulative part the SACKed one, which was sent at 3 ms.
+    // Without a cumulative part the SACKed segment, sent at 3 ms, sets it.
     let mut q = queue(&[100; 5]);
     q.sack(at(20), seq(0), &[block(300, 400)]);
     let found = q.mark_overdue(at(20), Nanos::ZERO, Nanos::ZERO);
     assert_eq!(found.lost_segs, 3);
 }
 
-/// RFC 8985 6.2 step 2: sooner than the least round trip only the original can have arrived. Clocks
-/// are not exact, so a sixteenth less will do.
+/// RFC 8985 6.2 step 2: an ACK sooner than the least round trip after a retransmission is for the
+/// original. Clocks are not exact, so a sixteenth less is accepted.
 #[test]
 fn an_answer_after_the_least_round_trip_is_for_the_retransmission() {
     for (ms, counts) in [(24, false), (25, true)] {

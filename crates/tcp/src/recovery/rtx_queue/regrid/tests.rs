@@ -3,8 +3,8 @@ use fullsend_units::Mss;
 use super::super::RtxQueue;
 use super::super::tests::{at, counts, queue, seq};
 
-/// Ten segments of 100 bytes, of which the host dropped so many and so many of these went again,
-/// one by one.
+/// Returns a queue of ten segments of 100 bytes. The host dropped the first `dropped`, of which
+/// `again` were retransmitted one by one.
 fn resent(dropped: u32, again: u32) -> RtxQueue {
     let mut q = queue(&[1000]);
     q.mark_dropped(seq(0), seq(dropped * 100));
@@ -16,11 +16,11 @@ fn resent(dropped: u32, again: u32) -> RtxQueue {
 
 #[test]
 fn a_retransmission_is_under_way_as_a_whole_or_not_at_all() {
-    // It covers the half of a segment of 80 bytes; nothing else is known of that one.
+    // The retransmission covers half of a segment of 80 bytes; the other half has no marks.
     let mut q = resent(1, 1);
     q.set_mss(Mss::clamped(80));
     assert_eq!(counts(&q), (13, 0, 2, 2));
-    // The other half waits to be sent again.
+    // The other half waits to be retransmitted.
     let mut q = resent(2, 1);
     q.set_mss(Mss::clamped(80));
     assert_eq!(counts(&q), (13, 0, 3, 0));

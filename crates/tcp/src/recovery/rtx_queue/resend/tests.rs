@@ -3,7 +3,7 @@ use fullsend_units::Mss;
 use super::super::tests::{MSS, at, block, bytes_of, counts, queue, seq, text, unit};
 use super::super::{RtxQueue, TransmitUnit};
 
-/// Units of three segments with these numbers, all of them lost.
+/// Returns a queue of super-segments of three segments with these numbers, all of them lost.
 fn lost(numbers: &[u16]) -> RtxQueue {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
     for (i, &number) in numbers.iter().enumerate() {
@@ -23,7 +23,7 @@ fn where_nothing_may_go_nothing_is_marked_as_sent() {
     assert_eq!((counts(&q), q.has_lost()), ((3, 0, 3, 0), true));
 }
 
-/// The caller has looked at the first one.
+/// The caller has checked whether the host still has the first one.
 #[test]
 fn what_the_host_has_does_not_join_what_goes_again() {
     for (in_host, segs) in [(7, 6), (8, 3), (9, 6)] {
@@ -42,7 +42,7 @@ fn the_memory_charged_is_the_share_of_what_goes_again() {
     assert_eq!(again.truesize, 1256 * 300 / 1000);
 }
 
-/// A SYN with data (RFC 7413): the SYN goes with the data that follows it, and not with more.
+/// A SYN with data (RFC 7413) is retransmitted with the first segment of data, and no more.
 #[test]
 fn a_syn_goes_again_with_its_first_segment() {
     let mut q = RtxQueue::new(Mss::clamped(MSS as u16));
@@ -74,8 +74,8 @@ fn the_last_copy_of_the_tail_has_the_number_that_counts() {
     assert_eq!(q.tail_number(), Some(9));
 }
 
-/// RFC 8985 6.2: of two retransmissions of one time the one further on in the stream is the later
-/// one. Where that is not so, a nanosecond tells.
+/// RFC 8985 6.2: of two retransmissions of the same time the one that is further on in the stream
+/// is the later one. Where the order of sending differs, a nanosecond is added.
 #[test]
 fn the_time_of_a_retransmission_keeps_the_order_of_sending() {
     for (first, second, later) in [(0, 500, 0), (500, 0, 1), (0, 0, 1)] {

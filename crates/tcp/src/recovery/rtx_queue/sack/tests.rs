@@ -10,12 +10,12 @@ fn delivered(q: &mut RtxQueue, left: u32, right: u32) -> u32 {
     out.delivered_segs
 }
 
-/// A block counts for the segments that it covers; a FIN arrives with the text before it.
+/// A block covers whole segments only; a FIN is delivered with the data before it.
 #[test]
 fn only_a_fin_behind_text_comes_with_it() {
-    // No FIN: the last segment lacks a byte.
+    // Without a FIN: the last segment lacks a byte.
     assert_eq!(delivered(&mut queue(&[300]), 100, 299), 1);
-    // A FIN, but the block ends before the last segments.
+    // With a FIN, but the block ends before the last segments.
     let fin = |from, len| TransmitUnit {
         fin: true,
         ..unit(from, len, 0)
@@ -24,14 +24,14 @@ fn only_a_fin_behind_text_comes_with_it() {
     q.push(unit(0, 300, 0));
     q.push(fin(300, 250));
     assert_eq!(delivered(&mut q, 300, 400), 1);
-    // A FIN by itself.
+    // A FIN without data.
     let mut q = queue(&[300]);
     q.push(fin(300, 0));
     assert_eq!(delivered(&mut q, 200, 300), 1);
     assert_eq!(delivered(&mut q, 200, 301), 1);
 }
 
-/// The FIN belongs to the last segment, also where that is full.
+/// The FIN belongs to the last segment, even if that is full.
 #[test]
 fn a_segment_with_fin_ends_behind_the_fin() {
     let mut q = queue(&[100]);
@@ -43,7 +43,7 @@ fn a_segment_with_fin_ends_behind_the_fin() {
     assert_eq!(ends, [100, 200, 200, 301, 301].map(seq));
 }
 
-/// The bound on what a hostile peer costs: no more ranges, but those that are there may grow.
+/// A hostile peer cannot create more than `MAX_SACKED_RANGES` ranges; existing ones may grow.
 #[test]
 fn a_block_that_joins_no_range_is_ignored_when_there_are_many() {
     let most = MAX_SACKED_RANGES as u32;
@@ -58,15 +58,15 @@ fn a_block_that_joins_no_range_is_ignored_when_there_are_many() {
     for ((left, right), new) in [
         // Apart from all others.
         (segs(end + 3, end + 4), 0),
-        // Behind the last one, and then behind that.
+        // Adjoining the last one from above.
         (segs(end - 1, end), 1),
-        // Before the second one.
+        // Adjoining the second one from below.
         (segs(3, 4), 1),
         // Around the third one.
         (segs(6, 9), 2),
-        // Within one, and beyond it.
+        // Overlapping one, and beyond it.
         (segs(16, 18), 1),
-        // Still apart, though less than three are between.
+        // Apart, although less than three segments lie between.
         (segs(end + 2, end + 3), 0),
     ] {
         assert_eq!(delivered(&mut q, left, right), new, "{left}..{right}");
@@ -74,7 +74,7 @@ fn a_block_that_joins_no_range_is_ignored_when_there_are_many() {
     q.check();
 }
 
-/// RFC 7323 2.3: no window is larger than 2^30 bytes, so no duplicate lies further back.
+/// RFC 7323 2.3: no window is larger than 2^30 bytes, so a DSACK does not lie further back.
 #[test]
 fn a_duplicate_report_reaches_no_further_back_than_a_window() {
     let una = seq(0);
