@@ -321,7 +321,7 @@ mod tests {
             let mut policy = AckPolicy::new();
             policy.start(SeqNum::new(0), Mss::clamped(1000), Window(window));
             assert_eq!(policy.quick_segs, segs, "{window}");
-            // What asks for quick acknowledgements does not end them sooner.
+            // A request for quick ACKs does not lower the number that is left.
             policy.quick();
             assert_eq!(policy.quick_segs, segs, "{window}");
         }
@@ -338,8 +338,8 @@ mod tests {
         assert_eq!(policy.rcv_mss(), MSS);
     }
 
-    /// RFC 9293 3.8.6.2.2: an acknowledgement that opens no window says nothing new. It waits for the
-    /// reader, though not for longer than any other.
+    /// RFC 9293 3.8.6.2.2: an ACK that does not open the window is delayed until data is read, and
+    /// no longer than other delayed ACKs.
     #[test]
     fn a_lagging_reader_withholds_acknowledgements() {
         let mut policy = AckPolicy::new();
@@ -348,19 +348,20 @@ mod tests {
         policy.on_text(at(1), SeqNum::new(2000), 2, (false, true));
         assert_eq!((policy.is_due(), policy.deadline()), (false, at(41)));
         assert!(policy.on_read() && policy.is_due());
-        // Once only, and not without anything owed.
+        // Reading makes an ACK due once, and only if one is owed.
         assert!(!policy.on_read());
         policy.on_sent(SeqNum::new(2000));
         policy.on_text(at(2), SeqNum::new(4000), 2, (false, true));
         policy.on_sent(SeqNum::new(4000));
         assert!(!policy.on_read() && !policy.is_owed());
-        // A reader who has caught up: every second segment is acknowledged again.
+        // Once the application has caught up every second segment is acknowledged again.
         policy.on_text(at(3), SeqNum::new(6000), 2, (false, true));
         policy.on_text(at(4), SeqNum::new(8000), 2, (false, false));
         assert!(policy.is_due() && !policy.on_read());
     }
 
-    /// RFC 9293 3.8.6.3: at least every second full segment, the one with the FIN included.
+    /// RFC 9293 3.8.6.3: at least every second full segment is acknowledged, including the one with
+    /// the FIN.
     #[test]
     fn a_fin_waits_for_an_answer_behind_one_segment_at_most() {
         for (len, deadline) in [(MSS, Some(at(42))), (MSS + 1, None)] {
@@ -383,7 +384,7 @@ mod tests {
         assert!(policy.is_due());
     }
 
-    /// Data of ours within 40 ms is an answer.
+    /// Data that we send within 40 ms counts as a reply.
     #[test]
     fn a_late_answer_makes_no_habit() {
         for (ms, quick) in [(40, false), (41, true)] {

@@ -346,7 +346,7 @@ mod tests {
         assert!(!is_wasteful(&slice), "too large to be copied");
     }
 
-    /// Pieces of their own, each in a block that it fills.
+    /// Returns `n` pieces that are not joined, each in a chunk that it fills.
     fn pieces(pool: &Pool, n: usize) -> Text {
         let mut text = Text::default();
         for _ in 0..n {

@@ -63,7 +63,8 @@ impl Peer {
         self.queue.take_sack_blocks(3).as_slice().to_vec()
     }
 
-    /// Reads all, checks it to be the stream's bytes from `from`, and says up to where.
+    /// Reads all data and checks it against the stream from `from`. Returns the end of the data
+    /// read.
     fn reads_from(&mut self, from: u32) -> u32 {
         let mut out = vec![0; self.queue.readable()];
         let n = self.queue.read(&mut out) as u32;
@@ -133,7 +134,7 @@ fn the_block_changed_last_comes_first() {
         peer.sacks(),
         [block(100, 160), block(900, 950), block(700, 750)]
     );
-    // Joining two keeps one.
+    // Joining two runs keeps one block.
     peer.sends(750, 900);
     assert_eq!(
         peer.sacks(),
@@ -162,10 +163,10 @@ fn duplicates_are_told_once_by_dsack() {
     assert_eq!(peer.sends(20, 80), Arrival::Duplicate);
     assert_eq!(peer.sacks(), [block(20, 80)]);
     assert!(peer.sacks().is_empty());
-    // Partly new.
+    // Partly new data.
     assert_eq!(peer.sends(50, 150), in_order(100 - 50));
     assert_eq!(peer.sacks(), [block(50, 100)]);
-    // Within what waits: the duplicate first, then the block that holds it.
+    // Within an out-of-order run: the duplicate first, then the block that contains it.
     peer.sends(300, 400);
     assert_eq!(peer.sends(320, 350), Arrival::Duplicate);
     assert_eq!(peer.sacks(), [block(320, 350), block(300, 400)]);
@@ -234,7 +235,7 @@ fn data_that_begins_at_a_bare_fin_replaces_it_in_either_order() {
         assert_eq!(peer.sends_fin(500, 500, true), in_order(0));
         assert_eq!(peer.reads_from(0), 500);
     }
-    // A FIN behind data of its own stays.
+    // A FIN that arrived with data before it stays.
     let mut peer = Peer::new();
     peer.sends(300, 500);
     peer.sends_fin(200, 300, true);
@@ -254,14 +255,14 @@ fn a_fin_among_data_that_waits_is_ignored() {
 
 #[test]
 fn a_fin_in_order_counts_whatever_came_before() {
-    // After another one further on.
+    // After an out-of-order FIN further on.
     let mut peer = Peer::new();
     peer.sends_fin(1000, 1000, true);
     assert_eq!(peer.sends(0, 100), in_order(100));
     assert_eq!(peer.sends_fin(100, 200, true), in_order(100));
     assert!(peer.queue.fin_received() && peer.queue.beyond.is_none());
     assert_eq!(peer.queue.rcv_nxt(), seq(201));
-    // Before data at its place, or beginning before it.
+    // Before data that begins at the FIN's position, or before that.
     for from in [100, 50] {
         let mut peer = Peer::new();
         peer.sends(from, 200);
@@ -282,7 +283,7 @@ fn the_first_of_several_fins_ends_the_stream() {
         assert!(peer.queue.fin_received());
         assert_eq!(peer.reads_from(0), 200);
     }
-    // Data that begins at the FIN's place leaves it.
+    // Data that begins at the FIN's position does not remove it.
     let mut peer = Peer::new();
     peer.sends_fin(300, 400, true);
     assert_eq!(peer.sends(400, 500), Arrival::OutOfOrder);
@@ -291,7 +292,7 @@ fn the_first_of_several_fins_ends_the_stream() {
     assert_eq!(peer.reads_from(0), 400);
 }
 
-/// A FIN that came with data of its own once is not bare.
+/// A FIN that arrived with data once is not bare.
 #[test]
 fn a_fin_that_came_with_data_is_not_replaced_by_data_behind_it() {
     for from in [[300, 200], [200, 300]] {
@@ -339,7 +340,7 @@ fn all_that_waits_is_held_and_costs_memory() {
     assert_eq!((peer.queue.readable(), peer.queue.held()), (40, 90));
 }
 
-/// Memory is freed from the far end, and no more of it than is asked for.
+/// Pruning frees the highest runs first, and no more of them than necessary.
 #[test]
 fn pruning_frees_the_furthest_first() {
     let mut peer = Peer::new();
@@ -356,13 +357,13 @@ fn pruning_frees_the_furthest_first() {
     let all = peer.queue.truesize();
     assert!(peer.queue.prune(1));
     assert_eq!(left(&peer), (200, Some(seq(400))));
-    // As much as the furthest run holds.
+    // The amount that the highest run holds.
     let one = all - peer.queue.truesize();
     assert!(peer.queue.prune(one));
     assert_eq!(left(&peer), (100, Some(seq(200))));
     assert!(peer.queue.prune(1));
     assert!(!peer.queue.prune(1));
-    // An early FIN frees nothing.
+    // An out-of-order FIN holds no memory to free.
     peer.sends_fin(200, 200, true);
     assert!(!peer.queue.prune(1));
 }
@@ -375,7 +376,7 @@ fn the_number_of_runs_is_bounded() {
     }
     let end = 2 * MAX_RUNS as u32 + 1;
     assert_eq!(peer.sends(end, end + 1), Arrival::Pruned);
-    // A hole that closes makes room.
+    // Closing a hole allows another run.
     peer.sends(2, 3);
     assert_eq!(peer.sends(end, end + 1), Arrival::OutOfOrder);
 }
@@ -391,7 +392,7 @@ fn blocks_are_reported_while_data_in_order_arrives() {
         assert_eq!(peer.sends(from, from + 100), after_gap(100));
         assert_eq!(peer.sacks(), all);
     }
-    // A run that is gone gives its place to one that is not.
+    // A run that was joined to the stream is no longer reported.
     peer.sends(2000, 3000);
     assert_eq!(peer.sacks(), all[..2]);
 }
@@ -402,10 +403,10 @@ fn blocks_not_reported_lately_follow_when_there_is_room() {
     for from in [900, 700, 500, 300, 100] {
         peer.sends(from, from + 50);
     }
-    // The one that came first, behind a DSACK.
+    // The first one that arrived, after a DSACK.
     assert_eq!(peer.sends(0, 700), after_gap(750));
     assert_eq!(peer.sacks(), [block(100, 150), block(900, 950)]);
-    // Pruned ones leave as well.
+    // Pruned runs are no longer reported, either.
     for from in [1100, 1300, 1500, 1700] {
         peer.sends(from, from + 50);
     }
@@ -431,9 +432,9 @@ fn a_hostile_peer_pins_a_bounded_amount_of_memory() {
     }
     assert!(pruned > 0);
     assert!(peer.queue.truesize() < 1 << 20, "{}", peer.queue.truesize());
-    // What is in order always finds a place.
+    // In-order data is always accepted.
     assert_eq!(peer.sends(0, 2), after_gap(3));
-    // One run that grows byte by byte is collapsed as it grows.
+    // A run that grows byte by byte is collapsed as it grows.
     let mut peer = Peer::new();
     for i in 0..30_000 {
         peer.queue
@@ -448,7 +449,7 @@ fn a_hostile_peer_pins_a_bounded_amount_of_memory() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Segments of one stream in any order, overlapping, repeated: the reader gets the stream.
+    /// The reader gets the stream from segments in any order, overlapping and repeated.
     #[test]
     fn reassembles_any_arrival_order(
         len in 1..600u32,
@@ -478,7 +479,7 @@ proptest! {
             }
             let fin = u32::from(peer.queue.fin_received());
             prop_assert_eq!(peer.queue.rcv_nxt(), seq(after + fin));
-            // Every block is a run that we hold, delimited by what we miss.
+            // Every block is a run of received bytes.
             let blocks = peer.queue.take_sack_blocks(4);
             let told = blocks.as_slice().iter().map(|b| (b.left.since(seq(0)), b.right.since(seq(0))));
             for (left, right) in told {

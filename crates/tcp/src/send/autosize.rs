@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(at(125_000_000, 100_000), 65_160);
     }
 
-    /// Spec 1.6: without the part that halves from 32 halvings on.
+    /// Spec 1.6: from 32 halvings on the part that halves is zero.
     #[test]
     fn a_round_trip_of_any_length_leaves_what_the_rate_earns() {
         for halvings in [31, 32, 33, 100] {

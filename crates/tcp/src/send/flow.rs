@@ -300,7 +300,8 @@ mod tests {
         }
     }
 
-    /// illumos before bug 5295: five segments for each event, from the first retransmission on.
+    /// illumos before the fix of bug 5295: from the first retransmission on each event sends five
+    /// segments at most.
     #[test]
     fn bursts_are_bounded_from_the_first_retransmission_on() {
         let mut flow = Flow::new(Instant::ZERO);
@@ -317,7 +318,7 @@ mod tests {
     }
 
     /// `tcpi_busy_time` and `tcpi_sndbuf_limited`: each span counts from its first beginning to its
-    /// end, and what goes on counts up to now.
+    /// end, and a span that has not ended counts up to now.
     #[test]
     fn busy_times_and_waits_for_room_add_up() {
         let at = |ms| Instant::ZERO + Nanos::from_millis(ms);

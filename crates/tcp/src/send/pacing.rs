@@ -220,7 +220,7 @@ mod tests {
     fn what_a_late_timer_cost_is_made_good_whole_up_to_a_millisecond() {
         let at = |us| Instant::ZERO + Nanos::from_micros(us);
         let mut pacing = Pacing::new(Rate::UNLIMITED);
-        // 50 us each.
+        // Each departure takes 50 us.
         let mut depart = |us| {
             assert!(!pacing.holds(at(us)));
             let departure = pacing.depart(at(us), 50, Rate(1_000_000));
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(depart(1230), (at(1230), at(1150), false), "late by 130 us");
         assert_eq!(depart(1230), (at(1230), at(1200), false), "80 left");
         assert_eq!(depart(1230), (at(1230), at(1250), true), "30 left");
-        // A millisecond, and half a gap of the rest.
+        // A whole millisecond, and half a gap of the rest.
         assert_eq!(depart(9250), (at(9250), at(8275), false), "late by 8 ms");
         for n in 1..=20 {
             let next = at(8275 + n * 50);
@@ -240,14 +240,14 @@ mod tests {
         }
     }
 
-    /// A sender that comes late without having waited gets at most half a gap back: only the delay of
+    /// A sender that is late without having waited recovers at most half a gap: only the delay of
     /// the connection's own timer counts in full.
     #[test]
     fn only_the_timers_delay_counts_in_full() {
         let at = |us| Instant::ZERO + Nanos::from_micros(us);
         let next = |waited: bool| {
             let mut pacing = Pacing::new(Rate::UNLIMITED);
-            // 50 us each.
+            // Each departure takes 50 us.
             pacing.depart(at(1000), 50, Rate(1_000_000));
             assert!(!waited || pacing.holds(at(1049)));
             assert!(!pacing.holds(at(1090)));

@@ -22,13 +22,13 @@ const ISS: SeqNum = SeqNum::new(u32::MAX - 100_000);
 const IRS: SeqNum = SeqNum::new(7);
 const SCALE: u8 = 7;
 
-/// What happens to the sender.
+/// An event at the sender.
 #[derive(Clone, Debug)]
 enum Op {
     Write(usize, bool),
-    /// Per mille of what is in flight is acknowledged, and the window is so many units.
+    /// Acknowledges this share of the data in flight, in per mille, with this window field.
     Ack(u32, u16),
-    /// All in flight but its first segment is SACKed.
+    /// SACKs all data in flight but the first segment.
     Hole,
     Complete(usize),
     Pass(u64),
@@ -61,7 +61,7 @@ impl Default for Kind {
 }
 
 impl Kind {
-    /// With this congestion control.
+    /// Returns the default kind with this congestion control.
     pub(super) fn with_congestion(congestion: &'static str) -> Self {
         Self {
             congestion,
@@ -82,11 +82,11 @@ pub(super) struct World {
     mem: TcpMemory,
     limits: HostLimits,
     rng: Rng,
-    /// Truesizes that the device has.
+    /// Truesizes of the segments that the device holds.
     ring: VecDeque<u32>,
     /// Ends of short segments that were sent for the first time.
     small: Vec<SeqNum>,
-    /// Units that went whole, without a look at each gate.
+    /// Super-segments sent whole by the short cut, without checking each limit.
     short_cuts: u32,
     window: u16,
 }
@@ -186,12 +186,12 @@ impl World {
         world
     }
 
-    /// Calls into the connection; nothing is sent by that.
+    /// Calls into the connection without sending.
     pub(super) fn with<R>(&mut self, call: impl FnOnce(&mut Connection, &mut Cx<'_>) -> R) -> R {
         call(&mut self.conn, cx!(self))
     }
 
-    /// Queues text without sending any, in units of `goal` bytes.
+    /// Queues `len` bytes without sending any, in super-segments of `goal` bytes.
     pub(super) fn queue(&mut self, len: usize, goal: usize) {
         let text = alloc::vec![7; len];
         let (queue, pool) = (&mut self.conn.snd.queue, &self.pool);
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends all segments that may be sent.
     fn drain(&mut self) {
         loop {
             let (bound, nxt) = (self.bound(), self.conn.snd.nxt);
@@ -287,7 +287,8 @@ impl World {
         }
     }
 
-    /// Spec of sizes: autosize, quota, window, device, each computed anew.
+    /// Returns the largest length allowed by autosizing, quota, window and device, each computed
+    /// independently of the implementation.
     fn bound(&self) -> u32 {
         let (conn, mss) = (&self.conn, self.conn.snd.mss.bytes());
         let gso_max = gso_max_text(&self.device, 20);
@@ -301,7 +302,7 @@ impl World {
         let quota = room.min((cwnd / 2).max(1)) * mss;
         let window = conn.snd.usable_window();
         let bound = autosize.min(quota).min(window).min(gso_max);
-        // A tail loss probe is one segment, whatever cwnd says.
+        // A tail loss probe is one segment, whatever cwnd is.
         let probe = if self.conn.out.tail_probe {
             mss.min(window)
         } else {
@@ -330,7 +331,7 @@ impl World {
         self.small.len()
     }
 
-    /// Spec 7.2: whatever holds text back, something will happen that asks again.
+    /// Spec 7.2: whatever holds data back, some event is pending that causes another attempt.
     fn check_that_something_is_pending(&self) {
         let snd = &self.conn.snd;
         assert!(!self.conn.wants_transmit());
@@ -359,8 +360,8 @@ impl World {
         }
     }
 
-    /// The user is done, the device completes, the peer takes and acknowledges: all goes, and
-    /// soon.
+    /// Finishes the transfer: the application stops, the device completes and the peer acknowledges
+    /// everything. Checks that all data is sent soon.
     fn finish(&mut self) {
         self.window = u16::MAX;
         let start = self.now;
@@ -383,7 +384,7 @@ impl World {
         assert!(self.conn.is_flushed(), "{:?}", self.conn.snd.blocked);
         assert_eq!(self.conn.snd.wmem_inflight, 0);
         let took = self.now.since(start);
-        // A cork's ceiling at most, where nothing is paced.
+        // Without pacing it takes at most the longest time of a cork.
         if self.conn.snd.pacing.is_none() {
             assert!(took <= Nanos::from_millis(200), "{took:?}");
         }
@@ -444,8 +445,8 @@ fn kind() -> impl Strategy<Value = Kind> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8000))]
 
-    /// RFC 896 in Minshall's form: whatever is written and acknowledged, one small segment at
-    /// most is under way.
+    /// RFC 896 in Minshall's variant: after any writes and ACKs at most one small segment is in
+    /// flight.
     #[test]
     fn nagle_has_one_small_segment_unacknowledged_at_most(
         kind in kind(),
@@ -459,8 +460,8 @@ proptest! {
         world.finish();
     }
 
-    /// Sizes are bounded, something is always pending, nothing that waits for a completion waits
-    /// for ever, and all that was charged is completed.
+    /// Sizes are bounded, an event is always pending, no data waits for a completion for ever, and
+    /// all charges are returned.
     #[test]
     fn a_sender_keeps_its_bounds_and_never_stands_still(
         kind in kind(),
@@ -475,7 +476,7 @@ proptest! {
     }
 }
 
-/// Without `MSG_MORE`, whose end lets a small segment go.
+/// Returns writes without `MSG_MORE`, whose end would send a small segment.
 fn write_whole() -> impl Strategy<Value = Op> {
     write().prop_map(|op| match op {
         Op::Write(len, _) => Op::Write(len, false),

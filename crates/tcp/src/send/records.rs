@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// `MSG_EOR` on what was sent already, or once more at the same byte, ends nothing.
+    /// `MSG_EOR` has no effect after data that is already sent, nor twice at the same byte.
     #[test]
     fn a_record_ends_once_and_before_it_is_sent() {
         let mut world = World::new(Kind::default());
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// A record will not grow, so it does not wait for the device (spec 2).
+    /// A record cannot grow, so it does not wait for the device (spec 2).
     #[test]
     fn a_records_end_ends_autocorking() {
         for (blocked, then) in [
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Memory for marks is bounded: those beyond 1024 are forgotten.
+    /// The memory for marks is bounded: at 1024 marks further ones are ignored.
     #[test]
     fn marks_are_bounded() {
         let mut world = World::new(Kind::default());

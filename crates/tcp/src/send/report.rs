@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// The reports of many flows add up, each count and each time by itself.
+    /// The reports of many flows are added, each count and each time by itself.
     #[test]
     fn reports_of_many_flows_add_up() {
         let flow = |n: u32| {

@@ -25,7 +25,7 @@ fn established(scaled: bool) -> RecvWindow {
     window
 }
 
-/// All before `n` was received, and acknowledged up to `acked`.
+/// Returns the inputs when all data before `n` was received, and acknowledged up to `acked`.
 fn ask(n: u32, acked: u32) -> Ask {
     Ask {
         rcv_nxt: seq(n),
@@ -36,7 +36,7 @@ fn ask(n: u32, acked: u32) -> Ask {
     }
 }
 
-/// Text arrives in one piece.
+/// Stores data that arrives in one piece.
 fn store(window: &mut RecvWindow, len: u32) {
     window.on_packing(len);
     window.on_stored(len, mss(), true);
@@ -47,7 +47,7 @@ fn offers_whole_segments_first_and_a_scale_for_the_largest_buffer() {
     let mut window = established(true);
     assert_eq!(window.scale().shift(), 7);
     assert_eq!(window.current(seq(0)), Window(65_160));
-    // A segment less than the buffer, rounded up.
+    // The buffer less one segment, rounded up.
     assert_eq!(window.advertise(ask(0, 0)), WireWindow(510));
     assert_eq!(window.current(seq(0)), Window(65_280));
     // Timestamps take twelve bytes of each segment.
@@ -84,14 +84,14 @@ fn closes_as_the_reader_lags_and_opens_by_worthy_steps() {
     let mut window = established(true);
     window.lock(66_048);
     window.advertise(ask(0, 0));
-    // All of it arrives, nothing is read.
+    // The whole window arrives, and nothing is read.
     store(&mut window, 65_160);
     assert!(!window.is_lagging(seq(65_160)) && window.is_lagging(seq(65_280)));
     assert!(!window.is_overdrawn());
     assert_eq!(window.advertise(ask(65_160, 0)), WireWindow(1));
     window.on_stored(128, mss(), true);
     assert_eq!(window.advertise(ask(65_288, 65_160)), WireWindow(0));
-    // A little that is read is not worth telling; a sixteenth is.
+    // The window opens after a sixteenth of the buffer was read, and not after less.
     window.on_taken(2000, 63_288);
     assert!(!window.update_due(ask(65_288, 65_288)));
     assert_eq!(window.advertise(ask(65_288, 65_288)), WireWindow(0));
@@ -113,12 +113,12 @@ fn an_update_is_due_only_when_the_window_has_doubled() {
     assert!(!window.update_due(ask(50_000, 50_000)));
     window.on_taken(50_000, 0);
     assert!(window.update_due(ask(50_000, 50_000)));
-    // More than half open: the next ACK will tell.
+    // More than half of the window is open: the next ACK suffices.
     window.advertise(ask(50_000, 50_000));
     assert!(!window.update_due(ask(60_000, 50_000)));
 }
 
-/// `tcp_shrink_window`.
+/// With `tcp_shrink_window` the advertised window may shrink.
 #[test]
 fn a_window_may_be_taken_back_where_that_is_allowed() {
     let shrinking = |n, acked| Ask {
@@ -133,7 +133,7 @@ fn a_window_may_be_taken_back_where_that_is_allowed() {
     window.advertise(shrinking(10_000, 0));
     let left = window.current(seq(10_000)).0;
     assert!(left + 10_000 < told && left > 0);
-    // What was sent when the SYN-ACK had said so may still come.
+    // Data sent within the window of the SYN-ACK is still accepted.
     let furthest = || Some(seq(65_160));
     let place = |len| window.place(seq(10_000), (seq(10_000), len, false), false, furthest);
     assert_eq!(place(55_160), Place::Within);
@@ -142,7 +142,7 @@ fn a_window_may_be_taken_back_where_that_is_allowed() {
     assert!(window.is_shut(seq(10_000), seq(10_000)));
 }
 
-/// RFC 9293 3.10.7.4, the table of the first step.
+/// The table of acceptable segments of RFC 9293 3.10.7.4, first step.
 #[test]
 fn acceptability() {
     let mut window = established(true);
@@ -164,21 +164,22 @@ fn acceptability() {
     }
     assert_eq!(place(-1, 0, true), Place::Left);
     assert_eq!(place(-10, 10, true), Place::Left);
-    // Beyond: taken whole by a reader who has nothing, unless all of it lies there.
+    // Segments that reach beyond the window: accepted whole if the application has nothing to read,
+    // unless all of the segment lies beyond.
     for (start, len) in [(0, 1001), (999, 2), (1000, 1), (-10, 5000)] {
         assert_eq!(place(start, len, false), Place::Beyond, "{start} {len}");
         assert_eq!(place(start, len, true), Place::Within, "{start} {len}");
     }
     assert_eq!(place(1001, 0, true), Place::Beyond);
     assert_eq!(place(1001, 5, true), Place::Beyond);
-    // A FIN may lie one beyond.
+    // A FIN may lie one byte beyond.
     let fin = window.place(seq(1000), (seq(1000), 1, true), false, || None);
     assert_eq!(fin, Place::Within);
     assert!(window.is_shut(seq(1000), seq(1000)) && window.is_shut(seq(0), seq(1000)));
     assert!(!window.is_shut(seq(0), seq(999)));
 }
 
-/// A sender that doubles each round trip finds the window open.
+/// The window does not hold back a sender that doubles each round trip.
 #[test]
 fn the_buffer_grows_ahead_of_slow_start() {
     let mut window = established(true);
@@ -199,7 +200,7 @@ fn the_buffer_grows_ahead_of_slow_start() {
         cwnd *= 2;
     }
     assert!(window.rcvbuf() > 1 << 20 && window.rcvbuf() <= RMEM[2]);
-    // An idle or slow reader takes nothing back, a locked buffer stays.
+    // A locked buffer does not grow.
     let mut locked = established(true);
     locked.lock(100_000);
     locked.on_rtt(Nanos::from_millis(1));
@@ -207,7 +208,7 @@ fn the_buffer_grows_ahead_of_slow_start() {
     assert_eq!(locked.rcvbuf(), 100_000);
 }
 
-/// A sender in slow start whose third flight has lost its first segment.
+/// The sender is in slow start, and the first segment of its third flight is lost.
 #[test]
 fn a_hole_does_not_stop_growth() {
     let mut window = established(true);
@@ -224,7 +225,7 @@ fn a_hole_does_not_stop_growth() {
         after >= before + 2 * 28_960 - 1448,
         "{after} after {before}"
     );
-    // No more than the host allows, and nothing where the user decides.
+    // The buffer grows up to `tcp_rmem`, and not at all where `SO_RCVBUF` is set.
     window.on_out_of_order((seq(0), seq(1 << 30)), RMEM[2]);
     assert_eq!(window.rcvbuf(), RMEM[2]);
     let mut locked = established(true);
@@ -242,15 +243,15 @@ fn small_transactions_grow_no_buffer_however_small_the_first() {
         window.on_read(at(ms), (4096, 0), mss(), RMEM[2], true);
     }
     assert_eq!(window.rcvbuf(), RMEM[1]);
-    // A bulk sender's second round trip does: twice what was read and 16 segments, as much again
-    // as it was twice what went before, all of it twice as memory.
+    // A bulk sender's second round trip grows it: twice the bytes read and 16 segments, doubled
+    // because they were twice those of the round trip before, and all of it doubled as memory.
     window.on_read(at(100), (28_960, 0), mss(), RMEM[2], true);
     assert_eq!(window.rcvbuf(), (2 * 28_960 + 16 * 1448) * 2 * 2);
     assert_eq!(window.most_offered(), (2 * 28_960 + 16 * 1448) * 2);
 }
 
-/// A small buffer: half of its window counts as a sender's first round trip, and reading as much is
-/// no growth.
+/// With a small buffer half of its window counts as the sender's first round trip, so that reading
+/// that amount is no growth.
 #[test]
 fn a_small_buffer_grows_when_more_than_half_of_it_is_read_in_a_round_trip() {
     for (read, grows) in [(12_500, false), (12_501, true)] {
@@ -262,7 +263,7 @@ fn a_small_buffer_grows_when_more_than_half_of_it_is_read_in_a_round_trip() {
     }
 }
 
-/// The window opens with the buffer, and not beyond what was offered where that cannot grow.
+/// The window opens when the buffer grows; where the buffer cannot grow it stays as it was.
 #[test]
 fn a_buffer_that_cannot_grow_leaves_the_window() {
     let full = || {
@@ -280,7 +281,8 @@ fn a_buffer_that_cannot_grow_leaves_the_window() {
     assert_eq!((window.rcvbuf(), window.most_offered()), (RMEM[2], 100_000));
 }
 
-/// A buffer of so much memory of which so much is held, that of half as much text each.
+/// Returns a window whose buffer of `rcvbuf` bytes of memory has `held` in use; half of the memory
+/// is payload.
 fn half_used(rcvbuf: u32, held: u32, scale: u8) -> RecvWindow {
     let mut window = established(true);
     (window.rcvbuf, window.held, window.ssthresh) = (rcvbuf, held, u32::MAX);
@@ -289,21 +291,22 @@ fn half_used(rcvbuf: u32, held: u32, scale: u8) -> RecvWindow {
     window
 }
 
-/// RFC 9293 3.8.6.2.2, as Linux applies it: rounded up to what the scale can say while half of the
-/// window is free, rounded down below that, and none that is smaller than a sixteenth or a segment.
+/// RFC 9293 3.8.6.2.2, as in Linux: the window is rounded up to a multiple of the scale while half
+/// of it is free, and down below that. Windows smaller than a sixteenth of the buffer or than a
+/// segment are not offered.
 #[test]
 fn the_window_selected_is_never_silly() {
     for (rcvbuf, free, may_shrink, mss, selected) in [
         (200_000, 100_000, false, 1448, 100_096),
         (200_000, 50_000, false, 1448, 50_048),
         (200_000, 40_000, false, 1448, 39_936),
-        // Exactly half is not less than half, with `tcp_shrink_window`.
+        // With `tcp_shrink_window`: exactly half is not less than half.
         (4000, 1200, true, 1448, 1152),
         (4096, 1024, true, 1448, 1024),
-        // A sixteenth, and less.
+        // A sixteenth of the buffer, and less.
         (409_600, 12_800, false, 1448, 12_800),
         (409_600, 12_672, false, 1448, 0),
-        // A segment, and less.
+        // One segment, and less.
         (32_000, 1408, false, 1408, 1408),
         (32_000, 1280, false, 1408, 0),
     ] {
@@ -315,14 +318,14 @@ fn the_window_selected_is_never_silly() {
         };
         assert_eq!(window.select(asked), selected, "{rcvbuf} {free}");
     }
-    // Without a scale: whole segments.
+    // Without a scale the window is a number of whole segments.
     let mut window = half_used(60_000, 0, 0);
     window.right_edge = seq(0);
     assert_eq!(window.select(ask(0, 0)), 20 * 1448);
 }
 
-/// Where memory is scarce four segments are offered: to all, or to those whose readers have left more
-/// than half of their windows unread.
+/// Under memory pressure four segments are offered: to all connections, or to those whose
+/// applications have left more than half of the window unread.
 #[test]
 fn scarce_memory_leaves_four_segments() {
     let window = half_used(200_000, 0, 7);
@@ -344,7 +347,7 @@ fn scarce_memory_leaves_four_segments() {
     }
 }
 
-/// What `TCP_INFO` shows.
+/// The values that `TCP_INFO` shows for a new window.
 #[test]
 fn a_new_window_wants_ten_segments_and_keeps_one_back() {
     let window = established(true);
@@ -354,7 +357,7 @@ fn a_new_window_wants_ten_segments_and_keeps_one_back() {
     assert_eq!((micros(at(5)), micros(at(5000))), (5000, 5_000_000));
 }
 
-/// A buffer of little more than two segments offers those.
+/// A buffer of little more than two segments offers two.
 #[test]
 fn a_first_window_of_two_segments_is_offered_whole() {
     let segment = Mss::clamped(1000);
@@ -369,12 +372,12 @@ fn a_first_window_of_two_segments_is_offered_whole() {
 #[test]
 fn a_clamp_holds_the_window_until_it_is_taken_back() {
     let mut window = RecvWindow::new(RMEM, RMEM[2]);
-    // None yet: nothing changes.
+    // Removing a clamp that was not set changes nothing.
     window.set_clamp(0);
     assert_eq!((window.largest(), window.tuning), (65_536, Tuning::Auto));
     window.set_clamp(30_000);
     window.establish(at(0), seq(0), true, (mss(), 0));
-    // Whole segments, and no room beside them.
+    // Whole segments, without room for one more.
     assert_eq!(window.most_offered(), 30_000 / 1448 * 1448);
     assert_eq!(window.largest(), 30_000);
     assert_eq!(window.wanted_per_rtt(mss()), 14_480);
@@ -382,7 +385,7 @@ fn a_clamp_holds_the_window_until_it_is_taken_back() {
     assert_eq!((window.largest(), window.tuning), (65_536, Tuning::Locked));
 }
 
-/// RFC 7323 2.2: the field of a SYN is never scaled.
+/// RFC 7323 2.2: the window of a SYN is never scaled.
 #[test]
 fn a_window_beyond_64_kib_is_more_than_a_syn_can_say() {
     for (window, exceeds) in [
@@ -399,7 +402,7 @@ fn a_window_beyond_64_kib_is_more_than_a_syn_can_say() {
     }
 }
 
-/// RFC 7323 2.3, and `tcp_shrink_window`: without a scale the window never shrinks.
+/// RFC 7323 2.3 and `tcp_shrink_window`: without a scale the window never shrinks.
 #[test]
 fn a_window_without_a_scale_is_not_taken_back() {
     let shrinking = |n, acked| Ask {
@@ -417,7 +420,7 @@ fn a_window_without_a_scale_is_not_taken_back() {
 
 #[test]
 fn half_of_the_window_is_not_more_than_half() {
-    // 65,536 at most.
+    // The largest window is 65,536.
     for (offered, open) in [
         (32_768, false),
         (32_769, true),
@@ -428,7 +431,8 @@ fn half_of_the_window_is_not_more_than_half() {
         window.right_edge = seq(offered);
         assert_eq!(window.is_half_open(seq(0)), open, "{offered}");
     }
-    // So it is with memory: a reader lags who has more than half of the buffer waiting.
+    // The same bound holds for memory: an application lags if more than half of the buffer is
+    // unread.
     for (held, lags) in [(65_536, false), (65_537, true)] {
         let mut window = established(true);
         (window.held, window.right_edge) = (held, seq(0));
@@ -436,7 +440,8 @@ fn half_of_the_window_is_not_more_than_half() {
     }
 }
 
-/// The window opens with data, where memory is not scarce; a few bytes do not show that there is much.
+/// Arriving data opens the window if memory is not scarce. Segments of a few bytes do not show that
+/// the sender has much to send.
 #[test]
 fn the_window_opens_with_what_arrives() {
     for (len, may_grow, opens) in [(128, true, 2 * 1448), (127, true, 0), (128, false, 0)] {
@@ -455,7 +460,7 @@ fn long_runs_fill_memory_better_than_was_thought() {
     assert!(!window.is_denser(20_000) && !window.is_denser(100));
 }
 
-/// The sender has used up the window when less than a segment is left.
+/// The sender has used up the window when less than a segment of it is left.
 #[test]
 fn a_sender_with_a_segment_left_has_not_used_up_the_window() {
     for (left, grows) in [(1448, false), (1447, true)] {
@@ -467,7 +472,7 @@ fn a_sender_with_a_segment_left_has_not_used_up_the_window() {
     }
 }
 
-/// A listener's connection: its buffer grows once it is accepted.
+/// The buffer of a listener's connection grows once the connection is accepted.
 #[test]
 fn a_buffer_that_nobody_reads_does_not_grow() {
     let grows = |waiting: &[bool]| {
@@ -495,7 +500,7 @@ fn the_path_is_timed_by_windows_of_text() {
     assert_eq!(window.rtt(), Some(Nanos::from_millis(30)));
 }
 
-/// A window that is open by 40,000 bytes has to arrive before it is timed.
+/// The receiver's round trip ends when the whole open window, here 40,000 bytes, has arrived.
 #[test]
 fn a_part_of_a_window_is_not_timed() {
     let mut window = established(true);
@@ -507,8 +512,8 @@ fn a_part_of_a_window_is_not_timed() {
     assert_eq!(window.rtt(), Some(Nanos::from_millis(10)));
 }
 
-/// Both ends in one thread: each window takes as long as it is large, so that no round brings more
-/// than the one before.
+/// With both ends in one thread each flight is as large as the window, so no round trip brings more
+/// than the one before, and the window grows all the same.
 #[test]
 fn a_sender_that_waits_for_a_reader_that_waits_gets_more_room() {
     let mut window = established(true);
@@ -539,8 +544,8 @@ fn no_time_passing_changes_nothing() {
 }
 
 proptest! {
-    /// Whatever happens, the right edge never moves left, and no more is offered than there is
-    /// room for beyond that.
+    /// After any sequence of events the right edge has never moved left, and beyond that no more is
+    /// offered than the buffer holds.
     #[test]
     fn the_right_edge_never_moves_left(
         ops in prop::collection::vec((0..4u8, 0..100_000u32), 1..100),

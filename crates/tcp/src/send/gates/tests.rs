@@ -1,4 +1,4 @@
-//! The gates one by one, on a connection whose state each test sets.
+//! The limits of sending, one by one, on a connection whose state each test sets.
 
 use fullsend_units::Nanos;
 
@@ -8,8 +8,8 @@ use crate::connection::Connection;
 use crate::{Cx, SendLimit};
 
 impl Connection {
-    /// Returns whether the short cut sends all queued data. Checks that the limits behind it would
-    /// then neither hold nor cut it.
+    /// Returns whether the short cut sends all queued data. Checks that in this case the other
+    /// limits would neither hold nor cut it.
     pub(in crate::send) fn check_short_cut(&mut self, cx: &Cx<'_>) -> bool {
         if !self.snd.has_unsent() || self.pacing_holds(cx) {
             return false;
@@ -31,7 +31,7 @@ impl Connection {
 
 const MSS: u32 = 1460;
 
-/// A connection whose peer admits all, with a cwnd of ten segments and nothing queued.
+/// Returns a connection with a cwnd of ten segments and a large peer's window, and nothing queued.
 fn idle() -> World {
     World::new(Kind::default())
 }
@@ -43,7 +43,7 @@ impl World {
     }
 }
 
-/// The report names the rule that made a unit as long as it is ([`SendLimit`]).
+/// The report names the rule that limited the length of a super-segment ([`SendLimit`]).
 #[test]
 fn the_rule_that_cut_a_unit_is_named() {
     let mut world = idle();
@@ -58,11 +58,11 @@ fn the_rule_that_cut_a_unit_is_named() {
         (2920, at(2920, true, (5, 45)), SendLimit::Autocork),
         (7300, at(20_000, false, (5, 5)), SendLimit::Size),
         (7300, at(20_000, false, (5, 45)), SendLimit::Cwnd),
-        // Not as long as segments would admit.
+        // Shorter than the number of segments allows.
         (5000, at(20_000, false, (5, 45)), SendLimit::Rwnd),
         (5000, at(20_000, false, (5, 5)), SendLimit::Rwnd),
         (2920, at(2920 + MSS, false, (5, 45)), SendLimit::Rwnd),
-        // What is left over is less than a segment.
+        // The rest is less than a segment.
         (2920, at(2919 + MSS, false, (5, 45)), SendLimit::Nagle),
     ] {
         assert_eq!(world.conn.what_cut(len, &at), limit, "{len}");
@@ -72,7 +72,7 @@ fn the_rule_that_cut_a_unit_is_named() {
     assert_eq!(limit, SendLimit::Cork);
 }
 
-/// A unit that waits for a larger one waits for the smaller of both windows.
+/// A super-segment deferred by TSO-defer waits for the smaller of cwnd and the peer's window.
 #[test]
 fn a_wait_is_reported_by_the_window_that_causes_it() {
     let mut world = idle();
@@ -86,8 +86,8 @@ fn a_wait_is_reported_by_the_window_that_causes_it() {
     }
 }
 
-/// RFC 7661: cwnd is used to the full when it holds text back, and when a unit waits though cwnd
-/// admits no more than what is queued.
+/// RFC 7661: cwnd is fully used when it holds data back, and when TSO-defer holds data of at least
+/// that length.
 #[test]
 fn only_a_wait_for_cwnd_uses_it_to_the_full() {
     for (why, queued, window, limited) in [
@@ -107,7 +107,7 @@ fn only_a_wait_for_cwnd_uses_it_to_the_full() {
     }
 }
 
-/// RFC 5681 4.1: after more than one retransmission timeout without sending.
+/// RFC 5681 4.1: cwnd restarts after more than one retransmission timeout without sending.
 #[test]
 fn cwnd_restarts_after_more_than_one_timeout() {
     let mut world = idle();
@@ -124,8 +124,8 @@ fn cwnd_restarts_after_more_than_one_timeout() {
     assert_eq!(seen, (20, world.now));
 }
 
-/// RFC 5681 4.1: the window restarts where sending does: not while the peer's window is closed, and
-/// not while something is in flight.
+/// RFC 5681 4.1: cwnd restarts when data can be sent: not while the peer's window is closed, and
+/// not while data is in flight.
 #[test]
 fn cwnd_restarts_only_where_text_finds_nothing_in_flight() {
     let wait = Nanos::from_secs(30);
@@ -151,7 +151,7 @@ fn cwnd_restarts_only_where_text_finds_nothing_in_flight() {
     assert_eq!(world.conn.cwnd.cwnd, 40, "something is in flight");
 }
 
-/// RFC 9293 3.8.6.2.1: a whole segment goes, or all of a shorter rest; not a part of either.
+/// RFC 9293 3.8.6.2.1: the peer's window must hold a whole segment, or all of a shorter rest.
 #[test]
 fn the_peers_window_admits_a_whole_segment_or_all() {
     for (queued, window, sent) in [
@@ -167,12 +167,13 @@ fn the_peers_window_admits_a_whole_segment_or_all() {
     }
 }
 
-/// Spec 2: while the last unit waits for a completion, the full segments in front of it go.
+/// Spec 2: while the last super-segment waits for a completion, the full segments before it are
+/// sent.
 #[test]
 fn full_segments_in_front_of_an_autocorked_unit_go() {
     for (queued, goal, unsent) in [
         (2920 + 100, 2920, Some(2920)),
-        // Units that an earlier segment size made.
+        // Super-segments cut for an earlier segment size.
         (3000 + 100, 3000, Some(2920)),
         (1000 + 100, 1000, None),
         (100, 2920, None),
@@ -202,7 +203,8 @@ fn nothing_is_autocorked_while_the_host_has_nothing() {
     }
 }
 
-/// illumos before bug 5295: what is left of a burst bounds a unit, and nothing left holds it.
+/// illumos before the fix of bug 5295: the rest of a burst limits a super-segment, and an exhausted
+/// burst holds it.
 #[test]
 fn the_old_bound_of_bursts_bounds_and_holds_units() {
     let mut world = idle();
@@ -220,7 +222,7 @@ fn the_old_bound_of_bursts_bounds_and_holds_units() {
     assert_eq!(segs(&mut world), Err(Blocked::Burst));
 }
 
-/// What a timer forces is one segment at most, and its report names what cut it.
+/// A timer forces one segment at most, and its report names the limit of its length.
 #[test]
 fn a_forced_segment_is_as_long_as_the_window_and_the_record_admit() {
     for (queued, window, sent) in [

@@ -1,4 +1,4 @@
-//! Small writes that lengthen what waits.
+//! Small writes that are appended to queued data without a call of the whole send path.
 
 use super::super::properties::{Kind, World};
 use super::{Blocked, Connection, Extended};
@@ -6,7 +6,7 @@ use crate::connection::State;
 
 const MSS: usize = 1460;
 
-/// A connection with 100 bytes queued that `blocked` holds, in a block of 512 bytes.
+/// Returns a connection with 100 bytes queued in a chunk of 512 bytes, held back by `blocked`.
 fn waiting(blocked: Blocked) -> World {
     let mut world = World::new(Kind::default());
     world.queue(100, 65_160);
@@ -22,7 +22,7 @@ impl World {
     }
 }
 
-/// What holds a unit back decides whether more of it changes anything.
+/// The reason for which data is held back decides whether more data changes anything.
 #[test]
 fn a_write_joins_what_waits_for_something_else() {
     for (blocked, done) in [
@@ -50,7 +50,7 @@ fn a_write_joins_what_waits_for_something_else() {
     }
 }
 
-/// Nagle's algorithm holds less than a segment.
+/// Nagle's algorithm holds back less than a segment only.
 #[test]
 fn a_write_that_fills_a_segment_does_not_wait_for_nagle() {
     for (len, done) in [(MSS - 1001, Extended::Held), (MSS - 1000, Extended::No)] {
@@ -63,7 +63,7 @@ fn a_write_that_fills_a_segment_does_not_wait_for_nagle() {
 
 #[test]
 fn a_write_that_needs_more_than_room_is_not_an_extension() {
-    // Both states in which a user writes.
+    // The states in which the application may write.
     for state in [State::Established, State::CloseWait] {
         let mut world = waiting(Blocked::Cwnd);
         world.conn.state = state;
@@ -79,7 +79,7 @@ fn a_write_that_needs_more_than_room_is_not_an_extension() {
     world.queue(100, 65_160);
     world.conn.snd.blocked = Blocked::Cwnd;
     assert_eq!(world.extend(50), Extended::No, "a pause limits the rate");
-    // No more than the open block holds, or than the unit.
+    // The open chunk and the super-segment limit the length.
     let mut world = waiting(Blocked::Cwnd);
     assert_eq!(world.extend(413), Extended::No);
     world.conn.snd.size_goal = 149;
@@ -87,8 +87,8 @@ fn a_write_that_needs_more_than_room_is_not_an_extension() {
     assert_eq!(world.extend(49), Extended::Held);
 }
 
-/// Spec 2: autocorking holds while the device has at least as much as the unit; 100 bytes lie in a
-/// block of 512, and a unit costs 256.
+/// Spec 2: autocorking holds data while the device has at least the memory of its super-segment: a
+/// chunk of 512 bytes for 100 bytes, and 256 for the super-segment.
 #[test]
 fn an_autocorked_unit_that_outgrows_the_device_goes() {
     for (in_host, done) in [(768, Extended::Held), (767, Extended::Sendable)] {

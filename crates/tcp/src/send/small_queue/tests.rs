@@ -1,4 +1,4 @@
-//! The bounds of TCP Small Queues and of autocorking, to the byte (spec 2).
+//! The limits of TCP Small Queues and of autocorking, exact to the byte (spec 2).
 
 use fullsend_units::Rate;
 
@@ -8,7 +8,8 @@ use super::{Connection, Handout};
 
 const MSS: u32 = 1460;
 
-/// A connection with `units` units of a segment in flight, and a limit in bytes.
+/// Returns a connection with `units` super-segments of one segment in flight, and this limit in
+/// bytes.
 fn in_flight(units: usize, limit_output_bytes: u32) -> World {
     let mut world = World::new(Kind::default());
     for _ in 0..units {
@@ -20,7 +21,7 @@ fn in_flight(units: usize, limit_output_bytes: u32) -> World {
     world
 }
 
-/// The least number of bytes with the host that holds back `len` bytes more.
+/// Returns the least number of bytes in the host's queues that holds back `len` bytes more.
 fn least(world: &mut World, len: u32, what: Handout) -> Option<u32> {
     (0..100_000).find(|&n| {
         world.conn.snd.wmem_inflight = n;
@@ -28,8 +29,8 @@ fn least(world: &mut World, len: u32, what: Handout) -> Option<u32> {
     })
 }
 
-/// The limit is the memory of two units, or what 2^-10 s of the pacing rate carry if that is more.
-/// Only where nothing paces is it no more than `tcp_limit_output_bytes`.
+/// The limit is the memory of two super-segments, or the bytes of 2^-10 s at the pacing rate if
+/// these are more. Only where nothing is paced it is at most `tcp_limit_output_bytes`.
 #[test]
 fn the_limit_is_two_units_or_a_millisecond_of_the_rate() {
     let paced = |world: &mut World, rate| {
@@ -42,10 +43,10 @@ fn the_limit_is_two_units_or_a_millisecond_of_the_rate() {
     assert_eq!(least(&mut world, 1500, Handout::First), Some(3513));
     world.sysctl.tcp_limit_output_bytes = 3000;
     assert_eq!(least(&mut world, 1500, Handout::First), Some(3513));
-    // Nothing was measured, so that the rate is unlimited.
+    // No round trip was measured, so the rate is unlimited.
     world.conn.snd.pacing = None;
     assert_eq!(least(&mut world, 1500, Handout::First), Some(3000));
-    // More than two units are allowed where the rate is high.
+    // At a high rate more than two super-segments are allowed.
     world.sysctl.tcp_limit_output_bytes = 50_000;
     assert_eq!(least(&mut world, 1500, Handout::First), Some(50_000));
 }
@@ -56,8 +57,8 @@ fn retransmissions_may_have_twice_as_much_with_the_host() {
     assert_eq!(least(&mut world, 1500, Handout::Retransmission), Some(6000));
 }
 
-/// With so little in flight an ACK could come before the completion, and find nothing to send; and
-/// where the host has nothing there is no completion to wait for.
+/// With at most one super-segment in flight an ACK could arrive before the completion and find
+/// nothing to send. With nothing in the host's queues there is no completion to wait for.
 #[test]
 fn one_unit_in_flight_or_nothing_with_the_host_holds_nothing() {
     for (units, held_at) in [(0, None), (1, None), (2, Some(1)), (3, Some(1))] {
@@ -66,7 +67,7 @@ fn one_unit_in_flight_or_nothing_with_the_host_holds_nothing() {
     }
 }
 
-/// `TCPSmallQueueThrottled` counts what begins to wait.
+/// `TCPSmallQueueThrottled` counts each time that a connection begins to wait.
 #[test]
 fn what_waits_is_counted_as_it_begins_to_wait() {
     let mut world = in_flight(2, 0);
@@ -75,7 +76,7 @@ fn what_waits_is_counted_as_it_begins_to_wait() {
         assert!(world.conn.snd.throttled);
         assert_eq!(world.mib.small_queue_throttled, 1);
     }
-    // A completion ends that, but not the one of a pure ACK, which is charged for nothing.
+    // A completion ends the wait, but not that of a pure ACK, which is not charged.
     world.conn.snd.more = true;
     world.with(|conn, cx| conn.handle_tx_complete(cx, 0));
     assert!(world.conn.snd.throttled && world.conn.snd.more);
@@ -85,8 +86,8 @@ fn what_waits_is_counted_as_it_begins_to_wait() {
     assert_eq!(world.conn.snd.wmem_inflight, charge);
 }
 
-/// Autocorking holds a unit while the host has at least the memory of that unit, and 256 bytes for a
-/// unit. Behind another unit it counts by its length.
+/// Autocorking holds a super-segment while the host has at least its memory and 256 bytes. A
+/// super-segment that is not the first in the queue is counted by its length.
 #[test]
 fn autocorking_holds_while_the_host_has_as_much_as_the_unit() {
     let autocorks = |world: &mut World, in_host| {

@@ -32,8 +32,8 @@ fn window_and_segment_count_bound_it() {
     assert_eq!(split(20_000, 5000, 45, true, HOLDING), 4344);
 }
 
-/// Ten segments of a write are queued and cwnd admits five, less than a third of the window: the
-/// unit waits. Each test changes what its rule looks at.
+/// Returns inputs for which TSO-defer waits: ten segments are queued and cwnd allows five, less
+/// than a third of the window. Each test changes the inputs of its rule.
 fn waiting() -> DeferInput {
     let mss = Mss::clamped(1448);
     DeferInput {
@@ -53,7 +53,7 @@ fn waiting() -> DeferInput {
     }
 }
 
-/// Spec 1.8: more than 1 ms since the last departure, and the ACK clock has stopped.
+/// Spec 1.8: more than 1 ms after the last departure the ACK clock has stopped.
 #[test]
 fn a_unit_waits_up_to_a_millisecond_after_the_last_departure() {
     assert!(defers(&waiting()));
@@ -62,7 +62,7 @@ fn a_unit_waits_up_to_a_millisecond_after_the_last_departure() {
     assert!(!defers(&at));
 }
 
-/// Spec 1.8: a head that was sent less than half a round trip ago is not acknowledged soon.
+/// Spec 1.8: a head that was sent less than half a round trip ago will not be acknowledged soon.
 #[test]
 fn a_unit_does_not_wait_for_an_ack_that_is_more_than_half_a_round_trip_off() {
     let with_head = |age| {
@@ -75,7 +75,8 @@ fn a_unit_does_not_wait_for_an_ack_that_is_more_than_half_a_round_trip_off() {
     assert!(!with_head(None), "no ACK is coming");
 }
 
-/// Spec 1.8: a third of the smaller of both windows is enough (`tcp_tso_win_divisor`).
+/// Spec 1.8: nothing waits when a third of the smaller of cwnd and the peer's window is available
+/// (`tcp_tso_win_divisor`).
 #[test]
 fn a_unit_does_not_wait_when_a_third_of_the_window_is_open() {
     let mut at = waiting();
@@ -89,7 +90,8 @@ fn a_unit_does_not_wait_when_a_third_of_the_window_is_open() {
     assert!(defers(&at), "switched off");
 }
 
-/// Spec 1.8: nothing is gained by waiting for more than a unit may carry, or than it has.
+/// Spec 1.8: waiting is useless beyond the length that a super-segment may have, or the data that
+/// is queued.
 #[test]
 fn a_unit_that_leaves_whole_does_not_wait() {
     let mut at = waiting();
@@ -103,8 +105,8 @@ fn a_unit_that_leaves_whole_does_not_wait() {
     assert!(!defers(&at));
 }
 
-/// Spec 1.8: an end is a reason not to wait only where the application is the limit, and not cwnd
-/// or the peer's window.
+/// Spec 1.8: a FIN or a record's end ends the wait only where the application is the limit, and not
+/// cwnd or the peer's window.
 #[test]
 fn an_end_ends_the_wait_of_an_application_limited_unit_only() {
     for (send_win, cong_win) in [(100_000, 7240), (7240, 100_000), (7240, 7240)] {

@@ -27,7 +27,7 @@ fn a_stream_of_small_writes_becomes_one_slice_per_full_unit() {
         assert_eq!(taken.payload.len(), GOAL);
         slices.push(taken.payload.slices().len());
     }
-    // Blocks of 512 bytes, 2, 16 and 64 KiB first; then the size is known.
+    // Chunks of 512 bytes, 2, 16 and 64 KiB first; then the size is known.
     assert!(slices[0] <= 5, "{slices:?}");
     assert!(slices[2..].iter().all(|&n| n <= 2), "{slices:?}");
 }
@@ -169,7 +169,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// What goes in comes out, in order; lengths and charges agree all the way.
+    /// Bytes are removed in the order in which they were appended; lengths and charges always
+    /// agree.
     #[test]
     fn behaves_as_a_byte_queue(ops in prop::collection::vec(op(), 1..100), goal in 1..70_000usize) {
         let pool = Pool::new(1 << 20);
