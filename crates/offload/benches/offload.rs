@@ -1,4 +1,4 @@
-//! ns per packet of GRO and GSO, with and without what touches the payload.
+//! Benchmark of GRO and GSO in ns per packet, with and without accesses to the payload.
 #![allow(
     missing_docs,
     reason = "criterion's macros make undocumented functions"
@@ -19,7 +19,7 @@ use frames::Shape;
 const MSS: usize = 1448;
 const SEGMENTS: usize = 44;
 
-/// A super-segment as the TCP of a host builds it.
+/// Returns a super-segment as the TCP of a host builds it.
 fn super_segment(v6: bool, port: u16) -> Packet {
     let network = if v6 { 40 } else { 20 };
     let mut header = vec![0u8; network + 32];
@@ -69,7 +69,7 @@ fn cut(packet: Packet) -> Vec<Packet> {
     out
 }
 
-/// The packets as a device reads them: one block of memory each.
+/// Returns the packets as a device receives them, each in one memory block.
 fn frames(packets: &[Packet], checksum: Checksum) -> Vec<Packet> {
     packets
         .iter()
@@ -109,7 +109,7 @@ fn gro(c: &mut Criterion) {
             run(&mut group, &format!("{name} {what}"), &input);
         }
     }
-    // One packet of each flow in turn.
+    // Interleaved flows: one packet of each flow after the other.
     for (name, shape) in Shape::ALL {
         for flows in [1, 8, 1000] {
             let mixed: Vec<_> = (0..SEGMENTS)

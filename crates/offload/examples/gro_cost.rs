@@ -1,4 +1,4 @@
-//! A fixed trace through GRO, to count its instructions:
+//! Runs GRO on a fixed trace, to count its instructions:
 //!
 //! ```sh
 //! cargo build --release -p fullsend-offload --example gro_cost
@@ -6,11 +6,11 @@
 //!     target/release/examples/gro_cost v6 1 valid
 //! ```
 //!
-//! Arguments: shape (`v4`, `v6`, `v6+ext`, `v6-in-v6`, `v4-in-v4`, `vxlan`), number of interleaved
-//! flows, whether transport checksums are known good (`valid`), verified (`verify`), or known good
-//! of packets that were pushed, as requests and responses are (`pushed`), and packets of one device
-//! poll (44 of each flow unless given). The instructions collected, divided by the packets printed,
-//! are those of one packet, flush included.
+//! Arguments: header shape (`v4`, `v6`, `v6+ext`, `v6-in-v6`, `v4-in-v4`, `vxlan`), number of
+//! interleaved flows, state of the transport checksums (`valid`: verified by the device, `verify`:
+//! verified by GRO, `pushed`: as `valid`, and all packets have PSH, as requests and responses
+//! have), and packets per device poll (default: 44 of each flow). The instructions collected,
+//! divided by the packets printed, are those per packet, including the flush.
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Checksum, Gro, GroConfig, Link, Packet, Tunnels};
@@ -21,10 +21,10 @@ mod frames;
 use frames::Shape;
 
 const MSS: usize = 1448;
-/// As many as fit in 64 KiB below every shape of headers.
+/// Segments per flow, which fit in 64 KiB with every header shape.
 const SEGMENTS: usize = 44;
 
-/// What is counted: one device poll.
+/// Runs one device poll: the function whose instructions are counted.
 #[inline(never)]
 fn coalesce_batch(gro: &mut Gro, packets: &mut Vec<Packet>, out: &mut Vec<Packet>) {
     gro.receive_batch(Instant::ZERO, packets);

@@ -1,14 +1,15 @@
-//! What a packet costs GRO by how many flows come in turn, in ns:
+//! Measures the cost of GRO in ns per packet, by the number of interleaved flows:
 //!
 //! ```sh
 //! cargo run --release -p fullsend-offload --example gro_flows [shape]
 //! ```
 //!
-//! Every row is of the same 44,000 frames, in another order, and they lie in memory as they came.
-//! "Cold" takes them as they are, more than fit in a cache. "Warm" touches the headers of a poll's
-//! frames first, as a device does that writes them to the cache; what else a poll takes (packets,
-//! what is held of each flow) is as cold as the poll is long. The rows are measured in turn, many
-//! times over, and the lower quartile of all their polls is told: it holds on a busy machine too.
+//! Every row measures the same 44,000 frames in another order, in which they also lie in memory.
+//! "Cold" reads the frames uncached: they are more than fit in a cache. "Warm" first touches the
+//! headers of a poll's frames, like a device that writes them to the cache. All other memory of a
+//! poll (packets, records of held packets) is as cold as the length of the poll makes it. The rows
+//! are measured alternately, many times, and the lower quartile of all their polls is printed: it
+//! is stable on a busy machine too.
 #![expect(clippy::disallowed_methods, reason = "it is there to measure time")]
 
 use std::hint::black_box;
@@ -27,7 +28,7 @@ const FLOWS: usize = 1000;
 const SEGMENTS: usize = 44;
 const ROUNDS: usize = 30;
 
-/// Flows in turn, and packets of one device poll.
+/// The number of interleaved flows, and of packets per device poll.
 const ROWS: [(usize, usize); 6] = [
     (1, 352),
     (8, 352),
@@ -37,7 +38,7 @@ const ROWS: [(usize, usize); 6] = [
     (1000, 64),
 ];
 
-/// The frames of all flows, each in memory behind the one that comes before it.
+/// Returns the frames of all flows, in memory in the order in which they are received.
 fn frames(shape: Shape, in_turn: usize) -> Vec<Slice> {
     let frame = |flow: usize, index| Slice::copied_from(&shape.frame(flow as u16, index, MSS));
     let groups = (0..FLOWS).step_by(in_turn);
@@ -49,7 +50,7 @@ fn frames(shape: Shape, in_turn: usize) -> Vec<Slice> {
         .collect()
 }
 
-/// Nanoseconds for each packet, of every poll.
+/// Measures the mean ns per packet of each poll.
 fn time(gro: &mut Gro, packets: Vec<Packet>, poll: usize, warm: bool, spent: &mut Vec<f64>) {
     let mut packets = packets.into_iter();
     let (mut batch, mut out) = (Vec::with_capacity(poll), Vec::with_capacity(poll));

@@ -1,4 +1,4 @@
-//! Packets for tests, written byte by byte with checksums of their own.
+//! Test packets, written byte by byte, with a separate implementation of the checksum.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub(crate) const URG: u16 = 0x20;
 pub(crate) const ECE: u16 = 0x40;
 pub(crate) const CWR: u16 = 0x80;
 
-/// A TCP packet to be.
+/// The fields of a test packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Tcp {
     pub(crate) link: Link,
@@ -32,7 +32,7 @@ pub(crate) struct Tcp {
     pub(crate) ip_id: u16,
     pub(crate) ip_options: Vec<u8>,
     pub(crate) label: u32,
-    /// Type and bytes, the next-header field excepted.
+    /// IPv6 extension headers: type, and bytes without the next-header field.
     pub(crate) extensions: Vec<(u8, Vec<u8>)>,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
@@ -43,13 +43,13 @@ pub(crate) struct Tcp {
     pub(crate) payload: Vec<u8>,
     pub(crate) padding: usize,
     pub(crate) break_checksum: bool,
-    /// A UDP datagram instead, with this checksum or none.
+    /// Whether it is a UDP datagram instead; with `unsummed`, one without a checksum.
     pub(crate) udp: bool,
     pub(crate) unsummed: bool,
     pub(crate) outer: Option<Outer>,
 }
 
-/// A tunnel around a packet.
+/// The outer headers of a tunnelled packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Outer {
     pub(crate) kind: Kind,
@@ -61,9 +61,9 @@ pub(crate) struct Outer {
     pub(crate) label: u32,
     pub(crate) host: u8,
     pub(crate) port: u16,
-    /// VXLAN's and Geneve's network, GRE's key.
+    /// The network identifier of VXLAN and Geneve, the key of GRE.
     pub(crate) key: u8,
-    /// UDP tunnels with a checksum; broken.
+    /// Whether a UDP tunnel has a checksum; with `break_checksum`, a wrong one.
     pub(crate) summed: bool,
     pub(crate) break_checksum: bool,
 }
@@ -119,7 +119,7 @@ impl Outer {
         }
     }
 
-    /// It has a UDP header with a checksum.
+    /// Returns whether the tunnel has a UDP header with a checksum.
     fn is_summed(&self) -> bool {
         self.summed
             && matches!(
@@ -134,7 +134,7 @@ impl Outer {
         out
     }
 
-    /// The packet, an IP packet of this version, with the outer headers in front.
+    /// Appends the inner packet, an IP packet of this version, with the outer headers before it.
     fn wrap(&self, inner: &[u8], inner_v6: bool, out: &mut Vec<u8>) {
         let ether = if inner_v6 { [0x86, 0xdd] } else { [8, 0] };
         let mac = [&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 4][..], &ether].concat();
@@ -206,7 +206,7 @@ fn resum_ip(frame: &mut [u8], at: usize, end: usize, v6: bool) {
     }
 }
 
-/// TCP or UDP from `upper` on, whose checksum stands at `field`.
+/// Recomputes the checksum at `field` of the TCP or UDP header at `upper`.
 fn resum_upper(frame: &mut [u8], ip: usize, v6: bool, upper: usize, field: usize, protocol: u8) {
     let addresses = if v6 {
         ip + 8..ip + 40
@@ -256,14 +256,14 @@ impl Default for Tcp {
     }
 }
 
-/// Bytes that tell where in the stream they are.
+/// Returns stream data whose bytes depend on their sequence number.
 pub(crate) fn payload(seq: u32, len: usize) -> Vec<u8> {
     (0..len as u32)
         .map(|i| (seq.wrapping_add(i).wrapping_mul(0x9e37_79b1) >> 13) as u8)
         .collect()
 }
 
-/// The checksum of RFC 1071, the plain way.
+/// Computes the checksum of RFC 1071 in the simplest way.
 pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -282,7 +282,7 @@ impl Tcp {
         }
     }
 
-    /// `n` packets of a flow in a row, `len` bytes each.
+    /// Returns `n` consecutive packets of a flow with `len` payload bytes each.
     pub(crate) fn run(&self, n: usize, len: usize) -> Vec<Self> {
         (0..n)
             .map(|i| {
@@ -324,7 +324,7 @@ impl Tcp {
         Packet::from_frame(Slice::copied_from(&self.frame()))
     }
 
-    /// Writes the checksums that a frame of this shape carries anew, from the innermost out.
+    /// Recomputes all checksums of a frame of this shape, from the innermost to the outermost.
     pub(crate) fn resum(&self, frame: &mut [u8]) {
         let mut packet = self.packet();
         packet.parse_through(self.link, &TUNNELS).unwrap();

@@ -1,17 +1,17 @@
-//! Frames as a sender without offload writes them: what the benches coalesce.
+//! Frames as a sender without offloads writes them, for the benchmarks and examples.
 
 use fullsend_wire::checksum::{Sum, sum};
 
-/// What stands in front of the TCP header.
+/// The headers before the TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     V4,
     V6,
-    /// IPv6 with eight bytes of destination options.
+    /// IPv6 with 8 bytes of destination options.
     V6Ext,
     V6InV6,
     V4InV4,
-    /// VXLAN over IPv4 without a UDP checksum, IPv4 within.
+    /// IPv4 in VXLAN over IPv4, without an outer UDP checksum.
     Vxlan,
 }
 
@@ -25,12 +25,12 @@ impl Shape {
         ("vxlan", Self::Vxlan),
     ];
 
-    /// Segment `index` of a flow, `len` bytes of payload.
+    /// Returns segment `index` of a flow, with `len` bytes of payload.
     pub(crate) fn frame(self, flow: u16, index: usize, len: usize) -> Vec<u8> {
         self.frame_with(ACK, flow, index, len)
     }
 
-    /// The same, pushed.
+    /// Returns segment `index` of a flow, with `len` bytes of payload and the PSH flag.
     #[allow(dead_code, reason = "not every bench has them")]
     pub(crate) fn pushed(self, flow: u16, index: usize, len: usize) -> Vec<u8> {
         self.frame_with(ACK | PSH, flow, index, len)

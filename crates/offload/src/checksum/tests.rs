@@ -12,7 +12,7 @@ fn parsed(tcp: &Tcp) -> Packet {
     packet
 }
 
-/// A packet whose checksum field holds the pseudo-header's sum.
+/// Returns a packet whose checksum field contains the sum of the pseudo-header.
 fn partial(tcp: &Tcp) -> Packet {
     let mut packet = parsed(tcp);
     let transport = usize::from(packet.layers.transport);
@@ -24,7 +24,7 @@ fn partial(tcp: &Tcp) -> Packet {
     packet
 }
 
-/// RFC 768: a computed checksum of 0 is sent as all ones, as 0 means that there is none.
+/// RFC 768: a computed checksum of 0 is sent as all ones, as 0 means no checksum.
 #[test]
 fn a_datagram_never_gets_a_checksum_of_zero() {
     for v6 in [false, true] {
@@ -72,7 +72,8 @@ fn a_header_that_ends_before_its_checksum_is_left_alone() {
     }
 }
 
-/// The verdict on a frame whose front ends `at` bytes before the end of its headers or behind it.
+/// Returns the verdict on a frame whose front ends `at` bytes behind the end of its headers (before
+/// it if negative).
 fn verdict(tcp: &Tcp, frame: &[u8], at: isize) -> Verdict {
     let packet = parsed(tcp);
     let cut = packet.header.len().checked_add_signed(at).unwrap();
@@ -80,7 +81,8 @@ fn verdict(tcp: &Tcp, frame: &[u8], at: isize) -> Verdict {
     verify(&frame[..cut], rest.slices(), &packet.layers)
 }
 
-/// RFC 768: none is right over IPv4. RFC 8200 8.1: over IPv6 it is not. TCP has one always.
+/// RFC 768: a datagram over IPv4 may have no checksum. RFC 8200 8.1: one over IPv6 must have it.
+/// TCP always has one.
 #[test]
 fn only_a_datagram_over_ipv4_may_have_no_checksum() {
     for (udp, v6, outcome) in [
@@ -102,7 +104,7 @@ fn only_a_datagram_over_ipv4_may_have_no_checksum() {
     }
 }
 
-/// Of a segment whose checksum happens to be 0, the field is its checksum.
+/// In TCP a checksum field of 0 is a checksum.
 #[test]
 fn a_segment_may_have_a_checksum_of_zero() {
     let with = |ack| Tcp {
@@ -121,7 +123,8 @@ fn a_segment_may_have_a_checksum_of_zero() {
     assert_eq!(verdict(&tcp, &frame, 0), Verdict::Bad);
 }
 
-/// Plain, in a tunnel with a checksum of its own, and without one inside of it.
+/// Returns packets without a tunnel and in a tunnel with an outer checksum, of each kind one
+/// datagram without a checksum of its own.
 fn summed() -> Vec<Tcp> {
     let mut all = Vec::new();
     for (v6, outer_v6) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -147,7 +150,7 @@ fn summed() -> Vec<Tcp> {
     all
 }
 
-/// RFC 1071 2: a piece of odd length moves the bytes behind it to the other half of a word.
+/// RFC 1071 2: behind a slice of odd length, bytes are in the other half of a 16-bit word.
 #[test]
 fn checksums_hold_across_slices_of_any_length() {
     for tcp in summed() {
@@ -162,7 +165,7 @@ fn checksums_hold_across_slices_of_any_length() {
                 assert_eq!(verdict(&tcp, &wrong, at), Verdict::Bad, "{at} {tcp:?}");
             }
         }
-        // Three pieces.
+        // Three slices.
         let cut = parsed(&tcp).header.len();
         let (first, last) = frame[cut..].split_at(31);
         let rest: Chain = [first, last].map(Slice::copied_from).into_iter().collect();
@@ -171,7 +174,7 @@ fn checksums_hold_across_slices_of_any_length() {
     }
 }
 
-/// What cannot be verified packet by packet.
+/// Fragments and other protocols cannot be verified packet by packet.
 #[test]
 fn fragments_and_other_protocols_have_no_verdict() {
     let mut fragment = parsed(&Tcp::default());

@@ -7,7 +7,7 @@ use super::segment;
 use crate::testing::{ACK, CWR, FIN, Kind, Outer, PSH, TUNNELS, Tcp, payload};
 use crate::{Checksum, Encap, GsoKind, HeaderBuf, Link, Offload, Packet, TxToken};
 
-/// A super-segment as a sender builds it.
+/// Returns a super-segment of `len` payload bytes as a sender builds it.
 fn super_segment(tcp: &Tcp, len: usize, size: u16) -> Packet {
     let whole = Tcp {
         payload: payload(tcp.seq, len),
@@ -73,7 +73,7 @@ fn flags_stay_with_their_segment() {
     assert_eq!(flags, [ACK | CWR, ACK, ACK | FIN | PSH]);
 }
 
-/// RFC 9768 3.2.2: CWR is a part of each segment's count.
+/// RFC 9768 3.2.2: CWR is part of each segment's counter.
 #[test]
 fn a_count_stands_on_every_segment() {
     let tcp = Tcp {
@@ -135,7 +135,7 @@ fn payload_is_shared_not_copied_and_pieces_of_any_length_sum_right() {
     let tcp = Tcp::default();
     let mut packet = super_segment(&tcp, 5000, 1000);
     let bytes = Slice::copied_from(&payload(tcp.seq, 5000));
-    // Odd lengths, and boundaries within and at segment ends.
+    // Slices of odd lengths, with boundaries inside of segments and at their ends.
     packet.payload = [0, 7, 1000, 1001, 2000, 4999, 5000]
         .windows(2)
         .map(|w| Slice::copied_from(&bytes[w[0]..w[1]]))
@@ -154,7 +154,7 @@ fn an_uncut_packet_gets_its_checksum() {
             v6,
             ..Tcp::default()
         };
-        // As a run of one, and as a plain packet.
+        // Without a GSO kind, and as a super-segment of a single segment.
         for (kind, size) in [(GsoKind::None, 0), (GsoKind::TcpV4, 1448)] {
             let mut packet = super_segment(&tcp, 999, 1000);
             let t = usize::from(packet.layers.transport);
@@ -179,7 +179,7 @@ fn datagrams_are_cut_with_a_udp_header_each() {
             2500,
             1000,
         );
-        // Turns the TCP header into a UDP one.
+        // Changes the TCP header into a UDP header.
         let t = usize::from(packet.layers.transport);
         let mut header = packet.header[..t + 8].to_vec();
         header[if v6 { 6 } else { 9 }] = 17;
@@ -216,12 +216,12 @@ fn headers_that_do_not_fit_their_kind_are_dropped() {
     }
 }
 
-/// Whether it is cut, not dropped.
+/// Returns whether the packet is segmented, not dropped.
 fn is_cut(packet: &Packet) -> bool {
     !cut(packet.clone()).is_empty()
 }
 
-/// A super-segment whose headers are no longer than they must be.
+/// Returns a super-segment whose headers have the minimum length.
 fn bare(v6: bool, udp: bool) -> Packet {
     let tcp = Tcp {
         v6,
@@ -249,7 +249,7 @@ fn each_kind_is_of_its_ip_version_and_protocol() {
     }
 }
 
-/// Each layer is as long as its protocol needs, to the byte.
+/// Each header must have the minimum length of its protocol.
 #[test]
 fn layers_that_are_too_short_are_not_cut() {
     for (v6, udp) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -275,7 +275,7 @@ fn layers_that_are_too_short_are_not_cut() {
     }
 }
 
-/// RFC 791 3.1: a segment is 65,535 bytes long at most, the link header not counted.
+/// RFC 791 3.1: a segment has at most 65,535 bytes without the link header.
 #[test]
 fn segments_are_as_long_as_the_length_field_can_say() {
     for link in [Link::Ip, Link::Ethernet] {
@@ -305,7 +305,7 @@ fn what_is_no_longer_than_a_segment_is_not_cut() {
         };
         assert_eq!(whole(super_segment(&tcp, 1000, 1000)), (1, 1000, 0));
         assert_eq!(whole(super_segment(&tcp, 1001, 1000)).0, 2);
-        // Nobody asks for it.
+        // No segmentation is requested.
         let mut packet = super_segment(&tcp, 3000, 1000);
         packet.offload.kind = GsoKind::None;
         assert_eq!(whole(packet), (1, 3000, 0));
@@ -335,7 +335,7 @@ fn tunnels_whose_layers_do_not_fit_are_not_cut() {
                 let mut short_ip = packet.clone();
                 short_ip.layers.tunnel -= 1;
                 assert!(!is_cut(&short_ip), "{kind:?}");
-                // There is no room for what is between the IP headers, or the inner one.
+                // There is no room for the headers between the IP headers, or for the inner one.
                 let mut no_tunnel = packet.clone();
                 no_tunnel.layers.tunnel = packet.layers.network[1] + 1;
                 assert!(!is_cut(&no_tunnel), "{kind:?}");
@@ -353,7 +353,7 @@ fn tunnels_whose_layers_do_not_fit_are_not_cut() {
     }
 }
 
-/// Packets already in the list stay as they are.
+/// Packets that are in the list already remain unchanged.
 #[test]
 fn segments_are_appended() {
     let mut out = vec![super_segment(&Tcp::default(), 100, 1000)];

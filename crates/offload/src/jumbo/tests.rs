@@ -48,15 +48,15 @@ fn the_option_says_the_length_and_goes_when_cut() {
     assert_eq!(packet.header[40..48], [6, 0, 0xc2, 4, a, b, c, d]);
     assert_eq!(packet.transport_header(), transport);
     assert!(!packet.put_jumbo_option());
-    // Across a link it is parsed as it is.
+    // Received over a link in this process, its headers are parsed as they are.
     let mut parsed = packet.clone();
     parsed.parse(Link::Ip).unwrap();
     assert_eq!(parsed.layers, packet.layers);
     assert_eq!(cut(vec![packet]), frames);
 }
 
-/// RFC 2675 3: with a payload length that is not 0 it is an error, which is the destination's to
-/// report. It stays on each packet.
+/// RFC 2675 3: with a non-zero payload length the option is an error, which the destination
+/// reports. It remains in each packet.
 #[test]
 fn an_option_that_came_with_the_segments_stays_on_each() {
     let tcp = Tcp {
@@ -67,7 +67,7 @@ fn an_option_that_came_with_the_segments_stays_on_each() {
     let frames: Vec<_> = run.iter().map(Tcp::frame).collect();
     let packets = poll(run.iter().map(Tcp::packet));
     assert_eq!(cut(packets), frames);
-    // The same, joined by a device.
+    // The same packets, coalesced by a device.
     let mut joined = Tcp {
         payload: payload(tcp.seq, 3 * 1400),
         ..tcp
@@ -96,7 +96,7 @@ fn super_segments_with_the_option_join() {
     assert_eq!(cut(packets), frames);
 }
 
-/// The length that counts begins behind the fixed header, behind the link's.
+/// The payload length of IPv6 is counted from behind the fixed header, with any link header.
 #[test]
 fn only_65536_bytes_or_more_take_it() {
     for link in [Link::Ip, Link::Ethernet] {
@@ -117,7 +117,7 @@ fn only_65536_bytes_or_more_take_it() {
         let mut packet = of(65_536);
         assert!(packet.put_jumbo_option());
         let at = usize::from(packet.layers.network[0]) + 40;
-        // RFC 2675 2: it counts from behind the fixed header, itself included.
+        // RFC 2675 2: the length is counted from behind the fixed header and includes the option.
         let option = [6, 0, 0xc2, 4, 0, 1, 0, 8];
         assert_eq!(packet.header[at..at + 8], option);
         assert_eq!(packet.header[..at - 40], tcp.frame()[..at - 40]);
@@ -152,7 +152,7 @@ fn what_has_no_room_for_the_option_does_not_take_it() {
     assert!(exact.put_jumbo_option());
 }
 
-/// Nothing else is taken for the option, nor is it taken out of what has no header for it.
+/// Other bytes are not mistaken for the option, and headers too short for it are left unchanged.
 #[test]
 fn only_the_option_is_taken_out() {
     let (mut whole, _) = joined(&Tcp::v6(), 100);

@@ -14,7 +14,7 @@ fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
     Ok(packet)
 }
 
-/// The frame in slices cut at `cuts`.
+/// Returns a packet that holds the frame in slices with these boundaries.
 fn chopped(frame: &[u8], cuts: &[usize]) -> Packet {
     let mut chain = Chain::new();
     let mut at = 0;
@@ -104,7 +104,7 @@ fn fragments_keep_their_transport_header_in_the_payload() {
     };
     let packet = parsed(&v4.frame(), Link::Ip).unwrap();
     assert!(packet.layers.fragment && packet.header.len() == 20);
-    // More fragments; then an atomic fragment, which is a whole packet (RFC 6946).
+    // The M flag; an offset; then an atomic fragment, which is a complete packet (RFC 6946).
     for (offset_and_more, fragment) in [(1, true), (8, true), (0, false)] {
         let v6 = Tcp {
             extensions: vec![(44, vec![0, 0, offset_and_more, 0, 0, 0, 1])],
@@ -213,7 +213,7 @@ fn usual_tcp_takes_the_short_walk() {
         for v6 in [false, true] {
             for (options, len) in [(0, 0), (0, 1), (12, 0), (12, 1000), (40, 7)] {
                 let frame = usual(link, v6, options, len).frame();
-                // IPv4 needs 40 bytes from the network header on, IPv6 60.
+                // `plain` needs 40 bytes from the network header on for IPv4, 60 for IPv6.
                 let found = plain(&frame, frame.len(), link);
                 assert_eq!(
                     found,
@@ -221,7 +221,7 @@ fn usual_tcp_takes_the_short_walk() {
                     "{link:?} {v6} {options} {len}"
                 );
                 assert!(found.is_some());
-                // The bytes at hand may end where the headers do.
+                // The slice may end directly behind the headers.
                 let headers = frame.len() - len;
                 let found = plain(&frame[..headers], frame.len(), link);
                 assert_eq!(found.map(|walk| walk.header_len), Some(headers));
@@ -316,7 +316,7 @@ fn headers_may_end_exactly_where_the_packet_does() {
             assert!(ends(&frame).is_err(), "{short} bytes short: {tcp:?}");
         }
     }
-    // Without TCP options the header is 20 bytes.
+    // Without TCP options the header has 20 bytes.
     let bare = Tcp {
         options: vec![],
         payload: vec![],
@@ -327,7 +327,7 @@ fn headers_may_end_exactly_where_the_packet_does() {
 
 #[test]
 fn an_authentication_header_counts_in_words_of_four_bytes() {
-    // RFC 4302 2.2: in words of 4 bytes, less two; this one has 16 bytes.
+    // RFC 4302 2.2: the length is in units of 4 bytes, minus 2; this header has 16 bytes.
     let tcp = Tcp {
         extensions: vec![(51, [&[2][..], &[0; 14]].concat())],
         ..Tcp::v6()
@@ -349,7 +349,7 @@ fn an_empty_packet_has_no_bytes_and_a_super_segment_many_headers() {
 }
 
 proptest! {
-    /// However a frame is cut into slices, the parse is the same.
+    /// The result of the parse does not depend on slice boundaries.
     #[test]
     fn slices_do_not_matter(
         cuts in prop::collection::vec(0..200usize, 0..5),
@@ -386,7 +386,7 @@ proptest! {
     }
 }
 
-/// What leads into a tunnel may lie in the next slice.
+/// A tunnel's headers may be in the next slice.
 #[test]
 fn slices_do_not_matter_in_tunnels() {
     for kind in Kind::COALESCED {
@@ -426,7 +426,7 @@ fn more_than_eight_extension_headers_are_not_looked_through() {
     }
 }
 
-/// An IPv4 or IPv6 frame with this length field and with its header checksum right.
+/// Returns an IPv4 or IPv6 frame with this length field and a correct header checksum.
 fn with_length(tcp: &Tcp, len: u16) -> Vec<u8> {
     let mut frame = tcp.frame();
     if tcp.v6 {
@@ -448,7 +448,7 @@ fn error(frame: &[u8]) -> ParseError {
     parsed(frame, Link::Ip).unwrap_err()
 }
 
-/// RFC 791 3.1: the header is five words long or more, and the length counts it.
+/// RFC 791 3.1: the header has at least five 32-bit words, and the total length includes it.
 #[test]
 fn ipv4_headers_have_20_bytes_at_least() {
     let mut short = Tcp::default().frame();
@@ -459,13 +459,13 @@ fn ipv4_headers_have_20_bytes_at_least() {
         let frame = with_length(&Tcp::default(), len);
         assert_eq!(error(&frame), ParseError::Malformed, "{len}");
     }
-    // Nothing may follow the header.
+    // The payload may be empty.
     let mut bare = Tcp::default().frame();
     bare[9] = 59;
     bare[2..4].copy_from_slice(&20_u16.to_be_bytes());
     resum_v4(&mut bare, 20);
     assert_eq!(parsed(&bare, Link::Ip).unwrap().len(), 20);
-    // What the EtherType says is not what the packet is.
+    // The EtherType does not match the IP version.
     let mut other = Tcp::default().frame();
     other[0] = 0x65;
     resum_v4(&mut other, 20);
@@ -476,7 +476,7 @@ fn ipv4_headers_have_20_bytes_at_least() {
     );
 }
 
-/// What lies behind the end of the IP packet is not read as a transport header.
+/// Bytes behind the end of the IP packet are not read as a transport header.
 #[test]
 fn padding_is_no_transport_header() {
     for v6 in [false, true] {
@@ -498,7 +498,7 @@ fn padding_is_no_transport_header() {
     }
 }
 
-/// RFC 8200 4: extension headers end where the packet does, at the latest.
+/// RFC 8200 4: extension headers must not extend beyond the end of the packet.
 #[test]
 fn extension_headers_end_with_the_packet_at_the_latest() {
     let with = |kind, bytes: Vec<u8>, len: u16| {
@@ -509,7 +509,7 @@ fn extension_headers_end_with_the_packet_at_the_latest() {
         with_length(&tcp, len)
     };
     let options = vec![0, 1, 4, 0, 0, 0, 0];
-    // Nothing follows.
+    // Nothing follows the extension header.
     let mut last = with(60, options.clone(), 8);
     last[40] = 59;
     for frame in [&last[..], &last[..48]] {
@@ -529,7 +529,8 @@ fn extension_headers_end_with_the_packet_at_the_latest() {
     assert_eq!(parsed(&fragment, Link::Ip).unwrap().len(), 48);
 }
 
-/// RFC 8200 4.5: the reserved byte is ignored. RFC 4302 2.2: words of 4 bytes, less two.
+/// RFC 8200 4.5: the reserved byte is ignored. RFC 4302 2.2: the length is in units of 4 bytes,
+/// minus 2.
 #[test]
 fn fragment_and_authentication_headers_have_lengths_of_their_own() {
     let fragment = (44, vec![7, 0, 0, 0, 0, 0, 1]);
@@ -549,12 +550,13 @@ fn fragment_and_authentication_headers_have_lengths_of_their_own() {
             (walk.layers.protocol, walk.layers.transport),
             (6, transport)
         );
-        // They differ from packet to packet.
+        // These headers differ from packet to packet.
         assert!(walk.opaque);
     }
 }
 
-/// A super-segment as a device gives it, of `len` bytes in all with these length fields.
+/// Returns a super-segment from a device, of `len` bytes including headers, with these length
+/// fields.
 fn oversize(v6: bool, udp: bool, len: usize, field: u16, gso_size: u16) -> Packet {
     let tcp = Tcp {
         v6,
@@ -572,7 +574,7 @@ fn oversize(v6: bool, udp: bool, len: usize, field: u16, gso_size: u16) -> Packe
     packet
 }
 
-/// A length of 0 stands for the packet's own only where a super-segment is too long for the field.
+/// A length field of 0 is valid only in a super-segment that is too long for the field.
 #[test]
 fn a_length_of_zero_is_for_super_segments_beyond_64_kib() {
     for (v6, bad) in [
@@ -591,7 +593,8 @@ fn a_length_of_zero_is_for_super_segments_beyond_64_kib() {
     }
 }
 
-/// RFC 768: the length counts the header; here 0 stands for one that the field cannot say.
+/// RFC 768: the length includes the header. Here 0 stands for a length that the field cannot
+/// express.
 #[test]
 fn a_datagram_length_of_zero_is_for_super_segments_beyond_64_kib() {
     for (v6, at) in [(false, 20_usize), (true, 40)] {
@@ -604,7 +607,7 @@ fn a_datagram_length_of_zero_is_for_super_segments_beyond_64_kib() {
     }
 }
 
-/// Headers are copied out, payload is not, but for headers in several slices.
+/// The headers are copied and the payload is not, unless the headers span several slices.
 #[test]
 fn payload_stays_where_it_is() {
     for udp in [false, true] {
@@ -617,7 +620,7 @@ fn payload_stays_where_it_is() {
         packet.parse(Link::Ip).unwrap();
         let payload = packet.payload.slices()[0].as_ptr() as usize;
         assert_eq!(payload - start, packet.header.len());
-        // Nor when it is parsed again, with the header apart.
+        // The payload is not copied either when a packet with separate headers is parsed again.
         packet.parse(Link::Ip).unwrap();
         assert_eq!(packet.payload.slices()[0].as_ptr() as usize, payload);
     }
@@ -633,7 +636,7 @@ fn padding_behind_a_header_apart_is_cut_off() {
     assert_eq!(packet.to_bytes(), tcp.frame());
 }
 
-/// Whether the walk over a frame says that it is in a tunnel, or that it is not all known.
+/// Returns whether the parser reports a tunnel, and whether it reports opaque headers.
 fn seen(frame: &[u8]) -> (bool, bool) {
     let walk = walk(frame, frame.len(), Link::Ip, &TUNNELS, false).unwrap();
     (walk.layers.encap != Encap::None, walk.opaque)
@@ -664,7 +667,7 @@ fn what_a_tunnel_carries_is_looked_into_where_all_of_it_is_known() {
             let outer = Outer::new(kind, outer_v6);
             let around = |inner: &[u8]| seen(&outer.around(inner, false));
             assert_eq!(around(&frame), (true, false), "{kind:?}");
-            // Cut short anywhere, longer than it says, or of another kind.
+            // Truncated at any byte, longer than its length field, or of an unsupported kind.
             for len in 0..frame.len() {
                 assert_eq!(around(&frame[..len]), (false, true), "{kind:?} {len}");
             }
@@ -675,7 +678,7 @@ fn what_a_tunnel_carries_is_looked_into_where_all_of_it_is_known() {
     }
 }
 
-/// A fragment carries no whole packet.
+/// A fragment does not contain a complete packet.
 #[test]
 fn fragments_of_a_tunnel_are_not_looked_into() {
     for kind in Kind::COALESCED {
@@ -691,7 +694,8 @@ fn fragments_of_a_tunnel_are_not_looked_into() {
     }
 }
 
-/// Behind an atomic fragment's header, and with another one inside.
+/// An inner packet behind the fragment header of an atomic fragment, and one that contains such a
+/// header.
 #[test]
 fn headers_that_are_not_all_known_stay_so_in_tunnels() {
     let atomic = Tcp {
@@ -706,7 +710,7 @@ fn headers_that_are_not_all_known_stay_so_in_tunnels() {
         frame[4..6].copy_from_slice(&len.to_be_bytes());
         assert_eq!(seen(&frame), (true, true));
     }
-    // To the port of a tunnel, with nothing of one inside.
+    // Datagrams to the port of a tunnel that contain no tunnel header.
     for (extensions, v6) in [(vec![], false), (vec![], true), (atomic.extensions, true)] {
         for len in [0, 1, 7, 8, 30] {
             let mut frame = Tcp {

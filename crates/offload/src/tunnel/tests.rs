@@ -3,7 +3,8 @@ use alloc::vec::Vec;
 use super::{Encap, Inner, Tunnels, inner, inner_of_udp};
 use crate::testing::TUNNELS;
 
-/// What a UDP datagram to this port leads to, whose payload begins so; from its payload on.
+/// Returns the inner packet of a UDP datagram to this port whose payload begins with `payload`,
+/// with offsets from the payload.
 fn of_udp(port: u16, payload: &[u8]) -> Option<Inner> {
     let datagram = [&[0; 5], &[1, 2][..], &port.to_be_bytes(), &[0; 4], payload].concat();
     relative(inner_of_udp(&datagram, 5, &TUNNELS), 13)
@@ -16,7 +17,7 @@ fn relative(found: Option<Inner>, start: usize) -> Option<Inner> {
     })
 }
 
-/// What an IP packet of this protocol leads to, whose payload begins so.
+/// Returns the inner packet of an IP packet with this protocol whose payload begins with `payload`.
 fn of_ip(protocol: u8, payload: &[u8]) -> Option<(Encap, Inner)> {
     let packet = [&[0; 5], payload].concat();
     let found = inner(&packet, 5, protocol, &TUNNELS)?;
@@ -35,7 +36,7 @@ const fn ethernet(at: usize) -> Inner {
     Inner::Ethernet { at }
 }
 
-/// RFC 7348 5: the I flag is set, and the others are 0.
+/// RFC 7348 5: the I flag is set, and all others are 0.
 #[test]
 fn vxlan_has_the_i_flag_alone() {
     assert_eq!(of_udp(4789, &[8, 0, 0, 0, 0, 0, 42, 0]), Some(ethernet(8)));
@@ -46,7 +47,7 @@ fn vxlan_has_the_i_flag_alone() {
     assert_eq!(of_udp(4790, &[8, 0, 0, 0, 0, 0, 42, 0]), None);
 }
 
-/// RFC 8926 3.4: version 0, no control packet; options are skipped, in words of 4 bytes.
+/// RFC 8926 3.4: version 0, not a control packet. Options are skipped, in units of 4 bytes.
 #[test]
 fn geneve_options_are_skipped_and_control_packets_are_not_data() {
     let header = |first: u8, flags: u8, ethertype: [u8; 2]| {
@@ -84,7 +85,7 @@ fn gue_is_looked_into_without_optional_fields() {
     assert_eq!(of_udp(6080, &[]), None);
 }
 
-/// What FOU carries stands behind the UDP header; the tests' is GRE.
+/// The inner packet of FOU begins directly behind the UDP header; in these tests it is GRE.
 #[test]
 fn fou_leads_to_its_protocol_at_once() {
     assert_eq!(of_udp(5555, &[0, 0, 8, 0]), Some(v4(4)));
@@ -99,8 +100,8 @@ fn fou_leads_to_its_protocol_at_once() {
     }
 }
 
-/// RFC 2784 2, RFC 2890 2: version 0; a key is skipped, and with a checksum, a sequence number or
-/// any other flag there is nothing to join.
+/// RFC 2784 2, RFC 2890 2: version 0. A key is skipped. Packets with a checksum, a sequence number
+/// or any other flag are not coalesced.
 #[test]
 fn gre_may_have_a_key_and_nothing_else() {
     let gre = |inner| Some((Encap::Gre, inner));
