@@ -327,3 +327,48 @@ fn without_sack_a_late_echo_still_undoes_a_timeout() {
     );
     assert_eq!((bench.mib.loss_undo, bench.mib.full_undo), (1, 0));
 }
+
+/// Sends five segments, lets 10 ms pass and these segments arrive. Returns by how many milliseconds the
+/// TSval of the retransmission that they cause is behind the clock.
+fn age_of_a_retransmission(bench: &mut Bench, segments: &[&str]) -> u32 {
+    assert!(bench.try_write(7300));
+    let val = |bench: &mut Bench| {
+        let segment = bench.next_out().expect("a segment");
+        segment.repr.options.timestamps.expect("timestamps").val
+    };
+    let first = val(bench);
+    while bench.next_out().is_some() {}
+    bench.pass(fullsend_units::Nanos::from_millis(10));
+    for segment in segments {
+        bench.play_in(segment);
+    }
+    10 - val(bench).wrapping_sub(first)
+}
+
+/// RFC 7323 3.1: as a rule TSvals are the clock's.
+#[test]
+fn where_nothing_was_reordered_or_without_sack_a_retransmission_has_the_clocks_time() {
+    let mut bench = open_with(true, Setup::without_probes());
+    bench.play("+10ms\n< . 1:1(0) ack 14601 <echo 10>");
+    let hole = ". 1:1(0) ack 14601 <sack 16061:21901>";
+    assert_eq!(age_of_a_retransmission(&mut bench, &[hole]), 0);
+    assert_eq!(bench.info().tcpi_reord_seen, 0);
+    let setup = Setup {
+        sack: false,
+        ..Setup::without_probes()
+    };
+    let mut bench = open_with(true, setup);
+    // A duplicate of which there is no cause.
+    bench.play(
+        "+10ms
+         < . 1:1(0) ack 14601 <echo 10>
+         write 1460
+         > P. 14601:16061(1460) ack 1
+         < . 1:1(0) ack 14601
+         +10ms
+         < . 1:1(0) ack 16061 <echo 20>",
+    );
+    assert_eq!(bench.info().tcpi_reord_seen, 1);
+    let duplicate = ". 1:1(0) ack 16061";
+    assert_eq!(age_of_a_retransmission(&mut bench, &[duplicate; 3]), 0);
+}
