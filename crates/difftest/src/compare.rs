@@ -1,4 +1,4 @@
-//! Compares the answers of the two sides to one event.
+//! Comparison of the two sides' responses to one event.
 
 use fullsend_script::LiveSegment;
 use fullsend_script::tcp_option::TcpOption;
@@ -6,40 +6,40 @@ use fullsend_script::tcp_option::TcpOption;
 use crate::event::{ACK, Call, Event, FIN, Inject, PSH, RST, SYN, URG, after};
 use crate::side::Outcome;
 
-/// A value of `tcpi_state`.
+/// The value of `tcpi_state` in SYN-SENT.
 const SYN_SENT: u8 = 2;
-/// Bytes that one step of a scaled window stands for.
+/// The unit of the kernel's scaled window, in bytes.
 pub(crate) const SCALED_UNIT: u32 = 1 << 7;
 
-/// Where two answers differ.
+/// A difference between two responses, and the state before it that may explain it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Difference {
     /// The index of the event.
     pub(crate) step: usize,
     pub(crate) kernel: Outcome,
     pub(crate) ours: Outcome,
-    /// The segments that are left once those that both sent are taken away.
+    /// The segments that only one side sent.
     pub(crate) kernel_only: Vec<LiveSegment>,
     pub(crate) ours_only: Vec<LiveSegment>,
-    /// What the remote end knew of either side before the event.
+    /// The peer's view of the kernel's side and ours before the event.
     pub(crate) before: (Seen, Seen),
-    /// Data or a FIN was sent beyond a FIN that had arrived.
+    /// Whether data or a FIN was injected beyond a FIN that had been received.
     pub(crate) beyond_fin: bool,
-    /// Data or a FIN was sent beyond a FIN, in any order.
+    /// Whether data or a FIN was injected beyond a FIN, in any order.
     pub(crate) two_ends: bool,
-    /// A segment lay left of one side's window, as what it repeats was acknowledged, and within the
-    /// other's, that delayed the acknowledgement.
+    /// Whether a segment was left of one side's window, because the data it repeats was
+    /// acknowledged, and inside that of the other side, which had delayed the acknowledgement.
     pub(crate) left_edge: bool,
-    /// A segment acknowledged less than one before.
+    /// Whether a segment acknowledged less than an earlier one.
     pub(crate) old_ack: bool,
-    /// The latest timestamp of such a segment.
+    /// The latest TSval of such a segment.
     pub(crate) old_ack_stamp: Option<u32>,
-    /// A segment before reached beyond one side's window, but not far.
+    /// Whether an earlier segment reached slightly beyond one side's window.
     pub(crate) near_edge: bool,
-    /// But for the timestamps that they echo, the segments are equal.
+    /// Whether the segments differ only in the timestamps that they echo.
     pub(crate) only_echo: bool,
-    /// A segment before had URG and nothing but data that had been received, or reached beyond a
-    /// FIN.
+    /// Whether an earlier segment with URG had only data that had been received, or reached beyond
+    /// a FIN.
     pub(crate) old_urgent: bool,
 }
 
@@ -55,55 +55,55 @@ impl Difference {
     }
 }
 
-/// What the remote end knows of one side.
+/// The peer's view of one side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seen {
-    /// The highest acknowledgement number.
+    /// The highest acknowledgement number received.
     pub(crate) acked: Option<u32>,
-    /// Where the offered window ended last.
+    /// The right edge of the latest window.
     pub(crate) edge: u32,
-    /// The highest sequence number that it used.
+    /// The highest sequence number that the side has sent.
     pub(crate) sent: u32,
     scale: u8,
 }
 
-/// What was compared before the present event.
+/// The state of the comparison of a sequence, up to the current event.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
-    /// Where the injected FINs are.
+    /// The sequence numbers of the injected FINs.
     fins: Vec<u32>,
-    /// Data or a FIN was sent beyond a FIN that had arrived.
+    /// Whether data or a FIN was injected beyond a FIN that had been received.
     beyond_fin: bool,
     two_ends: bool,
     left_edge: bool,
-    /// Where the injected data ends at most.
+    /// The highest end of injected data.
     data_end: Option<u32>,
-    /// A segment acknowledged less than one before.
+    /// Whether a segment acknowledged less than an earlier one.
     old_ack: bool,
-    /// The latest timestamp of such a segment.
+    /// The latest TSval of such a segment.
     old_ack_stamp: Option<u32>,
     highest_ack: u32,
-    /// A segment reached beyond one side's window, but not far.
+    /// Whether a segment reached slightly beyond one side's window.
     near_edge: bool,
-    /// One side delayed an acknowledgement and the other did not. Which timestamp is echoed depends
-    /// on it (RFC 7323 4.3, Last.ACK.sent).
+    /// Whether one side delayed an acknowledgement and the other did not. The timestamp to echo
+    /// depends on it (RFC 7323 4.3, Last.ACK.sent).
     diverged: bool,
     kernel: Seen,
     ours: Seen,
-    /// The remote end's SYN scales windows.
+    /// Whether the peer's SYN has the window scale option.
     scales: bool,
-    /// The side under test connects.
+    /// Whether the side under test connects actively.
     active: bool,
-    /// A segment with URG was sent.
+    /// Whether a segment with URG was injected.
     urgent: bool,
-    /// A segment with URG had nothing but data that had been received, or reached beyond a FIN.
+    /// Whether a segment with URG had only data that had been received, or reached beyond a FIN.
     old_urgent: bool,
-    /// A half-open peer was reset: the SYN follows.
+    /// Whether a half-open peer was reset, after which the SYN is retransmitted early.
     hastened: bool,
 }
 
 impl Comparison {
-    /// Compares the answers to event `step`.
+    /// Compares the responses to event `step`, and returns the difference if there is one.
     pub(crate) fn step(
         &mut self,
         step: usize,
@@ -166,7 +166,7 @@ impl Comparison {
 
     fn note_oddities(&mut self, inject: &Inject) {
         let end = inject.end();
-        // Both windows as they were offered last, and a step of the scale.
+        // The latest windows of both sides, within two units of the scale.
         for edge in [self.kernel.edge, self.ours.edge] {
             let near = edge.wrapping_sub(2 * SCALED_UNIT);
             self.near_edge |= self.ours.acked.is_some()
@@ -205,14 +205,14 @@ impl Comparison {
                 let latest = self.old_ack_stamp.filter(|latest| after(*latest, val));
                 self.old_ack_stamp = Some(latest.unwrap_or(val));
             }
-            // Not what was never sent.
+            // Ignores acknowledgements far above the data sent.
             if self.highest_ack.wrapping_add(1 << 16) > inject.ack {
                 self.highest_ack = self.highest_ack.max(inject.ack);
             }
         }
     }
 
-    /// Returns whether nothing is left of the segments once their echoes are taken away.
+    /// Returns whether the segments are equal except for their timestamp echoes.
     fn differ_by_echo(&self, kernel: &Outcome, ours: &Outcome) -> bool {
         let blank =
             |segments: &[LiveSegment]| segments.iter().map(without_echo).collect::<Vec<_>>();
@@ -220,8 +220,8 @@ impl Comparison {
         kernel.is_empty() && ours.is_empty()
     }
 
-    /// Leaves out pure acknowledgements of something new: how long one may be delayed is up to each
-    /// side, and on a busy machine the timer may send it at any event.
+    /// Removes pure acknowledgements of new data: each side may delay them differently, and on a
+    /// busy machine the kernel's timer may send one at any event.
     fn without_delayed(&self, acked: Option<u32>, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
         let is_delayed = |segment: &LiveSegment| {
             is_pure_ack(segment)
@@ -231,15 +231,15 @@ impl Comparison {
         segments.into_iter().filter(|s| !is_delayed(s)).collect()
     }
 
-    /// Leaves out the SYN that follows a RST to a half-open peer after 2 ms, unless the event may
-    /// draw one.
+    /// Removes the SYN that is retransmitted 2 ms after a RST to a half-open peer, unless the event
+    /// may cause a SYN.
     fn without_hastened(&self, event: &Event, segments: Vec<LiveSegment>) -> Vec<LiveSegment> {
         let asks = matches!(event, Event::Inject(inject) if inject.flags & SYN != 0);
         let leaves_out = |s: &LiveSegment| self.hastened && !asks && s.flags & SYN != 0;
         segments.into_iter().filter(|s| !leaves_out(s)).collect()
     }
 
-    /// Takes away, in order, the segments that both sent.
+    /// Removes, in order, the segments that both sides sent.
     fn unmatched(
         &self,
         kernel: &[LiveSegment],
@@ -256,8 +256,8 @@ impl Comparison {
         (kernel_only, rest.to_vec())
     }
 
-    /// Returns whether a segment of the kernel's and one of ours are equal, but for what
-    /// [`known::TOLERATED`](crate::known::TOLERATED) lists.
+    /// Returns whether a segment of the kernel's and one of ours are equal, except for the
+    /// differences that [`known::TOLERATED`](crate::known::TOLERATED) lists.
     fn alike(&self, kernel: &LiveSegment, ours: &LiveSegment) -> bool {
         let (mut kernel, ours) = (self.blank(kernel), self.blank(ours));
         let ahead = kernel.seq.wrapping_sub(ours.seq);
@@ -279,7 +279,7 @@ impl Comparison {
         {
             return true;
         }
-        // The report of a duplicate, or of a FIN, took the room of the last block.
+        // A DSACK block, or a block that includes a FIN, left no space for the last block.
         let fewer = |segment: &LiveSegment| {
             with_blocks(segment, |blocks| {
                 blocks.pop();
@@ -295,7 +295,7 @@ impl Comparison {
         takes_room && with_blocks(&kernel, Vec::clear) == with_blocks(&ours, Vec::clear)
     }
 
-    /// A segment without what is not compared.
+    /// Returns a segment without the fields that are not compared.
     fn blank(&self, segment: &LiveSegment) -> LiveSegment {
         let mut blank = segment.clone();
         blank.window = u16::from(segment.window != 0);
@@ -311,7 +311,7 @@ impl Comparison {
         blank
     }
 
-    /// A segment whose SACK blocks stop before a FIN.
+    /// Returns a segment whose SACK blocks end before a FIN.
     fn without_fins(&self, segment: &LiveSegment) -> LiveSegment {
         with_blocks(segment, |blocks| {
             for (_, right) in blocks.iter_mut() {
@@ -323,7 +323,7 @@ impl Comparison {
         })
     }
 
-    /// Returns whether poll bits are equal; once urgent data was sent, but for `POLLPRI`.
+    /// Returns whether poll bits are equal, except `POLLPRI` once urgent data was injected.
     fn same_polls(&self, kernel: &[(usize, i32)], ours: &[(usize, i32)]) -> bool {
         let urgent = if self.urgent { libc::POLLPRI.into() } else { 0 };
         let mask = |polls: &[(usize, i32)]| -> Vec<_> {
@@ -350,11 +350,12 @@ pub(crate) fn blocks_of(segment: &LiveSegment) -> &[(u32, u32)] {
     blocks.unwrap_or_default()
 }
 
-/// A segment without the report of a duplicate (RFC 2883), which is the first block.
+/// Returns a segment without the DSACK block (RFC 2883), which is the first one, and without other
+/// blocks below the acknowledgement.
 fn without_dsack(segment: &LiveSegment) -> LiveSegment {
     let ack = segment.ack;
     with_blocks(segment, |blocks| {
-        // Below the acknowledgement, or within the second block.
+        // A DSACK block is below the acknowledgement or inside the second block.
         let repeats = match blocks.as_slice() {
             [(_, right), ..] if !after(*right, ack) => true,
             [first, second, ..] => !after(second.0, first.0) && !after(first.1, second.1),
@@ -367,7 +368,7 @@ fn without_dsack(segment: &LiveSegment) -> LiveSegment {
     })
 }
 
-/// A segment with other SACK blocks; without the option if there are none.
+/// Returns a segment with changed SACK blocks, without the option if none are left.
 fn with_blocks(segment: &LiveSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> LiveSegment {
     let mut changed = segment.clone();
     let at = changed.options.iter_mut().position(|option| match option {
@@ -378,7 +379,7 @@ fn with_blocks(segment: &LiveSegment, change: impl Fn(&mut Vec<(u32, u32)>)) -> 
         _ => false,
     });
     if let Some(at) = at {
-        // With the padding in front of it.
+        // Also removes the two NOPs before it.
         changed.options.drain(at.saturating_sub(2)..=at);
     }
     changed
@@ -395,8 +396,8 @@ fn without_echo(segment: &LiveSegment) -> LiveSegment {
     segment
 }
 
-/// Returns whether byte counts of `TCP_INFO` are equal; the kernel counts SYN and FIN, of which the
-/// remote end has sent `fins`.
+/// Returns whether byte counts of `TCP_INFO` are equal. The kernel also counts SYN and FIN; `fins`
+/// is the number of FINs that the peer may have sent.
 fn same_counts(kernel: &Outcome, ours: &Outcome, fins: u64) -> bool {
     let near = |kernel: u64, ours: u64, most| kernel >= ours && kernel - ours <= most;
     kernel.counts.len() == ours.counts.len()

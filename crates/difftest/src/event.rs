@@ -1,4 +1,4 @@
-//! Events: socket calls and packets of the remote end, with relative numbers.
+//! Events: socket calls and packets of the peer, with relative sequence numbers.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub(crate) const URG: u16 = 0x20;
 /// The descriptor of a script's first socket.
 const FIRST_FD: usize = 3;
 
-/// A socket, by the order in which sockets were opened.
+/// A socket, numbered in the order of opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fd(pub(crate) usize);
 
@@ -29,13 +29,13 @@ impl fmt::Display for Fd {
     }
 }
 
-/// A socket call. Sockets do not block.
+/// A call on a non-blocking socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Call {
     Socket,
     Bind(Fd),
     Listen(Fd, i32),
-    /// To the remote end.
+    /// Connects to the peer.
     Connect(Fd),
     Accept(Fd),
     Send {
@@ -50,11 +50,11 @@ pub(crate) enum Call {
     },
     Shutdown(Fd, i32),
     Close(Fd),
-    /// `setsockopt` of an integer: level, name, value.
+    /// `setsockopt` with an integer: level, name, value.
     Set(Fd, i32, i32, i32),
-    /// `SO_LINGER`: on, seconds.
+    /// `SO_LINGER`: on or off, seconds.
     Linger(Fd, i32, i32),
-    /// `getsockopt` of an integer: level, name.
+    /// `getsockopt` with an integer: level, name.
     Get(Fd, i32, i32),
     Ioctl(Fd, u32),
 }
@@ -63,12 +63,12 @@ pub(crate) enum Call {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Echo {
     Zero,
-    /// The latest TSval of the side under test, plus an offset in its ticks.
+    /// The latest TSval of the side under test, plus an offset in its clock ticks.
     Latest(i32),
 }
 
-/// A segment of the remote end. Sequence numbers count from its own ISN, the acknowledgement
-/// number and SACK blocks from that of the side under test.
+/// A segment of the peer. Sequence numbers are relative to the peer's ISN; the acknowledgement
+/// number and SACK blocks to that of the side under test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Inject {
     pub(crate) flags: u16,
@@ -79,12 +79,12 @@ pub(crate) struct Inject {
     pub(crate) urgent: u16,
     /// Options of a SYN, in order.
     pub(crate) options: Vec<TcpOption>,
-    /// TSval and what it echoes.
+    /// TSval, and the kind of echo.
     pub(crate) stamp: Option<(u32, Echo)>,
     pub(crate) sack: Vec<(u32, u32)>,
 }
 
-/// What happens next.
+/// A step of a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     Call(Call),
@@ -96,19 +96,19 @@ pub(crate) fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-/// The byte of a stream at a relative sequence number, as packet scripts have it.
+/// Returns the byte of a stream at a relative sequence number, the same as in packet scripts.
 pub(crate) fn pattern(seq: u32) -> u8 {
     (seq ^ seq >> 8 ^ seq >> 16) as u8
 }
 
 impl Inject {
-    /// The sequence number behind the segment.
+    /// Returns the sequence number behind the segment.
     pub(crate) fn end(&self) -> u32 {
         let flag = |bit| u32::from(self.flags & bit != 0);
         (self.seq.wrapping_add(self.len)).wrapping_add(flag(SYN) + flag(FIN))
     }
 
-    /// The segment as it goes to a side with initial sequence number `local_isn` and latest TSval
+    /// Returns the segment for a side with initial sequence number `local_isn` and latest TSval
     /// `latest`.
     pub(crate) fn live(&self, remote_isn: u32, local_isn: u32, latest: u32) -> LiveSegment {
         let mut options = self.options.clone();
@@ -151,7 +151,7 @@ impl Inject {
     }
 }
 
-/// The names of a set of flags, joined by `|`.
+/// Returns the names of a set of flags, joined by `|`.
 fn flags_text(flags: i32) -> String {
     let names = [
         (MSG_PEEK, "MSG_PEEK"),
@@ -185,7 +185,8 @@ fn option_text(level: i32, name: i32) -> String {
 }
 
 impl Call {
-    /// Returns whether nothing can follow without the call.
+    /// Returns whether later events depend on the call, so that it must not be removed from a
+    /// sequence.
     pub(crate) fn opens(&self) -> bool {
         matches!(
             self,
@@ -196,7 +197,7 @@ impl Call {
     /// Returns the socket that the call is made on.
     ///
     /// # Panics
-    /// `socket` has none.
+    /// If the call is `socket`.
     pub(crate) fn fd(&self) -> Fd {
         match *self {
             Self::Socket => panic!("socket() has no descriptor"),
@@ -217,7 +218,7 @@ impl Call {
 }
 
 impl fmt::Display for Call {
-    /// The call in the syntax of scripts, without its result.
+    /// Writes the call in the syntax of scripts, without its result.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket => f.write_str("socket(..., SOCK_STREAM|SOCK_NONBLOCK, IPPROTO_TCP)"),

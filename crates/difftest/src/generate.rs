@@ -1,4 +1,4 @@
-//! Chooses the next event from the state that the connection is in.
+//! Generation of random events that suit the state of the connection.
 
 use fullsend_posix::abi::{
     IPPROTO_TCP, MSG_MORE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SIOCINQ, SIOCOUTQ, SIOCOUTQNSD,
@@ -11,14 +11,14 @@ use crate::event::{ACK, Call, Echo, Event, FIN, Fd, Inject, PSH, RST, SYN, URG};
 use crate::model::{Model, Socket};
 use crate::side::Outcome;
 
-/// Most events after the opening.
+/// Upper bound of the number of events after the opening.
 const LONGEST: u64 = 30;
 
-/// Makes a sequence, event by event.
+/// A generator of one sequence.
 pub(crate) struct Generator {
     rng: Rng,
     model: Model,
-    /// The events that open the connection, last one first.
+    /// The remaining events that open the connection, in reverse order.
     opening: Vec<Opening>,
     left: u64,
 }
@@ -80,7 +80,7 @@ impl Generator {
         }
     }
 
-    /// Learns what came of an event.
+    /// Updates the model with the outcome of an event.
     pub(crate) fn learn(&mut self, event: &Event, outcome: &Outcome) {
         self.model.learn(event, outcome);
     }
@@ -93,7 +93,7 @@ impl Generator {
         of[self.rng.below(of.len() as u64) as usize]
     }
 
-    /// Returns the next event; `None` at the end.
+    /// Returns the next event, or `None` at the end of the sequence.
     pub(crate) fn next(&mut self) -> Option<Event> {
         let can_stray = !matches!(
             self.opening.last(),
@@ -169,8 +169,8 @@ impl Generator {
             seq: 0,
             len: if self.chance(6) { self.length() } else { 0 },
             ack: if self.chance(95) { 1 } else { self.ack() },
-            // Half of the largest window bounds segments: below two segments they differ by when a
-            // write was cut.
+            // Half of the largest window limits the segment size. With windows below two segments,
+            // segments differ by when a write was split.
             window: self.pick(&[65535, 65535, 65535, 30_000]),
             urgent: 0,
             options,
@@ -179,7 +179,7 @@ impl Generator {
         }
     }
 
-    /// An ACK of all there is.
+    /// Returns an ACK of everything received.
     fn plain(&mut self) -> Inject {
         let model = &self.model;
         let stamp = model.stamps.then_some((model.stamp, Echo::Latest(0)));
@@ -200,7 +200,7 @@ impl Generator {
         self.pick(&[1, 1, 2, 10, 10, 100, 500, 1000, 1448])
     }
 
-    /// A segment of the remote end's: mostly one that a peer in good order could send.
+    /// Returns a segment of the peer, mostly one that a correct peer could send.
     fn segment(&mut self) -> Inject {
         let mut segment = self.plain();
         if self.chance(6) && !self.model.has_isn {
@@ -214,7 +214,7 @@ impl Generator {
         segment.window = self.pick(&[65535, 65535, 65535, 5000, 512, 10, 1, 0]);
         segment.flags = self.flags(segment.len);
         if segment.flags & SYN != 0 {
-            // As in `syn`.
+            // A smaller window would limit the segment size, as in `syn`.
             segment.window = 65535;
         }
         if segment.flags & URG != 0 {
@@ -272,7 +272,7 @@ impl Generator {
                 if count == 0 {
                     return max;
                 }
-                // One of the last segments.
+                // The end of one of the last segments.
                 let back = self.rng.below(count.min(12));
                 self.model.edges[(count - 1 - back) as usize]
             }
@@ -299,7 +299,7 @@ impl Generator {
         let val = match self.rng.below(100) {
             0..30 => now,
             30..88 => now.wrapping_add(2),
-            // Not one tick older, which Linux takes and RFC 7323 5.3 does not.
+            // Not one tick older: Linux accepts that, RFC 7323 5.3 does not.
             88..94 => now.wrapping_sub(self.pick(&[100, 1000, 100_000])),
             94..96 => now.wrapping_add(100),
             96..98 => now.wrapping_add(0x9000_0000),
@@ -339,7 +339,7 @@ impl Generator {
         }
     }
 
-    /// A call on one of the sockets, mostly on the connection.
+    /// Returns a call on one of the sockets, mostly on the connection.
     fn call(&mut self) -> Event {
         let open = |kind| {
             let sockets = self.model.sockets.iter().enumerate();
@@ -383,7 +383,7 @@ impl Generator {
             },
             68..76 => Call::Shutdown(fd, self.pick(&[0, 1, 1, 1, 2, 3])),
             76..81 => Call::Close(fd),
-            // With seconds to linger, the kernel's close() would wait for them.
+            // With non-zero seconds the kernel's close() would block.
             81..84 => Call::Linger(fd, self.pick(&[0, 1, 1]), 0),
             84..90 => self.option(fd),
             90..93 => Call::Get(fd, SOL_SOCKET, SO_ERROR),

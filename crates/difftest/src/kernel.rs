@@ -1,4 +1,4 @@
-//! The kernel's sockets behind a TUN device, in a network namespace of this process.
+//! The kernel's side: sockets behind a TUN device, in a network namespace of this process.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "each block is one plain libc call over live memory of the length given"
@@ -21,14 +21,14 @@ use fullsend_wire::{checksum, tcp};
 use crate::event::{ACK, Call, Fd, RST, pattern};
 use crate::side::{Place, Returned, Side};
 
-/// Echo requests that mark the end of what the kernel answers come from here.
+/// Source address of the echo requests whose replies mark the end of the kernel's response.
 const MARKER: [u8; 4] = [192, 168, 255, 254];
-/// A flag of `/proc/net/if_inet6`: duplicate address detection has not ended.
+/// A flag in `/proc/net/if_inet6`: duplicate address detection is in progress.
 const IFA_F_TENTATIVE: u8 = 0x40;
-/// The longest wait for a marker's answer: only a machine that stands still needs this.
+/// Timeout of a marker's reply, which only a machine that stands still exceeds.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A namespace with the device, its address and its settings.
+/// A network namespace with the TUN device, its addresses and its sysctls.
 pub(crate) struct Network {
     tun: Tun,
     markers: u16,
@@ -51,7 +51,7 @@ fn check(value: i64) -> i64 {
     -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
 
-/// Waits until no IPv6 address is tentative: packets to one are dropped.
+/// Waits until no IPv6 address is tentative: packets to a tentative address are dropped.
 fn wait_for_addresses() -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -71,10 +71,10 @@ fn wait_for_addresses() -> anyhow::Result<()> {
 }
 
 impl Network {
-    /// Moves this process into a network namespace of its own and opens the device.
+    /// Moves this process into a network namespace of its own and opens the TUN device.
     ///
     /// # Errors
-    /// The process may not (it takes root), or the kernel has no TUN.
+    /// If the process has no permission (it needs root), or the kernel has no TUN driver.
     pub(crate) fn new(local: &[IpAddr], sysctls: &[(&str, &str)]) -> anyhow::Result<Self> {
         let entered = check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into());
         anyhow::ensure!(entered == 0, "a network namespace of its own takes root");
@@ -106,7 +106,7 @@ impl Network {
         );
     }
 
-    /// Reads the next packet; `None` when there is none now.
+    /// Reads the next packet, or returns `None` if there is none.
     fn read(&self) -> Option<Vec<u8>> {
         let mut packet = vec![0; 65536];
         let buffer = packet.as_mut_ptr().cast();
@@ -115,8 +115,8 @@ impl Network {
         Some(packet)
     }
 
-    /// Returns whatever the kernel sent up to the answer of an echo request that follows all
-    /// packets so far.
+    /// Returns the packets that the kernel sends before its reply to an echo request, which follows
+    /// all packets written so far.
     fn drain(&mut self) -> Vec<Vec<u8>> {
         self.markers = self.markers.wrapping_add(1);
         let echo = self.marker();
@@ -172,13 +172,13 @@ impl Network {
     }
 }
 
-/// The kernel's side of one sequence. Its sockets are reset when it is dropped.
+/// The kernel's side of one sequence. Its connections are reset when it is dropped.
 pub(crate) struct Kernel<'a> {
     network: &'a mut Network,
     place: Place,
     sockets: Vec<Option<RawFd>>,
     written: Vec<u32>,
-    /// The last acknowledgement number that the connection sent, by which it can be reset.
+    /// The last acknowledgement number that each connection sent, with which it can be reset.
     acked: BTreeMap<SocketAddr, u32>,
 }
 
@@ -229,7 +229,8 @@ impl<'a> Kernel<'a> {
             Call::Socket => unreachable!("it has no descriptor"),
             Call::Bind(_) => {
                 let (addr, len) = SockAddr::from(self.place.local).to_bytes();
-                // Sequences use one port after the other's connections have ended.
+                // Each sequence binds the same port after the connections of the previous one have
+                // ended.
                 Self::set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &[1]);
                 check(unsafe { libc::bind(fd, addr.as_ptr().cast(), len as u32) }.into())
             }
@@ -294,7 +295,7 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// Ends connections that no descriptor stands for any more.
+    /// Resets the connections that have no descriptor any more.
     fn reset_orphans(&mut self) {
         for (remote, seq) in std::mem::take(&mut self.acked) {
             let segment = LiveSegment {
@@ -333,10 +334,11 @@ impl Side for Kernel<'_> {
             };
             let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let fd = unsafe { libc::socket(domain, kind, libc::IPPROTO_TCP) };
-            // Not by sysctl: a namespace may not choose what its host does not allow to all.
+            // Not by sysctl: a namespace cannot select an algorithm that its host does not allow to
+            // all.
             let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
             unsafe { libc::setsockopt(fd, level, name, c"cubic".as_ptr().cast(), 5) };
-            // As ours always has it.
+            // Our sockets always have this option.
             Self::set(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &[1]);
             return self.open(check(fd.into()));
         }

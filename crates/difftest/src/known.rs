@@ -1,4 +1,4 @@
-//! Differences that are there on purpose, or not worth a change, each with its reason.
+//! The list of differences that are intended, or not worth a change, each with its reason.
 
 mod broad;
 mod closing;
@@ -21,17 +21,17 @@ const LAST_ACK: u8 = 9;
 const LISTEN: u8 = 10;
 const CLOSING: u8 = 11;
 
-/// A difference that is explained.
+/// An explained difference.
 pub(crate) struct Known {
     pub(crate) name: &'static str,
     pub(crate) reason: &'static str,
-    /// The two sides agree afterwards, so that the sequence goes on.
+    /// Whether both sides agree afterwards, so that the sequence can continue.
     pub(crate) continues: bool,
     /// Returns whether a difference is of this kind.
     pub(crate) matches: fn(&[Event], &Difference) -> bool,
 }
 
-/// What [`compare`](crate::compare) leaves out, and why.
+/// The properties that [`compare`](crate::compare) does not compare, with the reasons.
 pub(crate) const TOLERATED: &[(&str, &str)] = &[
     (
         "the size of windows",
@@ -90,7 +90,7 @@ fn injected<'a>(events: &'a [Event], difference: &Difference) -> Option<&'a Inje
     }
 }
 
-/// Returns whether the two agree but for segments.
+/// Returns whether the outcomes differ only in segments.
 fn only_segments(difference: &Difference) -> bool {
     let (kernel, ours) = (&difference.kernel, &difference.ours);
     let mask = |polls: &[(usize, i32)]| -> Vec<_> {
@@ -119,7 +119,7 @@ fn has_fin(segment: &LiveSegment) -> bool {
     segment.flags & FIN != 0
 }
 
-/// Returns whether a connection exists, and all that exist are in SYN-RECEIVED, on both sides.
+/// Returns whether on both sides at least one socket is open, and all are in SYN-RECEIVED.
 fn in_syn_received(difference: &Difference) -> bool {
     let (kernel, ours) = (&difference.kernel.states, &difference.ours.states);
     let waits = |states: &[(usize, u8)]| states.iter().all(|(_, s)| *s == SYN_RECEIVED);
@@ -140,7 +140,8 @@ fn is_closed(events: &[Event], difference: &Difference) -> bool {
         && listens(&difference.ours.states)
 }
 
-/// Returns whether the connection is in SYN-RECEIVED, or waits in a listener for the handshake's end.
+/// Returns whether the connection is in SYN-RECEIVED, or in a listener before the end of the
+/// handshake.
 fn is_opening(difference: &Difference) -> bool {
     let opens = |states: &[(usize, u8)]| {
         let ok = |(_, s): &(usize, u8)| matches!(*s, LISTEN | SYN_RECEIVED | CLOSE);
@@ -149,7 +150,8 @@ fn is_opening(difference: &Difference) -> bool {
     opens(&difference.kernel.states) && opens(&difference.ours.states)
 }
 
-/// Returns the window of an injected segment in bytes, by the scale of each SYN that may hold.
+/// Returns the window of an injected segment in bytes, for the window scale of each SYN that was
+/// injected.
 fn windows_of(events: &[Event], inject: &Inject) -> impl Iterator<Item = u32> {
     let shifts = events.iter().filter_map(|event| match event {
         Event::Inject(syn) if syn.flags & SYN != 0 => {
@@ -168,8 +170,8 @@ fn scale_of(option: &TcpOption) -> Option<u8> {
     }
 }
 
-/// Returns the number of segments by which what an ACK lets go may differ: a third of the window
-/// (`tcp_tso_win_divisor`), as far as the segments show it.
+/// Returns the number of segments by which the data that an ACK releases may differ: a third of the
+/// window (`tcp_tso_win_divisor`), estimated from the segments.
 fn third_of_window(events: &[Event], difference: &Difference) -> usize {
     let segments = [
         &difference.kernel.segments[..],
@@ -193,7 +195,7 @@ fn third_of_window(events: &[Event], difference: &Difference) -> usize {
     flight.div_ceil(3 * largest.max(1))
 }
 
-/// Returns the differences that are explained, the narrow ones first: the first that matches counts.
+/// Returns the explained differences, the narrow ones first. The first that matches counts.
 pub(crate) fn known() -> impl Iterator<Item = &'static Known> {
     let kinds = [
         opening::KNOWN,

@@ -1,6 +1,6 @@
-//! Differential fuzzer: random sequences of packets and socket calls are given to the kernel's
-//! TCP, behind a TUN device in a network namespace, and to ours in manual time. Whatever the two
-//! answer differently and [`known`] does not list is a failure.
+//! Differential fuzzer: runs random sequences of packets and socket calls against the kernel's TCP,
+//! behind a TUN device in a network namespace, and against our TCP in manual time. Any difference
+//! that [`known`] does not list is a failure.
 #![allow(
     clippy::disallowed_methods,
     reason = "the kernel's side takes real time"
@@ -21,19 +21,19 @@ use std::time::Duration;
 
 use clap::Parser;
 
-/// Runs random packets and calls against the kernel's TCP and ours and compares the answers.
+/// Runs random packets and calls against the kernel's TCP and ours, and compares the results.
 #[derive(Parser)]
 struct Args {
-    /// The seed of the first sequence; each next one counts up.
+    /// Seed of the first sequence, incremented for each further one.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many sequences to run.
+    /// Number of sequences to run.
     #[arg(long, conflicts_with = "time")]
     count: Option<u64>,
-    /// For how many seconds to run.
+    /// Seconds to run.
     #[arg(long, default_value_t = 60)]
     time: u64,
-    /// How many differences to print before the end.
+    /// Number of differences after which to stop.
     #[arg(long, default_value_t = 1)]
     differences: usize,
     /// Print each sequence.
@@ -43,7 +43,7 @@ struct Args {
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: the kernel's side needs root for a TUN device and a network namespace");
         return Ok(ExitCode::SUCCESS);

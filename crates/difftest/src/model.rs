@@ -1,4 +1,4 @@
-//! What the remote end knows of the connection, by which the next packet is chosen.
+//! The peer's view of the connection, from which the next packet is chosen.
 
 use fullsend_script::LiveSegment;
 use fullsend_script::tcp_option::TcpOption;
@@ -15,31 +15,31 @@ pub(crate) enum Socket {
     Closed,
 }
 
-/// The connection as the remote end sees it; sequence numbers are relative to the ISNs.
+/// The peer's view of the connection; sequence numbers are relative to the ISNs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     pub(crate) sockets: Vec<Socket>,
-    /// The side under test has sent its SYN.
+    /// Whether the side under test has sent its SYN.
     pub(crate) has_isn: bool,
-    /// Highest sequence number that the side under test has used.
+    /// Highest sequence number that the side under test has sent.
     pub(crate) snd_max: u32,
     /// Highest acknowledgement number injected, at most `snd_max`.
     pub(crate) acked: u32,
     /// Latest acknowledgement number received.
     pub(crate) rcv_nxt: u32,
-    /// Latest window received, bytes.
+    /// Latest window received, in bytes.
     pub(crate) rcv_wnd: u32,
     /// Highest sequence number injected.
     pub(crate) peer_max: u32,
-    /// Ends of segments of the side under test.
+    /// Ends of the segments that the side under test has sent.
     pub(crate) edges: Vec<u32>,
-    /// Both SYNs have timestamps.
+    /// Whether both SYNs have timestamps.
     pub(crate) stamps: bool,
-    /// Both SYNs permit SACK.
+    /// Whether both SYNs permit SACK.
     pub(crate) sack: bool,
     /// The latest TSval injected.
     pub(crate) stamp: u32,
-    /// A RST ended the connection.
+    /// Whether the side under test has sent a RST.
     pub(crate) reset: bool,
     scale: u8,
     injected_syn: Option<Vec<TcpOption>>,
@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// Learns from an event and the answer of the side under test.
+    /// Updates the model with an event and the response of the side under test.
     pub(crate) fn learn(&mut self, event: &Event, outcome: &Outcome) {
         match event {
             Event::Call(call) => self.on_call(call, outcome),

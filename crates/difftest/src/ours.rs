@@ -1,4 +1,5 @@
-//! Our sockets over a host in manual time: the times of the kernel's events, or a step with each.
+//! Our side: sockets over a host in manual time, which follows the kernel's clock or advances with
+//! each event.
 
 use fullsend_buf::Slice;
 use fullsend_offload::{Caps, Link, Packet, segment};
@@ -13,19 +14,19 @@ use fullsend_units::{Instant, Nanos, Seed};
 use crate::event::{Call, Fd, pattern};
 use crate::side::{Place, Returned, Side};
 
-/// What passes with each event at least.
+/// The minimum time that passes with each event.
 const STEP: Nanos = Nanos::from_micros(20);
 
-/// A tick of TSval.
+/// Nanoseconds per tick of TSval.
 const NANOS_PER_TICK: u64 = 1_000_000;
 
 pub(crate) struct Ours {
     posix: Posix,
     iface: IfaceId,
     now: Instant,
-    /// When the host was ready.
+    /// The host's time at which it was ready.
     began: Instant,
-    /// What the kernel's clock read then, ns.
+    /// The kernel's clock at that time, in ns.
     clock: u64,
     place: Place,
     sockets: Vec<Option<Handle>>,
@@ -42,10 +43,10 @@ fn count(result: Result<usize, Errno>) -> Returned {
 }
 
 impl Ours {
-    /// Makes a host at the time `clock` of the kernel's clock, in nanoseconds.
+    /// Creates a host at the time `clock` of the kernel's clock, in nanoseconds.
     ///
     /// # Errors
-    /// A tunable or the address is not accepted.
+    /// If a sysctl or the address is rejected.
     pub(crate) fn new(place: Place, sysctls: &[(&str, &str)], clock: u64) -> anyhow::Result<Self> {
         let mut host = Host::new(HostConfig {
             seed: Seed([7; 4]),
@@ -63,10 +64,10 @@ impl Ours {
             let set = host.set_sysctl(now, key, value);
             set.map_err(|error| anyhow::anyhow!("{key}={value}: {error}"))?;
         }
-        // Duplicate address detection ends.
+        // Waits for the end of duplicate address detection.
         let now = now + Nanos::from_secs(5);
         host.poll(now);
-        // Timestamps tick when the kernel's do.
+        // Timestamps tick at the same time as the kernel's.
         let now = now + Nanos::from_nanos(clock % NANOS_PER_TICK);
         let mut ours = Self {
             posix: Posix::new(host),

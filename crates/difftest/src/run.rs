@@ -1,4 +1,4 @@
-//! Runs sequences on both sides, and makes those that differ small.
+//! The main loop: runs sequences on both sides, and minimises those that differ.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::known::{TOLERATED, known};
 use crate::ours::Ours;
 use crate::side::{LOCAL_PORT, Outcome, Place, Runner, Side};
 
-/// Tunables of both sides.
+/// Sysctls of both sides.
 const SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_autocorking", "0"),
     ("net.ipv4.tcp_timestamps", "1"),
@@ -22,14 +22,15 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_rto_min_us", "2000000"),
     ("net.ipv4.tcp_ecn", "0"),
     ("net.ipv4.tcp_rmem", "4096 131072 6291456"),
-    // More than a sequence writes: what fits depends on the memory of the kernel's buffers.
+    // More than a sequence writes: the data that fits depends on the overhead of the kernel's
+    // buffers.
     ("net.ipv4.tcp_wmem", "4096 4194304 4194304"),
 ];
-/// Tunables that only the kernel has, or that mean nothing in manual time.
+/// Sysctls that only the kernel has, or that have no effect in manual time.
 const KERNEL_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.tcp_comp_sack_nr", "0"),
-    // Ours keeps the borders of segments when it sends them again.
+    // Our TCP does not merge segments when it retransmits them.
     ("net.ipv4.tcp_retrans_collapse", "0"),
     ("net.ipv4.tcp_fin_timeout", "5"),
     ("net.ipv4.tcp_orphan_retries", "1"),
@@ -42,7 +43,7 @@ const OUR_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.icmp_ratelimit", "0"),
 ];
 
-/// When to stop.
+/// The condition that ends a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
     Count(u64),
@@ -51,29 +52,31 @@ pub(crate) enum Limit {
 
 const LOCAL_V4: [u8; 4] = [192, 168, 0, 1];
 const LOCAL_V6: [u16; 8] = [0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1];
-/// Times that the same difference must show in a row: what a timer or a busy machine did is none.
+/// Number of consecutive runs in which a difference must occur in the same way, to exclude effects
+/// of timers and of a busy machine.
 const REPEATS: usize = 5;
 
 struct Fuzzer {
     network: Network,
-    /// Sequences that were run on the kernel; each gets its own remote address and port.
+    /// Number of addresses used; each run of a sequence uses its own remote address and port.
     places: u64,
     found: BTreeMap<&'static str, u64>,
-    /// Sequences that a listed difference ended, by its name, and the events left out by it.
+    /// The sequences that a listed difference ended, and the events skipped because of it, by its
+    /// name.
     ended: BTreeMap<&'static str, (u64, u64)>,
-    /// Sequences whose differences came and went, or were others each time.
+    /// Number of sequences whose difference did not occur in the same way each time.
     unsteady: u64,
 }
 
-/// What both sides said to a sequence, up to where they differ.
+/// The outcomes of a sequence on both sides, up to the first difference that ends it.
 struct Both {
     kernel: Vec<Outcome>,
     ours: Vec<Outcome>,
-    /// One that is not listed.
+    /// The difference that is not listed.
     difference: Option<Difference>,
-    /// Listed ones.
+    /// The names of the listed differences.
     known: Vec<&'static str>,
-    /// The listed one that ended the sequence.
+    /// The listed difference that ended the sequence.
     ended_by: Option<&'static str>,
 }
 
@@ -102,7 +105,7 @@ impl Fuzzer {
         Ours::new(place, &[SYSCTLS, OUR_SYSCTLS].concat(), clock())
     }
 
-    /// Generates the sequence of a seed with our answers.
+    /// Generates the sequence of a seed, using our side's responses.
     fn generate(&mut self, seed: u64) -> anyhow::Result<Vec<Event>> {
         let place = self.place(seed);
         let mut side = Self::ours(place)?;
@@ -117,7 +120,7 @@ impl Fuzzer {
         Ok(events)
     }
 
-    /// Runs a sequence on both sides, up to where they differ.
+    /// Runs a sequence on both sides, up to the first difference that ends it.
     fn both(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Both> {
         let place = self.place(seed);
         let mut ours = Self::ours(place)?;
@@ -133,7 +136,7 @@ impl Fuzzer {
         };
         let mut comparison = Comparison::default();
         for (step, event) in events.iter().enumerate() {
-            // What depends on time does so in the same way: round trips, and RACK by them.
+            // Both sides use the same time, so that round-trip times, and RACK with them, agree.
             let now = clock();
             both.kernel.push(kernel.step(event));
             both.ours.push(ours.step_at(now, event));
@@ -159,7 +162,8 @@ impl Fuzzer {
         Ok(both)
     }
 
-    /// Returns the difference of a sequence that shows each time in the same way, and is not listed.
+    /// Returns the outcomes of a sequence whose difference is not listed and occurs in the same way
+    /// in every run.
     fn unlisted(&mut self, seed: u64, events: &[Event]) -> anyhow::Result<Option<Both>> {
         let first = self.both(seed, events)?;
         let Some(difference) = &first.difference else {
@@ -188,7 +192,8 @@ impl Fuzzer {
         }
     }
 
-    /// Leaves out what the difference does not need; `None` if it does not show again.
+    /// Removes the events that the difference does not need. Returns `None` if it does not occur
+    /// again.
     fn minimise(
         &mut self,
         seed: u64,
@@ -220,7 +225,7 @@ impl Fuzzer {
         Ok(Some((best, both)))
     }
 
-    /// Prints what was left out, and how often.
+    /// Prints the differences that were ignored, and how often.
     fn summary(&self) {
         println!(
             "{:8} sequences differed, but not {REPEATS} times in the same way",
@@ -263,11 +268,11 @@ impl Fuzzer {
     }
 }
 
-/// Runs sequences from `seed` on, until the limit or `most` differences that are not listed;
-/// returns how many there were.
+/// Runs sequences from `seed` on until the limit, or until `most` unlisted differences. Returns
+/// their number.
 ///
 /// # Errors
-/// The network cannot be set up.
+/// If the network or a side cannot be set up.
 pub(crate) fn run(seed: u64, limit: Limit, most: usize, verbose: bool) -> anyhow::Result<usize> {
     let local = [LOCAL_V4.into(), LOCAL_V6.into()];
     let network = Network::new(&local, &[SYSCTLS, KERNEL_SYSCTLS].concat())?;

@@ -1,4 +1,4 @@
-//! What the two sides have in common: calls, packets, and what comes of an event.
+//! The interface and the outcome of events that both sides share.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ pub(crate) const LOCAL_PORT: u16 = 8080;
 const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
 
-/// Where a sequence takes place: addresses that no other sequence of this run uses.
+/// The addresses of a sequence, used by no other sequence of this run, and the peer's ISN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) local: SocketAddr,
@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-/// What a call returned: a count, or a negative errno; and the bytes it gave.
+/// The result of a call: a count or a negative errno, and the bytes received.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Returned {
     pub(crate) value: i64,
@@ -46,32 +46,32 @@ impl Returned {
     }
 }
 
-/// A TCP with sockets over one link.
+/// A TCP with sockets over one link: the kernel's or ours.
 pub(crate) trait Side {
-    /// Sets a clock in manual time to that of the kernel, in nanoseconds.
+    /// Advances manual time to the kernel's clock, in nanoseconds. Does nothing by default.
     fn follow(&mut self, _clock: u64) {}
     /// Makes a call.
     fn call(&mut self, call: &Call) -> Returned;
-    /// Returns the poll bits of a socket; `None` when it is closed.
+    /// Returns the poll bits of a socket, or `None` if it is closed.
     fn poll(&mut self, fd: Fd) -> Option<i32>;
     /// Returns the bytes of `TCP_INFO`.
     fn info(&mut self, fd: Fd) -> Option<Vec<u8>>;
-    /// Returns how many sockets were opened.
+    /// Returns the number of sockets opened so far.
     fn opened(&self) -> usize;
     /// Delivers a packet, from the IP header on.
     fn deliver(&mut self, packet: &[u8]);
-    /// Returns the packets that left since the last call, once the side is quiet.
+    /// Waits until the side is idle and returns the packets sent since the last call.
     fn sent(&mut self) -> Vec<Vec<u8>>;
 }
 
-/// What the side answers to one event.
+/// The observable result of one event on one side.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outcome {
-    /// What the call returned.
+    /// The result of the call; `None` for an injected segment.
     pub(crate) returned: Option<Returned>,
-    /// Segments of the connection, with relative numbers and TSval 0.
+    /// Segments of the connection, with relative sequence numbers and TSval 100.
     pub(crate) segments: Vec<LiveSegment>,
-    /// Other packets of the connection's addresses, as text.
+    /// Other packets between the connection's addresses, as text.
     pub(crate) others: Vec<String>,
     /// Poll bits of each open socket.
     pub(crate) polls: Vec<(usize, i32)>,
@@ -81,7 +81,7 @@ pub(crate) struct Outcome {
     pub(crate) counts: Vec<(usize, u64, u64)>,
 }
 
-/// A side in the middle of a sequence.
+/// Runs a sequence on one side.
 pub(crate) struct Runner<'a> {
     side: &'a mut dyn Side,
     place: Place,
@@ -99,13 +99,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Lets an event happen at the time `clock` of the kernel's clock and collects the answer.
+    /// Runs an event at the time `clock` of the kernel's clock, in nanoseconds, and returns its
+    /// outcome.
     pub(crate) fn step_at(&mut self, clock: u64, event: &Event) -> Outcome {
         self.side.follow(clock);
         self.step(event)
     }
 
-    /// Lets an event happen and collects the answer.
+    /// Runs an event and returns its outcome.
     pub(crate) fn step(&mut self, event: &Event) -> Outcome {
         let mut outcome = Outcome::default();
         match event {
@@ -179,13 +180,13 @@ impl<'a> Runner<'a> {
         outcome.segments.push(self.relative(segment));
     }
 
-    /// Learns from a segment and makes its numbers relative.
+    /// Records the ISN and TSval of a segment and makes its sequence numbers relative.
     fn relative(&mut self, mut segment: LiveSegment) -> LiveSegment {
         if segment.flags & SYN != 0 {
             self.local_isn = Some(segment.seq);
         }
         (segment.src_port, segment.dst_port) = (0, 0);
-        // A RST that answers a segment without ACK has sequence number 0.
+        // A RST in response to a segment without ACK has sequence number 0.
         if segment.flags & (RST | ACK) != RST | ACK || segment.seq != 0 {
             segment.seq = segment.seq.wrapping_sub(self.local_isn.unwrap_or(0));
         }
@@ -200,7 +201,7 @@ impl<'a> Runner<'a> {
                 }),
                 TcpOption::Timestamps { val, .. } => {
                     self.latest_stamp = *val;
-                    // The clocks differ; scripts take the number for a name.
+                    // The sides' clocks differ; in scripts the number is a placeholder.
                     *val = 100;
                 }
                 _ => {}
@@ -219,7 +220,7 @@ fn value_text(returned: &Returned) -> String {
 }
 
 impl Outcome {
-    /// The event and its outcome in the syntax of scripts, one line each.
+    /// Returns the event and its outcome in the syntax of scripts, line by line.
     pub(crate) fn lines(&self, event: &Event) -> Vec<String> {
         let mut lines = match (event, &self.returned) {
             (Event::Call(Call::Get(..) | Call::Ioctl(..)), Some(returned))
@@ -275,7 +276,7 @@ fn poll_text(bits: i32) -> String {
     set.join("|")
 }
 
-/// The name of a `tcpi_state`.
+/// Returns the name of a `tcpi_state`.
 fn state_text(state: u8) -> &'static str {
     const NAMES: [&str; 13] = [
         "?",
