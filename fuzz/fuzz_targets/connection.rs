@@ -1,6 +1,6 @@
-//! One connection between a peer and a user that both do as they please: no panic, what leaves is
-//! what was written, what is read is what was sent, and something is always pending while
-//! something is unfinished.
+//! Runs one connection with arbitrary segments of the peer and arbitrary calls of the application:
+//! no panic, the data sent is the data written, the data read is the data received, and something
+//! is pending as long as something is unfinished.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -20,17 +20,18 @@ use libfuzzer_sys::fuzz_target;
 const ISS: SeqNum = SeqNum::new(u32::MAX - 20_000);
 const IRS: SeqNum = SeqNum::new(u32::MAX - 30_000);
 
-/// Positions are told relative to what is meant to be there, so that most of them make sense.
+/// A segment of the peer. Sequence numbers are relative to the expected ones, so that most of them
+/// are plausible.
 #[derive(Arbitrary, Debug)]
 struct Segment {
     flags: u8,
-    /// IP's ECN field, and above it AE.
+    /// IP's ECN field in the lower two bits, AE in the third.
     ecn: u8,
-    /// From the peer's next byte.
+    /// Offset from the peer's next sequence number.
     seq: i16,
-    /// From the last byte that left.
+    /// Offset from the end of the data that was sent.
     ack: i16,
-    /// Both wild instead.
+    /// Arbitrary sequence and acknowledgement numbers instead.
     wild: Option<(u32, u32)>,
     len: u16,
     window: u16,
@@ -40,14 +41,15 @@ struct Segment {
     wscale: Option<u8>,
     sack_ok: bool,
     sack: Vec<(i16, u16)>,
-    /// ECT(1) first; the counters.
+    /// Whether ECT(1) is first, and the counters.
     acc_ecn: Option<(bool, Vec<u32>)>,
 }
 
 #[derive(Arbitrary, Debug)]
 enum Op {
     Segment(Segment),
-    /// A plain, well-behaved ACK, with text.
+    /// A correct segment: acknowledges a share of the data in flight, and has this many payload
+    /// bytes.
     Ack(u8, u16),
     Write(u16, bool),
     Lend(u16),
@@ -75,7 +77,7 @@ struct Input {
     ops: Vec<Op>,
 }
 
-/// The ACE field of the peer's SYN or SYN-ACK.
+/// Returns the ACE field of the peer's SYN or SYN-ACK.
 fn ace(input: &Input) -> TcpFlags {
     TcpFlags(u16::from(input.ecn.1 & 7) << 6)
 }
@@ -94,11 +96,11 @@ struct Bench {
     rng: Rng,
     now: Instant,
     mtu: u32,
-    /// Bytes the user wrote and read, bytes the peer has sent in order.
+    /// Bytes that the application has written and read, and the end of the peer's in-order data.
     written: u32,
     read: u32,
     peer_nxt: SeqNum,
-    /// The end of what left.
+    /// The end of the data that was sent.
     snd_end: SeqNum,
     in_device: u64,
     ts_recent: u32,
@@ -175,7 +177,8 @@ impl Bench {
     }
 
     fn segment(&mut self, s: &Segment) {
-        // The peer's text is known by its place behind its SYN, so that one is not wild.
+        // The content of the peer's data depends on its offset from the peer's SYN, whose sequence
+        // number must therefore be `IRS`.
         let opens = self.connection.state() == State::SynSent && s.flags & 2 != 0;
         let seq = match s.wild {
             _ if opens => IRS,
@@ -243,7 +246,8 @@ impl Bench {
         let _ = self.connection.take_time_wait();
     }
 
-    /// The peer acknowledges a share of what it got, and sends `len` bytes in order.
+    /// Delivers a segment that acknowledges a share of the data in flight and has `len` bytes of
+    /// data in order.
     fn ack(&mut self, share: u8, len: u16) {
         let flags = TcpFlags::ACK;
         let len = u32::from(len % 3000);
@@ -481,7 +485,7 @@ fuzz_target!(|input: Input| {
     let mut bench = start(&input);
     bench.drain();
     if !input.passive && input.options & 64 == 0 {
-        // The peer's SYN-ACK, as it should be.
+        // A correct SYN-ACK of the peer.
         let repr = TcpRepr {
             src_port: 2,
             dst_port: 1,

@@ -1,4 +1,5 @@
-//! The control socket's parsers: what a client may send, and what a stack may reply.
+//! Parses arbitrary requests and replies of the control socket: no panic, a request is unchanged
+//! when it is formatted and parsed again, and errors are not empty.
 #![no_main]
 
 use fullsend::control::{Reply, Request};

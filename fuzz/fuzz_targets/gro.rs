@@ -1,5 +1,5 @@
-//! Raw frames, in slices cut anywhere, into GRO and whatever comes out into GSO: no panic, no
-//! payload byte lost or invented.
+//! Sends raw frames, split into slices anywhere, through GRO and then GSO: no panic, and the number
+//! of payload bytes after GRO is that before.
 #![no_main]
 
 use fullsend_buf::{Chain, Slice};
@@ -13,7 +13,7 @@ const TUNNELS: Tunnels = Tunnels {
     ..Tunnels::STANDARD
 };
 
-/// Takes `n` bytes off, or what is left.
+/// Removes and returns the first `n` bytes, or all if there are fewer.
 fn take<'a>(data: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (head, tail) = data.split_at(n.min(data.len()));
     *data = tail;

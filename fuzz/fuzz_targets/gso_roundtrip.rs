@@ -1,5 +1,5 @@
-//! TCP packets that mostly follow each other, with bytes of their headers changed and checksums
-//! put right: cutting what was coalesced gives back the very packets.
+//! Coalesces mostly consecutive TCP packets with changed header bytes and correct checksums:
+//! segmentation restores exactly these packets.
 #![no_main]
 
 use fullsend_buf::Slice;
@@ -8,7 +8,7 @@ use fullsend_units::Instant;
 use fullsend_wire::checksum::{Sum, sum};
 use libfuzzer_sys::fuzz_target;
 
-/// One flow's next packet.
+/// A flow: its header template and the sequence number and IP ID of its next packet.
 struct Flow {
     v6: bool,
     header: Vec<u8>,
@@ -39,7 +39,8 @@ impl Flow {
         }
     }
 
-    /// A packet of `len` bytes with header byte `at` changed, for good if `lasting`.
+    /// Returns the next packet with `len` payload bytes and header byte `at` changed, in all later
+    /// packets too if `lasting`.
     fn next(&mut self, len: usize, at: usize, change: u8, lasting: bool) -> Vec<u8> {
         let v6 = self.v6;
         let t = if v6 { 40 } else { 20 };
@@ -67,7 +68,7 @@ impl Flow {
     }
 }
 
-/// What is put around a packet.
+/// The encapsulation of a packet.
 #[derive(Clone, Copy)]
 enum Tunnel {
     None,
@@ -76,7 +77,7 @@ enum Tunnel {
     Vxlan,
 }
 
-/// The packet in a tunnel, byte `at` of whose headers is changed.
+/// Returns the encapsulated packet, with byte `at` of the outer headers changed.
 fn wrap(inner: &[u8], v6: bool, tunnel: Tunnel, id: u16, at: usize, change: u8) -> Vec<u8> {
     let ether = if v6 { [0x86, 0xdd] } else { [8, 0] };
     let head = match tunnel {
@@ -159,10 +160,10 @@ fuzz_target!(|data: &[u8]| {
         let [what, len, at, change, outer] = *step;
         let index = usize::from(what & 1) + usize::from(outer & 3) * 2;
         let flow = &mut flows[index];
-        // Most packets are as long as the one before.
+        // Most packets have the same length.
         let len = if what & 6 == 0 { usize::from(len) } else { 100 };
         let change = if what & 0x18 == 0 { change } else { 0 };
-        // The change is in the inner headers or in the outer ones.
+        // The change is either in the inner or in the outer headers.
         let (inner_change, outer_change) = match outer & 4 {
             0 => (change, 0),
             _ => (0, change),

@@ -1,6 +1,6 @@
-//! A host with a TUN-like and an Ethernet interface, a TCP listener, UDP sockets and a connection
-//! on its way, to which strangers send frames: no panic, and what the host sends parses and has
-//! right checksums.
+//! Sends frames of unauthenticated peers to a host with a TUN-like and an Ethernet interface, a TCP
+//! listener, UDP sockets and connections being established: no panic, and the packets that the host
+//! sends can be parsed and have correct checksums.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -16,24 +16,25 @@ use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
 enum Op {
-    /// Bytes as they are.
+    /// Delivers an arbitrary frame.
     Raw { tap: bool, frame: Vec<u8> },
-    /// An IP packet between the right addresses with right lengths and checksums.
+    /// Delivers an IP packet with plausible addresses and correct lengths and checksums.
     Ip {
         tap: bool,
         v6: bool,
-        /// Chooses among a few protocols, destinations and fragment fields.
+        /// Selects one of a few protocols; `to` selects the destination, `fragment` the fragment
+        /// fields.
         kind: u8,
         to: u8,
         fragment: u16,
         ident: u8,
         body: Vec<u8>,
     },
-    /// Time passes, in milliseconds.
+    /// Advances the time, in milliseconds.
     Wait(u16),
-    /// Until the next deadline.
+    /// Advances the time to the next deadline.
     Timeout,
-    /// A datagram of ours.
+    /// Sends a datagram.
     Send { v6: bool, tap: bool, len: u16 },
 }
 
@@ -43,7 +44,7 @@ fn iface(link: Link) -> IfaceConfig {
     IfaceConfig::over(Caps::plain(link, 1500), OUR_MAC)
 }
 
-/// 10.`net`.0.`last` or fd00:`net`::`last`.
+/// Returns the address 10.`net`.0.`last` or fd00:`net`::`last`.
 fn addr(net: u8, last: u8, v6: bool) -> std::net::IpAddr {
     if v6 {
         std::net::Ipv6Addr::new(0xfd00, net.into(), 0, 0, 0, 0, 0, last.into()).into()
@@ -122,7 +123,7 @@ impl Bench {
     }
 }
 
-/// What leaves is well formed.
+/// Asserts that a transmitted packet is well formed.
 fn check(packet: Packet, link: Link) {
     assert_eq!(packet.offload.kind, GsoKind::None);
     assert_ne!(packet.offload.checksum, Checksum::Partial);
@@ -153,7 +154,8 @@ fn check(packet: Packet, link: Link) {
     assert_eq!(out.len(), 1);
 }
 
-/// An IP packet to us (or a group) with right lengths and checksums around `body`.
+/// Returns an IP packet to the host, a broadcast or a multicast address, with correct lengths and
+/// checksums around `body`.
 fn ip_packet(
     tap: bool,
     v6: bool,
@@ -270,7 +272,7 @@ fuzz_target!(|ops: Vec<Op>| {
                 let id = bench.host.udp_bind("[::]:0".parse().unwrap()).unwrap();
                 let to = (addr(u8::from(tap), 3, v6), 9).into();
                 let data = Slice::copied_from(&vec![1; usize::from(len)]);
-                // Too long is refused; that is all that may go wrong.
+                // The only error is that the datagram is too long, which is rejected.
                 let _ = bench.host.udp_send(bench.now, id, data, to, None);
                 bench.host.udp_close(id);
                 bench.transmit();

@@ -1,4 +1,5 @@
-//! Any call on any handle: no panic, and no more bytes than there is room for.
+//! Makes arbitrary calls on arbitrary handles: no panic, and no more bytes than the buffers have
+//! space for.
 #![no_main]
 
 #[path = "../../crates/posix/tests/random/calls.rs"]

@@ -1,5 +1,6 @@
-//! A configuration as text, then packets into its queue and out of it: no panic, nothing lost,
-//! given twice, early or out of its flow's order, and a queue that sleeps is due later.
+//! Parses a configuration, then enqueues and dequeues packets: no panic; no packet is lost,
+//! duplicated, early or out of its flow's order; and a queue that has packets but returns none has
+//! its next departure in the future.
 #![no_main]
 
 use std::collections::{HashMap, VecDeque};
@@ -42,7 +43,8 @@ impl Queued for Packet {
     }
 }
 
-/// What is in the queue: by flow where each has its own, else all together.
+/// The expected content of the queue: by flow for fq, otherwise in one list. Then the number of
+/// packets.
 #[derive(Default)]
 struct Model(HashMap<u64, VecDeque<u32>>, usize);
 

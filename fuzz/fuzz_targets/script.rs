@@ -1,4 +1,5 @@
-//! Any text as a packet script, then as its code: no panic, and errors name a place in the text.
+//! Parses arbitrary text as a packet script and checks its code: no panic, and errors give a line
+//! of the text.
 #![no_main]
 
 use fullsend_script::{families, parse};

@@ -1,5 +1,5 @@
-//! Settings as the C libraries take them: whatever the text, an error or a stack's configuration,
-//! and what one run of the parser takes apart another puts together the same way.
+//! Parses arbitrary text as settings of the C libraries: no panic, and pairs are unchanged when
+//! they are formatted and parsed again.
 #![no_main]
 
 use fullsend_blocking::Config;

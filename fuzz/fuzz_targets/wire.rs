@@ -1,4 +1,4 @@
-//! Every parser of `fullsend-wire`; the first byte chooses which.
+//! Runs the parsers of `fullsend-wire`; the first byte selects one.
 #![no_main]
 
 use std::net::Ipv6Addr;
@@ -43,8 +43,9 @@ fn tcp(data: &[u8]) {
     let mut out = [0; 60];
     let emitted = repr.emit(&mut out);
     assert_eq!(emitted, repr.header_len());
-    // Our layout of the same options may need more padding than theirs, and leaves out what does
-    // not fit; what it holds must survive another round.
+    // Our layout of the same options may need more padding than that of the sender, and omits
+    // options that do not fit. Those it contains must be unchanged when they are parsed and emitted
+    // again.
     let (again, _) = TcpRepr::parse(&out[..emitted]).expect("what we write is right");
     let mut twice = [0; 60];
     assert_eq!(again.emit(&mut twice), emitted);
