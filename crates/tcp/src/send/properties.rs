@@ -484,7 +484,7 @@ fn write_whole() -> impl Strategy<Value = Op> {
     })
 }
 
-/// The short cut is not idle: a write that finds nothing in flight takes it, a second one does not.
+/// The short cut is in use: a write with nothing in flight takes it, a second one does not.
 #[test]
 fn what_finds_nothing_in_flight_goes_whole() {
     let mut world = World::new(Kind::default());

@@ -3,18 +3,18 @@
 //! One line is one event, in the order of time:
 //! ```text
 //! < P. 1:1001(1000) ack 1 win 500 <sack 2001:3001>   a segment arrives
-//! > P. 1:4097(4096) ack 1001                         exactly this segment leaves
+//! > P. 1:4097(4096) ack 1001                         exactly this segment is sent
 //! < W. 1001:2001(1000) ack 1 ce                      E is ECE, W is CWR, A is AE; IP's ECN field
 //! << . 2001:3001(1000) ack 1                         arrives in one batch with the line before
-//! +40ms                                              time passes; nothing may leave before its end
-//! write 4096                                         the user's calls; `= WouldBlock` for others
-//! drop 1 1001                                        the device drops the first segment that it has
-//! & write 4096                                       a call before the one above sends anything
+//! +40ms                                              time passes; nothing may be sent before its end
+//! write 4096                                         a call; `= RESULT` if it is not the whole length
+//! drop 1 1001                                        the device drops the first segment that it holds
+//! & write 4096                                       a call in one batch with the line before
 //! ```
 //! Sequence numbers count from the SYN of their sender. `win` and `<...>` are compared only where
 //! the script contains them. Every segment that is sent must be in the script: before a line other
-//! than `>` and `<<` nothing may be pending. Each payload byte depends on its position in the stream,
-//! and is checked in both directions.
+//! than `>`, `<<` and `&` nothing may be pending. Each payload byte depends on its position in the
+//! stream, and is checked in both directions.
 
 use std::collections::VecDeque;
 

@@ -178,8 +178,9 @@ fn a_lost_end_of_a_flight_is_sent_again_once_a_retransmission_arrived() {
     );
 }
 
-/// The reordering timer outlives the last mark of the scoreboard, and an acknowledgement of a part of
-/// what was overtaken sets it again, by its own round trip of 24 ms and a quarter of the least one.
+/// The reordering timer is kept when the last mark of the scoreboard is gone. An ACK of a part of
+/// the overtaken data sets it again, by that ACK's round trip of 24 ms and a quarter of the least
+/// one.
 #[test]
 fn what_a_retransmission_overtook_is_waited_for_by_the_reordering_timer() {
     let mut setup = Setup::without_probes();

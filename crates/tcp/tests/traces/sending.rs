@@ -567,8 +567,7 @@ fn tcp_info_tells_how_long_the_peers_window_held_the_flow_back() {
     assert_eq!(bench.info().tcpi_rwnd_limited, 7000);
 }
 
-/// Spec 1.6: the device's limit may change while a connection lasts, and its units follow with the
-/// next write.
+/// Spec 1.6: the device's limit may change during a connection, and applies from the next write on.
 #[test]
 fn units_follow_a_device_limit_that_changes() {
     let mut bench = Bench::established(&Setup::default());
@@ -589,8 +588,8 @@ fn units_follow_a_device_limit_that_changes() {
     assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
 }
 
-/// RFC 2018 3: SACK blocks go with data where the segment has room for them: for four without
-/// timestamps, for three with them.
+/// RFC 2018 3: data segments carry SACK blocks if they have room for them: up to four without
+/// timestamps, up to three with them.
 #[test]
 fn sack_blocks_go_with_data_that_leaves_room_for_them() {
     let plain = Setup::default();
@@ -612,8 +611,8 @@ fn sack_blocks_go_with_data_that_leaves_room_for_them() {
     }
 }
 
-/// RFC 5681 4.2: a segment out of order is acknowledged at once. Where data leaves no room for its
-/// SACK block, an ACK of its own follows the data.
+/// RFC 5681 4.2: an out-of-order segment is acknowledged at once. If a data segment has no room for
+/// its SACK block, a pure ACK follows.
 #[test]
 fn a_sack_block_without_room_goes_by_itself() {
     Bench::established(&Setup::default()).play(
@@ -625,7 +624,7 @@ fn a_sack_block_without_room_goes_by_itself() {
     );
 }
 
-/// RFC 2883: a DSACK alone is worth no ACK of its own behind data that acknowledges.
+/// RFC 2883: a DSACK that does not fit on a data segment is not sent on a pure ACK of its own.
 #[test]
 fn a_dsack_without_room_does_not_go_by_itself() {
     Bench::established(&Setup::default()).play(
@@ -638,7 +637,7 @@ fn a_dsack_without_room_does_not_go_by_itself() {
     );
 }
 
-/// tcp(7): `TCP_NODELAY` pushes all that is queued, though it takes more than one segment.
+/// tcp(7): `TCP_NODELAY` sends all queued data, even if that is more than one segment.
 #[test]
 fn nodelay_pushes_the_rest_behind_full_segments_too() {
     Bench::established(&Setup::default()).play(
@@ -653,7 +652,8 @@ fn nodelay_pushes_the_rest_behind_full_segments_too() {
     );
 }
 
-/// tcp(7): a cork's 200 ms begin when it begins to hold, Nagle's algorithm having held before.
+/// tcp(7): the 200 ms of a cork begin when the cork begins to hold data, not when Nagle's algorithm
+/// held it before.
 #[test]
 fn a_cork_behind_nagle_holds_for_200_ms() {
     Bench::established(&Setup::default()).play(
@@ -668,7 +668,7 @@ fn a_cork_behind_nagle_holds_for_200_ms() {
     );
 }
 
-/// The time of a cork that was pulled is no reason to overrule Nagle's algorithm.
+/// The timer of a cork that was removed does not override Nagle's algorithm.
 #[test]
 fn the_end_of_a_pulled_corks_time_pushes_nothing() {
     Bench::established(&Setup::without_probes()).play(
@@ -687,7 +687,7 @@ fn the_end_of_a_pulled_corks_time_pushes_nothing() {
     );
 }
 
-/// The pacing timer is no reason to push what a cork holds.
+/// The pacing timer does not send data that a cork holds.
 #[test]
 fn the_pacing_timer_pushes_nothing_out_of_a_cork() {
     Bench::established(&Setup::without_probes()).play(
@@ -719,8 +719,8 @@ fn a_fin_waits_for_the_handshake() {
     );
 }
 
-/// RFC 4898, tcpEStatsPerfDataSegsOut: segments with data count, those sent again too, but
-/// not a FIN by itself.
+/// RFC 4898, tcpEStatsPerfDataSegsOut: data segments are counted, retransmissions included, and a
+/// FIN without data is not.
 #[test]
 fn segments_with_data_are_counted_each_time_they_are_sent() {
     let mut bench = Bench::established(&Setup::without_probes());
@@ -744,7 +744,7 @@ fn segments_with_data_are_counted_each_time_they_are_sent() {
     assert_eq!(bench.info().tcpi_data_segs_out, 3);
 }
 
-/// RFC 1213, tcpOutSegs and tcpOutRsts: each segment counts, with data or without.
+/// RFC 1213, tcpOutSegs and tcpOutRsts: every segment is counted, with data or without.
 #[test]
 fn each_segment_that_leaves_is_counted() {
     let mut bench = Bench::warmed_up(&Setup::without_probes());
@@ -771,7 +771,8 @@ fn each_segment_that_leaves_is_counted() {
     assert_eq!(bench.mib.out_rsts, 1);
 }
 
-/// A copy after a timeout counts as one of slow start (`TCPSlowStartRetrans`), and by its bytes.
+/// A retransmission after a timeout is counted as one of slow start (`TCPSlowStartRetrans`), and by
+/// its bytes.
 #[test]
 fn retransmissions_are_counted_by_their_cause() {
     let mut bench = Bench::established(&Setup::without_probes());
@@ -792,8 +793,8 @@ fn retransmissions_are_counted_by_their_cause() {
     );
 }
 
-/// RFC 8985 7.2: the probe of a single segment waits for a delayed ACK as well. A second segment
-/// draws an ACK at once, so the probe is due two round trips and 2 ms after it.
+/// RFC 8985 7.2: the probe of a single segment also waits for a delayed ACK. A second segment draws
+/// an ACK at once, so the probe is due two round trips and 2 ms after it.
 #[test]
 fn a_second_segment_hastens_the_probe() {
     Bench::accepting(&Setup::default()).play(
@@ -810,7 +811,7 @@ fn a_second_segment_hastens_the_probe() {
     );
 }
 
-/// RFC 5682 3.1 (2b): where no new data can be sent after a timeout, retransmission goes on.
+/// RFC 5682 3.1 (2b): if no new data can be sent after a timeout, retransmission continues.
 #[test]
 fn what_a_cork_holds_does_not_stop_retransmission() {
     Bench::established(&Setup::without_probes()).play(

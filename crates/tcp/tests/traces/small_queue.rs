@@ -262,8 +262,8 @@ fn autocorking_does_not_hold_a_full_unit() {
     assert_eq!(bench.report().now_held_by, Some(SendLimit::Autocork));
 }
 
-/// Spec 4: a copy does not go out while an earlier one is in the host. A tail loss probe counts that
-/// (`TCPSpuriousRtxHostQueues`) and leaves it at that.
+/// Spec 4: data is not retransmitted while the host's queue still has it. A tail loss probe only
+/// counts that case (`TCPSpuriousRtxHostQueues`).
 #[test]
 fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
     let open = || {
@@ -282,7 +282,7 @@ fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
     assert!(bench.next_timeout());
     assert!(bench.next_out().is_none());
     assert_eq!(bench.mib.spurious_rtx_host_queues, 1);
-    // A FIN without data is not charged to the host, so it has no copy there.
+    // A FIN without data is not charged to the host's queue, so it is not found there.
     let mut bench = open();
     bench.play("shutdown\n> F. 1001:1001(0) ack 1");
     assert!(
@@ -293,7 +293,8 @@ fn a_tail_loss_probe_does_not_repeat_what_the_host_has() {
     assert_eq!(bench.mib.spurious_rtx_host_queues, 0);
 }
 
-/// Lost neighbours go out as one super-segment, as far as the host has no copy of them.
+/// Adjacent lost super-segments are retransmitted as one, up to the first that the host's queue
+/// still has.
 #[test]
 fn what_the_host_has_does_not_join_a_retransmission() {
     let play = |script: &str| {

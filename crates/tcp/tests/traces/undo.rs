@@ -328,8 +328,8 @@ fn without_sack_a_late_echo_still_undoes_a_timeout() {
     assert_eq!((bench.mib.loss_undo, bench.mib.full_undo), (1, 0));
 }
 
-/// Sends five segments, lets 10 ms pass and these segments arrive. Returns by how many milliseconds the
-/// TSval of the retransmission that they cause is behind the clock.
+/// Sends five segments, and delivers `segments` 10 ms later. Returns the age in ms of the TSval of
+/// the retransmission that these cause.
 fn age_of_a_retransmission(bench: &mut Bench, segments: &[&str]) -> u32 {
     assert!(bench.try_write(7300));
     let val = |bench: &mut Bench| {
@@ -345,7 +345,7 @@ fn age_of_a_retransmission(bench: &mut Bench, segments: &[&str]) -> u32 {
     10 - val(bench).wrapping_sub(first)
 }
 
-/// RFC 7323 3.1: as a rule TSvals are the clock's.
+/// RFC 7323 3.1: without reordering, or without SACK, the TSval is the time of the clock.
 #[test]
 fn where_nothing_was_reordered_or_without_sack_a_retransmission_has_the_clocks_time() {
     let mut bench = open_with(true, Setup::without_probes());
@@ -358,7 +358,7 @@ fn where_nothing_was_reordered_or_without_sack_a_retransmission_has_the_clocks_t
         ..Setup::without_probes()
     };
     let mut bench = open_with(true, setup);
-    // A duplicate of which there is no cause.
+    // A duplicate ACK without a cause.
     bench.play(
         "+10ms
          < . 1:1(0) ack 14601 <echo 10>

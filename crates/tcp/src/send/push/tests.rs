@@ -107,8 +107,8 @@ fn an_autocorked_unit_that_outgrows_the_device_goes() {
     }
 }
 
-/// Data that Nagle's algorithm holds makes the driver look for a segment only where a full one or
-/// the end of `MSG_MORE` may let it go.
+/// Data held by Nagle's algorithm causes an attempt to send only if a full segment, or the end of
+/// `MSG_MORE`, may release it.
 #[test]
 fn a_write_that_nagle_holds_asks_for_no_segment() {
     for (queued, more_before, more, asks) in [
@@ -132,7 +132,7 @@ fn a_write_that_nagle_holds_asks_for_no_segment() {
     }
 }
 
-/// A record's end that more data follows lets the record go; one at the end of all data does not.
+/// A record's end releases the record once more data follows, and not at the end of the queue.
 #[test]
 fn data_behind_a_records_end_lets_the_record_go() {
     let mut world = World::new(Kind::default());
@@ -147,7 +147,8 @@ fn data_behind_a_records_end_lets_the_record_go() {
     assert!(world.conn.wants_transmit());
 }
 
-/// Spec 2: `TCPAutoCorking` counts what begins to wait, and full units ahead of it may go.
+/// Spec 2: `TCPAutoCorking` counts each beginning of a wait; full super-segments before the held
+/// one may be sent.
 #[test]
 fn autocorking_lets_full_units_ahead_go() {
     let mut world = World::new(Kind::default());

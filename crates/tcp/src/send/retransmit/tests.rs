@@ -1,4 +1,4 @@
-//! Retransmissions and the numbers of the copies that the host has.
+//! Retransmissions, and their numbers in the host's queue.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use crate::connection::Fin;
 
 const MSS: u32 = 1460;
 
-/// A connection with `units` units of a segment in flight.
+/// Returns a connection with `units` super-segments of one segment in flight.
 fn in_flight(units: usize) -> World {
     let mut world = World::new(Kind::default());
     world.conn.settings.nodelay = true;
@@ -23,7 +23,7 @@ fn in_flight(units: usize) -> World {
     world
 }
 
-/// A connection whose first of four segments is lost.
+/// Returns a connection with four segments in flight, the first of which is lost.
 fn with_loss() -> World {
     let mut world = in_flight(4);
     let (left, right) = (world.conn.snd.una + MSS, world.conn.snd.nxt);
@@ -37,8 +37,8 @@ fn next_number(world: &World) -> Option<u16> {
     flow.map(|flow| flow.next_number())
 }
 
-/// A copy with data has a number of its own in the host's queue. A FIN without data is not charged,
-/// so no completion will count it.
+/// A retransmission with data has its own number in the host's queue. A FIN without data is not
+/// charged, so no completion counts it.
 #[test]
 fn copies_with_data_are_numbered() {
     let mut world = with_loss();
@@ -71,8 +71,8 @@ fn copies_with_data_are_numbered() {
     assert_eq!(next_number(&world), Some(2));
 }
 
-/// Numbers are modulo 2^16, and a segment may be unacknowledged for longer: where the host has
-/// nothing, it has no copy.
+/// Numbers are modulo 2^16, and a segment may be unacknowledged for longer: an empty host's queue
+/// has no segment, whatever the numbers are.
 #[test]
 fn an_idle_host_has_no_copy() {
     let mut world = with_loss();
@@ -86,7 +86,7 @@ fn an_idle_host_has_no_copy() {
     assert!(!world.with(Connection::first_copy_is_in_host));
 }
 
-/// Neither a retransmission nor a tail loss probe leaves before its time of departure.
+/// Neither a retransmission nor a tail loss probe is sent before its departure time.
 #[test]
 fn copies_are_paced() {
     let paced = |mut world: World| {
@@ -103,7 +103,7 @@ fn copies_are_paced() {
     assert!(world.with(Connection::tail_probe).is_none());
 }
 
-/// cwnd bounds retransmissions.
+/// cwnd limits retransmissions.
 #[test]
 fn copies_wait_for_cwnd() {
     let mut world = with_loss();
@@ -114,8 +114,8 @@ fn copies_wait_for_cwnd() {
     assert!(world.with(Connection::retransmission).is_some());
 }
 
-/// RFC 8985 7.3: a probe with new data ends the wait of that data, but not autocorking, which waits
-/// for a completion.
+/// RFC 8985 7.3: a probe with new data ends that data's wait for a window, but not autocorking,
+/// which waits for a completion.
 #[test]
 fn a_probe_with_new_data_ends_its_wait() {
     for (blocked, then) in [

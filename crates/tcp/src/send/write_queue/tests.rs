@@ -90,7 +90,7 @@ fn an_empty_queue_holds_no_memory() {
     assert!(size_of::<WriteQueue>() <= 80);
 }
 
-/// `SO_SNDBUF` charges each unit: full ones, and the one that is being filled.
+/// `SO_SNDBUF` charges each super-segment: full ones, and the one that is being filled.
 #[test]
 fn units_are_counted_by_the_size_goal() {
     let pool = Pool::new(1 << 20);
@@ -99,7 +99,7 @@ fn units_are_counted_by_the_size_goal() {
         queue.append(&pool, &vec![1; len], 1000, false);
         assert_eq!(queue.units(1000), units, "{len}");
     }
-    // Behind a record's end no unit is begun yet.
+    // After a record's end no super-segment has begun yet.
     let mut queue = WriteQueue::new();
     queue.append(&pool, &[1; 500], 1000, false);
     queue.end_unit();
@@ -108,7 +108,8 @@ fn units_are_counted_by_the_size_goal() {
     assert_eq!(queue.units(1000), 2);
 }
 
-/// `MSG_EOR`: nothing joins a unit that a record's end closed, though its block has room.
+/// `MSG_EOR`: no data is appended to a super-segment that a record's end closed, although its chunk
+/// has room.
 #[test]
 fn nothing_joins_a_closed_unit() {
     let pool = Pool::new(1 << 20);
@@ -121,8 +122,8 @@ fn nothing_joins_a_closed_unit() {
     assert_eq!(queue.open_room_left(), 412);
 }
 
-/// A block of 512 bytes whose rest is less than a quarter of a unit is closed with the unit in it, so
-/// that the next unit lies in one block.
+/// A chunk of 512 bytes with less than a quarter of a super-segment left is closed with the
+/// super-segment in it, so that the next one lies in a single chunk.
 #[test]
 fn a_block_with_little_room_is_closed_with_its_unit() {
     let pool = Pool::new(1 << 20);
@@ -141,7 +142,7 @@ fn a_block_with_little_room_is_closed_with_its_unit() {
     }
 }
 
-/// A write is cut where the allocator refuses memory, and reports how much it took.
+/// A write is cut where the allocator fails, and returns the number of bytes accepted.
 #[test]
 fn a_refused_allocation_cuts_a_write() {
     let pool = Pool::new(1 << 20);
