@@ -133,7 +133,7 @@ fn is_closed(events: &[Event], difference: &Difference) -> bool {
         let none = |(_, state): &(usize, u8)| matches!(*state, LISTEN | CLOSE);
         states.iter().all(none)
     };
-    let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
+    let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_) | Call::Accept(_)));
     events[..difference.step].iter().any(closes)
         && (difference.before.1.sent > 1 || events[..difference.step].iter().any(connects))
         && listens(&difference.kernel.states)

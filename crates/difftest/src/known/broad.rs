@@ -1,6 +1,7 @@
 //! Kinds of traffic whose consequences are not compared. They come last: what a narrower kind explains
 //! is counted there.
 
+use fullsend_posix::abi::SIOCINQ;
 use fullsend_script::LiveSegment;
 
 use super::{Known, injected, only_segments};
@@ -38,8 +39,9 @@ pub(super) const KNOWN: &[Known] = &[
             let ends = || {
                 let read = data(&d.kernel).zip(data(&d.ours));
                 let starts = |(a, b): (Vec<u8>, Vec<u8>)| a.starts_with(&b) || b.starts_with(&a);
-                matches!(events[d.step], Event::Call(Call::Receive { .. }))
-                    && read.is_some_and(starts)
+                let counts = matches!(events[d.step], Event::Call(Call::Ioctl(_, SIOCINQ)));
+                let reads = matches!(events[d.step], Event::Call(Call::Receive { .. }));
+                counts || reads && read.is_some_and(starts)
             };
             d.two_ends
                 && d.kernel.states == d.ours.states
