@@ -108,7 +108,7 @@ pub(super) const KNOWN: &[Known] = &[
             let small = |event: &Event| matches!(event, Event::Inject(i) if i.window <= 512);
             let recent = events[..=d.step].iter().rev().take(6).any(small);
             let data = |segments: &[LiveSegment]| segments.iter().any(carries_data);
-            recent && data(&d.kernel_only) && !data(&d.ours.segments) && d.ours_only.is_empty()
+            recent && data(&d.kernel_only) && !data(&d.ours.segments) && all_pure(&d.ours_only)
         },
     },
     Known {
@@ -427,6 +427,10 @@ pub(super) const KNOWN: &[Known] = &[
             };
             let (kernel, ours) = (data(&d.kernel.segments), data(&d.ours.segments));
             let again = |(_, end): &(u32, u32)| !after(*end, d.before.1.sent);
+            // An ACK may be overtaken, and its window does not count then.
+            let is_latest = |i: &Inject, inject: &Inject| {
+                i.ack == inject.ack || after(i.ack, inject.ack) && !after(i.ack, d.before.1.sent)
+            };
             // The window of one of the segments with this acknowledgement number counts; one
             // segment probes a closed one.
             let is_within = |edge: u32, closed: bool| {
@@ -435,7 +439,7 @@ pub(super) const KNOWN: &[Known] = &[
             };
             let keeps = |inject: &Inject| {
                 events[..=d.step].iter().any(|event| match event {
-                    Event::Inject(i) if i.ack == inject.ack => windows_of(events, i)
+                    Event::Inject(i) if is_latest(i, inject) => windows_of(events, i)
                         .any(|window| is_within(i.ack.wrapping_add(window), window == 0)),
                     _ => false,
                 })
