@@ -287,8 +287,7 @@ impl World {
         }
     }
 
-    /// Returns the largest length allowed by autosizing, quota, window and device, each computed
-    /// independently of the implementation.
+    /// Returns the largest length allowed by autosizing, quota, window and device, computed anew.
     fn bound(&self) -> u32 {
         let (conn, mss) = (&self.conn, self.conn.snd.mss.bytes());
         let gso_max = gso_max_text(&self.device, 20);

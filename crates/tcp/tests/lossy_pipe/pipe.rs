@@ -71,7 +71,7 @@ struct Host {
     to_read: usize,
     read: usize,
     saw_end: bool,
-    /// When the next segment may leave the bottleneck.
+    /// When the bottleneck can send the next segment.
     link_free: Instant,
 }
 

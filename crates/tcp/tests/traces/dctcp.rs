@@ -14,7 +14,7 @@ fn setup(tcp_ecn: u32) -> Setup {
     setup
 }
 
-/// A connection that a peer with DCTCP opened.
+/// Returns a connection opened by a peer with DCTCP.
 fn accepted() -> Bench {
     let mut bench = Bench::accepting_syn(&setup(2), ECN_SETUP, EcnField::Ect0);
     bench.play(

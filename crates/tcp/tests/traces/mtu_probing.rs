@@ -26,7 +26,7 @@ fn a_probe_does_not_count_as_a_small_segment() {
          > . 10001:11231(1230) ack 1
          > P. 11231:16001(4770) ack 1",
     );
-    // The probe is one packet, the rest five.
+    // The probe is one packet, the other data five.
     assert_eq!(bench.mib.out_segs - before, 6);
 }
 

@@ -5,7 +5,7 @@ use fullsend_units::Nanos;
 
 use crate::harness::{Bench, Setup};
 
-/// MSS 1448: timestamps take 12 bytes.
+/// Returns a setup with timestamps, which take 12 bytes: the MSS is 1448.
 fn with_timestamps() -> Setup {
     Setup {
         timestamps: true,

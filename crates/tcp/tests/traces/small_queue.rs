@@ -138,7 +138,7 @@ fn steady_tiny_writes_make_units_grow_geometrically() {
 fn full_segments_go_and_the_rest_gathers() {
     let mut bench = busy(4_194_304);
     let goal = 64_240;
-    // cwnd opens.
+    // cwnd grows.
     for _ in 0..40 {
         bench.fill();
         while bench.next_out().is_some() {}
