@@ -242,9 +242,9 @@ pub struct TxToken {
 /// The kind of a device's frames: the header that they begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// An IP header (TUN).
+    /// Frames begin with an IP header (TUN).
     Ip,
-    /// An Ethernet header (TAP).
+    /// Frames begin with an Ethernet header (TAP).
     Ethernet,
 }
 

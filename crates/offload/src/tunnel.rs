@@ -11,24 +11,26 @@ mod tests;
 /// EtherType of a bridged Ethernet frame in GRE (RFC 7637 3.2) and Geneve (RFC 8926 3.4).
 const BRIDGED: u16 = 0x6558;
 
-/// The encapsulations to coalesce through, one level deep.
+/// The encapsulations whose inner packets are parsed and coalesced, one level deep.
 ///
 /// A gateway or VPN that forwards tunnelled packets uses [`STANDARD`](Self::STANDARD) or selects
 /// the encapsulations that it carries. A host that terminates the tunnels itself, or has none, uses
 /// [`NONE`](Self::NONE): it handles them as other protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tunnels {
-    /// IP in IP: protocols 4 and 41 (RFC 2003, RFC 2473).
+    /// Whether to parse IP in IP: protocols 4 and 41 (RFC 2003, RFC 2473).
     pub ip: bool,
-    /// GRE (RFC 2784, RFC 2890).
+    /// Whether to parse GRE (RFC 2784, RFC 2890).
     pub gre: bool,
-    /// VXLAN (RFC 7348) to this UDP port.
+    /// Destination UDP port of VXLAN (RFC 7348), or `None` not to parse it.
     pub vxlan: Option<u16>,
-    /// Geneve (RFC 8926) to this UDP port.
+    /// Destination UDP port of Geneve (RFC 8926), or `None` not to parse it.
     pub geneve: Option<u16>,
-    /// Foo over UDP: UDP port, and the IP protocol of its payload (4, 41 or 47).
+    /// Foo over UDP: destination UDP port, and the IP protocol of its payload (4, 41 or 47); or
+    /// `None` not to parse it.
     pub fou: Option<(u16, u8)>,
-    /// Generic UDP Encapsulation (draft-ietf-intarea-gue) to this UDP port.
+    /// Destination UDP port of Generic UDP Encapsulation (draft-ietf-intarea-gue), or `None` not to
+    /// parse it.
     pub gue: Option<u16>,
 }
 
@@ -60,7 +62,7 @@ pub enum Encap {
     /// Not encapsulated.
     #[default]
     None,
-    /// IP directly in IP.
+    /// IP directly in IP (protocols 4 and 41).
     Ip,
     /// GRE in IP.
     Gre,

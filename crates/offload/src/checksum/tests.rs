@@ -35,7 +35,7 @@ fn a_datagram_never_gets_a_checksum_of_zero() {
             ..Tcp::default()
         };
         let field = |frame: &[u8]| frame[frame.len() - 4..frame.len() - 2].to_vec();
-        // A word of 0 leaves a checksum; that word in its place makes it 0.
+        // With 0 in a 16-bit word the checksum has some value; with that value in the word it is 0.
         let zero = field(&with(0).frame());
         let udp = with(u16::from_be_bytes([zero[0], zero[1]]));
         assert_eq!(field(&udp.frame()), [0xff; 2]);
@@ -113,7 +113,7 @@ fn a_segment_may_have_a_checksum_of_zero() {
         payload: payload(1, 3),
         ..Tcp::default()
     };
-    // A word of 0 leaves a checksum; that word in its place makes it 0.
+    // With 0 in a 16-bit word the checksum has some value; with that value in the word it is 0.
     let zero = with(0).frame();
     let tcp = with(u32::from_be_bytes([0, 0, zero[36], zero[37]]));
     assert_eq!(tcp.frame()[36..38], [0, 0]);

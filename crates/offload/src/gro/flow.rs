@@ -190,10 +190,10 @@ impl Network<'_> {
     fn is_like(&self, head: &Self) -> bool {
         let (mine, heads) = (self.bytes, head.bytes);
         if self.v6 {
-            // Traffic class; hop limit.
+            // Version, traffic class and flow label; hop limit.
             mine[..4] == heads[..4] && mine[7] == heads[7]
         } else {
-            // TOS; fragmentation flags and TTL.
+            // Version, header length and TOS; fragmentation field and TTL.
             mine[..2] == heads[..2] && mine[6..9] == heads[6..9]
         }
     }

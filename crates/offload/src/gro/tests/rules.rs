@@ -690,7 +690,7 @@ fn flow_labels_tell_flows_apart() {
 /// Segmentation would write that one, so a packet with the other is passed on unchanged.
 #[test]
 fn checksums_that_no_sum_gives_end_the_flow() {
-    // A word of 0 leaves a checksum; that word in its place makes it 0.
+    // With 0 in a 16-bit word the checksum has some value; with that value in the word it is 0.
     let zero_of = |at: usize, tcp: &Tcp, change: fn(&mut Tcp, u16)| {
         let mut tcp = tcp.clone();
         change(&mut tcp, 0);
