@@ -130,3 +130,20 @@ fn a_probe_with_new_data_ends_its_wait() {
         assert_eq!(world.conn.snd.blocked, then);
     }
 }
+
+/// An echo does not show which copy it is of: the TSval of an earlier copy counts while another copy
+/// is in flight.
+#[test]
+fn the_lag_of_an_earlier_copy_counts_while_another_is_in_flight() {
+    let mut world = in_flight(5);
+    let (left, right) = (world.conn.snd.una + 2 * MSS, world.conn.snd.nxt);
+    world.acknowledge(world.conn.snd.una, &[SackBlock { left, right }]);
+    for (cwnd, lag) in [(1, 0), (2, 5)] {
+        world.conn.snd.wmem_inflight = 0;
+        world.conn.cwnd.cwnd = cwnd;
+        world.conn.recovery.on_retransmit(0, 5, 0, false);
+        world.with(Connection::retransmission).expect("a copy");
+        assert_eq!(world.conn.snd.rtx.retrans_out(), cwnd);
+        assert_eq!(world.conn.most_stamp_lag().as_millis(), lag);
+    }
+}
