@@ -626,6 +626,26 @@ fn payload_stays_where_it_is() {
     }
 }
 
+/// Slices are joined only where what leads into a tunnel may lie in the next one.
+#[test]
+fn datagrams_to_the_port_of_a_tunnel_stay_in_their_slices() {
+    let mut frame = Tcp {
+        udp: true,
+        payload: vec![0xff; 200],
+        ..Tcp::default()
+    }
+    .frame();
+    frame[22..24].copy_from_slice(&4789_u16.to_be_bytes());
+    for (cut, stays) in [(28, false), (35, false), (36, true), (100, true)] {
+        let mut packet = chopped(&frame, &[cut]);
+        let second = packet.payload.slices()[1].as_ptr();
+        packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+        let last = packet.payload.slices().last().unwrap().as_ptr();
+        assert_eq!(last == second, stays, "cut at {cut}");
+        assert_eq!(packet.to_bytes(), frame);
+    }
+}
+
 #[test]
 fn padding_behind_a_header_apart_is_cut_off() {
     let tcp = Tcp::default();
