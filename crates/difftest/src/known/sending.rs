@@ -357,7 +357,10 @@ pub(super) const KNOWN: &[Known] = &[
                 let sent = d.kernel.segments.iter().chain(&d.ours.segments);
                 let len = sent.map(|s| s.data.len() as u32).max().unwrap_or(0);
                 let near = |ack: u32| !after(i.ack, ack) || i.ack.wrapping_sub(ack) < len;
-                i.sack.is_empty() && before.iter().any(|(ack, _)| near(*ack))
+                let reports = |(left, right): &(u32, u32)| {
+                    after(*right, *left) && after(*right, i.ack) && !after(*right, d.before.1.sent)
+                };
+                !i.sack.iter().any(reports) && before.iter().any(|(ack, _)| near(*ack))
             };
             let again = |s: &LiveSegment| carries_data(s) && after(d.before.1.sent, s.seq);
             injected(events, d).is_some_and(reports_nothing)
