@@ -131,8 +131,8 @@ fn a_probe_with_new_data_ends_its_wait() {
     }
 }
 
-/// An echo does not show which copy it is of: the TSval of an earlier copy counts while another copy
-/// is in flight.
+/// An echo does not identify its retransmission: the TSval of an earlier one counts while another
+/// one is in flight.
 #[test]
 fn the_lag_of_an_earlier_copy_counts_while_another_is_in_flight() {
     let mut world = in_flight(5);
