@@ -7,7 +7,7 @@
 use fullsend_wire::numbers::{ethertype, protocol};
 
 use crate::bytes::{be16, put16, put32};
-use crate::{Encap, Packet};
+use crate::{Encap, GsoKind, Packet};
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +20,17 @@ pub(crate) const OPTION: [u8; 3] = [0, 0xc2, 4];
 impl Packet {
     /// Inserts the jumbo payload option (RFC 2675) into an IPv6 super-segment larger than 64 KiB.
     ///
-    /// Returns whether it did. A packet is left unchanged if it is shorter, not IPv6, tunnelled, or
-    /// has a hop-by-hop header already. [`segment`](crate::segment) removes the option.
+    /// Returns whether it did. A packet is left unchanged if it is shorter, one segment, not IPv6,
+    /// tunnelled, or has a hop-by-hop header already. [`segment`](crate::segment) removes the option.
     pub fn put_jumbo_option(&mut self) -> bool {
         let network = usize::from(self.layers.network[0]);
         let fixed = network + 40;
+        let size = usize::from(self.offload.gso_size);
         let suits = self.layers.ethertype == ethertype::IPV6
+            // Only segmentation removes the option.
+            && self.offload.kind != GsoKind::None
+            && size != 0
+            && self.payload.len() > size
             && self.layers.encap == Encap::None
             && self.len() - fixed.min(self.len()) > usize::from(u16::MAX)
             && self.header.len() >= fixed

@@ -11,7 +11,7 @@ use fullsend_wire::numbers::protocol::{
 
 use crate::bytes::be16;
 use crate::tunnel::{self, Encap, Inner};
-use crate::{Layers, Link, Packet, ParseError, Tunnels, jumbo};
+use crate::{Checksum, Layers, Link, Packet, ParseError, Tunnels, jumbo};
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +39,8 @@ pub(crate) struct Walk {
     pub(crate) surplus: bool,
     /// Whether there are headers that differ between packets of a flow, or that were not parsed.
     pub(crate) opaque: bool,
+    /// Whether the slice ends before the bytes that determine a tunnel's inner packet.
+    cut: bool,
 }
 
 /// The reason for which a parse stopped.
@@ -142,6 +144,7 @@ impl Walk {
             padded: false,
             surplus: false,
             opaque: false,
+            cut: false,
         }
     }
 }
@@ -165,10 +168,12 @@ fn look_inside(
         tunnel::inner(bytes, at, layers.protocol, tunnels)
     };
     let Some((encap, inner)) = found else {
-        if bytes.len() < total.min(at + LONGEST_LEAD) && is_tunnel(bytes, &layers, tunnels) {
-            return Err(Stop::Short);
-        }
-        walk.opaque |= is_tunnel(bytes, &layers, tunnels);
+        let is_tunnel = is_tunnel(bytes, &layers, tunnels);
+        walk.opaque |= is_tunnel;
+        // An enabled IP tunnel has no header of its own, so its inner packet was found.
+        let may_be_found =
+            is_tunnel && (layers.protocol == UDP || layers.protocol == GRE && tunnels.gre);
+        walk.cut = may_be_found && bytes.len() < total.min(at + LONGEST_LEAD);
         return Ok(());
     };
     match inside(bytes, walk.end, tunnels, oversize, inner) {
@@ -461,8 +466,15 @@ impl Packet {
             return Ok(walk);
         }
         let found = walk(self.front(), total, link, tunnels, oversize);
+        // A partial checksum is that of the transport header which its sender put in front.
+        let is_own = self.offload.checksum == Checksum::Partial && !self.header.is_empty();
         let walk = match found {
-            Ok(walk) if self.header.is_empty() || self.header.len() == walk.header_len => walk,
+            Ok(walk)
+                if (!walk.cut || is_own)
+                    && (self.header.is_empty() || self.header.len() == walk.header_len) =>
+            {
+                walk
+            }
             Err(Stop::Bad(error)) => return Err(error),
             Ok(_) | Err(Stop::Short) => self.walk_linear(link, tunnels, oversize)?,
         };
@@ -474,11 +486,12 @@ impl Packet {
         Ok(walk)
     }
 
-    /// Computes the number of segments: a device gives only the size of each.
+    /// Computes the number of segments, at most 65,535, of a super-segment from a device, which
+    /// gives only the size of each.
     #[inline]
     fn count_segments(&mut self, walk: &Walk) {
         let size = usize::from(self.offload.gso_size);
-        if size != 0 {
+        if size != 0 && self.offload.gso_segs == 0 {
             let count = (walk.end - walk.header_len).div_ceil(size);
             self.offload.gso_segs = u16::try_from(count).unwrap_or(u16::MAX);
         }

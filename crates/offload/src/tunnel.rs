@@ -152,7 +152,7 @@ fn by_ethertype(ethertype: u16, at: usize) -> Option<Inner> {
     }
 }
 
-/// Reads a 16-bit field; zero beyond the end, since the parse of the inner headers reports the end.
+/// Reads a 16-bit field; zero beyond the end, which the parser reports.
 fn field(bytes: &[u8], at: usize) -> u16 {
     if bytes.len() < at + 2 {
         return 0;

@@ -109,6 +109,7 @@ fn only_65536_bytes_or_more_take_it() {
             let mut packet = tcp.packet();
             packet.parse(link).unwrap();
             packet.offload.gso_size = 1000;
+            packet.offload.kind = GsoKind::TcpV6;
             packet.payload = Slice::copied_from(&payload(1, len - 32)).into();
             packet
         };
@@ -142,7 +143,16 @@ fn what_has_no_room_for_the_option_does_not_take_it() {
     short.header = HeaderBuf::from_slice(&whole.header[..39]);
     let mut behind = whole.clone();
     behind.layers.network[0] = 33;
-    for mut packet in [tunnelled, short, behind, Packet::default()] {
+    // Segmentation would not change these and so leave the option in them.
+    let mut one = whole.clone();
+    one.offload.gso_size = u16::MAX;
+    one.payload = Slice::copied_from(&payload(1, 65_535)).into();
+    let mut unsized_ = whole.clone();
+    unsized_.offload.gso_size = 0;
+    let mut unknown = whole.clone();
+    unknown.offload.kind = GsoKind::None;
+    let none = Packet::default();
+    for mut packet in [tunnelled, short, behind, one, unsized_, unknown, none] {
         let before = packet.to_bytes();
         assert!(!packet.put_jumbo_option());
         assert_eq!(packet.to_bytes(), before);
