@@ -47,11 +47,13 @@ impl TokenBucket {
     }
 
     /// Takes a token even if the bucket has none. The debt is limited to one second's worth of
-    /// tokens.
-    fn charge(&mut self, now: Instant, rate: Rate) {
+    /// tokens; returns `false` if it was that already.
+    fn charge(&mut self, now: Instant, rate: Rate) -> bool {
         let interval = rate.interval();
         let most = now + interval * (u64::from(rate.burst) + u64::from(rate.per_second));
-        self.full_at = (self.full_at.max(now) + interval).min(most);
+        let before = self.full_at;
+        self.full_at = (before.max(now) + interval).min(most);
+        self.full_at != before
     }
 
     /// Puts back a token that was taken.
@@ -171,10 +173,13 @@ impl SourceBuckets {
     pub(crate) fn charge(&mut self, now: Instant, source: (Addr, u64)) {
         self.make();
         let each = self.each;
-        if let Some(bucket) = self.bucket(source) {
-            bucket.charge(now, each);
+        // Other sources do not pay for resets beyond the source's own debt.
+        let charged = self
+            .bucket(source)
+            .is_none_or(|bucket| bucket.charge(now, each));
+        if charged {
+            self.shared.charge(now, self.all);
         }
-        self.shared.charge(now, self.all);
     }
 
     /// Returns whether the source has all its tokens in this epoch.
