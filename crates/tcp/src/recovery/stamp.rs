@@ -10,7 +10,8 @@ use crate::Connection;
 pub(super) struct CopyStamp {
     /// TSval of the last one.
     last: u32,
-    /// The most ticks by which one of them was behind the clock.
+    /// The most ticks by which one of them was behind the clock, since there was none in flight or
+    /// since a timeout.
     lag: u32,
 }
 

@@ -148,7 +148,9 @@ impl Connection {
         }
         let lag = self.stamp_lag(cx.now, again.first_sent);
         let stamp = self.ts.value(cx.now).wrapping_sub(lag);
-        let others = self.snd.rtx.retrans_out() > again.segs;
+        // After a timeout the echo must give a round trip, even if it may be an earlier one's.
+        let others =
+            self.recovery.phase() != Phase::Loss && self.snd.rtx.retrans_out() > again.segs;
         self.recovery.on_retransmit(stamp, lag, again.segs, others);
         lag
     }

@@ -68,7 +68,8 @@ impl Base {
     }
 }
 
-/// The scoreboard, which exists while data is SACKed, lost or retransmitted.
+/// The scoreboard, which exists while data is SACKed, lost or retransmitted, or RACK has a delivered
+/// segment whose predecessors it must judge.
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) base: Base,

@@ -134,7 +134,8 @@ impl Board {
 }
 
 impl RtxQueue {
-    /// Returns whether data is SACKed, lost or retransmitted.
+    /// Returns whether there is a scoreboard: data is SACKed, lost or retransmitted, or RACK has
+    /// segments to judge.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         self.board.is_some()
