@@ -2,11 +2,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use fullsend_buf::{Chain, Slice};
+use fullsend_wire::checksum::sum;
+use fullsend_wire::numbers::protocol::UDP;
 use proptest::prelude::*;
 
 use super::{plain, walk};
+use crate::bytes::put16;
+use crate::checksum::pseudo;
 use crate::testing::{Kind, Outer, TUNNELS, Tcp};
-use crate::{Encap, Layers, Link, Packet, ParseError, Tunnels};
+use crate::{Checksum, Encap, HeaderBuf, Layers, Link, Packet, ParseError, Tunnels};
 
 fn parsed(frame: &[u8], link: Link) -> Result<Packet, ParseError> {
     let mut packet = Packet::from_frame(Slice::copied_from(frame));
@@ -188,7 +192,7 @@ fn a_header_apart_is_parsed_from_it() {
     let frame = Tcp::v6().frame();
     for at in [30, 72, 100] {
         let mut packet = Packet {
-            header: crate::HeaderBuf::from_slice(&frame[..at]),
+            header: HeaderBuf::from_slice(&frame[..at]),
             payload: Slice::copied_from(&frame[at..]).into(),
             ..Packet::default()
         };
@@ -382,6 +386,36 @@ proptest! {
         cuts.sort_unstable();
         for link in [Link::Ip, Link::Ethernet] {
             let _ = chopped(&frame, &cuts).parse(link);
+        }
+    }
+}
+
+/// An application of this host may build a tunnel's packets itself: its datagrams have a header of
+/// their own, whose checksum is partial, and a payload with an inner checksum that is complete.
+#[test]
+fn a_partial_checksum_is_that_of_the_header_in_front() {
+    for kind in [Kind::Vxlan, Kind::Geneve, Kind::Fou, Kind::Gue] {
+        for v6 in [false, true] {
+            let tcp = Tcp {
+                v6,
+                payload: vec![7; 20],
+                outer: Some(Outer::new(kind, v6)),
+                ..Tcp::default()
+            };
+            let frame = tcp.frame();
+            let udp = if v6 { 40 } else { 20 };
+            let (header, inner) = frame.split_at(udp + 8);
+            let mut packet = Packet::from_frame(Slice::copied_from(inner));
+            packet.header = HeaderBuf::from_slice(header);
+            let own = pseudo(header, 0, v6, UDP, frame.len() - udp);
+            put16(&mut packet.header, udp + 6, own.fold());
+            packet.offload.checksum = Checksum::Partial;
+            packet.parse_through(Link::Ip, &TUNNELS).unwrap();
+            assert_eq!(packet.layers.encap, Encap::None, "{kind:?}");
+            packet.complete_checksum();
+            let whole = packet.to_bytes();
+            assert!((own + sum(&whole[udp..])).is_valid(), "{kind:?}");
+            assert_eq!(whole[udp + 8..], *inner, "{kind:?}");
         }
     }
 }
