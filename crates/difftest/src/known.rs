@@ -15,6 +15,7 @@ use crate::event::{ACK, Call, Event, FIN, Inject, RST, SYN, after};
 // Values of `tcpi_state`.
 const SYN_SENT: u8 = 2;
 const SYN_RECEIVED: u8 = 3;
+const FIN_WAIT_1: u8 = 4;
 const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;

@@ -4,8 +4,8 @@ use fullsend_script::LiveSegment;
 use fullsend_script::tcp_option::TcpOption;
 
 use super::{
-    CLOSE, Known, LISTEN, SYN_RECEIVED, SYN_SENT, all_pure, carries_data, has_fin, in_syn_received,
-    injected, is_opening, is_reset, only_segments,
+    CLOSE, FIN_WAIT_1, Known, LISTEN, SYN_RECEIVED, SYN_SENT, all_pure, carries_data, has_fin,
+    in_syn_received, injected, is_opening, is_reset, only_segments,
 };
 use crate::compare::is_pure_ack;
 use crate::event::{ACK, Call, Echo, Event, FIN, Inject, RST, SYN, after};
@@ -146,8 +146,10 @@ pub(super) const KNOWN: &[Known] = &[
             let shuts = |event: &Event| matches!(event, Event::Call(Call::Shutdown(_, 1 | 2)));
             injected(events, d).is_some()
                 && events[..last].iter().any(shuts)
-                && matches!(&d.kernel_only[..], [one] if has_fin(one) && !carries_data(one))
+                // It may wait for the window.
+                && (d.kernel_only.iter()).all(|one| has_fin(one) && !carries_data(one))
                 && d.ours_only.is_empty()
+                && (d.kernel.states.iter()).any(|(_, state)| *state == FIN_WAIT_1)
         },
     },
     Known {
