@@ -11,6 +11,18 @@ use super::{
 use crate::compare::{blocks_of, is_pure_ack};
 use crate::event::{ACK, Call, Event, Inject, PSH, RST, SYN, after};
 
+/// Returns whether the peer's first SYN permits SACK. A SYN-ACK that follows it, in a simultaneous open,
+/// does not count.
+fn permits_sack(events: &[Event]) -> bool {
+    let syn = |event: &Event| match event {
+        Event::Inject(i) if i.flags & SYN != 0 => {
+            Some(i.options.contains(&TcpOption::SackPermitted))
+        }
+        _ => None,
+    };
+    events.iter().find_map(syn) == Some(true)
+}
+
 pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "data written with MSG_MORE",
@@ -64,13 +76,14 @@ pub(super) const KNOWN: &[Known] = &[
                     Event::Call(_) => None,
                 });
                 let mut same = sizes.filter(|i| i.ack == inject.ack && i.flags & ACK != 0);
-                inject.len == 0 && same.any(|i| i.window != inject.window)
+                // The window of a SYN is not scaled.
+                inject.len == 0 && same.any(|i| i.window != inject.window || i.flags & SYN != 0)
             };
-            let permits = |event: &Event| matches!(event, Event::Inject(i) if i.options.contains(&TcpOption::SackPermitted));
             injected(events, d).is_some_and(repeats)
                 && (d.kernel_only.iter()).all(|s| carries_data(s) || has_fin(s))
                 && (d.ours_only.is_empty()
-                    || d.ours_only.iter().all(carries_data) && !events.iter().any(permits))
+                    || d.ours_only.iter().all(|s| carries_data(s) || has_fin(s))
+                        && !permits_sack(events))
                 && only_segments(d)
         },
     },
@@ -91,8 +104,7 @@ pub(super) const KNOWN: &[Known] = &[
                 let mut before = acks[..at].iter();
                 *pure && before.any(|(same, earlier, _)| same == ack && after(*seq, *earlier))
             };
-            let permits = |event: &Event| matches!(event, Event::Inject(i) if i.options.contains(&TcpOption::SackPermitted));
-            !events.iter().any(permits)
+            !permits_sack(events)
                 && acks.iter().enumerate().any(later)
                 && !d.ours_only.is_empty()
                 && (d.ours_only.iter().chain(&d.kernel_only)).all(|s| carries_data(s) || has_fin(s))
@@ -265,7 +277,8 @@ pub(super) const KNOWN: &[Known] = &[
             let (kernel, ours) = (sent(&d.kernel.segments), sent(&d.ours.segments));
             // Without data, the sequence number is bounded by the window.
             let bare = |s: &LiveSegment| !carries_data(s) && !has_fin(s);
-            let moved = d.kernel_only.len() == d.ours_only.len()
+            let moved = !d.kernel_only.is_empty()
+                && d.kernel_only.len() == d.ours_only.len()
                 && d.kernel_only.iter().chain(&d.ours_only).all(bare)
                 && (d.kernel_only.iter().zip(&d.ours_only)).all(|(k, o)| {
                     let (seq, window) = (k.seq, k.window);
