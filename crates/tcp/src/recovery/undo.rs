@@ -78,10 +78,11 @@ impl Undo {
 }
 
 impl Connection {
-    /// Returns the timestamp that the ACK echoes.
+    /// Returns the timestamp that the ACK echoes. As on Linux, 0 is no echo.
     fn echo(&self, news: &AckNews<'_>) -> Option<u32> {
         let echo = news.repr.options.timestamps;
-        echo.filter(|_| self.agreed.timestamps).map(|ts| ts.ecr)
+        echo.filter(|ts| self.agreed.timestamps && ts.ecr != 0)
+            .map(|ts| ts.ecr)
     }
 
     fn may_undo(&self, news: &AckNews<'_>) -> bool {
