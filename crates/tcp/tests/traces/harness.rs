@@ -731,6 +731,11 @@ impl Bench {
                     let ts = repr.options.timestamps.as_mut().expect("timestamps");
                     ts.ecr = TS_OFFSET.wrapping_add(100_000 + ms);
                 }
+                // The TSecr 0: no echo.
+                "no-echo" => {
+                    let ts = repr.options.timestamps.as_mut().expect("timestamps");
+                    ts.ecr = 0;
+                }
                 "none" => repr.options = TcpOptions::default(),
                 _ => panic!("what is {option:?}?"),
             }

@@ -184,6 +184,23 @@ fn an_old_echo_at_the_end_of_a_recovery_undoes_it() {
     assert_eq!(bench.info().tcpi_ca_state, 0);
 }
 
+/// A TSecr of 0 is no echo, so it does not show that an original arrived.
+#[test]
+fn an_echo_of_0_undoes_nothing() {
+    let mut bench = open(true);
+    bench.play(
+        "+20ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         +5ms
+         < . 1:1(0) ack 7301 <no-echo>
+         +5ms
+         < . 1:1(0) ack 14601 <no-echo>
+         cwnd = 7",
+    );
+    assert_eq!((bench.mib.partial_undo, bench.mib.full_undo), (0, 0));
+}
+
 /// RFC 3168 6.1.2: a mark requires the reduction, even if an echo shows that the loss was spurious.
 #[test]
 fn a_reduction_that_a_mark_asked_for_is_not_undone() {
