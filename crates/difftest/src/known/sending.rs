@@ -185,10 +185,14 @@ pub(super) const KNOWN: &[Known] = &[
                 .map(|block| block.0)
                 .collect();
             let end = |s: &LiveSegment| s.seq.wrapping_add(s.data.len() as u32);
-            // The latest acknowledgement lies within a segment.
+            // An acknowledgement ended within a segment.
+            let acked = |event: &Event| match event {
+                Event::Inject(inject) => Some(inject.ack.wrapping_sub(1)),
+                Event::Call(_) => None,
+            };
             let partial = |len: usize| {
-                let ack = injected(events, d).map_or(1, |inject| inject.ack);
-                !ack.wrapping_sub(1).is_multiple_of(len as u32)
+                let mut acks = events[..=d.step].iter().filter_map(acked);
+                acks.any(|ack| !ack.is_multiple_of(len as u32))
             };
             let shorter = |kernel: &LiveSegment, ours: &LiveSegment| {
                 kernel.seq == ours.seq

@@ -41,7 +41,7 @@ impl Connection {
         if past.adaptation.reord_seen > 0 && !of_probe {
             past.adaptation.widen(nxt);
         }
-        past.undo.on_dsack(range, segs);
+        past.undo.on_dsack(range, segs, news.prior_una);
         Dsack { segs, of_probe }
     }
 }

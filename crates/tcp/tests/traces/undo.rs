@@ -102,6 +102,20 @@ fn duplicates_reported_for_every_retransmission_undo_it() {
     assert_eq!(bench.mib.dsack_undo, 1);
 }
 
+/// A DSACK with the ACK that first acknowledges the data undoes nothing, as on Linux.
+#[test]
+fn a_duplicate_that_the_ack_acknowledges_first_undoes_nothing() {
+    let mut bench = open(false);
+    bench.play(
+        "+10ms
+         < . 1:1(0) ack 1 <sack 1461:7301>
+         > . 1:1461(1460) ack 1
+         < . 1:1(0) ack 14601 <sack 1:1461>
+         cwnd = 7",
+    );
+    assert_eq!((bench.mib.dsack_recv, bench.mib.dsack_undo), (1, 0));
+}
+
 #[test]
 fn a_duplicate_from_before_proves_nothing() {
     let mut bench = open(false);
