@@ -68,15 +68,15 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "an ACK of something else in a closed socket's FIN-WAIT-2",
-        reason: "we challenge it (RFC 9293 3.10.7.4, RFC 5961 5.2), the small form that the kernel \
-                 keeps does not read the ACK field",
+        name: "an ACK of something else or with an old timestamp in a closed socket's FIN-WAIT-2",
+        reason: "we answer it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the small form that the \
+                 kernel keeps reads neither the ACK field nor the timestamps of ACKs",
         continues: true,
         matches: |events, d| {
             let wrong = |inject: &Inject| {
                 inject.flags & (ACK | RST | SYN | FIN) == ACK
                     && inject.len == 0
-                    && inject.ack != d.before.1.sent
+                    && (inject.ack != d.before.1.sent || has_old_stamp(&events[..d.step], inject))
             };
             injected(events, d).is_some_and(wrong)
                 && is_closed(events, d)
@@ -92,19 +92,12 @@ pub(super) const KNOWN: &[Known] = &[
                  and resets after data",
         continues: false,
         matches: |events, d| {
-            let stamp = |event: &Event| match event {
-                Event::Inject(i) => i.stamp.map(|(val, _)| val),
-                Event::Call(_) => None,
-            };
-            let is_old = |inject: &Inject| {
-                let mut before = events[..d.step].iter().filter_map(stamp);
-                let val = inject.stamp.map(|(val, _)| val);
-                val.is_some_and(|val| before.any(|latest| after(latest, val)))
-            };
             let wrong = |inject: &Inject| {
                 inject.flags & (RST | SYN) == 0
                     && inject.end() != inject.seq
-                    && (inject.flags & ACK == 0 || inject.ack != d.before.1.sent || is_old(inject))
+                    && (inject.flags & ACK == 0
+                        || inject.ack != d.before.1.sent
+                        || has_old_stamp(&events[..d.step], inject))
             };
             injected(events, d).is_some_and(wrong)
                 && is_closed(events, d)
@@ -203,3 +196,16 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
 ];
+
+/// Returns whether a segment of `earlier` has a later timestamp than `inject`.
+fn has_old_stamp(earlier: &[Event], inject: &Inject) -> bool {
+    let stamp = |event: &Event| match event {
+        Event::Inject(i) => i.stamp.map(|(val, _)| val),
+        Event::Call(_) => None,
+    };
+    let val = inject.stamp.map(|(val, _)| val);
+    val.is_some_and(|val| {
+        let mut stamps = earlier.iter().filter_map(stamp);
+        stamps.any(|other| after(other, val))
+    })
+}

@@ -66,7 +66,8 @@ impl Connection {
         }
         self.timers.heard_at = cx.now;
         let has_text = !segment.payload.is_empty();
-        if !self.process_ack(cx, repr, has_text) {
+        let fin = repr.flags.contains(TcpFlags::FIN);
+        if !self.process_ack(cx, repr, has_text || fin) {
             return;
         }
         // Only for accepted segments: a forged timestamp would make all later ones look old.
@@ -74,7 +75,6 @@ impl Connection {
         if segment.repr.flags.contains(TcpFlags::URG) {
             self.take_urgent(&segment.repr);
         }
-        let fin = segment.repr.flags.contains(TcpFlags::FIN);
         if has_text || fin {
             let text = core::mem::take(&mut segment.payload);
             self.take_text(cx, segment, text, fin);
@@ -177,7 +177,7 @@ impl Connection {
             }
             return false;
         }
-        if self.is_syn_ack_again(segment) {
+        if self.is_syn_ack_again(segment) && !self.is_stale(cx.now, repr) {
             // Simultaneous open: the peer's SYN-ACK repeats its SYN and acknowledges ours.
             return true;
         }

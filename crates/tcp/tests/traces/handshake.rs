@@ -71,6 +71,26 @@ fn simultaneous_open() {
     assert_eq!(bench.info().tcpi_snd_wnd, 5000);
 }
 
+/// RFC 7323 5.3 R1: the SYN-ACK of a simultaneous open with an old timestamp is answered and ignored.
+#[test]
+fn simultaneous_open_with_an_old_timestamp() {
+    let mut bench = Bench::connecting(&Setup {
+        timestamps: true,
+        ..plain()
+    });
+    bench.play(
+        "> S 0:0(0)
+         +10ms
+         < S 0:0(0) win 65535 <ts 10>
+         > S. 0:0(0) ack 1
+         < S. 0:0(0) ack 1 win 5000 <ts 5>
+         > . 1:1(0) ack 1
+         state = SynReceived
+         < S. 0:0(0) ack 1 win 5000 <ts 10>
+         state = Established",
+    );
+}
+
 #[test]
 fn an_unanswered_syn_is_sent_ten_times_more_and_then_times_out() {
     let mut bench = Bench::connecting(&plain());

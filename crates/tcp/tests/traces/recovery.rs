@@ -429,6 +429,20 @@ fn without_sack_duplicates_count_from_the_last_progress() {
     assert_eq!(bench.info().tcpi_delivered, 7);
 }
 
+/// RFC 5681 2: a segment with a FIN is no duplicate ACK.
+#[test]
+fn without_sack_a_fin_is_no_duplicate_ack() {
+    let mut bench = open_without_sack();
+    bench.play(
+        "< . 1:1(0) ack 1
+         < . 1:1(0) ack 1
+         < F. 1:1(0) ack 1
+         > . 14601:14601(0) ack 2",
+    );
+    assert_eq!(bench.mib.reno_recovery, 0);
+    assert_eq!(bench.info().tcpi_delivered, 3);
+}
+
 /// RFC 6582 3.2: the duplicate ACKs counted during a recovery are discarded at its end.
 #[test]
 fn without_sack_a_recovery_leaves_no_duplicates_behind() {
