@@ -1,0 +1,100 @@
+//! Compares the dependencies between crates with the arrows that ARCHITECTURE.md draws.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// For each crate, those that it may use.
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+/// Reads `a ◄─ { b ◄─ c, d } ◄─ e` from `words` up to a `}` or the end, and returns its crates: each
+/// may use those to its left.
+fn chain(words: &mut impl Iterator<Item = String>, arrows: &mut Arrows) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let (mut left, mut last) = (BTreeSet::new(), BTreeSet::new());
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "}" => break,
+            "," => left = BTreeSet::new(),
+            "◄─" => left.append(&mut last),
+            "{" => last = chain(words, arrows),
+            name => {
+                arrows.entry(name.into()).or_default();
+                last = BTreeSet::from([name.into()]);
+            }
+        }
+        for name in &last {
+            let uses = arrows.get_mut(name).expect("each name has an entry");
+            uses.extend(left.iter().cloned());
+        }
+        all.extend(last.iter().cloned());
+    }
+    all
+}
+
+/// Returns what each crate may use, directly or through others.
+fn drawn() -> Arrows {
+    let text = std::fs::read_to_string(format!("{ROOT}/ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let section = text.split("## Crates and their dependencies").nth(1);
+    let block = section.and_then(|s| s.split("```").nth(1)).expect("arrows");
+    let mut arrows = Arrows::new();
+    for line in block.lines() {
+        let line = line.replace(',', " , ");
+        let mut words = line.split_whitespace().map(String::from);
+        chain(&mut words, &mut arrows);
+    }
+    loop {
+        let before = arrows.clone();
+        for uses in arrows.values_mut() {
+            let further: Vec<_> = uses.iter().filter_map(|name| before.get(name)).collect();
+            uses.extend(further.into_iter().flatten().cloned());
+        }
+        if arrows == before {
+            return arrows;
+        }
+    }
+}
+
+/// Returns the dependencies between the crates of the workspace, without those of tests.
+fn built() -> Arrows {
+    let metadata = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(ROOT)
+        .output()
+        .expect("cargo metadata runs");
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let folder = |path: &serde_json::Value| {
+        let path = path.as_str()?.trim_end_matches("/Cargo.toml");
+        path.rsplit('/').next().map(String::from)
+    };
+    let name = |package: &serde_json::Value| folder(&package["manifest_path"]).expect("a path");
+    let uses = |package: &serde_json::Value| {
+        let dependencies = package["dependencies"].as_array().expect("dependencies");
+        let used = dependencies.iter().filter(|d| d["kind"].is_null());
+        used.filter_map(|d| folder(&d["path"])).collect()
+    };
+    packages.iter().map(|p| (name(p), uses(p))).collect()
+}
+
+#[test]
+fn crates_depend_only_on_those_to_their_left() {
+    let (drawn, built) = (drawn(), built());
+    assert!(built.len() > 10, "{built:?}");
+    for (name, uses) in &built {
+        let may = drawn
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} is not drawn"));
+        let others: Vec<_> = uses.difference(may).collect();
+        assert!(
+            others.is_empty(),
+            "{name} uses {others:?}; ARCHITECTURE.md draws {may:?}"
+        );
+    }
+    let gone: Vec<_> = drawn
+        .keys()
+        .filter(|name| !built.contains_key(*name))
+        .collect();
+    assert!(gone.is_empty(), "drawn, but no crates: {gone:?}");
+}
