@@ -141,9 +141,11 @@ impl Connection {
             return;
         }
         self.timers.heard_at = cx.now;
-        if self.process_ack(cx, &segment.repr, !segment.payload.is_empty()) {
-            self.note_timestamp(cx.now, &segment.repr);
+        if !self.process_ack(cx, &segment.repr, !segment.payload.is_empty()) {
+            // RFC 5961 5.2: the challenge ACK is the only answer.
+            return;
         }
+        self.note_timestamp(cx.now, &segment.repr);
         if !bare && self.state != State::Closed {
             self.complain(cx, segment, Complaint::Sequence);
         }

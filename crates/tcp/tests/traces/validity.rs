@@ -148,6 +148,23 @@ fn an_acknowledgement_of_what_was_never_sent_is_challenged() {
     assert_eq!(bench.mib.challenge_ack, 1);
 }
 
+/// RFC 5961 5.2: the segment is dropped after the challenge ACK, so its data is not reported as a
+/// duplicate either.
+#[test]
+fn repeated_data_with_an_invalid_ack_is_challenged_without_dsack() {
+    for ack in ["2", "4283000000"] {
+        let mut bench = open();
+        bench.play(&format!(
+            "< P. 1:101(100) ack 1
+             > . 1:1(0) ack 101
+             < P. 1:101(100) ack {ack}
+             > . 1:1(0) ack 101 <>
+             < P. 1:101(100) ack {ack}"
+        ));
+        assert_eq!((bench.mib.challenge_ack, bench.mib.dsack_old_sent), (1, 0));
+    }
+}
+
 #[test]
 fn an_old_acknowledgement_is_harmless_and_its_text_is_taken() {
     let mut bench = open();
