@@ -1,5 +1,6 @@
 //! The list of differences that are intended, or not worth a change, each with its reason.
 
+mod borders;
 mod broad;
 mod closing;
 mod opening;
@@ -202,6 +203,7 @@ pub(crate) fn known() -> impl Iterator<Item = &'static Known> {
         opening::KNOWN,
         closing::KNOWN,
         sending::KNOWN,
+        borders::KNOWN,
         receiving::KNOWN,
         broad::KNOWN,
     ];

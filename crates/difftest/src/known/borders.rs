@@ -1,0 +1,57 @@
+//! Differences in where segments begin and end.
+
+use fullsend_script::LiveSegment;
+
+use super::{Known, carries_data, only_segments, windows_of};
+use crate::compare::is_pure_ack;
+use crate::event::{ACK, Event, RST, SYN, after};
+
+/// The sequence numbers at which a segment with data begins and ends.
+type Range = (u32, u32);
+
+fn ranges(segments: &[LiveSegment]) -> Vec<Range> {
+    let data = segments.iter().filter(|s| carries_data(s));
+    data.map(|s| (s.seq, s.seq.wrapping_add(s.data.len() as u32)))
+        .collect()
+}
+
+/// Returns whether each range begins where the one before it ends.
+fn is_contiguous(ranges: &[Range]) -> bool {
+    ranges.windows(2).all(|pair| pair[0].1 == pair[1].0)
+}
+
+fn longest(ranges: &[Range]) -> u32 {
+    let lengths = ranges.iter().map(|(start, end)| end.wrapping_sub(*start));
+    lengths.max().unwrap_or(0)
+}
+
+pub(super) const KNOWN: &[Known] = &[Known {
+    name: "the borders of segments after a window that ended within one",
+    reason: "the kernel keeps the rest of the buffer that the window cut apart from the next buffer, so \
+             that a short segment ends there; we fill segments across writes",
+    continues: false,
+    matches: |events, d| {
+        let (kernel, ours) = (ranges(&d.kernel.segments), ranges(&d.ours.segments));
+        let ([first, ..], [ours_first, ..]) = (&kernel[..], &ours[..]) else {
+            return false;
+        };
+        let (start, largest) = (first.0, longest(&kernel));
+        // Data was sent up to the right edge of a window; full segments may have followed.
+        let is_cut = |event: &Event| match event {
+            Event::Inject(i) if i.flags & (SYN | RST | ACK) == ACK => windows_of(events, i)
+                .map(|window| i.ack.wrapping_add(window))
+                .any(|edge| {
+                    !after(edge, start) && start.wrapping_sub(edge).is_multiple_of(largest)
+                }),
+            _ => false,
+        };
+        let few = kernel.len().abs_diff(ours.len()) <= 1;
+        kernel != ours
+            && start == ours_first.0
+            && largest == longest(&ours)
+            && (is_contiguous(&kernel) && is_contiguous(&ours) && few)
+            && events[..d.step].iter().any(is_cut)
+            && (d.kernel_only.iter().chain(&d.ours_only)).all(|s| carries_data(s) || is_pure_ack(s))
+            && only_segments(d)
+    },
+}];
