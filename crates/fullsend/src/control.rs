@@ -8,7 +8,7 @@
 //! > {"v":1,"cmd":"sysctl","key":"tcp_sack"}
 //! < {"v":1,"ok":[["tcp_sack","1"]]}
 //! > {"v":1,"cmd":"sysctl","key":"tcp_sak"}
-//! < {"v":1,"error":"there is no tunable \"tcp_sak\"; the nearest is net.ipv4.tcp_sack"}
+//! < {"v":1,"error":"\"tcp_sak\" is not a tunable; the most similar name is net.ipv4.tcp_sack"}
 //! ```
 //!
 //! `sockets` replies with an `item` for each socket, then `end`; `capture` with `data` (a length,

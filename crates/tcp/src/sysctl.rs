@@ -375,8 +375,8 @@ impl Tunable for Option<FastopenKeys> {
             _ => None,
         };
         found.ok_or_else(|| {
-            "nothing, or one or two keys like 00112233-44556677-8899aabb-ccddeeff with a comma \
-             between them"
+            "one key such as 00112233-44556677-8899aabb-ccddeeff, two with a comma between them, \
+             or an empty value for a generated key"
                 .to_owned()
         })
     }
@@ -419,7 +419,7 @@ impl Tunable for [u16; 2] {
                 Ok([first, last])
             }
             _ => Err(format!(
-                "two rising ports (first, last), each from {} to {}",
+                "the first and the last port in ascending order, each from {} to {}",
                 allowed.start(),
                 allowed.end()
             )),
@@ -457,8 +457,8 @@ impl Tunable for CongestionSet {
     fn parse(text: &str, ReadOnly(read_only): &ReadOnly) -> Result<Self, String> {
         let set = Self::parse(text).filter(|set| !read_only || *set == Self::ALL);
         set.ok_or_else(|| match read_only {
-            true => "nothing: it is read only".to_owned(),
-            false => format!("some of: {}", Self::ALL),
+            true => "nothing, as the tunable is read-only".to_owned(),
+            false => format!("one or more of {}, separated by spaces", Self::ALL),
         })
     }
 
@@ -474,7 +474,7 @@ impl Tunable for &'static str {
         let known = allowed.iter().find(|&&name| name == text.trim());
         known
             .copied()
-            .ok_or_else(|| format!("one of: {}", allowed.join(", ")))
+            .ok_or_else(|| format!("one of {}", allowed.join(", ")))
     }
 
     fn show(&self) -> String {
@@ -499,7 +499,7 @@ impl Tunable for [u32; 3] {
         let ordered = values.is_sorted();
         if !all_parsed || !ordered || words.next().is_some() {
             return Err(format!(
-                "three rising numbers (least, initial, most), each from {} to {}",
+                "three numbers in ascending order (minimum, initial, maximum), each from {} to {}",
                 allowed.start(),
                 allowed.end()
             ));
@@ -553,10 +553,13 @@ impl fmt::Display for SysctlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { key, nearest } => {
-                write!(f, "there is no tunable {key:?}; the nearest is {nearest}")
+                write!(
+                    f,
+                    "{key:?} is not a tunable; the most similar name is {nearest}"
+                )
             }
             Self::BadValue { key, value, want } => {
-                write!(f, "{key} cannot be {value:?}: give {want}")
+                write!(f, "{key} does not accept {value:?}; write {want}")
             }
         }
     }
@@ -609,28 +612,31 @@ mod tests {
         let mut error = |key, value| sysctl.set(key, value).unwrap_err().to_string();
         assert_eq!(
             error("tcp_sack", "yes"),
-            "tcp_sack cannot be \"yes\": give 0 (off) or 1 (on)"
+            "tcp_sack does not accept \"yes\"; write 0 (off) or 1 (on)"
         );
         assert_eq!(
             error("net.ipv4.tcp_rmem", "8192 4096 9000"),
-            "net.ipv4.tcp_rmem cannot be \"8192 4096 9000\": give three rising numbers (least, \
-             initial, most), each from 4096 to 1073741823"
+            "net.ipv4.tcp_rmem does not accept \"8192 4096 9000\"; write three numbers in \
+             ascending order (minimum, initial, maximum), each from 4096 to 1073741823"
         );
         assert_eq!(
             error("tcp_reordering", "-1"),
-            "tcp_reordering cannot be \"-1\": give a number from 1 to 300"
+            "tcp_reordering does not accept \"-1\"; write a number from 1 to 300"
         );
         assert_eq!(
             error("tcp_keepalive_tim", "1"),
-            "there is no tunable \"tcp_keepalive_tim\"; the nearest is net.ipv4.tcp_keepalive_time"
+            "\"tcp_keepalive_tim\" is not a tunable; the most similar name is \
+             net.ipv4.tcp_keepalive_time"
         );
         assert_eq!(
             error("tcp_available_congestion_control", "cubic"),
-            "tcp_available_congestion_control cannot be \"cubic\": give nothing: it is read only"
+            "tcp_available_congestion_control does not accept \"cubic\"; write nothing, as the \
+             tunable is read-only"
         );
         assert_eq!(
             error("tcp_allowed_congestion_control", "vegas"),
-            "tcp_allowed_congestion_control cannot be \"vegas\": give some of: cubic reno bbr dctcp"
+            "tcp_allowed_congestion_control does not accept \"vegas\"; write one or more of cubic \
+             reno bbr dctcp, separated by spaces"
         );
         assert_eq!(sysctl, Sysctl::default());
     }
