@@ -250,7 +250,7 @@ fn main() {
             span,
         ),
         "small" => stream(&mut pair, flows, 128, span),
-        other => panic!("{other}: one of stream, rr, small"),
+        other => panic!("`{other}` is not a test; write stream, rr or small"),
     }
     for (name, value) in pair.hosts[0].counters() {
         if value > 0 && std::env::var_os("COUNTERS").is_some() {

@@ -48,8 +48,11 @@ impl fmt::Display for StackError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(error) => error.fmt(f),
-            Self::NoSuchSocket => f.write_str("the socket is closed"),
-            Self::AddressInUse(addr) => write!(f, "address {addr} is in use"),
+            Self::NoSuchSocket => f.write_str("the socket is closed; open a new one"),
+            Self::AddressInUse(addr) => write!(
+                f,
+                "address {addr} is in use; choose another one, or close the socket that uses it"
+            ),
             Self::AddressNotAvailable(addr) => {
                 write!(
                     f,
@@ -74,7 +77,7 @@ impl fmt::Display for StackError {
             Self::MessageTooLong { len, max } => {
                 write!(
                     f,
-                    "a datagram of {len} bytes cannot be sent; {max} is the most"
+                    "a datagram of {len} bytes is too long; send at most {max} bytes"
                 )
             }
             Self::Config(text) => f.write_str(text),

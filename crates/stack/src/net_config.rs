@@ -22,7 +22,7 @@ pub(crate) fn checked_mtu(mtu: u32, v6: bool) -> Result<u32, StackError> {
     if (least..=65_535).contains(&mtu) {
         return Ok(mtu);
     }
-    let text = format!("mtu {mtu} is out of range: choose {least} to 65535");
+    let text = format!("mtu {mtu} is out of range; choose {least} to 65535");
     Err(StackError::Config(text))
 }
 

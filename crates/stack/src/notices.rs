@@ -69,12 +69,12 @@ impl fmt::Display for Notice {
             Self::SynFlood { cookies, dropped } => write!(
                 f,
                 "possible SYN flood: {cookies} SYNs answered with cookies and {dropped} dropped \
-                 since the last message; a larger backlog helps if they are genuine"
+                 since the last message; if they are genuine, use a larger backlog"
             ),
             Self::PathMtuBlackHole { times } => write!(
                 f,
                 "path MTU black hole suspected {times} times since the last message: large \
-                 segments vanish without an ICMP message; a smaller MTU helps"
+                 segments are lost without an ICMP message; use a smaller MTU"
             ),
         }
     }

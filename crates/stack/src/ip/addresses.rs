@@ -27,7 +27,7 @@ impl fmt::Display for ParseCidrError {
         let Self(text) = self;
         write!(
             f,
-            "{text:?} is not an address with a prefix length, such as 10.9.0.2/24 or fd09::2/64"
+            "{text:?} is not an address with a prefix length; write e.g. 10.9.0.2/24 or fd09::2/64"
         )
     }
 }

@@ -72,7 +72,10 @@ pub(crate) struct Arrival {
 
 /// The effect of a received message.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the value is matched immediately and never stored"
+)]
 pub(crate) enum Received {
     /// The message needs no further processing.
     Nothing,

@@ -114,7 +114,10 @@ impl Host {
         check_cidr(cidr)?;
         let taken = StackError::AddressInUse((cidr.addr, 0).into());
         if cidr.addr.is_multicast() || cidr.addr.is_unspecified() {
-            let text = format!("{}: an interface has addresses of one host", cidr.addr);
+            let text = format!(
+                "{} is a multicast or unspecified address; choose the address of a single host",
+                cidr.addr
+            );
             return Err(StackError::Config(text));
         }
         if self.ip.tentative.iter().any(|(_, c)| c.addr == cidr.addr) {
@@ -164,6 +167,6 @@ fn check_cidr(cidr: Cidr) -> Result<(), StackError> {
         return Ok(());
     }
     let most = if cidr.addr.is_ipv4() { 32 } else { 128 };
-    let text = format!("{cidr}: a prefix length is from 0 to {most}");
+    let text = format!("{cidr} has an invalid prefix length; choose 0 to {most}");
     Err(StackError::Config(text))
 }

@@ -147,7 +147,10 @@ fullsend_units::counters! {
 
 /// The result of processing a fragment.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "matched at once, never kept")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the value is matched immediately and never stored"
+)]
 pub(crate) enum Reassembled {
     /// The fragment waits for others, or was dropped.
     Nothing,

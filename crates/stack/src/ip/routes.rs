@@ -79,7 +79,8 @@ impl Routes {
     fn check_gateway(&self, to: Cidr, gateway: IpAddr, iface: u16) -> Result<(), StackError> {
         if gateway.is_ipv4() != to.addr.is_ipv4() {
             return Err(StackError::Config(format!(
-                "gateway {gateway}: the destination {}/{} is of the other family",
+                "gateway {gateway} and destination {}/{} are not of the same address family; \
+                 choose a gateway of the destination's family",
                 to.addr, to.prefix
             )));
         }
@@ -89,8 +90,8 @@ impl Routes {
             return Ok(());
         }
         Err(StackError::Config(format!(
-            "gateway {gateway} is on no network of interface {iface}: add an address there, with \
-             the prefix length that covers it, first"
+            "gateway {gateway} is not on a network of interface {iface}; first add an address to \
+             the interface whose prefix covers the gateway"
         )))
     }
 
@@ -183,7 +184,7 @@ mod tests {
         let mut routes = Routes::default();
         routes.add(cidr("10.0.0.0/24"), None, 0).unwrap();
         for (gateway, part) in [
-            ("10.0.1.1", "no network of interface 0"),
+            ("10.0.1.1", "not on a network of interface 0"),
             ("fe80::1", "family"),
         ] {
             let error = routes.add(cidr("0.0.0.0/0"), Some(ip(gateway)), 0);
