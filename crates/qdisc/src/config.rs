@@ -156,7 +156,7 @@ impl QdiscConfig {
         for (key, value, least) in least {
             if value < least {
                 return Err(QdiscError(alloc::format!(
-                    "`{key}` of {value} lets nothing pass; make it {least} or more"
+                    "`{key}` {value} is too small for packets to pass; write {least} or more"
                 )));
             }
         }
@@ -240,7 +240,7 @@ fn tbf(words: &mut Words<'_>) -> Result<TbfConfig, QdiscError> {
     let limit = match (limit, latency) {
         (Some(_), Some(_)) => {
             return Err(QdiscError::new(
-                "`limit` and `latency` say the same thing; write one of them",
+                "`limit` and `latency` both set the length of the queue; write only one of them",
             ));
         }
         (Some(limit), None) => limit,

@@ -27,14 +27,19 @@ impl<'a> Words<'a> {
         parse: impl FnOnce(&str) -> Result<T, &'static str>,
     ) -> Result<T, QdiscError> {
         let Some(word) = self.next() else {
-            return Err(QdiscError(format!("`{key}` needs a value behind it")));
+            return Err(QdiscError(format!(
+                "`{key}` has no value; write one after it"
+            )));
         };
-        parse(word).map_err(|mend| QdiscError(format!("`{word}` is no `{key}`; write {mend}")))
+        parse(word)
+            .map_err(|mend| QdiscError(format!("`{word}` is not a value of `{key}`; write {mend}")))
     }
 
-    #[allow(clippy::unused_self, reason = "reads as the others do")]
+    #[allow(clippy::unused_self, reason = "is called like the other methods")]
     pub(super) fn unknown(&self, word: &str, kind: &str, known: &str) -> QdiscError {
-        QdiscError(format!("`{word}` is unknown to `{kind}`; write {known}"))
+        QdiscError(format!(
+            "`{word}` is not a parameter of `{kind}`; write {known}"
+        ))
     }
 
     /// Checks that no word follows.
@@ -42,7 +47,7 @@ impl<'a> Words<'a> {
         match self.next() {
             None => Ok(()),
             Some(word) => Err(QdiscError(format!(
-                "`{word}` has no meaning here; leave it out"
+                "`{word}` is not expected here; remove it"
             ))),
         }
     }
@@ -72,7 +77,7 @@ pub(super) fn count(text: &str) -> Result<u32, &'static str> {
     let digits = text.strip_suffix('p').unwrap_or(text);
     digits
         .parse()
-        .map_err(|_| "a number of packets, as in 1000 (at most 4294967295)")
+        .map_err(|_| "a number of packets up to 4294967295, e.g. 1000")
 }
 
 /// Parses a size in bytes, with prefixes of 1024.
@@ -88,16 +93,16 @@ pub(super) fn long_size(text: &str) -> Result<u64, &'static str> {
     scaled(digits, unit).ok_or(SIZE)
 }
 
-const SIZE: &str = "bytes, as in 1514, 64kb or 1mb (1024-based)";
+const SIZE: &str = "a size in bytes, e.g. 1514, 64kb or 1mb (1024-based)";
 
 /// Parses a size in bytes below 4 GiB, with prefixes of 1024.
 pub(super) fn size(text: &str) -> Result<u32, &'static str> {
-    u32::try_from(long_size(text)?).map_err(|_| "less than 4gb")
+    u32::try_from(long_size(text)?).map_err(|_| "a size below 4gb")
 }
 
 /// Parses a rate: `bit` for bits per second, `bps` for bytes per second.
 pub(super) fn rate(text: &str) -> Result<Rate, &'static str> {
-    const MEND: &str = "bits per second, as in 100mbit or 1gbit (8bit at least)";
+    const MEND: &str = "a rate of at least 8bit per second, e.g. 100mbit or 1gbit";
     let (digits, unit) = split(text);
     let lower = unit.to_ascii_lowercase();
     let (prefix, bits) = match (lower.strip_suffix("bit"), lower.strip_suffix("bps")) {
@@ -125,7 +130,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, &'static str> {
 
 /// Parses a time with its unit.
 pub(super) fn time(text: &str) -> Result<Nanos, &'static str> {
-    const MEND: &str = "a time with its unit, as in 500us, 50ms or 10s";
+    const MEND: &str = "a time with its unit, e.g. 500us, 50ms or 10s";
     let (digits, unit) = split(text);
     let unit = match unit {
         "ns" => 1,
