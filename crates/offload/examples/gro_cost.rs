@@ -38,7 +38,12 @@ fn main() {
     let what = args.next().unwrap_or_default();
     let poll: Option<usize> = args.next().map(|n| n.parse().expect("packets"));
     let shape = Shape::ALL.iter().find(|(n, _)| *n == name);
-    let (_, shape) = shape.unwrap_or_else(|| panic!("no shape {name}"));
+    let (_, shape) = shape.unwrap_or_else(|| {
+        panic!(
+            "`{name}` is not a packet shape; write one of {:?}",
+            Shape::ALL.map(|(n, _)| n)
+        )
+    });
     let mut gro = Gro::new(GroConfig {
         link: Link::Ip,
         enabled: true,

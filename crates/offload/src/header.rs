@@ -128,7 +128,10 @@ impl HeaderBuf {
     /// If there are fewer than `n` bytes.
     #[inline]
     pub fn truncate_front(&mut self, n: usize) {
-        assert!(n <= self.len(), "no {n} bytes of header to drop");
+        assert!(
+            n <= self.len(),
+            "the header is shorter than the {n} bytes to drop"
+        );
         match &mut self.store {
             Store::Inline { start, .. } => *start += n as u8,
             Store::Heap { start, .. } => *start += n as u16,
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no 4 bytes of header to drop")]
+    #[should_panic(expected = "shorter than the 4 bytes to drop")]
     fn no_more_is_dropped_than_there_is() {
         HeaderBuf::from_slice(b"tcp").truncate_front(4);
     }

@@ -19,10 +19,10 @@ pub enum WireError {
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Truncated => "ends before its header does",
-            Self::BadLength => "a length field contradicts the header",
-            Self::BadVersion => "the version field names another protocol",
-            Self::BadField => "a field has a forbidden value",
+            Self::Truncated => "the packet ends before the end of its header",
+            Self::BadLength => "a length field contradicts the size of the header",
+            Self::BadVersion => "the version field is that of another protocol",
+            Self::BadField => "a field has a value that its RFC forbids",
         })
     }
 }
