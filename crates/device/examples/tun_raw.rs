@@ -250,7 +250,7 @@ fn sink(mut end: End) -> Outcome<()> {
         end.tun.transmit(&mut end.out)?;
         bytes += payload.len() as u64;
     }
-    report("us to nobody", bytes, start.elapsed(), &end);
+    report("us to kernel, discarded", bytes, start.elapsed(), &end);
     Ok(())
 }
 
@@ -287,6 +287,6 @@ fn main() -> Outcome<()> {
         Some("in") => inward(end),
         Some("out") => outward(end),
         Some("sink") => sink(end),
-        _ => Err("say in, out or sink".into()),
+        _ => Err("the direction is missing or unknown; write in, out or sink".into()),
     }
 }

@@ -14,7 +14,7 @@ pub fn os_seed() -> io::Result<Seed> {
     File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(bytes.as_flattened_mut()))
         .map_err(|error| {
-            let text = format!("/dev/urandom cannot be read ({error}): choose a seed");
+            let text = format!("cannot read /dev/urandom: {error}; set a seed instead");
             io::Error::new(error.kind(), text)
         })?;
     Ok(Seed(bytes.map(u64::from_ne_bytes)))

@@ -107,8 +107,8 @@ impl fmt::Display for UnknownOffload {
         let Self(word) = self;
         write!(
             f,
-            "no offload is called \"{word}\"; use {WORDS}, separated by commas, with - before \
-             one to take it away (all,-tso6)"
+            "\"{word}\" is not an offload; write {WORDS}, separated by commas, with - before one \
+             to remove it (all,-tso6)"
         )
     }
 }

@@ -269,7 +269,7 @@ impl<D: Device> Tapped<D> {
 
     fn record(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
-            tracing::warn!("packet recording stopped: {error}");
+            tracing::warn!("packet recording stopped: cannot write the capture: {error}");
             self.tap = None;
         }
     }
@@ -277,7 +277,7 @@ impl<D: Device> Tapped<D> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the recorder stamps real traffic"
+    reason = "the recorder needs the real time of packets"
 )]
 fn wall_clock_ns() -> u64 {
     SystemTime::now()

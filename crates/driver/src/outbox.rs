@@ -68,7 +68,8 @@ impl Outbox {
     pub(crate) fn flush(&mut self, device: &mut (impl Device + ?Sized)) {
         if let Err(error) = device.transmit(&mut self.packets) {
             if !mem::replace(&mut self.failed, true) {
-                tracing::warn!(%error, "the device has failed; packets for it are dropped");
+                tracing::warn!(%error, "the device failed, and its packets are dropped; build a \
+                                        new stack");
             }
             self.packets.clear();
         }

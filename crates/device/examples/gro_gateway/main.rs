@@ -13,7 +13,7 @@
 //! coalesced.
 #![allow(
     clippy::disallowed_methods,
-    reason = "it tells what it did, in real time"
+    reason = "reports once a second of real time"
 )]
 
 use std::error::Error;
@@ -29,7 +29,10 @@ use forward::Forward;
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [left, left_offload, right, right_offload] = &args[..] else {
-        return Err("say NAME OFFLOAD NAME OFFLOAD, as in: left none right all".into());
+        return Err(
+            "four arguments are required; write NAME OFFLOAD NAME OFFLOAD, e.g. left none right all"
+                .into(),
+        );
     };
     let mut left = Tun::tun(left).offload(left_offload.parse()?).open()?;
     let mut right = Tun::tun(right).offload(right_offload.parse()?).open()?;

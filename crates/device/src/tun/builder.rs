@@ -154,12 +154,14 @@ impl TunBuilder {
                     offload,
                 });
             }
-            notes.push(format!("{name}: vnet_hdr refused; using no offload"));
+            notes.push(format!(
+                "{name}: the kernel refused vnet_hdr; using no offload"
+            ));
         }
         let (file, name) = self.attach(&self.name, false)?;
         // An existing interface may still have offloads that its last user turned on.
         if let Err(e) = sys::tun_set_offload(file.as_fd(), 0) {
-            notes.push(format!("{name}: offloads cannot be turned off: {e}"));
+            notes.push(format!("{name}: cannot turn off offloads: {e}"));
         }
         Ok(Attached {
             file,

@@ -68,32 +68,33 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDriver => f.write_str(
-                "there is no /dev/net/tun: load the driver (modprobe tun), or hand the device to \
-                 the container (--device /dev/net/tun)",
+                "/dev/net/tun does not exist; load the driver (modprobe tun), or pass the device \
+                 to the container (--device /dev/net/tun)",
             ),
             Self::NoPermission { name } => write!(
                 f,
-                "no permission to open interface \"{name}\": run with CAP_NET_ADMIN, or have root \
-                 make it for you once (ip tuntap add dev {name} mode tun user $USER) and let you \
-                 open /dev/net/tun"
+                "no permission to open interface \"{name}\"; run with CAP_NET_ADMIN, or let root \
+                 create it for your user once (ip tuntap add dev {name} mode tun user $USER) and \
+                 give you access to /dev/net/tun"
             ),
             Self::BadName { name } => write!(
                 f,
-                "\"{name}\" cannot name an interface: use 1 to 15 bytes without space, / or :"
+                "\"{name}\" is not an interface name; use 1 to 15 bytes without spaces, / and :"
             ),
             Self::Busy { name } => write!(
                 f,
-                "another process has interface \"{name}\" open: end it, or choose another name"
+                "interface \"{name}\" is open in another process; end that process, or choose \
+                 another name"
             ),
             Self::OtherKind { name } => write!(
                 f,
-                "interface \"{name}\" exists and is of another kind (TUN, TAP, multi-queue, or no \
-                 tunnel at all): remove it (ip link del {name}), or choose another name"
+                "interface \"{name}\" exists and is of another kind (TUN, TAP, multi-queue, or \
+                 neither TUN nor TAP); remove it (ip link del {name}), or choose another name"
             ),
             Self::Setting { name, what, source } => {
                 write!(f, "interface \"{name}\": cannot set {what}: {source}")
             }
-            Self::Io(error) => write!(f, "/dev/net/tun: {error}"),
+            Self::Io(error) => write!(f, "cannot open a device through /dev/net/tun: {error}"),
         }
     }
 }

@@ -42,7 +42,9 @@ impl KernelSide {
         let mut allow = |what: String, result: io::Result<()>| match result {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                notes.push(format!("{name}: {what} is left to root: {e}"));
+                notes.push(format!(
+                    "{name}: cannot set {what}: {e}; run with CAP_NET_ADMIN, or let root set it"
+                ));
                 Ok(())
             }
             Err(source) => Err(OpenError::Setting {

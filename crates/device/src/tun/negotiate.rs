@@ -40,7 +40,9 @@ pub(super) fn negotiate(
         let refused = bits(set);
         while bits(set) == refused {
             let Some(step) = steps.next() else {
-                notes.push(format!("offload {want} refused ({error}); using none"));
+                notes.push(format!(
+                    "the kernel refused offload {want} ({error}); using none"
+                ));
                 return OffloadSet {
                     vnet_hdr: want.vnet_hdr,
                     ..OffloadSet::NONE
@@ -50,7 +52,7 @@ pub(super) fn negotiate(
         }
     }
     if set != want {
-        notes.push(format!("offload {want} refused; using {set}"));
+        notes.push(format!("the kernel refused offload {want}; using {set}"));
     }
     set
 }

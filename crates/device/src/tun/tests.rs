@@ -380,7 +380,7 @@ fn errors_say_what_to_do() {
         // The text that a `main` that returns `io::Result` prints.
         let shown = format!("{:?}", std::io::Error::from(said));
         assert!(
-            shown.contains("cannot name an interface: use 1 to 15"),
+            shown.contains("is not an interface name; use 1 to 15"),
             "{shown}"
         );
     }

@@ -45,8 +45,8 @@ impl LinkLog {
         self.dropped += 1;
         (self.dropped == 1).then(|| {
             format!(
-                "interface {name} is down, and packets for it are dropped; bring it up: \
-                 ip link set {name} up"
+                "interface {name} is down and its packets are dropped; bring it up with `ip link \
+                 set {name} up`"
             )
         })
     }
