@@ -413,7 +413,7 @@ fn a_capture_has_a_filter() {
     );
     assert!(there > 0 && all > there, "{all} {there}");
     let error = scene.refused("capture - port http");
-    assert!(error.contains("port `http`: write a number"), "{error}");
+    assert!(error.contains("`http` is not a value of `port`"), "{error}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ async fn main() -> io::Result<()> {
     tokio::spawn(async move {
         while let Ok(pending) = listener.accept().await {
             let (from, to) = (pending.peer_addr(), pending.local_addr());
-            println!("gateway: {from} asks for {to}");
+            println!("gateway: {from} connects to {to}");
             if to.port() % 2 == 1 {
                 pending.reject();
                 continue;
@@ -36,7 +36,7 @@ async fn main() -> io::Result<()> {
     println!("client: {answer}");
     match TcpStream::connect(&client, "203.0.113.9:81").await {
         Err(error) => println!("client: port 81: {error}"),
-        Ok(_) => println!("client: port 81 answered?"),
+        Ok(_) => println!("client: port 81 accepted a connection, which was not expected"),
     }
     Ok(())
 }

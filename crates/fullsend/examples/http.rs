@@ -81,7 +81,7 @@ async fn main() -> io::Result<()> {
         () = async {
             let _ = stopped.changed().await;
             tokio::time::sleep(GRACE).await;
-        } => eprintln!("requests did not finish within {GRACE:?}: they are reset"),
+        } => eprintln!("requests did not finish within {GRACE:?} and are reset"),
     }
     // The device is lost when the process exits, so all data must have been acknowledged before.
     // The timeout ends the wait for a peer that does not answer: its connection is reset when the
@@ -177,7 +177,10 @@ fn inside(dir: &Path, path: &str) -> Result<PathBuf, (StatusCode, String)> {
     if path.components().all(|c| matches!(c, Component::Normal(_))) {
         return Ok(dir.join(path));
     }
-    Err((StatusCode::FORBIDDEN, "not in the folder\n".to_owned()))
+    Err((
+        StatusCode::FORBIDDEN,
+        "the path is not in the folder\n".to_owned(),
+    ))
 }
 
 fn failed(error: &io::Error) -> (StatusCode, String) {

@@ -37,8 +37,8 @@ impl ToAddr for str {
     fn to_addr(&self) -> io::Result<SocketAddr> {
         self.parse().map_err(|_| {
             let text = format!(
-                "{self:?} is not an IP address with a port, such as 10.0.0.2:80 or [fd00::2]:80 \
-                 (names are not resolved)"
+                "{self:?} is not an IP address with a port (names are not resolved); write e.g. \
+                 10.0.0.2:80 or [fd00::2]:80"
             );
             Error::new(ErrorKind::InvalidInput, text)
         })
@@ -62,7 +62,7 @@ pub(crate) fn check_port(remote: SocketAddr) -> io::Result<()> {
     if remote.port() == 0 {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("{remote} has port 0: give the port to connect to"),
+            format!("{remote} has port 0; write the port to connect to"),
         ));
     }
     Ok(())

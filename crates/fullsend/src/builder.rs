@@ -262,11 +262,12 @@ impl Builder {
             Choice::Tun(tun) => builder.open(tun, host),
             Choice::Device(device) if device.fd().is_some() => Ok(device),
             Choice::Device(_) => Err(invalid(
-                "the device has no file to wait on: give one that has, or use Stack::pair()",
+                "the device has no file descriptor to wait on; choose a device whose fd() returns \
+                 one, or use Stack::pair()",
             )),
             Choice::None => Err(invalid(
-                "no device: choose one with .tun(..), .tap(..) or .device(..), or use \
-                 Stack::pair()",
+                "the stack has no device; choose one with .tun(..), .tap(..) or .device(..), or \
+                 use Stack::pair()",
             )),
         })
     }
@@ -293,7 +294,10 @@ impl Builder {
             return Err(error);
         }
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
-            Error::other("no tokio runtime: build the stack inside #[tokio::main] or block_on(..)")
+            Error::other(
+                "there is no tokio runtime here; build the stack inside #[tokio::main] or \
+                 block_on(..)",
+            )
         })?;
         let seed = self.seed.map_or_else(os_seed, Ok)?;
         let mut host = Host::new(HostConfig {

@@ -228,7 +228,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.engine.kill(
             io::ErrorKind::ConnectionAborted,
-            "the stack was shut down, or the tokio runtime that drove it has ended: build a new \
+            "the stack was shut down, or the tokio runtime of its driver has ended; build a new \
              stack",
         );
     }

@@ -255,10 +255,10 @@ impl Engine {
             Ok(pumped) => pumped,
             Err(error) => {
                 drop(shard);
-                tracing::error!(%error, "the stack stops: its device failed");
+                tracing::error!(%error, "the device failed; the stack stops");
                 self.kill(
                     io::ErrorKind::NetworkDown,
-                    &format!("the device failed: {error}"),
+                    &format!("the device failed: {error}; build a new stack"),
                 );
                 return Err(error);
             }
@@ -322,7 +322,7 @@ impl Engine {
         self.shard.lock().was_flushed = true;
         self.kill(
             io::ErrorKind::ConnectionAborted,
-            "the stack was shut down: build a new one",
+            "the stack was shut down; build a new one",
         );
         Ok(())
     }

@@ -11,18 +11,18 @@ pub(crate) fn io_error(error: StackError) -> Error {
         StackError::Tcp(error) => tcp_error(error),
         StackError::NoSuchSocket => Error::new(
             ErrorKind::NotConnected,
-            "the socket is closed: connect or bind a new one",
+            "the socket is closed; connect or bind a new one",
         ),
         StackError::AddressInUse(addr) => Error::new(
             ErrorKind::AddrInUse,
             format!(
-                "{addr} is in use: choose another port, or port 0, or close the socket that has it"
+                "{addr} is in use; choose another port, or port 0, or close the socket that uses it"
             ),
         ),
         StackError::AddressNotAvailable(addr) => Error::new(
             ErrorKind::AddrNotAvailable,
             format!(
-                "{addr} is not an address of this stack: add it with Stack::builder().address(..)"
+                "{addr} is not an address of this stack; add it with Stack::builder().address(..)"
             ),
         ),
         StackError::TentativeAddress(_) | StackError::DuplicateAddress(_) => {
@@ -30,16 +30,16 @@ pub(crate) fn io_error(error: StackError) -> Error {
         }
         StackError::NoRoute(addr) => Error::new(
             ErrorKind::NetworkUnreachable,
-            format!("no route to {addr}: add one with Stack::builder().route(..) or .gateway(..)"),
+            format!("no route to {addr}; add one with Stack::builder().route(..) or .gateway(..)"),
         ),
         StackError::NoPorts => Error::new(
             ErrorKind::AddrNotAvailable,
-            "every ephemeral port towards that destination is taken: close connections, or use \
+            "every ephemeral port towards that destination is in use; close connections, or use \
              more local addresses",
         ),
         StackError::MessageTooLong { len, max } => Error::new(
             ErrorKind::InvalidInput,
-            format!("the datagram has {len} bytes and at most {max} can be sent: send less"),
+            format!("a datagram of {len} bytes is too long; send at most {max} bytes"),
         ),
         StackError::Config(text) => Error::new(ErrorKind::InvalidInput, text),
         other => Error::other(format!("{other:?}")),

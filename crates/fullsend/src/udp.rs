@@ -332,7 +332,7 @@ impl std::fmt::Debug for UdpSocket {
 fn not_connected() -> io::Error {
     io::Error::new(
         io::ErrorKind::NotConnected,
-        "no peer is set: call connect(..) first, or use send_to(..)",
+        "the socket has no peer; call connect(..) first, or use send_to(..)",
     )
 }
 

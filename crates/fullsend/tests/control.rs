@@ -327,7 +327,7 @@ fn the_socket_is_private_and_goes_with_its_stack() {
         assert_eq!(mode & 0o777, 0o600);
         // A socket in use is not replaced, nor is a file of another kind.
         let error = b.control_socket(&path).unwrap_err().to_string();
-        assert!(error.contains("another stack answers"), "{error}");
+        assert!(error.contains("another stack listens"), "{error}");
         std::fs::write(dir.path("file"), "mine").unwrap();
         let error = b.control_socket(dir.path("file")).unwrap_err().to_string();
         assert!(error.contains("not a socket"), "{error}");
@@ -378,7 +378,7 @@ fn a_capture_begins_ends_and_counts() {
                     if writes == 0 {
                         let mut second = Client::to(&dir.path("a")).await;
                         let error = second.error(start.clone()).await;
-                        assert!(error.contains("runs already"), "{error}");
+                        assert!(error.contains("is running"), "{error}");
                     }
                     if writes < 4 {
                         writes += 1;

@@ -131,7 +131,7 @@ impl LiveCapture {
         let number = engine
             .begin_tap(point)
             .map_err(|error| error.to_string())?
-            .ok_or("a capture of this stack runs already: end that first")?;
+            .ok_or("another capture of this stack is running; stop it first")?;
         Ok(Self {
             engine: Arc::downgrade(engine),
             number,

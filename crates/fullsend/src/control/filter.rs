@@ -65,7 +65,7 @@ impl Filter {
         match words.left.last() {
             None => Ok(filter),
             Some(word) => Err(format!(
-                "filter: `{word}` is unexpected; write `and` or `or`"
+                "filter: `{word}` is not expected here; write `and` or `or` before it"
             )),
         }
     }
@@ -127,14 +127,17 @@ impl Words<'_> {
     fn factor(&mut self) -> Result<Filter, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err("filter: it is nested too deep".to_owned());
+            return Err(format!(
+                "filter: it is nested deeper than {MAX_DEPTH} levels; use fewer parentheses and \
+                 `not`"
+            ));
         }
         let filter = match self.left.pop() {
             Some("not") => Ok(Filter::Not(Box::new(self.factor()?))),
             Some("(") => {
                 let inner = self.any()?;
                 if !self.skip(")") {
-                    return Err("filter: a parenthesis is not closed".to_owned());
+                    return Err("filter: a parenthesis is not closed; write `)`".to_owned());
                 }
                 Ok(inner)
             }
@@ -151,12 +154,16 @@ impl Words<'_> {
             "dst" => (Side::Destination, self.left.pop().unwrap_or_default()),
             word => (Side::Either, word),
         };
-        let wrong = |value: &str, want: &str| format!("filter: {word} `{value}`: write {want}");
+        let wrong = |value: &str, want: &str| {
+            format!("filter: `{value}` is not a value of `{word}`; write {want}")
+        };
         let value = |words: &mut Self| words.left.pop().unwrap_or_default();
         Ok(match word {
             "host" => {
                 let text = value(self);
-                let ip = text.parse().map_err(|_| wrong(text, "an address"))?;
+                let ip = text
+                    .parse()
+                    .map_err(|_| wrong(text, "an IP address, e.g. 10.0.0.1"))?;
                 Filter::Host(side, ip)
             }
             "net" => {
@@ -180,8 +187,8 @@ impl Words<'_> {
             "icmp6" => Filter::Protocol(protocol::ICMPV6),
             _ => {
                 return Err(format!(
-                    "filter: `{word}` is not known; there are tcp, udp, icmp, icmp6, ip, ip6, arp, \
-                     host, net and port, src and dst, and, or and not"
+                    "filter: `{word}` is not a keyword; write tcp, udp, icmp, icmp6, ip, ip6, arp, \
+                     host, net, port, src, dst, and, or, or not"
                 ));
             }
         })
@@ -347,12 +354,15 @@ mod tests {
             ("", "ends too early"),
             ("tcp and", "ends too early"),
             ("(tcp", "not closed"),
-            ("tcp )", "`)` is unexpected"),
-            ("port http", "port `http`: write a number"),
-            ("host example.org", "write an address"),
+            ("tcp )", "`)` is not expected"),
+            (
+                "port http",
+                "`http` is not a value of `port`; write a number",
+            ),
+            ("host example.org", "write an IP address"),
             ("net 10.0.0.0", "write e.g. 10.0.0.0/8"),
-            ("vlan 7", "`vlan` is not known; there are tcp"),
-            ("src tcp or dst", "`` is not known"),
+            ("vlan 7", "`vlan` is not a keyword; write tcp"),
+            ("src tcp or dst", "`` is not a keyword"),
         ] {
             let error = Filter::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

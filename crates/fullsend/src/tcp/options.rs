@@ -206,7 +206,8 @@ impl TcpStream {
                 .map_err(|error| {
                     let error = io_error(error);
                     let text = format!(
-                        "congestion control {name:?}: {error}; see tcp_available_congestion_control"
+                        "cannot set congestion control {name:?}: {error}; choose one of \
+                         tcp_allowed_congestion_control"
                     );
                     io::Error::new(error.kind(), text)
                 })
@@ -319,5 +320,5 @@ impl TcpStream {
 
 /// Returns `error` with the option that caused it in the message.
 fn with_option(error: &io::Error, option: SocketOption) -> io::Error {
-    io::Error::new(error.kind(), format!("{option:?}: {error}"))
+    io::Error::new(error.kind(), format!("cannot set {option:?}: {error}"))
 }

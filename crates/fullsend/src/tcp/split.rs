@@ -36,7 +36,7 @@ pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
 impl fmt::Display for ReuniteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("these halves belong to different streams")
+        f.write_str("the halves belong to different streams; pass the two halves of one stream")
     }
 }
 
