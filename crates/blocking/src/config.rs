@@ -266,7 +266,7 @@ impl Config {
 }
 
 pub(crate) fn wrong(key: &str, value: &str, want: &str) -> ConfigError {
-    ConfigError(format!("{key} {value:?} makes no sense: give {want}"))
+    ConfigError(format!("{key} {value:?} is not valid; write {want}"))
 }
 
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, ConfigError> {
@@ -302,7 +302,7 @@ fn parse_control(value: &str) -> Result<Option<Control>, ConfigError> {
         _ => Err(wrong(
             "control",
             value,
-            "on, off or a path with a slash in it",
+            "on, off or a path that contains a slash",
         )),
     }
 }
@@ -334,7 +334,7 @@ pub(crate) fn parse_route(text: &str) -> Result<Route, ConfigError> {
 pub(crate) fn parse_gateway(text: &str) -> Result<Route, ConfigError> {
     let gateway: IpAddr = text
         .parse()
-        .map_err(|_| wrong("gateway", text, "an address"))?;
+        .map_err(|_| wrong("gateway", text, "an IP address, e.g. 10.0.0.1"))?;
     Ok((Cidr::all_like(gateway), Some(gateway)))
 }
 
@@ -348,7 +348,7 @@ fn parse_mac(text: &str) -> Result<Mac, ConfigError> {
         // A multicast address cannot be a source address.
         (pieces.next().is_none() && mac[0] & 1 == 0).then_some(Mac(mac))
     };
-    let want = "the address of one host, such as 02:00:00:00:00:01";
+    let want = "the address of one host, e.g. 02:00:00:00:00:01";
     parse().ok_or_else(|| wrong("mac", text, want))
 }
 
@@ -394,15 +394,15 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_mend() {
         for (text, part) in [
-            ("tun", "\"tun\" makes no sense: give KEY=VALUE"),
-            ("mtu=big", "mtu \"big\" makes no sense: give a number"),
+            ("tun", "\"tun\" is not valid; write KEY=VALUE"),
+            ("mtu=big", "mtu \"big\" is not valid; write a number"),
             ("address=10.0.0.1", "\"10.0.0.1\""),
             ("address=10.0.0.1/33", "prefix length"),
             ("mac=01:00:00:00:00:00", "one host"),
             ("mac=02:00:00:00:00", "one host"),
             ("gro=maybe", "on or off"),
-            ("gateway=x", "an address"),
-            ("route=10.0.0.0/8 via y", "an address"),
+            ("gateway=x", "an IP address"),
+            ("route=10.0.0.0/8 via y", "an IP address"),
             ("tcp_sak=1", "tcp_sack"),
             ("qdisc=nonsense", "qdisc"),
             ("link=atm", "ip or ethernet"),

@@ -39,7 +39,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, device: OwnedFd) -> io::Result<JoinHan
         // Departure times of paced packets are in microseconds; the default slack is 50 us.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         if let Err(error) = drive(&shared, &device) {
-            tracing::error!(%error, "the stack stops: its device failed");
+            tracing::error!(%error, "the device failed; the stack stops");
             shared.end(Errno(libc::ENETDOWN));
         }
     };

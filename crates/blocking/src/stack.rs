@@ -129,7 +129,8 @@ impl Stack {
     /// instead; the operating system's error if the device or the control socket cannot be opened.
     pub fn open(config: &Config) -> io::Result<Self> {
         let Some(tun) = config.tun() else {
-            let text = "no device: give tun=NAME or tap=NAME, or drive the stack by hand";
+            let text = "the settings name no device; write tun=NAME or tap=NAME, or use a \
+                        user-driven stack";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
         let (host, seed) = config.host()?;
@@ -149,7 +150,7 @@ impl Stack {
     /// instead.
     pub fn by_hand(config: &Config, clock: Clock, hand: Hand) -> io::Result<Self> {
         let DeviceChoice::Hand(link) = config.device else {
-            let text = "a stack that is driven by hand has no device: leave tun= and tap= out";
+            let text = "a user-driven stack has no device; remove tun= and tap= from the settings";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
         let (host, seed) = config.host()?;

@@ -30,7 +30,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(explain(
             Errno::EFAULT,
-            &"a null pointer where text should be",
+            &"a string argument is a null pointer; pass a string that ends with a NUL",
         ));
     }
     // SAFETY: not null; the caller guarantees the rest.
@@ -56,7 +56,10 @@ unsafe extern "C" fn fs_stack_create(
         // SAFETY: the header requires a string, and null or a valid structure.
         let (settings, callbacks) = unsafe { (text(settings)?, callbacks.as_ref().copied()) };
         if callbacks.is_some_and(|c| c.output.is_none()) {
-            return Err(explain(Errno::EFAULT, &"callbacks without output"));
+            return Err(explain(
+                Errno::EFAULT,
+                &"the callbacks have no output function; set `output`",
+            ));
         }
         let config = Config::parse(settings).map_err(|e| explain(Errno::EINVAL, &e))?;
         let stack = create(&config, callbacks).map_err(|e| failed(&e))?;
@@ -134,7 +137,10 @@ unsafe extern "C" fn fs_stack_input(
     returned(|| {
         let stack = table::stack(stack)?;
         if stack.outbox().is_none() {
-            return Err(explain(Errno::EINVAL, &"the stack has a device"));
+            return Err(explain(
+                Errno::EINVAL,
+                &"the stack has a device; pass packets only to a stack with callbacks",
+            ));
         }
         if packet.is_null() {
             return Err(Errno::EFAULT);

@@ -75,11 +75,11 @@ fn report(panic: &(dyn Any + Send)) -> Errno {
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("a panic");
+    let text = text.unwrap_or("without a message");
     // There is no place to report that this fails.
     let _ = writeln!(
         std::io::stderr(),
-        "fullsend: a mistake in the stack, please report it: {text}"
+        "fullsend: the stack panicked: {text}; please report this"
     );
     Errno(libc::EIO)
 }
