@@ -24,7 +24,7 @@ pub enum BadChecksum {
 impl fmt::Display for BadChecksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed => f.write_str("its lengths are wrong"),
+            Self::Malformed => f.write_str("the lengths in its headers are wrong"),
             Self::Ipv4 => f.write_str("the IPv4 header's checksum is wrong"),
             Self::Transport(TCP) => f.write_str("the TCP checksum is wrong"),
             Self::Transport(UDP) => f.write_str("the UDP checksum is wrong"),

@@ -32,7 +32,11 @@ impl Counters {
         match fs::write(file, &text) {
             Ok(()) => self.told = text,
             Err(error) => {
-                eprintln!("fullsend: counters={}: {error}", file.display());
+                eprintln!(
+                    "fullsend: cannot write the counters to {}: {error}; name another file with \
+                     counters=",
+                    file.display()
+                );
                 self.file = None;
             }
         }

@@ -53,7 +53,9 @@ impl Flags {
                 }
                 "prefix" => {
                     let local = locals.last_mut();
-                    let local = local.ok_or_else(|| mistake("prefix belongs behind local="))?;
+                    let local = local.ok_or_else(|| {
+                        mistake("prefix= applies to no address; write it after local=ADDR")
+                    })?;
                     local.1 = Some(prefix(local.0, &value)?);
                 }
                 "counters" => counters = Some(PathBuf::from(value)),
@@ -66,7 +68,8 @@ impl Flags {
         }
         if locals.is_empty() {
             return Err(mistake(
-                "no local address: give --so_flags=local=ADDR with the address of --local_ip",
+                "the flags name no local address; write --so_flags=local=ADDR with the address of \
+                 --local_ip",
             ));
         }
         for (address, prefix) in locals {
@@ -88,14 +91,22 @@ impl Flags {
 
 fn address(key: &str, value: &str) -> Result<IpAddr, ConfigError> {
     let address = value.parse::<IpAddr>().map(|a| a.to_canonical());
-    address.map_err(|_| mistake(&format!("{key}={value}: give an IPv4 or IPv6 address")))
+    address.map_err(|_| {
+        mistake(&format!(
+            "`{key}={value}` is not valid; write an IPv4 or IPv6 address"
+        ))
+    })
 }
 
 fn prefix(of: IpAddr, value: &str) -> Result<u8, ConfigError> {
     let most = if of.is_ipv4() { 32 } else { 128 };
     let prefix = value.trim_start_matches('/').parse().ok();
     let prefix = prefix.filter(|&prefix| prefix <= most);
-    prefix.ok_or_else(|| mistake(&format!("prefix={value}: give a number from 0 to {most}")))
+    prefix.ok_or_else(|| {
+        mistake(&format!(
+            "`prefix={value}` is not valid; write a number from 0 to {most}"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -119,10 +130,10 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_mend() {
         for (text, part) in [
-            ("", "give --so_flags=local="),
+            ("", "write --so_flags=local="),
             ("local=here", "local=here"),
             ("local=10.0.0.1,prefix=33", "0 to 32"),
-            ("prefix=8", "behind local="),
+            ("prefix=8", "after local="),
             ("local=10.0.0.1,mtu=big", "mtu"),
             ("local=10.0.0.1,remote=", "remote="),
         ] {

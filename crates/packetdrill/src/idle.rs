@@ -33,7 +33,10 @@ pub(crate) fn watch(instance: &Arc<Instance>, main: i32) -> io::Result<()> {
             // Equal twice, so the thread has not run in between.
             if now.is_some() && now == seen && !instance.pass_some() && !told {
                 told = true;
-                eprintln!("fullsend: a call waits for something that no timer will bring");
+                eprintln!(
+                    "fullsend: a blocking call cannot return, as no packet and no timer is \
+                     pending; check the script"
+                );
             }
             seen = now;
         }

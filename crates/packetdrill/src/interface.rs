@@ -68,7 +68,7 @@ unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interface:
     let error = match begun {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some("a mistake in the stack, please report it".to_owned()),
+        Err(_) => Some("the stack panicked; please report this".to_owned()),
     };
     if let Some(error) = error {
         eprintln!("fullsend: {error}");

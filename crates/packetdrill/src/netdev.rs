@@ -87,7 +87,10 @@ fn next(instance: &Instance) -> Option<(Instant, Vec<u8>)> {
             continue;
         }
         if waited >= PATIENCE {
-            eprintln!("fullsend: no packet leaves the stack, and none will");
+            eprintln!(
+                "fullsend: the stack has no packet to send, and no timer is pending; check the \
+                 script"
+            );
             return None;
         }
         thread::sleep(STEP);
@@ -97,7 +100,7 @@ fn next(instance: &Instance) -> Option<(Instant, Vec<u8>)> {
     match bytes(packet) {
         Ok(bytes) => Some((at, bytes)),
         Err((bytes, wrong)) => {
-            eprintln!("fullsend: the stack sent a packet that is wrong, {wrong}: {bytes:02x?}");
+            eprintln!("fullsend: the stack sent an invalid packet, as {wrong}: {bytes:02x?}");
             None
         }
     }
