@@ -57,11 +57,12 @@ pub fn answer(engine: &impl Inspect, request: &Request) -> Result<Reply, String>
             option,
             value,
         } => set(engine, flow, option, value),
-        Request::Stop => Err("no capture runs on this connection".to_owned()),
-        Request::Sockets => Err("the sockets take several replies".to_owned()),
+        Request::Stop => {
+            Err("no capture is running on this connection; start one with `capture`".to_owned())
+        }
+        Request::Sockets => Err("the list of sockets needs several replies".to_owned()),
         Request::Capture(_) => Err(
-            "this stack records no packets on request: it runs in a program of the C library, \
-             whose interface tcpdump can watch"
+            "a stack of the C library cannot capture packets; run tcpdump on its interface instead"
                 .to_owned(),
         ),
     }
@@ -77,7 +78,10 @@ fn named(counters: Vec<(&'static str, u64)>) -> Vec<(String, u64)> {
 fn sysctl(engine: &impl Inspect, key: Option<&str>, value: Option<&str>) -> Result<Reply, String> {
     let Some(key) = key else {
         if value.is_some() {
-            return Err("a value without a key: say which tunable to set".to_owned());
+            return Err(
+                "the request has a value without a key; add the name of the tunable as key"
+                    .to_owned(),
+            );
         }
         return ok(engine.look(|host, _, _| host.sysctl().list().collect::<Vec<_>>()));
     };
@@ -97,19 +101,21 @@ fn find(host: &mut Host, flow: &str) -> Result<TcpId, String> {
     if let Some((local, peer)) = flow.split_once('-') {
         let addr = |text: &str| {
             text.parse::<SocketAddr>().map_err(|_| {
-                format!("{text:?} is not an address with a port, as in 10.0.0.1:80 or [fd00::1]:80")
+                format!(
+                    "{text:?} is not an address with a port; write e.g. 10.0.0.1:80 or [fd00::1]:80"
+                )
             })
         };
         let (local, peer) = (addr(local)?, addr(peer)?);
         return host.tcp_find(local, peer).ok_or_else(|| {
-            format!("no connection from {local} to {peer}: `ss` lists those there are")
+            format!("there is no connection from {local} to {peer}; `ss` lists the connections")
         });
     }
     let digits = flow.strip_prefix("sk:").unwrap_or(flow);
     u64::from_str_radix(digits, 16).map(TcpId).map_err(|_| {
         format!(
-            "{flow:?} names no connection: write its id as `ss` shows it (sk:1000000), or \
-             LOCAL:PORT-PEER:PORT"
+            "{flow:?} is not the name of a connection; write its id as `ss` shows it (sk:1000000), \
+             or LOCAL:PORT-PEER:PORT"
         )
     })
 }
@@ -127,9 +133,9 @@ fn set(engine: &impl Inspect, flow: &str, option: &str, value: &str) -> Result<R
         };
         done.map_err(|error| match error {
             fullsend_stack::StackError::NoSuchSocket => {
-                format!("{flow} is no connection that a user holds: `ss` lists those there are")
+                format!("{flow} is not a connection of an application; `ss` lists the connections")
             }
-            error => format!("{option}={value} on {flow}: {error}"),
+            error => format!("cannot set {option}={value} on {flow}: {error}"),
         })
     };
     engine.change(call)??;

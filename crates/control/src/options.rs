@@ -19,50 +19,62 @@ const OPTIONS: &[(&str, &str, Parse)] = &[
     ("TCP_NODELAY", SWITCH, |v| Some(O::TcpNodelay(switch(v)?))),
     ("TCP_CORK", SWITCH, |v| Some(O::TcpCork(switch(v)?))),
     ("TCP_QUICKACK", SWITCH, |v| Some(O::TcpQuickack(switch(v)?))),
-    ("TCP_MAXSEG", "bytes", |v| {
+    ("TCP_MAXSEG", "a number of bytes", |v| {
         Some(O::TcpMaxseg(v.parse().ok()?))
     }),
-    ("TCP_USER_TIMEOUT", "milliseconds, 0 for none", |v| {
-        let ms: u32 = v.parse().ok()?;
-        Some(O::TcpUserTimeout(Nanos::from_millis(ms.into())))
-    }),
-    ("TCP_SYNCNT", "a count", |v| {
+    (
+        "TCP_USER_TIMEOUT",
+        "a number of milliseconds, or 0 for no timeout",
+        |v| {
+            let ms: u32 = v.parse().ok()?;
+            Some(O::TcpUserTimeout(Nanos::from_millis(ms.into())))
+        },
+    ),
+    ("TCP_SYNCNT", "a number", |v| {
         Some(O::TcpSyncnt(v.parse().ok()?))
     }),
-    ("TCP_KEEPIDLE", "seconds", |v| {
+    ("TCP_KEEPIDLE", "a number of seconds", |v| {
         Some(O::TcpKeepidle(seconds(v)?))
     }),
-    ("TCP_KEEPINTVL", "seconds", |v| {
+    ("TCP_KEEPINTVL", "a number of seconds", |v| {
         Some(O::TcpKeepintvl(seconds(v)?))
     }),
-    ("TCP_KEEPCNT", "a count", |v| {
+    ("TCP_KEEPCNT", "a number", |v| {
         Some(O::TcpKeepcnt(v.parse().ok()?))
     }),
     (
         "TCP_NOTSENT_LOWAT",
-        "bytes, 4294967295 for the tunable",
+        "a number of bytes, or 4294967295 for the value of tcp_notsent_lowat",
         |v| Some(O::TcpNotsentLowat(v.parse().ok()?)),
     ),
     ("SO_KEEPALIVE", SWITCH, |v| Some(O::SoKeepalive(switch(v)?))),
-    ("SO_LINGER", "seconds, or off", |v| {
+    ("SO_LINGER", "a number of seconds, or off", |v| {
         Some(O::SoLinger(if v == "off" {
             Linger::Background
         } else {
             Linger::For(seconds(v)?)
         }))
     }),
-    ("SO_SNDBUF", "bytes", |v| Some(O::SoSndbuf(v.parse().ok()?))),
-    ("SO_RCVBUF", "bytes", |v| Some(O::SoRcvbuf(v.parse().ok()?))),
-    ("SO_RCVLOWAT", "bytes", |v| {
+    ("SO_SNDBUF", "a number of bytes", |v| {
+        Some(O::SoSndbuf(v.parse().ok()?))
+    }),
+    ("SO_RCVBUF", "a number of bytes", |v| {
+        Some(O::SoRcvbuf(v.parse().ok()?))
+    }),
+    ("SO_RCVLOWAT", "a number of bytes", |v| {
         Some(O::SoRcvlowat(v.parse().ok()?))
     }),
-    ("SO_MAX_PACING_RATE", "bytes per second, or max", |v| {
-        Some(O::SoMaxPacingRate(if v == "max" {
-            u64::MAX
-        } else {
-            v.parse().ok()?
-        }))
-    }),
+    (
+        "SO_MAX_PACING_RATE",
+        "a number of bytes per second, or max",
+        |v| {
+            Some(O::SoMaxPacingRate(if v == "max" {
+                u64::MAX
+            } else {
+                v.parse().ok()?
+            }))
+        },
+    ),
 ];
 
 const SWITCH: &str = "0 (off) or 1 (on)";
@@ -88,13 +100,13 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Setting, String> {
     let Some((known, what, parse)) = OPTIONS.iter().find(|o| name.eq_ignore_ascii_case(o.0)) else {
         let names: Vec<_> = OPTIONS.iter().map(|option| option.0).collect();
         return Err(format!(
-            "{name:?} is not a socket option that can be set here: use one of TCP_CONGESTION, {}",
+            "{name:?} is not a socket option that can be set here; write one of TCP_CONGESTION, {}",
             names.join(", ")
         ));
     };
     parse(value)
         .map(Setting::Option)
-        .ok_or_else(|| format!("{known} cannot be {value:?}: give {what}"))
+        .ok_or_else(|| format!("{known} does not accept {value:?}; write {what}"))
 }
 
 #[cfg(test)]

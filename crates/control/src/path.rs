@@ -34,7 +34,8 @@ pub fn default_path() -> io::Result<PathBuf> {
         .create(&dir)
         .map_err(|error| {
             let text = format!(
-                "cannot make {}: {error}; set XDG_RUNTIME_DIR, or give a path of your own",
+                "cannot create directory {}: {error}; set XDG_RUNTIME_DIR, or choose a path for \
+                 the control socket",
                 dir.display()
             );
             Error::new(error.kind(), text)
@@ -101,7 +102,10 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
 /// The operating system's error for the socket or its file, with a message that says what to do.
 pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
     let named = |error: Error, mend: &str| {
-        let text = format!("control socket {}: {error}; {mend}", path.display());
+        let text = format!(
+            "cannot create control socket {}: {error}; {mend}",
+            path.display()
+        );
         Error::new(error.kind(), text)
     };
     clear(path)?;
@@ -112,7 +116,7 @@ pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
         .map_err(|error| {
             named(
                 error.into(),
-                "give a path in a directory that you can write to",
+                "choose a path in a directory that you can write to",
             )
         })?;
     let bound = Bound {
@@ -121,8 +125,8 @@ pub fn bind(path: &Path) -> io::Result<(UnixListener, Bound)> {
     };
     // The mode is set before `listen`, so that no connection is possible earlier.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .map_err(|error| named(error, "give a path in a directory of your own"))?;
-    listen(&socket, BACKLOG).map_err(|error| named(error.into(), "give another path"))?;
+        .map_err(|error| named(error, "choose a path in a directory that you own"))?;
+    listen(&socket, BACKLOG).map_err(|error| named(error.into(), "choose another path"))?;
     Ok((socket.into(), bound))
 }
 
@@ -133,16 +137,16 @@ fn clear(path: &Path) -> io::Result<()> {
     };
     let refuse = |what: &str| {
         let text = format!(
-            "control socket {}: {what}; give another path",
+            "cannot create control socket {}: {what}; choose another path",
             path.display()
         );
         Err(Error::new(ErrorKind::AddrInUse, text))
     };
     if !meta.file_type().is_socket() {
-        return refuse("a file of that name is there, and not a socket");
+        return refuse("a file that is not a socket has this path");
     }
     match UnixStream::connect(path) {
-        Ok(_) => refuse("another stack answers there"),
+        Ok(_) => refuse("another stack listens at this path"),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => refuse(&error.to_string()),
     }

@@ -91,17 +91,18 @@ impl Request {
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let Versioned { v } = serde_json::from_slice(line).map_err(|error| {
             format!(
-                "the request is not one: {error}; send a line such as \
+                "the request is not valid: {error}; send a line such as \
                  {{\"v\":{VERSION},\"cmd\":\"counters\"}}"
             )
         })?;
         if v != VERSION {
             return Err(format!(
-                "version {v} of the protocol is not known here: use {VERSION}, or a program of \
-                 the same release as the stack's"
+                "version {v} of the protocol is not supported; use version {VERSION}, or a program \
+                 of the same release as the stack"
             ));
         }
-        serde_json::from_slice(line).map_err(|error| format!("the request is not known: {error}"))
+        serde_json::from_slice(line)
+            .map_err(|error| format!("the request is not supported: {error}"))
     }
 
     /// Returns the request as a line with its newline.
@@ -129,13 +130,14 @@ pub enum Reply {
 impl Reply {
     /// Returns the reply to a client beyond [`MAX_CLIENTS`].
     pub fn too_many_clients() -> Self {
-        let text = format!("{MAX_CLIENTS} clients are connected: try again when one has left");
+        let text =
+            format!("{MAX_CLIENTS} clients are connected, and more are refused; try again later");
         Self::Error(text)
     }
 
     /// Returns the reply to a request longer than [`MAX_LINE`] bytes.
     pub fn too_long() -> Self {
-        let text = format!("the request is longer than {MAX_LINE} bytes: send less");
+        let text = format!("the request is too long; send at most {MAX_LINE} bytes");
         Self::Error(text)
     }
 
@@ -152,7 +154,10 @@ impl Reply {
         let mut value: Value = serde_json::from_slice(line).map_err(|e| e.to_string())?;
         let version = value.as_object_mut().and_then(|object| object.remove("v"));
         if version != Some(VERSION.into()) {
-            return Err(format!("the stack does not speak version {VERSION}"));
+            return Err(format!(
+                "the stack does not support version {VERSION} of the protocol; use a program of \
+                 the stack's release"
+            ));
         }
         serde_json::from_value(value).map_err(|e| e.to_string())
     }
@@ -219,6 +224,6 @@ mod tests {
         assert!(error(r#"{"v":2,"cmd":"counters"}"#).contains("version 2"));
         assert!(error(r#"{"v":1,"cmd":"reboot"}"#).contains("reboot"));
         assert!(error(r#"{"v":1,"cmd":"set","flow":"1"}"#).contains("option"));
-        assert!(error(&"[".repeat(4000)).contains("not one"));
+        assert!(error(&"[".repeat(4000)).contains("not valid"));
     }
 }
