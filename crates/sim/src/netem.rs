@@ -132,10 +132,10 @@ struct Words<'a> {
     left: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
 
-const TIME: &str = "is not a time; write it like 20ms, 150us or 1s";
-const RATE: &str = "is not a rate; write it like 100mbit, 2.5gbit or 10mbps (bytes)";
-const PERCENT: &str = "is not a percentage from 0 to 100; write it like 0.1%";
-const COUNT: &str = "is not a whole number above zero";
+const TIME: &str = "is not a time; write e.g. 20ms, 150us or 1s";
+const RATE: &str = "is not a rate; write e.g. 100mbit, 2.5gbit or 10mbps (bytes)";
+const PERCENT: &str = "is not a percentage; write 0% to 100%, e.g. 0.1%";
+const COUNT: &str = "is not a count; write a whole number above zero";
 
 impl<'a> Words<'a> {
     /// Parses the value after `word`.
@@ -148,7 +148,7 @@ impl<'a> Words<'a> {
         let text = self
             .left
             .next()
-            .ok_or_else(|| NetemError::new(word, "needs a value behind it"))?;
+            .ok_or_else(|| NetemError::new(word, "has no value; write one after it"))?;
         parse(text).ok_or_else(|| NetemError::new(text, mend))
     }
 
@@ -258,7 +258,7 @@ impl Netem {
             "rate" => {
                 self.rate = words.value(word, rate, RATE)?;
                 self.overhead = words
-                    .maybe(bytes, "is not a number of bytes up to 65535")?
+                    .maybe(bytes, "is not a number of bytes; write 0 to 65535")?
                     .unwrap_or(0);
             }
             "limit" => self.limit = words.value(word, count, COUNT)?,
@@ -296,21 +296,25 @@ impl FromStr for Netem {
                 continue;
             }
             let mend = if number(word).is_some() {
-                "is one value too many here; correlations are not offered, loss gemodel makes bursts"
+                "is not expected here; remove it (correlations are not supported; for bursts use \
+                 loss gemodel)"
             } else {
-                "is not one of delay, rate, limit, loss, duplicate, corrupt, reorder, ecn, \
-                 mtu, ce_threshold"
+                "is not a parameter; write delay, rate, limit, loss, duplicate, corrupt, reorder, \
+                 ecn, mtu or ce_threshold"
             };
             return Err(NetemError::new(word, mend));
         }
         if netem.reorder > 0.0 && netem.delay == Nanos::ZERO {
             return Err(NetemError::new(
                 "reorder",
-                "needs a delay to skip, as in delay 10ms",
+                "requires a delay for packets to skip; add e.g. delay 10ms",
             ));
         }
         if netem.jitter > netem.delay {
-            return Err(NetemError::new("delay", "has a jitter larger than itself"));
+            return Err(NetemError::new(
+                "delay",
+                "has a jitter larger than the delay; write a smaller jitter",
+            ));
         }
         Ok(netem)
     }

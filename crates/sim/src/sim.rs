@@ -241,7 +241,7 @@ impl Sim {
         self.at_this_instant += 1;
         assert!(
             self.at_this_instant < STANDSTILL,
-            "time stands still at {:?}: a host's deadline does not move on",
+            "the simulation makes no progress at {:?}: a host's deadline does not advance",
             self.now
         );
     }
