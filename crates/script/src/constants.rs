@@ -264,7 +264,7 @@ pub(crate) fn errno(name: &str) -> Option<i32> {
 /// Returns the name of an errno.
 pub(crate) fn errno_name(number: i32) -> &'static str {
     let found = ERRORS.iter().find(|(_, known)| *known == number);
-    found.map_or("an unknown errno", |(name, _)| name)
+    found.map_or("an errno without a name", |(name, _)| name)
 }
 
 const ERRORS: &[(&str, i32)] = &[

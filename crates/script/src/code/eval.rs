@@ -95,7 +95,9 @@ impl Scope {
             return Ok(value.clone());
         }
         let value = names.value(name).map(Value::Int);
-        value.ok_or_else(|| format!("{name} is not known"))
+        value.ok_or_else(|| {
+            format!("`{name}` is not a variable or a name of the socket's information")
+        })
     }
 
     fn eval(&self, node: &Node, names: &dyn Names) -> Result<Value> {
@@ -222,7 +224,7 @@ fn binary(op: &str, left: &Value, right: &Value) -> Result<Value> {
         "/" => left / right,
         "//" => (left / right).floor(),
         "%" => left.rem_euclid(right),
-        _ => return Err(format!("{op} wants whole numbers")),
+        _ => return Err(format!("`{op}` requires whole numbers")),
     }))
 }
 
@@ -242,9 +244,10 @@ fn integers(op: &str, left: i128, right: i128) -> Result<Value> {
         "^" => Some(left ^ right),
         "<<" => shift().and_then(|shift| left.checked_mul(1 << shift)),
         ">>" => shift().map(|shift| left >> shift),
-        _ => return Err(format!("{op} is not supported")),
+        _ => return Err(format!("the operator `{op}` is not supported")),
     };
-    let value = value.ok_or_else(|| format!("{left} {op} {right} has no value"))?;
+    let value =
+        value.ok_or_else(|| format!("`{left} {op} {right}` is undefined or out of range"))?;
     Ok(Value::Int(value))
 }
 
@@ -267,7 +270,7 @@ fn order(left: &Value, right: &Value) -> Result<Option<Ordering>> {
 
 fn is_in(left: &Value, right: &Value) -> Result<bool> {
     let Value::Tuple(items) = right else {
-        return Err(format!("{} is no tuple to be in", show(right)));
+        return Err(format!("`in` requires a tuple, not {}", show(right)));
     };
     for item in items {
         if compare("==", left, item)? {
@@ -296,7 +299,10 @@ fn compare(op: &str, left: &Value, right: &Value) -> Result<bool> {
 
 fn function(name: &str, args: &[Value]) -> Result<Value> {
     let best = |better: fn(f64, f64) -> bool| -> Result<Value> {
-        let mut best = args.first().ok_or("min and max want arguments")?.clone();
+        let mut best = args
+            .first()
+            .ok_or("min and max require an argument")?
+            .clone();
         for arg in args {
             if better(float(arg)?, float(&best)?) {
                 best = arg.clone();
@@ -312,6 +318,8 @@ fn function(name: &str, args: &[Value]) -> Result<Value> {
         ("str", [value]) => Ok(Value::Text(show(value))),
         ("min", _) => best(|a, b| a < b),
         ("max", _) => best(|a, b| a > b),
-        _ => Err(format!("the function {name} is not known")),
+        _ => Err(format!(
+            "the function {name} is not known; there are abs, int, float, str, min and max"
+        )),
     }
 }

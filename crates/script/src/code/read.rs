@@ -29,7 +29,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Statement>> {
         let line = reader.line();
         let kind = reader.statement()?;
         if !matches!(reader.peek(), Token::End | Token::Op(";")) {
-            return reader.expected("the statement's end");
+            return reader.expected("the end of the statement");
         }
         let source = text.lines().nth(line as usize).unwrap_or("").trim();
         statements.push(Statement {
@@ -77,7 +77,7 @@ fn tokens(text: &str) -> Result<Vec<(u32, Token)>> {
             c if c.is_whitespace() => c.len_utf8(),
             '"' | '\'' => {
                 let Some(len) = rest[1..].find(c) else {
-                    return Err((line, format!("expected a text that ends with {c}")));
+                    return Err((line, format!("expected a string that ends with {c}")));
                 };
                 found.push((line, Token::Text(rest[1..=len].to_owned())));
                 len + 2
@@ -157,7 +157,7 @@ impl Reader {
 
     fn expected<T>(&self, what: &str) -> Result<T> {
         let there = match self.peek() {
-            Token::End => "the line's end".to_owned(),
+            Token::End => "the end of the line".to_owned(),
             Token::Int(value) => value.to_string(),
             Token::Float(value) => value.to_string(),
             Token::Text(text) | Token::Name(text) => text.clone(),

@@ -134,11 +134,13 @@ fn run_by_shell(command: &str) -> Result<(), String> {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command);
     shell.env("PACKETDRILL_PID", process::id().to_string());
-    let status = shell.status().map_err(|error| format!("sh: {error}"))?;
+    let status = shell
+        .status()
+        .map_err(|error| format!("cannot run sh: {error}"))?;
     if status.success() {
         return Ok(());
     }
-    Err(format!("the command failed, {status}: {command}"))
+    Err(format!("the command failed with {status}: {command}"))
 }
 
 impl Target for Drill {
@@ -220,7 +222,9 @@ impl Target for Drill {
             // closes it without the interface, too.
             if unsafe { libc::close(fd) } != 0 {
                 let error = std::io::Error::last_os_error();
-                return Err(format!("close({fd}) at the end: {error}"));
+                return Err(format!(
+                    "cannot close descriptor {fd} at the end of the script: {error}"
+                ));
             }
         }
         Ok(())

@@ -79,7 +79,7 @@ impl Library {
     pub fn open(path: &Path, flags: Option<&str>) -> Result<Self, String> {
         let shown = path.display();
         let name = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| format!("{shown}: a NUL in its name"))?;
+            .map_err(|_| format!("the library's path {shown} contains a NUL byte"))?;
         let how = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE | libc::RTLD_DEEPBIND;
         // SAFETY: the library's constructors run; the user chose the library.
         let library = unsafe { libc::dlopen(name.as_ptr(), how) };
@@ -91,7 +91,10 @@ impl Library {
         // SAFETY: the library is loaded, and the name is a C string.
         let init = unsafe { libc::dlsym(library, c"packetdrill_interface_init".as_ptr()) };
         if init.is_null() {
-            return Err(format!("{shown} has no packetdrill_interface_init"));
+            return Err(format!(
+                "{shown} does not export packetdrill_interface_init; name a library with \
+                 packetdrill's interface"
+            ));
         }
         // SAFETY: packetdrill's interface defines the type of the function of this name.
         let init = unsafe { std::mem::transmute::<*mut libc::c_void, Init>(init) };
@@ -103,10 +106,12 @@ impl Library {
 
     /// Starts a run. The library ends the process if it rejects the flags.
     fn begin(&self, flags: &str) -> Result<Table, String> {
-        let flags = CString::new(flags).map_err(|_| "--so-flags: a NUL in it".to_owned())?;
+        let flags = CString::new(flags).map_err(|_| "--so-flags contains a NUL byte".to_owned())?;
         let mut table: MaybeTable = [None; 33];
         // SAFETY: a C string, and a table of the interface's size.
         unsafe { (self.init)(flags.as_ptr(), &raw mut table) };
-        Table::new(&table).map_err(|n| format!("the library has left out function {n}"))
+        Table::new(&table).map_err(|n| {
+            format!("the library does not provide function {n} of packetdrill's interface")
+        })
     }
 }

@@ -64,7 +64,8 @@ impl CallThread {
             work(&theirs, &table);
         };
         let thread = thread::Builder::new().name("calls".to_owned()).spawn(body);
-        let thread = thread.map_err(|error| format!("a thread for calls that wait: {error}"))?;
+        let thread = thread
+            .map_err(|error| format!("cannot start the thread for blocking calls: {error}"))?;
         let tid = told.recv().map_err(|error| error.to_string())?;
         Ok(Self {
             shared,

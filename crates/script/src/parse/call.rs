@@ -96,7 +96,7 @@ fn text(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
     cursor.advance(1);
     loop {
         let Some(c) = cursor.peek().filter(|&c| c != '\n') else {
-            return cursor.expected("a text that ends with \"");
+            return cursor.expected("a string that ends with \"");
         };
         cursor.advance(c.len_utf8());
         match c {

@@ -22,7 +22,10 @@ pub(super) fn options(cursor: &mut Cursor<'_>) -> Result<Vec<TcpOption>> {
         option.emit(&mut bytes);
     }
     if bytes.len() > MAX_LEN {
-        let message = format!("the options take {} bytes, of {MAX_LEN}", bytes.len());
+        let message = format!(
+            "the options have {} bytes; at most {MAX_LEN} fit",
+            bytes.len()
+        );
         return Err(ScriptError::new(pos, message));
     }
     Ok(list)
@@ -86,7 +89,7 @@ fn hex(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
     if !digits.len().is_multiple_of(2) {
         return Err(ScriptError::new(
             pos,
-            "expected an even count of hex digits",
+            "expected an even number of hex digits",
         ));
     }
     let byte = |pair: &[u8]| -> Option<u8> {
@@ -111,7 +114,8 @@ fn acc_ecn(cursor: &mut Cursor<'_>) -> Result<TcpOption> {
         let pos = cursor.pos();
         let count: u32 = cursor.number("a byte counter")?;
         if count > 0xff_ffff {
-            return Err(ScriptError::new(pos, "a byte counter has 24 bits"));
+            let message = format!("{count} is out of range for a byte counter, which has 24 bits");
+            return Err(ScriptError::new(pos, message));
         }
         counters.push(count);
     }

@@ -54,7 +54,12 @@ impl Runner<'_> {
                 .iter()
                 .try_fold(0, |all, flag| Ok(all | self.int(flag)?)),
             ExprKind::Word(name) => self.named(name).map_or_else(
-                || wrong(expr.pos, format!("the constant {name} is not known")),
+                || {
+                    wrong(
+                        expr.pos,
+                        format!("`{name}` is not a known constant; write its number"),
+                    )
+                },
                 Ok,
             ),
             ExprKind::Array(items) if items.len() == 1 => self.int(&items[0]),
@@ -78,7 +83,12 @@ impl Runner<'_> {
     /// Evaluates a number that fits in `T`.
     pub(super) fn number<T: TryFrom<i64>>(&self, expr: &Expr) -> Result<T> {
         let value = self.int(expr)?;
-        T::try_from(value).or_else(|_| wrong(expr.pos, format!("{value} is out of range here")))
+        T::try_from(value).or_else(|_| {
+            wrong(
+                expr.pos,
+                format!("{value} is out of range for this argument"),
+            )
+        })
     }
 
     /// Evaluates flags: 32 bits, whatever their sign.
@@ -123,8 +133,12 @@ impl Runner<'_> {
         match text {
             Some(ExprKind::Text(text)) => {
                 let text = String::from_utf8_lossy(text);
-                text.parse()
-                    .or_else(|_| wrong(expr.pos, format!("\"{text}\" is not an address")))
+                text.parse().or_else(|_| {
+                    wrong(
+                        expr.pos,
+                        format!("\"{text}\" is not an address; write e.g. 192.168.0.1"),
+                    )
+                })
             }
             Some(ExprKind::Word(name)) if name == "INADDR_ANY" => Ok(self.settings.unspecified()),
             _ => wrong(

@@ -67,7 +67,7 @@ impl Runner<'_> {
                 flow.local_port = source;
             }
             same("the source port", source.into(), flow.local_port.into())?;
-            same("the port", dest.into(), flow.remote_port.into())?;
+            same("the destination port", dest.into(), flow.remote_port.into())?;
         }
         let actual = bytes.len().saturating_sub(udp::HEADER_LEN);
         same("payload", actual as u32, len.into())
@@ -78,13 +78,13 @@ impl Runner<'_> {
         let code = spec.code.as_deref().unwrap_or("");
         let Some((kind, code)) = icmp_numbers(v6, &spec.kind, code) else {
             return Err(format!(
-                "ICMP {} {code} is not known for this IP",
+                "ICMP {} {code} is not a known type and code of this IP version",
                 spec.kind
             ));
         };
         let (header, quoted) = bytes
             .split_at_checked(ICMP_HEADER)
-            .ok_or("it is too short")?;
+            .ok_or("the ICMP message is too short")?;
         same("the type", header[0].into(), kind.into())?;
         same("the code", header[1].into(), code.into())?;
         if let Some(mtu) = spec.mtu {
@@ -114,7 +114,11 @@ impl Runner<'_> {
             Quoted::Tcp(seq, len) => {
                 let flow = self.under_test.map(|index| &self.flows[index]);
                 let isn = flow.and_then(|flow| flow.remote_isn).unwrap_or(0);
-                same("the number quoted", be32(inner, 4).wrapping_sub(isn), seq)?;
+                same(
+                    "the quoted sequence number",
+                    be32(inner, 4).wrapping_sub(isn),
+                    seq,
+                )?;
                 let offset = inner
                     .get(12)
                     .map_or(tcp::HEADER_LEN, |b| usize::from(b >> 4) * 4);
@@ -150,6 +154,6 @@ fn text(ip: &Datagram) -> String {
                 be16(bytes, 0) & 255
             )
         }
-        other => format!("protocol {other} (not looked at)"),
+        other => format!("protocol {other} (not compared)"),
     }
 }

@@ -158,7 +158,12 @@ impl Runner<'_> {
 
     /// Parses a packet; `None` if it belongs to another flow.
     fn about(&mut self, sent: &Sent) -> Result<Option<Seen>, ScriptError> {
-        let broken = |what: String| ScriptError::new(Pos::default(), format!("sent: {what}"));
+        let broken = |what: String| {
+            ScriptError::new(
+                Pos::default(),
+                format!("the stack sent an invalid packet: {what}"),
+            )
+        };
         let ip = Datagram::parse(&sent.bytes).map_err(broken)?;
         let live = match ip.protocol {
             protocol::TCP => LiveSegment::parse(&ip.payload),
@@ -167,7 +172,7 @@ impl Runner<'_> {
         let Some(live) = live else {
             self.log_at(
                 sent.at,
-                &format!("> protocol {} (not looked at)", ip.protocol),
+                &format!("> protocol {} (not compared)", ip.protocol),
             );
             return Ok(None);
         };
@@ -206,7 +211,7 @@ impl Runner<'_> {
             if let Ok(Some(seen)) = self.about(&sent) {
                 self.log_at(
                     at,
-                    &format!("> {} (not asked for)", segment_text(&seen.segment)),
+                    &format!("> {} (not expected)", segment_text(&seen.segment)),
                 );
             }
         }
@@ -238,7 +243,10 @@ impl Runner<'_> {
         }
         let expected = pattern_bytes(first_byte(actual.seq, actual.flags), actual.data.len());
         if !self.odd_data && actual.data != expected {
-            return Err("the payload is not what the application wrote there".to_owned());
+            return Err(
+                "the payload differs from the data that the application wrote at this offset"
+                    .to_owned(),
+            );
         }
         Ok(())
     }

@@ -41,7 +41,10 @@ impl Runner<'_> {
             Body::Icmp(icmp) => self.icmp(pos, packet.ip, icmp)?,
         };
         if datagram.payload.len() > usize::from(u16::MAX) - 20 {
-            return Err(ScriptError::new(pos, "the packet is longer than IP allows"));
+            return Err(ScriptError::new(
+                pos,
+                "the packet is too long for an IP packet; write a shorter payload",
+            ));
         }
         self.target.receive(&datagram.emit());
         Ok(())
@@ -71,7 +74,10 @@ impl Runner<'_> {
         segment: &Segment,
     ) -> Result<Datagram, ScriptError> {
         let Some(options) = &segment.options else {
-            return Err(ScriptError::new(pos, "<...> is for packets of the stack's"));
+            return Err(ScriptError::new(
+                pos,
+                "<...> applies to packets of the stack; write the options of an injected packet",
+            ));
         };
         let window = match segment.window {
             Some(window) => window,
@@ -116,7 +122,8 @@ impl Runner<'_> {
             if let Some(index) = self.under_test {
                 return Ok(index);
             }
-            let message = "no socket listens or connects: whom is this packet for?";
+            let message = "the packet has no receiver, as no socket listens or connects; call \
+                           listen() or connect() first";
             return Err(ScriptError::new(pos, message));
         };
         let flow = Flow {
@@ -143,7 +150,10 @@ impl Runner<'_> {
             (Some(index), _) => index,
             (None, Some(_)) => self.inbound_flow(pos, SYN)?,
             (None, None) => {
-                return Err(ScriptError::new(pos, "no socket is there for a datagram"));
+                return Err(ScriptError::new(
+                    pos,
+                    "the datagram has no receiver; call bind() or connect() on a UDP socket first",
+                ));
             }
         };
         let flow = &self.flows[index];
@@ -165,7 +175,10 @@ impl Runner<'_> {
         let v6 = self.settings.family.is_v6_wire();
         let code = icmp.code.as_deref().unwrap_or("");
         let Some((kind, code)) = icmp_numbers(v6, &icmp.kind, code) else {
-            let message = format!("ICMP {} {code} is not known for this IP", icmp.kind);
+            let message = format!(
+                "ICMP {} {code} is not a known type and code of this IP version",
+                icmp.kind
+            );
             return Err(ScriptError::new(pos, message));
         };
         let quoted = self.quoted(pos, icmp.quoted.unwrap_or(Quoted::Tcp(0, 0)))?;
@@ -189,7 +202,10 @@ impl Runner<'_> {
     /// Returns a packet that the stack may have sent.
     fn quoted(&self, pos: Pos, quoted: Quoted) -> Result<Datagram, ScriptError> {
         let Some(flow) = self.under_test.map(|index| &self.flows[index]) else {
-            return Err(ScriptError::new(pos, "no socket has sent what is quoted"));
+            return Err(ScriptError::new(
+                pos,
+                "the ICMP message has no packet to quote, as there is no connection; connect first",
+            ));
         };
         let mut datagram = Datagram {
             src: self.settings.local,

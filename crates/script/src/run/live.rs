@@ -36,7 +36,8 @@ impl Datagram {
     /// Returns a sentence that names the fault of the IP header.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.first().is_some_and(|first| first >> 4 == 6) {
-            let view = Ipv6View::new(bytes).map_err(|error| format!("IPv6 header: {error:?}"))?;
+            let view = Ipv6View::new(bytes)
+                .map_err(|error| format!("its IPv6 header is invalid: {error:?}"))?;
             return Ok(Self {
                 src: view.src().into(),
                 dst: view.dst().into(),
@@ -47,7 +48,8 @@ impl Datagram {
                 payload: view.payload().to_vec(),
             });
         }
-        let view = Ipv4View::new(bytes).map_err(|error| format!("IPv4 header: {error:?}"))?;
+        let view = Ipv4View::new(bytes)
+            .map_err(|error| format!("its IPv4 header is invalid: {error:?}"))?;
         if !view.checksum_ok() {
             return Err("the checksum of the IPv4 header is wrong".to_owned());
         }

@@ -65,7 +65,7 @@ impl fmt::Display for Failure {
             writeln!(f, "  script: {}", self.line)?;
         }
         for command in &self.skipped {
-            writeln!(f, "  not supported, left out: {command}")?;
+            writeln!(f, "  not supported, skipped: {command}")?;
         }
         self.trace
             .iter()
@@ -327,7 +327,7 @@ impl<'a> Runner<'a> {
     ) -> Result<Vec<u8>, ScriptError> {
         let flow = self.under_test.and_then(|index| self.flows[index].fd);
         let Some(fd) = flow.or(self.files.last()) else {
-            let message = format!("there is no socket to ask for {name}");
+            let message = format!("there is no socket to read {name} from; create one first");
             return Err(ScriptError::new(pos, message));
         };
         let handle = self.files.fd(fd, pos)?;
@@ -336,7 +336,7 @@ impl<'a> Runner<'a> {
         let len = self
             .target
             .getsockopt_of_code(handle, number(level), number(name), &mut bytes)
-            .map_err(|errno| ScriptError::new(pos, format!("{name}: {errno}")))?;
+            .map_err(|errno| ScriptError::new(pos, format!("cannot read {name}: {errno}")))?;
         bytes.truncate(len);
         Ok(bytes)
     }
@@ -387,7 +387,7 @@ impl<'a> Runner<'a> {
             self.retry()?;
             self.give_up_pending()?;
             if self.target.now() >= limit && self.pending.is_some() {
-                let message = "the call blocks; give it the time at which it returns (t...end)";
+                let message = "the call blocks; write the time at which it returns (t...end)";
                 return Err(ScriptError::new(pos, message));
             }
         }

@@ -48,7 +48,7 @@ pub fn families(script: &Script) -> Result<Vec<Family>, ScriptError> {
     let family = Family::ALL.iter().find(|f| f.name() == setting.value);
     family.map(|family| vec![*family]).ok_or_else(|| {
         let message = format!(
-            "ip_version {}: expected ipv4, ipv6 or ipv4-mapped-ipv6",
+            "--ip_version={}: expected ipv4, ipv6 or ipv4-mapped-ipv6",
             setting.value
         );
         ScriptError::new(setting.pos, message)
@@ -128,7 +128,7 @@ impl Settings {
                     self.prefix = u32::from(mask).leading_ones() as u8;
                 }
             }
-            "mtu" => self.mtu = value(setting, "bytes")?,
+            "mtu" => self.mtu = value(setting, "a number of bytes")?,
             "tolerance_usecs" => self.tolerance = micros(setting)?,
             "tcp_ts_tick_usecs" => self.ts_tick = micros(setting)?,
             "bind_port" => self.bind_port = value(setting, "a port")?,
@@ -139,8 +139,9 @@ impl Settings {
             key if WITHOUT_EFFECT.contains(&key) => {}
             key => {
                 let message = format!(
-                    "--{key} is not known; there are local_ip, remote_ip, netmask_ip, ip_version, mtu, \
-                     tolerance_usecs, tcp_ts_tick_usecs, bind_port, connect_port, strict_segments"
+                    "--{key} is not a setting; write local_ip, remote_ip, netmask_ip, ip_version, \
+                     mtu, tolerance_usecs, tcp_ts_tick_usecs, bind_port, connect_port or \
+                     strict_segments"
                 );
                 return Err(ScriptError::new(setting.pos, message));
             }

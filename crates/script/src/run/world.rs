@@ -136,10 +136,14 @@ impl World {
     fn change_link(&mut self, key: &str, value: &str) -> Result<(), String> {
         let is_on = || match value {
             "on" | "off" => Ok(value == "on"),
-            _ => Err("expected on or off".to_owned()),
+            _ => Err("not valid; write on or off".to_owned()),
         };
         let change = match key {
-            "mtu" => IfaceChange::Mtu(value.parse().map_err(|_| "expected bytes".to_owned())?),
+            "mtu" => IfaceChange::Mtu(
+                value
+                    .parse()
+                    .map_err(|_| "not valid; write a number of bytes".to_owned())?,
+            ),
             "tso" => IfaceChange::Tso(is_on()?),
             _ => {
                 let qdisc = value.parse::<QdiscConfig>();
@@ -174,7 +178,7 @@ impl Target for World {
         self.steps += 1;
         assert!(
             self.steps < MOST_STEPS,
-            "the stack's timers fire without end at {}",
+            "the stack's timers expire endlessly at {}",
             Seconds(self.now)
         );
         let next = self.next_deadline().filter(|next| *next <= end);

@@ -81,7 +81,7 @@ impl Runner<'_> {
         if len > MAX_LEN {
             return wrong(
                 expr.pos,
-                format!("{len} bytes are more than a script may move"),
+                format!("{len} bytes are too many for one call; write at most {MAX_LEN}"),
             );
         }
         Ok(len)
@@ -269,7 +269,7 @@ impl Runner<'_> {
             let there = &data[..len.min(data.len())];
             let text = text.get(done..).unwrap_or(&[]);
             if !there.starts_with(text) && !text.starts_with(there) {
-                return wrong(pos, "the bytes read are not the script's text");
+                return wrong(pos, "the bytes read differ from the string in the script");
             }
             return Ok(());
         }
@@ -277,7 +277,10 @@ impl Runner<'_> {
             return Ok(());
         }
         if data[..len] != pattern_bytes(from, len) {
-            return wrong(pos, "the bytes read are not what the remote end sent there");
+            return wrong(
+                pos,
+                "the bytes read differ from those that the remote end sent at this offset",
+            );
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ impl Runner<'_> {
         if got.len() != expected.len() {
             let kinds: Vec<_> = got.iter().map(|c| (c.level, c.kind)).collect();
             let message = format!(
-                "{} control messages came, expected {}; (level, type): {kinds:?}",
+                "{} control messages received, expected {}; (level, type): {kinds:?}",
                 got.len(),
                 expected.len()
             );
@@ -70,7 +70,7 @@ impl Runner<'_> {
         let kind = self.flags(part(want, "cmsg_type")?)?;
         if (got.level, got.kind) != (level, kind) {
             let message = format!(
-                "a control message of level {} type {}, expected {level} and {kind}",
+                "the control message has level {} and type {}, expected {level} and {kind}",
                 got.level, got.kind
             );
             return wrong(want.pos, message);
@@ -107,7 +107,7 @@ impl Runner<'_> {
             Some(i64::from_ne_bytes(bytes.try_into().ok()?))
         };
         let (Some(seconds), Some(nanos)) = (word(0), word(8)) else {
-            return wrong(data.pos, "the time stamp is too short");
+            return wrong(data.pos, "the control message is too short for a timestamp");
         };
         let at = self.target.script_time(seconds * 1_000_000_000 + nanos);
         if (at - want).abs() <= self.settings.tolerance {
@@ -115,7 +115,7 @@ impl Runner<'_> {
         }
         wrong(
             data.pos,
-            format!("the time stamp is {at} ns, expected {want}"),
+            format!("the timestamp is {at} ns, expected {want}"),
         )
     }
 

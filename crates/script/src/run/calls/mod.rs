@@ -159,7 +159,7 @@ impl Runner<'_> {
             None => Ok(value),
             Some(name) => match errno(name) {
                 Some(number) => Err(Errno(number)),
-                None => return wrong(pos, format!("the errno {name} is not known")),
+                None => return wrong(pos, format!("`{name}` is not a known errno")),
             },
         };
         if expected == got {
@@ -168,7 +168,7 @@ impl Runner<'_> {
         let (got, expected) = (show(&got), show(&expected));
         wrong(
             pos,
-            format!("{} gave {got}, expected {expected}", call.name),
+            format!("{} returned {got}, expected {expected}", call.name),
         )
     }
 }
@@ -179,7 +179,7 @@ fn arg(pos: Pos, call: &Call, index: usize) -> Result<&Expr> {
         Some(expr) => Ok(expr),
         None => wrong(
             pos,
-            format!("{} wants more than {index} arguments", call.name),
+            format!("{} requires more than {index} arguments", call.name),
         ),
     }
 }

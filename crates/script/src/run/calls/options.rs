@@ -100,7 +100,7 @@ impl Runner<'_> {
         if let Some(expected) = expected.filter(|expr| !expr.is_any()) {
             let want = self.int(expected)?;
             if i64::from(got) != want {
-                let message = format!("the ioctl gives {got}, expected {want}");
+                let message = format!("the ioctl returned {got}, expected {want}");
                 return wrong(expected.pos, message);
             }
         }

@@ -191,7 +191,7 @@ impl Runner<'_> {
             let on = self.int(arg(pos, call, 2)?)? & O_NONBLOCK != 0;
             return Ok(self.target.set_nonblocking(handle, on).into());
         }
-        wrong(command.pos, "fcntl knows F_GETFL and F_SETFL")
+        wrong(command.pos, "fcntl supports only F_GETFL and F_SETFL")
     }
 
     /// Makes a call on `handle` wait, up to its timeout.
