@@ -19,7 +19,7 @@ pub(crate) const DEFAULT_PORT: u16 = 5211;
 /// Largest `--message` in bytes, as the source of a stream keeps one in memory.
 const MESSAGE_MAX: usize = 64 << 20;
 
-/// A userspace TCP/IP stack in super-segments: measure it, and the kernel beside it.
+/// Measures, inspects and tests a userspace TCP/IP stack, and compares it with the kernel's.
 #[derive(Parser)]
 #[command(name = "fullsend", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -52,25 +52,25 @@ pub(crate) enum Command {
 
 #[derive(Subcommand)]
 pub(crate) enum Perf {
-    /// Bulk transfer: bits per second received.
+    /// Measure bulk transfer: bits per second received.
     ///
     /// By default both hosts run in this process, joined by an in-process link. Nothing is
     /// installed and no privilege is needed.
     Stream(StreamArgs),
-    /// Request and response: transactions per second, and latency.
+    /// Measure requests and responses: transactions per second, and latency.
     ///
     /// By default both hosts run in this process, joined by an in-process link. Nothing is
     /// installed and no privilege is needed.
     Rr(RrArgs),
     /// Serve `perf stream` and `perf rr` clients that use --connect, until Ctrl-C.
     Serve(ServeArgs),
-    /// Memory of idle established connections, with both ends in this process.
+    /// Measure the memory of idle established connections, with both ends in this process.
     Idle(IdleArgs),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Api {
-    /// The public tokio sockets.
+    /// The tokio sockets.
     Tokio,
     /// The sans-IO hosts, driven in a tight loop.
     Core,
@@ -364,13 +364,13 @@ impl TryFrom<StreamArgs> for TestArgs {
 
     fn try_from(args: StreamArgs) -> Result<Self> {
         if args.common.kernel && args.zerocopy {
-            bail!("--zerocopy lends buffers to our stack; leave it out with --kernel");
+            bail!("--zerocopy applies to the fullsend stack; remove it, or --kernel");
         }
         if args.pump.is_some() && args.common.api != Some(Api::Core) {
-            bail!("--pump says how to drive --api core; sockets send at each write by themselves");
+            bail!("--pump applies to --api core; add --api core, or remove --pump");
         }
         if args.reverse && args.common.api == Some(Api::Core) {
-            bail!("--reverse with --api core is the same test; leave it out");
+            bail!("--reverse has no effect with --api core; remove it");
         }
         let test = Test::Stream {
             message: args.message,
@@ -397,11 +397,12 @@ impl CommonArgs {
         let place = self.place()?;
         let threads = match (&place, self.threads) {
             (Place::Core(_), Some(2)) => bail!(
-                "--threads 2 with --api core: that test drives both hosts from one thread; leave --threads out"
+                "--threads 2 is not possible with --api core, which drives both hosts from one \
+                 thread; remove --threads"
             ),
             (Place::Loopback { .. } | Place::Pair(_), Some(n)) => n,
             (_, Some(_)) => bail!(
-                "--threads is for tests whose both ends run here; leave it out with --connect"
+                "--threads applies to tests with both ends in this process; remove it, or --connect"
             ),
             (Place::Loopback { .. }, None) => 2,
             (_, None) => 1,
@@ -447,7 +448,7 @@ impl CommonArgs {
                 (self.control.is_given(), "--control"),
             ] {
                 if given {
-                    bail!("{name} is about our stack; leave it out with --kernel");
+                    bail!("{name} applies to the fullsend stack; remove it, or --kernel");
                 }
             }
             return Ok(match self.connect {
@@ -459,31 +460,31 @@ impl CommonArgs {
             (Some(_), Some(server)) => {
                 if self.nic.is_some() {
                     bail!(
-                        "--nic is about the in-process link; with --tun use --offload or --plain"
+                        "--nic applies to the in-process link; with --tun, use --offload or --plain"
                     );
                 }
                 if self.gro.is_some() {
-                    bail!("--gro is about the in-process link; leave it out with --tun");
+                    bail!("--gro applies to the in-process link; remove it, or --tun");
                 }
                 if self.api == Some(Api::Core) {
                     bail!(
-                        "--api core drives two hosts in this process; leave --tun and --connect out"
+                        "--api core drives two hosts in this process; remove --tun and --connect, \
+                         or --api core"
                     );
                 }
                 let tun = self.tun.clone().checked(inside.mtu)?;
                 Ok(Place::Tun { server, tun })
             }
             (Some(name), None) => {
-                bail!("--tun {name} needs a server on its other side: --connect ADDR:PORT")
+                bail!("--tun {name} requires a server to connect to; add --connect ADDR:PORT")
             }
             (None, Some(server)) => bail!(
-                "--connect {server} needs a stack to connect with: --kernel, or --tun NAME --address CIDR"
+                "--connect {server} requires a stack to connect from; add --kernel, or --tun NAME \
+                 --address CIDR"
             ),
             (None, None) if self.api == Some(Api::Core) => {
                 if self.control.is_given() {
-                    bail!(
-                        "--control is for stacks that sockets run on; leave it or --api core out"
-                    );
+                    bail!("--control is not possible with --api core; remove one of them");
                 }
                 Ok(Place::Core(inside))
             }
@@ -496,10 +497,13 @@ impl TunArgs {
     /// Checks the arguments, and returns the TUN that they name.
     pub(crate) fn checked(self, mtu: u32) -> Result<Tun> {
         let Some(name) = self.tun else {
-            bail!("say what serves: --kernel, or --tun NAME --address CIDR");
+            bail!("`perf serve` requires a stack; add --kernel, or --tun NAME --address CIDR");
         };
         if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
-            bail!("--tun `{name}` is not an interface name; use 1 to 15 characters, as in tun0");
+            bail!(
+                "--tun `{name}` is not an interface name; write 1 to 15 characters without spaces \
+                 and /, e.g. tun0"
+            );
         }
         Ok(Tun {
             name,
@@ -515,13 +519,15 @@ impl TunArgs {
 
 /// Returns the error text for a congestion control that a stack does not have.
 pub(crate) fn congestion_help(name: &str) -> String {
-    format!("--congestion `{name}` is not to be had on this stack; try cubic, reno, bbr or dctcp")
+    format!("--congestion `{name}` is not available on this stack; write cubic, reno, bbr or dctcp")
 }
 
 fn parse_flows(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=50_000) => Ok(n),
-        _ => Err(format!("`{text}` is not a number from 1 to 50000")),
+        _ => Err(format!(
+            "`{text}` is not a number of connections; write 1 to 50000"
+        )),
     }
 }
 
@@ -529,7 +535,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 86_400.0 => Ok(Duration::from_secs_f64(s)),
         _ => Err(format!(
-            "`{text}` is not a time; write seconds above 0 and up to 86400, as in 0.5"
+            "`{text}` is not a time; write seconds above 0 and up to 86400, e.g. 0.5"
         )),
     }
 }
@@ -556,21 +562,19 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.trim().is_empty() => {
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         }
-        _ => Err(format!(
-            "`{text}` is not KEY=VALUE; write it as in tcp_sack=0"
-        )),
+        _ => Err(format!("`{text}` is not KEY=VALUE; write e.g. tcp_sack=0")),
     }
 }
 
 fn parse_endpoint(text: &str) -> Result<SocketAddr, String> {
     with_port(text).ok_or_else(|| {
-        format!("`{text}` is not ADDR:PORT; write it as in 10.0.0.2:5211 or [fd00::2]:5211")
+        format!("`{text}` is not ADDR:PORT; write e.g. 10.0.0.2:5211 or [fd00::2]:5211")
     })
 }
 
 fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     with_port(text).ok_or_else(|| {
-        format!("`{text}` is not an address; write it as in 127.0.0.1, [::1]:5211 or 0.0.0.0:0")
+        format!("`{text}` is not an address; write e.g. 127.0.0.1, [::1]:5211 or 0.0.0.0:0")
     })
 }
 
@@ -660,16 +664,16 @@ mod tests {
                 "10.9.0.2/24",
             ),
             ("stream --tun t0 --connect 10.0.0.2", "--address", "CIDR"),
-            ("stream --kernel --nic tso", "--nic", "leave it out"),
-            ("stream --kernel --gro off", "--gro", "leave it out"),
+            ("stream --kernel --nic tso", "--nic", "remove it"),
+            ("stream --kernel --gro off", "--gro", "remove it"),
             ("stream --gro never", "never", "on, off"),
             ("stream --qdisc red", "red", "noqueue, pfifo, fq or tbf"),
-            ("stream --kernel --qdisc fq", "--qdisc", "leave it out"),
-            ("stream --kernel --zerocopy", "--zerocopy", "leave it out"),
+            ("stream --kernel --qdisc fq", "--qdisc", "remove it"),
+            ("stream --kernel --zerocopy", "--zerocopy", "remove it"),
             (
                 "stream --threads 2 --api core",
                 "--threads 2",
-                "leave --threads out",
+                "remove --threads",
             ),
         ] {
             let error = parse(line).expect_err(line);

@@ -85,7 +85,8 @@ async fn join(tasks: &mut JoinSet<Result<Done>>, ends: Instant) -> Result<Option
         Ok(None) => Ok(None),
         Ok(Some(done)) => Ok(Some(done?.context("a connection failed during the test")?)),
         Err(_) => bail!(
-            "{} connections did not finish within {} s after the test's time; is the server still there?",
+            "{} connections did not finish within {} s after the test's time; check that the \
+             server still runs",
             tasks.len(),
             GRACE.as_secs()
         ),
@@ -94,7 +95,7 @@ async fn join(tasks: &mut JoinSet<Result<Done>>, ends: Instant) -> Result<Option
 
 async fn connect<N: Net>(net: &N, server: SocketAddr) -> Result<N::Socket> {
     net.connect(server).await.with_context(|| {
-        format!("cannot connect to {server}; is `fullsend perf serve` running there?")
+        format!("cannot connect to {server}; check that `fullsend perf serve` runs there")
     })
 }
 
@@ -137,8 +138,8 @@ impl<S: Socket> Control<S> {
         };
         tokio::time::timeout(GRACE, get)
             .await
-            .context("the server does not answer")?
-            .context("the server did not tell its counters; is it a `fullsend perf serve`?")
+            .context("the server did not send its counters in time; check that it still runs")?
+            .context("the server did not send its counters; check that it is `fullsend perf serve`")
     }
 }
 
@@ -247,7 +248,10 @@ impl Work {
                     self.send(socket, &carriage, ends).await?
                 };
                 if let Some(place) = receipt.first_bad {
-                    bail!("byte {place} of a stream is not what was sent");
+                    bail!(
+                        "byte {place} of a stream differs from the byte that was sent; please \
+                         report this"
+                    );
                 }
                 Ok(Done {
                     bytes: receipt.bytes,
@@ -269,7 +273,10 @@ impl Work {
         let receipt = Receipt::read(&mut socket).await?;
         let flow = socket.flow_report();
         if receipt.bytes != sent {
-            bail!("{sent} bytes were sent, but {} arrived", receipt.bytes);
+            bail!(
+                "{sent} bytes were sent, but the server received {}",
+                receipt.bytes
+            );
         }
         Ok((receipt, flow))
     }
@@ -296,7 +303,10 @@ impl Work {
         while !watch.over(then) {
             socket.write_all(self.pattern.at(0, request)).await?;
             if !flow::take(&mut socket, response).await? {
-                bail!("the server closed the connection in the middle of the test");
+                bail!(
+                    "the server closed the connection before the end of the test; check that it \
+                     still runs"
+                );
             }
             let now = Instant::now();
             latencies.push(now.duration_since(then));

@@ -89,7 +89,7 @@ impl Wire {
         for (key, value) in set {
             sysctl
                 .set(key, value)
-                .map_err(|error| anyhow!("--set {key}={value}: {error}"))?;
+                .map_err(|error| anyhow!("cannot apply --set {key}={value}: {error}"))?;
         }
         Ok(Self {
             client: Side::new(1, sysctl.clone(), link, qdisc)?,
@@ -188,7 +188,7 @@ impl Wire {
                 open += 1;
             }
             if Clock::now() > limit {
-                bail!("only {open} of {flows} connections could be opened");
+                bail!("only {open} of {flows} connections could be opened; use fewer with -P");
             }
         }
         clients.sort_unstable_by_key(|&(port, _)| port);

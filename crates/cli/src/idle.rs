@@ -39,7 +39,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
         outln!("{}", serde_json::to_string(&report)?);
     } else {
         outln!(
-            "{} idle connections: {} bytes more resident, {:.0} for each end",
+            "{} idle connections: {} bytes of resident memory, {:.0} for each end",
             report.connections,
             report.rss_bytes,
             report.bytes_per_end
@@ -50,12 +50,12 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
 
 /// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<i64> {
-    let statm = fs::read_to_string("/proc/self/statm").context("/proc/self/statm")?;
+    let statm = fs::read_to_string("/proc/self/statm").context("cannot read /proc/self/statm")?;
     let pages: i64 = statm
         .split(' ')
         .nth(1)
         .and_then(|pages| pages.parse().ok())
-        .context("/proc/self/statm has no second field")?;
+        .context("cannot parse /proc/self/statm: its second field is not a number")?;
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?;
     Ok(pages * page.unwrap_or(4096))
 }

@@ -24,7 +24,7 @@ pub(crate) enum Lab {
     List,
     /// Run experiments, each before and after, and print the figures beside the reference's.
     ///
-    /// Everything happens in virtual time: the same seed gives the same figures on any machine. Only
+    /// Experiments run in virtual time: the same seed gives the same figures on any machine. Only
     /// gro-parse measures real time too, and reports so.
     Run(RunArgs),
     /// Print the packets of a small run of an experiment, as tcpdump does.
@@ -98,7 +98,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>> {
     }
     let mut out: Vec<&'static Experiment> = Vec::new();
     for name in names {
-        let experiment = by_name(name).map_err(|error| anyhow!("{error}, or all"))?;
+        let experiment = by_name(name).map_err(|error| anyhow!("{error}, all"))?;
         if !out.iter().any(|other| other.name == experiment.name) {
             out.push(experiment);
         }
@@ -126,7 +126,8 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
         out!("{}", table(&outcomes));
         let (held, all) = tally(&outcomes);
         outln!(
-            "\n{held} of {all} figures hold (virtual time but where it says measured, seed {})",
+            "\n{held} of {all} figures are as expected (in virtual time, except those marked \
+             measured; seed {})",
             args.seed
         );
         if let [one] = &outcomes[..] {
@@ -140,7 +141,10 @@ fn run_experiments(args: &RunArgs) -> Result<()> {
     }
     match tally(&outcomes) {
         (held, all) if held == all => Ok(()),
-        (held, all) => bail!("{} of {all} figures are not as they should be", all - held),
+        (held, all) => bail!(
+            "{} of {all} figures are not as expected; see the verdicts marked NOT",
+            all - held
+        ),
     }
 }
 

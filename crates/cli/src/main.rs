@@ -3,7 +3,7 @@
 #![deny(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "these panic when the reader of a pipe has left: use `outln!` and `errln!`"
+    reason = "these panic when the reader of a pipe has closed it; use `outln!` and `errln!`"
 )]
 #![allow(
     clippy::disallowed_methods,

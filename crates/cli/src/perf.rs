@@ -178,7 +178,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
         Embedded::open_control(&args.control, &stack, None)?;
         let addresses: Vec<String> = tun.addresses.iter().map(Cidr::to_string).collect();
         let addresses = addresses.join(", ");
-        let scene = format!("our stack, {addresses} over TUN {}", tun.name);
+        let scene = format!("fullsend, {addresses} over TUN {}", tun.name);
         serve::run(stack, on, &scene).await
     })
 }

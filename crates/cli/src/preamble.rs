@@ -81,14 +81,17 @@ impl Preamble {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         if data[..4] != MAGIC {
             return Err(bad(
-                "the client does not speak this version of `fullsend perf`; use the same on both sides",
+                "the client is not `fullsend perf` of this version; use the same version on both \
+                 sides",
             ));
         }
         let word =
             |at: usize| u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
         let size = |at: usize| match word(at) {
             n @ 1..=0x4000_0000 => Ok(n),
-            n => Err(bad(&format!("a size of {n} bytes is not between 1 and 1G"))),
+            n => Err(bad(&format!(
+                "a message size of {n} bytes is out of range; use 1 to 1G"
+            ))),
         };
         let role = match data[4] {
             1 => Role::Sink,
@@ -101,11 +104,20 @@ impl Preamble {
                 response: size(12)?,
             },
             4 => Role::Counters,
-            other => return Err(bad(&format!("test number {other} is unknown"))),
+            other => {
+                return Err(bad(&format!(
+                    "test number {other} is not known; use the same version of `fullsend perf` on \
+                     both sides"
+                )));
+            }
         };
         let name: Vec<u8> = data[20..].iter().copied().take_while(|&b| b != 0).collect();
-        let name =
-            String::from_utf8(name).map_err(|_| bad("a congestion control's name is text"))?;
+        let name = String::from_utf8(name).map_err(|_| {
+            bad(
+                "the name of the congestion control is not UTF-8; use the same version of \
+                 `fullsend perf` on both sides",
+            )
+        })?;
         Ok(Self {
             role,
             verify: data[5] & 1 != 0,

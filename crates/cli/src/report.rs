@@ -217,8 +217,8 @@ impl Report {
             return String::new();
         }
         let whose = match self.send_limits_of {
-            "server" => "The server was held back by",
-            _ => "Held back by",
+            "server" => "The server was limited by",
+            _ => "Limited by",
         };
         format!("{whose}: {}\n", words.join(", "))
     }

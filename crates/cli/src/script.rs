@@ -48,7 +48,7 @@ fn family(text: &str) -> Result<Family, String> {
     let found = Family::ALL.iter().find(|family| family.name() == text);
     found
         .copied()
-        .ok_or_else(|| "one of ipv4, ipv6, ipv4-mapped-ipv6".to_owned())
+        .ok_or_else(|| "not an address family; write ipv4, ipv6 or ipv4-mapped-ipv6".to_owned())
 }
 
 /// Runs the scripts; returns an error if one of them fails.
@@ -111,7 +111,7 @@ fn one(path: &Path, args: &ScriptArgs, library: Option<&Library>) -> Result<bool
             Ok(report) => {
                 outln!("{name}: {} passed", family.name());
                 let skipped = report.skipped.iter();
-                skipped.for_each(|command| outln!("  not supported, left out: {command}"));
+                skipped.for_each(|command| outln!("  not supported, skipped: {command}"));
                 if args.verbose {
                     report.trace.iter().for_each(|line| outln!("  {line}"));
                 }

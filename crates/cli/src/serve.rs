@@ -17,7 +17,7 @@ use crate::server::{self, Served};
 pub(crate) async fn run<N: Net>(net: N, on: SocketAddr, scene: &str) -> Result<()> {
     let mut listener = listen(&net, on).await?;
     outln!(
-        "listening on {} ({scene}); Ctrl-C ends",
+        "listening on {} ({scene}); press Ctrl-C to stop",
         N::local_addr(&listener)?
     );
     let mut stop = signal(SignalKind::terminate())?;
@@ -50,7 +50,7 @@ pub(crate) async fn listen<N: Net>(net: &N, on: SocketAddr) -> Result<N::Listene
 
 /// Reports an accept error, and pauses: out of descriptors or memory, accepting at once would spin.
 async fn pause_after(error: &io::Error) {
-    errln!("accept: {error}");
+    errln!("cannot accept a connection: {error}; retrying");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
@@ -136,9 +136,9 @@ fn line(served: &Served) -> String {
     let mbps = |bytes: u64| bytes as f64 * 8.0 / seconds / 1e6;
     match served.role {
         Role::Sink => {
-            let bad = served
-                .first_bad
-                .map_or_else(String::new, |place| format!(", WRONG from byte {place} on"));
+            let bad = served.first_bad.map_or_else(String::new, |place| {
+                format!(", WRONG DATA from byte {place} on")
+            });
             format!(
                 "received {} bytes in {seconds:.2} s, {:.2} 10^6bits/s{bad}",
                 served.received,

@@ -11,11 +11,11 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     };
     let number: u64 = digits.parse().map_err(|_| {
         format!(
-            "`{text}` is not a size; write digits and at most one of K, M, G (1024-based), as in 4K"
+            "`{text}` is not a size; write digits and at most one of K, M, G (1024-based), e.g. 4K"
         )
     })?;
     match number.checked_mul(1 << shift) {
-        Some(0) => Err(format!("`{text}` is no bytes at all; write 1 or more")),
+        Some(0) => Err(format!("`{text}` is a size of 0 bytes; write 1 or more")),
         Some(bytes) if bytes <= MAX => Ok(bytes as usize),
         _ => Err(format!("`{text}` is more than 1G; write 1G or less")),
     }

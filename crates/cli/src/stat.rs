@@ -50,8 +50,9 @@ fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
     let dir = control::default_dir();
     if running.is_empty() {
         bail!(
-            "no stack answers in {}: start one with `perf ... --control` or \
-             Builder::control_socket, or for a C program with control=on, or name its socket with --socket PATH",
+            "there is no control socket in {}; start a stack with `perf ... --control`, \
+             Builder::control_socket or (in a C program) control=on, or name its socket with \
+             --socket PATH",
             dir.display()
         );
     }
@@ -59,7 +60,10 @@ fn the_only_one(running: &[control::PidSocket]) -> Result<PathBuf> {
         .iter()
         .map(|socket| format!("  --socket {}", socket.path.display()))
         .collect();
-    bail!("several stacks answer; choose one:\n{}", list.join("\n"));
+    bail!(
+        "there are several control sockets; choose one:\n{}",
+        list.join("\n")
+    );
 }
 
 fn sockstat(stack: &mut Connection, json: bool) -> Result<()> {
@@ -121,7 +125,7 @@ fn sysctl(stack: &mut Connection, setting: Option<&str>, json: bool) -> Result<(
 
 fn set(stack: &mut Connection, flow: String, setting: &str) -> Result<()> {
     let Some((option, value)) = setting.split_once('=') else {
-        bail!("`{setting}` sets nothing; write OPTION=VALUE, as in TCP_NODELAY=1");
+        bail!("`{setting}` is not OPTION=VALUE; write e.g. TCP_NODELAY=1");
     };
     stack.ask(&Request::Set {
         flow,

@@ -165,7 +165,7 @@ fn watch_signals() -> io::Result<()> {
 pub(crate) fn run(args: &WanArgs) -> Result<()> {
     let open = |name: &str| {
         let tun = Tun::tun(name).mtu(args.mtu).open();
-        tun.with_context(|| format!("cannot open the TUN device {name}"))
+        tun.with_context(|| format!("cannot open TUN device {name}"))
     };
     let [left, right] = [&args.tuns[0], &args.tuns[1]];
     let mut tuns = [open(left)?, open(right)?];
@@ -179,12 +179,12 @@ pub(crate) fn run(args: &WanArgs) -> Result<()> {
         Way::new(back, Seed::from_u64(args.seed ^ 1 << 63)),
     ];
     watch_signals()?;
-    outln!("{left} -- {right}; Ctrl-C ends");
+    outln!("{left} -- {right}; press Ctrl-C to stop");
     Stdout.flush()?;
     let stopped = carry(&mut tuns, &mut ways);
     ways[0].show(left, right);
     ways[1].show(right, left);
-    stopped.context("the path is broken: a device is gone")
+    stopped.context("a TUN device failed, and the emulated path ends")
 }
 
 fn carry(tuns: &mut [Tun; 2], ways: &mut [Way; 2]) -> io::Result<()> {

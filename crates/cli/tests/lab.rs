@@ -38,8 +38,8 @@ fn before_is_not_after_and_the_same_seed_is_the_same() {
 #[test]
 fn errors_name_the_value_and_the_mend() {
     for (line, value, mend) in [
-        ("run nosuch", "`nosuch`", "there are: tso-split"),
-        ("trace all", "`all`", "there are: tso-split"),
+        ("run nosuch", "`nosuch`", "write one of tso-split"),
+        ("trace all", "`all`", "write one of tso-split"),
         (
             "run max-burst --html /nosuch/lab.html",
             "/nosuch/lab.html",

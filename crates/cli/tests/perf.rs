@@ -185,7 +185,7 @@ fn the_sender_tells_what_held_it_back() {
     }
     let out = fullsend("perf stream --reverse --time 0.2");
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(text.contains("The server was held back by: "), "{text}");
+    assert!(text.contains("The server was limited by: "), "{text}");
     // The kernel does not provide them.
     let report = report("perf stream --reverse --kernel");
     assert!(report["send_limits"].is_null());

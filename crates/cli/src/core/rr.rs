@@ -58,7 +58,7 @@ impl End {
         while self.to_read > 0 {
             let len = self.to_read.min(READ_MAX);
             match unless_blocked(host.tcp_read(now, self.id, &mut buffers.scratch[..len]))? {
-                Some(0) => bail!("a connection ended in the middle of the test"),
+                Some(0) => bail!("a connection ended before the end of the test"),
                 Some(n) => self.to_read -= n,
                 None => return Ok(false),
             }

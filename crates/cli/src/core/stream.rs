@@ -85,7 +85,7 @@ pub(crate) fn run(
         }
         if now > plan.ends + GRACE.into() {
             bail!(
-                "the transfer stalled: not everything that was sent arrived within {} s",
+                "the transfer stalled: sent data did not arrive within {} s after the test's time",
                 GRACE.as_secs()
             );
         }
@@ -178,7 +178,9 @@ impl Run<'_> {
         if self.plan.verify
             && let Some(place) = self.pattern.mismatch(offset, data)
         {
-            bail!("byte {place} of a stream is not what was sent");
+            bail!(
+                "byte {place} of a stream differs from the byte that was sent; please report this"
+            );
         }
         Ok(())
     }

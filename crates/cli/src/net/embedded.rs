@@ -72,7 +72,7 @@ impl Embedded {
         } else if let Some(list) = &tun.offload {
             let set = list
                 .parse()
-                .map_err(|error| anyhow!("--offload {list}: {error}"))?;
+                .map_err(|error| anyhow!("cannot use --offload {list}: {error}"))?;
             builder = builder.offload(set);
         }
         for (key, value) in set {
@@ -80,7 +80,7 @@ impl Embedded {
         }
         let stack = builder
             .build()
-            .with_context(|| format!("cannot run over --tun {}", tun.name))?;
+            .with_context(|| format!("cannot start a stack on --tun {}", tun.name))?;
         Ok(Self(stack))
     }
 

@@ -65,7 +65,9 @@ impl FromStr for Scoped<String> {
 
 fn definition(text: &str) -> Result<Scoped<(String, String)>, String> {
     let Scoped { only, value } = Scoped::new(text);
-    let (name, value) = value.split_once('=').ok_or("expected NAME=VALUE")?;
+    let (name, value) = value
+        .split_once('=')
+        .ok_or("not a definition; write NAME=VALUE")?;
     let value = (name.to_owned(), value.to_owned());
     Ok(Scoped { only, value })
 }

@@ -56,21 +56,21 @@ pub(crate) struct StatArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum StatCommand {
-    /// Counters: their growth since the last call, like nstat.
+    /// Print the increase of each counter since the last call, like nstat.
     Nstat(NstatArgs),
-    /// Sockets, in the format of `ss -tinmo`.
+    /// Print the sockets, in the format of `ss -tinmo`.
     Ss(SsArgs),
-    /// Numbers of sockets and their memory, as in /proc/net/sockstat.
+    /// Print the number of sockets and their memory, as in /proc/net/sockstat.
     Sockstat,
-    /// Addresses and their states, as `ip -brief address` shows them: `tentative` while duplicate
+    /// Print the addresses and their states, like `ip -brief address`: `tentative` while duplicate
     /// address detection runs, `dadfailed` if another host on the link has the address.
     Addr,
-    /// Packets and bytes of each link, as dlstat shows them: bytes include link headers, and a
+    /// Print the packets and bytes of each link, like dlstat: bytes include link headers, and a
     /// super-segment is one packet.
     Link(LinkArgs),
-    /// Read a tunable, or set it with KEY=VALUE; read all of them with -a.
+    /// Print a tunable, or set it with KEY=VALUE; -a prints all.
     Sysctl {
-        /// All tunables.
+        /// Print all tunables.
         #[arg(
             short,
             long,
@@ -94,7 +94,7 @@ pub(crate) enum StatCommand {
         #[arg(value_name = "OPTION=VALUE")]
         setting: String,
     },
-    /// The queueing discipline of each link, like `tc -s qdisc`.
+    /// Print the queueing discipline of each link, like `tc -s qdisc`.
     Qdisc,
     /// Capture packets between the stack and its device as pcapng, until Ctrl-C.
     Capture(CaptureArgs),
@@ -121,7 +121,8 @@ pub(crate) struct SsArgs {
     /// Show listeners only.
     #[arg(short, long, conflicts_with = "all")]
     pub(crate) listening: bool,
-    /// Show what limits each flow: sizes of its sends, room they had, and what blocked it.
+    /// Show what limits each flow: the sizes of its sends, the bytes that could still have been
+    /// sent, and the limits that blocked it.
     #[arg(long, conflicts_with = "summary")]
     pub(crate) why: bool,
     /// Print the number of sockets, by protocol and state, instead of the sockets.

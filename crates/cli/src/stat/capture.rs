@@ -49,7 +49,10 @@ async fn capture(socket: &Path, args: &CaptureArgs, json: bool) -> Result<()> {
                 }
             }
             Reply::End(summary) => return end(serde_json::from_value(summary)?, json),
-            other => bail!("the stack replied something else: {other:?}"),
+            other => bail!(
+                "the stack sent an unexpected reply: {other:?}; use a program of the stack's \
+                 release"
+            ),
         }
         reply = loop {
             tokio::select! {
@@ -77,7 +80,7 @@ fn open(file: &Path) -> Result<Box<dyn Write>> {
     }
     let file = File::create(file).with_context(|| {
         format!(
-            "cannot write {}: name a file that can be made",
+            "cannot create {}; name a file in a directory that you can write to",
             file.display()
         )
     })?;

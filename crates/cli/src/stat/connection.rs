@@ -16,7 +16,8 @@ pub(super) struct Connection {
 /// Returns the error text for a socket that cannot be used.
 pub(super) fn cannot(path: &Path) -> String {
     format!(
-        "cannot connect to {}: name the control socket of a stack that runs, and be its user",
+        "cannot connect to {}; name the control socket of a running stack, and run as the user of \
+         the stack",
         path.display()
     )
 }
@@ -35,7 +36,10 @@ impl Connection {
         self.send(request)?;
         match self.reply()? {
             Reply::Ok(value) => Ok(value),
-            other => bail!("the stack replied something else: {other:?}"),
+            other => bail!(
+                "the stack sent an unexpected reply: {other:?}; use a program of the stack's \
+                 release"
+            ),
         }
     }
 
@@ -47,7 +51,10 @@ impl Connection {
             match self.reply()? {
                 Reply::Item(item) => items.push(item),
                 Reply::End(_) => return Ok(items),
-                other => bail!("the stack replied something else: {other:?}"),
+                other => bail!(
+                    "the stack sent an unexpected reply: {other:?}; use a program of the stack's \
+                     release"
+                ),
             }
         }
     }
@@ -57,7 +64,7 @@ impl Connection {
         self.stream
             .get_mut()
             .write_all(line.as_bytes())
-            .context("the stack has closed the control socket")
+            .context("the stack closed the control socket")
     }
 
     fn reply(&mut self) -> Result<Reply> {
@@ -70,7 +77,7 @@ impl Connection {
 /// Parses a reply; an error reply becomes an error.
 pub(super) fn parse(line: &[u8]) -> Result<Reply> {
     if line.is_empty() {
-        bail!("the stack has closed the control socket");
+        bail!("the stack closed the control socket");
     }
     match Reply::parse(line).map_err(|text| anyhow!("{text}"))? {
         Reply::Error(text) => Err(anyhow!(text)),

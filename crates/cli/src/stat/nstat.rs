@@ -91,7 +91,11 @@ fn history_path() -> Result<PathBuf> {
         return Ok(path.into());
     }
     let uid = fs::metadata("/proc/self")
-        .with_context(|| format!("cannot tell the user; name a file for the history in {HISTORY}"))?
+        .with_context(|| {
+            format!(
+                "cannot determine the user for the path of the history; set {HISTORY} to a file"
+            )
+        })?
         .uid();
     let dir = control::default_dir();
     let dir = if dir.is_dir() && fs::metadata(&dir)?.uid() == uid {
@@ -125,7 +129,7 @@ fn write(path: &Path, history: &History) -> Result<()> {
         .open(&beside)
         .with_context(|| {
             format!(
-                "cannot keep the history in {}; name another file in {HISTORY}, or use --noupdate",
+                "cannot write the history to {}; set {HISTORY} to another file, or use --noupdate",
                 path.display()
             )
         })?;

@@ -277,7 +277,7 @@ fn why_text(why: &WhyView) -> String {
     let sends: u64 = why.limits.iter().map(|part| u64::from(part.sends)).sum();
     let time: u64 = why.limits.iter().map(|part| part.time_ns).sum();
     if sends == 0 {
-        out.push_str("\t sent nothing yet\n");
+        out.push_str("\t no data sent yet\n");
         return out;
     }
     let _ = writeln!(out, "\t {:<12} {:>8} {:>8}", "limited by", "sends", "time");

@@ -31,12 +31,12 @@ impl States {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let Some(name) = words.next() else {
-                bail!("`{word}` needs a state behind it, as in `state established`");
+                bail!("`{word}` has no state; write e.g. `state established`");
             };
             match word.as_str() {
                 "state" => wanted = Some(wanted.unwrap_or(Self(0)).or(Self::named(name)?)),
                 "exclude" | "excl" => excluded = excluded.or(Self::named(name)?),
-                _ => bail!("`{word}` is no filter; write `state STATE` or `exclude STATE`"),
+                _ => bail!("`{word}` is not a filter; write `state STATE` or `exclude STATE`"),
             }
         }
         Ok(wanted.unwrap_or(Self::ALL).without(excluded))
@@ -65,8 +65,8 @@ impl States {
             _ => one(name).ok_or_else(|| {
                 let names: Vec<&str> = STATES.iter().map(|(state, _)| *state).collect();
                 anyhow!(
-                    "`{name}` is no state; there are {}, and the groups all, connected, \
-                     synchronized, bucket and big",
+                    "`{name}` is not a state; write {}, or a group: all, connected, synchronized, \
+                     bucket or big",
                     names.join(", ")
                 )
             })?,
@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_what_to_write() {
         for (line, part) in [
-            ("state", "needs a state"),
-            ("dport 80", "`dport` is no filter"),
-            ("state open", "`open` is no state; there are established"),
+            ("state", "has no state"),
+            ("dport 80", "`dport` is not a filter"),
+            ("state open", "`open` is not a state; write established"),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let error = States::parse(&words).unwrap_err().to_string();
