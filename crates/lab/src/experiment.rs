@@ -127,7 +127,7 @@ pub fn by_name(name: &str) -> Result<&'static Experiment, String> {
     found.ok_or_else(|| {
         let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).collect();
         format!(
-            "there is no experiment `{name}`; there are: {}",
+            "`{name}` is not an experiment; write one of {}",
             names.join(", ")
         )
     })

@@ -165,7 +165,7 @@ fn judge(
         }
         Check::ZeroThenMore => {
             let holds = both.is_some_and(|(b, a)| b == 0.0 && a > 0.0);
-            (Some(holds), "0 when it is off".to_owned())
+            (Some(holds), "0 when off, more when on".to_owned())
         }
         Check::Within(part) => {
             let mut pairs = reference.into_iter().zip(ours);

@@ -21,8 +21,8 @@ pub fn html(outcomes: &[Outcome], seed: u64) -> String {
     let (held, all) = tally(outcomes);
     let _ = write!(
         out,
-        "<h1>Fullsend lab</h1>\n<p class=\"sum\">{held} of {all} figures hold. Virtual time, seed \
-         {seed}: the same on any machine, but where it says measured.</p>\n"
+        "<h1>Fullsend lab</h1>\n<p class=\"sum\">{held} of {all} figures are as expected. Virtual \
+         time, seed {seed}: the same on any machine, except figures marked measured.</p>\n"
     );
     summary(&mut out, outcomes);
     for outcome in outcomes {

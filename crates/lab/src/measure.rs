@@ -28,7 +28,7 @@ impl Measures {
     /// If the run did not measure it.
     pub fn get(&self, name: &str) -> f64 {
         let found = self.values.get(name);
-        *found.unwrap_or_else(|| panic!("{name} was not measured"))
+        *found.unwrap_or_else(|| panic!("`{name}` was not measured"))
     }
 
     pub(crate) fn series(&self, name: &str) -> Option<&Series> {

@@ -165,7 +165,7 @@ impl Net {
         let mut by_port = std::collections::BTreeMap::new();
         for flow in 0..flows {
             let id = self.host(CLIENT).tcp_connect(now, None, to);
-            let id = id.expect("there are more ports than flows");
+            let id = id.expect("the number of flows fits the ports");
             let (local, _) = self.host(CLIENT).tcp_addrs(id).expect("just opened");
             by_port.insert(local.port(), flow);
             self.ids[CLIENT].push(id);
@@ -180,7 +180,7 @@ impl Net {
             }
             accepted.iter().all(Option::is_some)
         });
-        assert!(done, "handshakes did not end");
+        assert!(done, "the handshakes did not complete");
         self.ids[SERVER] = accepted.into_iter().flatten().collect();
         for side in [CLIENT, SERVER] {
             self.bells[side] = (0..flows)
@@ -227,7 +227,9 @@ impl Net {
     pub(crate) fn counter(&mut self, side: usize, name: &str) -> u64 {
         let all = self.host(side).counters();
         let found = all.iter().find(|(n, _)| *n == name);
-        found.unwrap_or_else(|| panic!("no counter {name}")).1
+        found
+            .unwrap_or_else(|| panic!("`{name}` is not a counter"))
+            .1
     }
 
     /// Copies data to the connection; returns the number of bytes accepted. If it is not all, the
@@ -237,7 +239,7 @@ impl Net {
         let written = match self.host(end.side).tcp_write(now, id, data, false) {
             Ok(written) => written,
             Err(StackError::Tcp(TcpError::WouldBlock)) => 0,
-            Err(error) => panic!("write: {error}"),
+            Err(error) => panic!("cannot write: {error}"),
         };
         if written < data.len() {
             self.want(end, Ready::Write);
@@ -255,7 +257,7 @@ impl Net {
                 self.want(end, Ready::Write);
                 false
             }
-            Err((error, _)) => panic!("write: {error}"),
+            Err((error, _)) => panic!("cannot write: {error}"),
         }
     }
 
@@ -269,7 +271,7 @@ impl Net {
                 Ok(slice) if slice.is_empty() => return got,
                 Ok(slice) => got += slice.len() as u64,
                 Err(StackError::Tcp(TcpError::WouldBlock)) => break,
-                Err(error) => panic!("read: {error}"),
+                Err(error) => panic!("cannot read: {error}"),
             }
         }
         self.want(end, Ready::Read);
@@ -304,7 +306,10 @@ impl Net {
     pub(crate) fn run(&mut self, until: Instant, app: &mut impl App) {
         let longest = Instant::ZERO + LONGEST;
         loop {
-            assert!(self.now() < longest, "the experiment has no end");
+            assert!(
+                self.now() < longest,
+                "the experiment takes longer than a day"
+            );
             self.take_turns(app);
             if app.done() {
                 return;

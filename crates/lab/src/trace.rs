@@ -38,7 +38,10 @@ pub fn trace(
     pcap: Option<Box<dyn Write + Send>>,
 ) -> io::Result<()> {
     let Some(example) = experiment.trace else {
-        let text = format!("{}: no packets cross a network in it", experiment.name);
+        let text = format!(
+            "experiment `{}` has no network to trace; choose another one",
+            experiment.name
+        );
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     };
     let tap = match pcap {

@@ -21,7 +21,8 @@ mod tests;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "autocorking",
-    purpose: "small writes gather while the card still sends for the flow, and never wait for a timer",
+    purpose: "small writes are coalesced while the card still sends for the flow, and never wait \
+              for a timer",
     source: "Linux commit f54b3111 \"tcp: auto corking\" (E. Dumazet, Dec 2013): super_netperf 4 -t TCP_STREAM -- -m 128",
     cases: &["before", "after", "lines, before", "lines, after"],
     weights: &[20, 20, 1, 1],
@@ -313,7 +314,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         .check(Check::Within(0.01)),
         pair("packets before segmentation", "1/s", "units_per_second", 0)
             .check(Check::FallsBy(2.0)),
-        pair("text per packet", "bytes", "bytes_per_unit", 0).check(Check::NotJudged),
+        pair("payload per packet", "bytes", "bytes_per_unit", 0).check(Check::NotJudged),
         pair("processors busy", "", "cpus", 3)
             .reference(3.301, 2.901)
             .check(Check::NotJudged),

@@ -15,8 +15,10 @@ mod tests;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "fairness",
-    purpose: "two flows share a bottleneck of 50 Mbit/s: one has it for itself for ten seconds, then the other comes",
-    source: "RFC 9438 (CUBIC) 3.3, 5.1 and 5.6, draft-ietf-ccwg-bbr, RFC 3168 (ECN), RFC 8257 (DCTCP); judged by Jain's index (1 is equal, 0.5 is all for one)",
+    purpose: "two flows share a bottleneck of 50 Mbit/s; the second starts ten seconds after the \
+              first",
+    source: "RFC 9438 (CUBIC) 3.3, 5.1 and 5.6, draft-ietf-ccwg-bbr, RFC 3168 (ECN), RFC 8257 \
+             (DCTCP); judged by Jain's index (1: equal shares, 0.5: one flow has everything)",
     cases: &NAMES,
     weights: &[30; CASES.len()],
     run,
@@ -293,7 +295,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         out.extend(case.also.map(|also| match also {
             Also::Used(least) => {
                 let used = (rates[0] + rates[1]) / measures.get("link_mbps") * 100.0;
-                figure("link used", "%", used, 0, Check::AtLeast(least))
+                figure("link utilization", "%", used, 0, Check::AtLeast(least))
             }
             Also::Delay(most) => {
                 let delay = measures.get("queue_delay_ms");
@@ -301,7 +303,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
             }
             Also::Ratio(most) => {
                 let ratio = rates[0].max(rates[1]) / rates[0].min(rates[1]);
-                figure("one rate of the other", "x", ratio, 1, Check::AtMost(most))
+                figure("ratio of the rates", "x", ratio, 1, Check::AtMost(most))
             }
         }));
     }

@@ -22,7 +22,8 @@ use legacy::LegacyComplete;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "gro-parse",
-    purpose: "GRO completes an aggregate from what the first parse recorded; it walks no header twice",
+    purpose: "GRO completes an aggregate with the results of the first parse, and walks no header \
+              twice",
     source: "Linux series \"gro: optimise redundant parsing of packets\" (R. Gobert, 2023; 7b355b76e2b3 is its first patch): TCP_STREAM over each, mean of 5",
     cases: &["before", "after"],
     weights: &[1, 1],

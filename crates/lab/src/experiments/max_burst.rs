@@ -19,7 +19,8 @@ mod tests;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "max-burst",
-    purpose: "a loss does not shorten later sends: nothing set by a retransmission outlives recovery",
+    purpose: "a loss does not shorten later sends: a limit set by a retransmission ends with the \
+              recovery",
     source: "illumos bug 5295 \"remove maxburst logic from TCP's send algorithm\": iperf over 10 Gbit/s, dlstat and DTrace",
     cases: &["before", "after", "cured live"],
     weights: &[3, 8, 6],
@@ -122,7 +123,10 @@ fn lose_one(net: &mut Net, app: &mut Bulk, tally: &RefCell<Tally>) {
     net.set_netem(CLIENT, Netem { loss, ..wire() });
     let end = net.now() + Nanos::from_secs(1);
     while tally.borrow().lost == 0 {
-        assert!(net.now() < end, "nothing is sent that could be lost");
+        assert!(
+            net.now() < end,
+            "the flow has sent no segment that can be dropped"
+        );
         net.run(net.now() + Nanos::from_micros(1), app);
     }
     net.set_netem(CLIENT, wire());

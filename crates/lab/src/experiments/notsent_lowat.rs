@@ -17,7 +17,7 @@ mod tests;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "notsent-lowat",
-    purpose: "TCP_NOTSENT_LOWAT bounds what a sender queues, without a wake-up at every ACK",
+    purpose: "TCP_NOTSENT_LOWAT bounds the unsent data of a sender, without a wake-up at every ACK",
     source: "Linux commit a74f0fa0 \"tcp: reduce POLLOUT events caused by TCP_NOTSENT_LOWAT\" (E. Dumazet, Dec 2018): super_netperf 100, BBR, 100 ms, tcp_wmem up to 64,000,000",
     cases: &["before", "after", "old wake-ups"],
     weights: &[40, 40, 45],
@@ -55,7 +55,7 @@ fn network(run: &Run<'_>, flows: usize) -> Net {
                 // The card is the bottleneck, as in the reference.
                 rate: Rate(RATE_PER_FLOW * flows as u64),
                 overhead: 38,
-                qdisc: "fq".parse().expect("fq needs no more words"),
+                qdisc: "fq".parse().expect("`fq` has no required parameter"),
                 rx_wait: Nanos::from_micros(20),
                 ..NicConfig::default()
             },
@@ -186,7 +186,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         pair("memory per flow", "MiB", "memory_per_flow_mib", limit, 1)
             .reference(53.3, 3.4)
             .check(Check::FallsBy(10.0)),
-        pair("memory in all (sockstat)", "pages", "pages", limit, 0)
+        pair("memory of all flows (sockstat)", "pages", "pages", limit, 0)
             .reference(1_364_904.0, 86_411.0)
             .check(Check::NotJudged),
         pair("throughput", "Mb/s", "throughput_mbps", limit, 0).check(Check::Unchanged(0.02)),
@@ -208,7 +208,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         )
         .check(Check::FallsBy(5.0)),
         pair("ACKs, old and new rule", "1/s", "acks_per_second", rule, 0).check(Check::NotJudged),
-        Figure::new("wake-ups per half limit sent", "", 2)
+        Figure::new("wake-ups per half of the limit sent", "", 2)
             .ours_after(half / cases[AFTER].get("bytes_per_wakeup"))
             .reference_after(1.0)
             .check(Check::Within(0.1)),

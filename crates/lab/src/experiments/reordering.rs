@@ -15,8 +15,9 @@ mod tests;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "reordering",
-    purpose: "one flow over 500 Mbit/s with loss, with and without reordering or jitter beside it",
-    source: "RFC 8985 (RACK) 6.2, RFC 9002 6.1.2; bounds of our own, measured beside Linux by bench/loss.py",
+    purpose: "one flow over 500 Mbit/s with loss, with and without reordering or jitter",
+    source: "RFC 8985 (RACK) 6.2, RFC 9002 6.1.2; our own bounds; bench/loss.py measures Linux on \
+             the same paths",
     cases: &NAMES,
     weights: &[10; CASES.len()],
     run,
@@ -132,7 +133,7 @@ impl App for Bulk {
 
 /// Returns Megabits per second, and the percentage of retransmitted segments.
 fn flow(run: &Run<'_>, case: &Case, path: &str, [from, to]: [f64; 2]) -> [f64; 2] {
-    let words = |words: &str| -> Netem { words.parse().expect("netem's words") };
+    let words = |words: &str| -> Netem { words.parse().expect("the path is valid for netem") };
     let there = format!("{path} loss {}%", case.loss_percent);
     let nic = NicConfig {
         mode: NicMode::Mtu,
@@ -211,14 +212,14 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         let kept = measures.get("goodput_mbps") / measures.get("loss_alone_mbps") * 100.0;
         let again = measures.get("sent_again_percent") / case.loss_percent;
         out.push(figure(
-            "of loss alone",
+            "goodput, of that with loss only",
             "%",
             0,
             kept,
             Check::AtLeast(case.kept),
         ));
         out.push(figure(
-            "sent again, of the loss",
+            "retransmitted, of the loss",
             "x",
             1,
             again,

@@ -20,7 +20,8 @@ mod tests;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "tso-split",
-    purpose: "a 4 KiB write leaves as one packet: Nagle decides about its tail, nothing cuts it off",
+    purpose: "a 4 KiB write is sent as one packet: Nagle applies to its tail, which no split \
+              separates",
     source: "Linux patch \"tcp: remove a bogus TSO split\" (E. Dumazet, Dec 2013): super_netperf 200 -t TCP_RR -- -r 4K,4K",
     cases: &["before", "after", "ACK rides"],
     weights: &[4, 4, 3],
@@ -248,13 +249,13 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
         .reference(1.505, 1.003)
         .check(Check::ExactlyOne(1.0)),
         rides(
-            "packets, ACK on the answer",
+            "packets, ACK on the response",
             "packets_per_transaction",
             "packets",
         )
         .check(Check::ExactlyOne(1.0)),
         rides(
-            "bytes per packet, ACK on the answer",
+            "bytes per packet, ACK on the response",
             "bytes_per_packet",
             "bytes",
         )
@@ -263,7 +264,7 @@ fn figures(cases: &[Measures]) -> Vec<Figure> {
 }
 
 fn plots(cases: &[Measures]) -> Vec<Plot> {
-    let title = "Text per packet, pure ACKs left out";
+    let title = "Payload per packet, without pure ACKs";
     vec![Plot::histograms(
         title,
         "bytes",
