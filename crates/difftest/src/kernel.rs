@@ -77,14 +77,17 @@ impl Network {
     /// If the process has no permission (it needs root), or the kernel has no TUN driver.
     pub(crate) fn new(local: &[IpAddr], sysctls: &[(&str, &str)]) -> anyhow::Result<Self> {
         let entered = check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into());
-        anyhow::ensure!(entered == 0, "a network namespace of its own takes root");
+        anyhow::ensure!(
+            entered == 0,
+            "cannot create a network namespace; run as root"
+        );
         let mut builder = Tun::tun("diff0").offload(OffloadSet::NONE).mtu(1500);
         for ip in local {
             builder = builder.kernel_address(*ip, if ip.is_ipv4() { 16 } else { 64 });
         }
         for (key, value) in sysctls {
             let path = format!("/proc/sys/{}", key.replace('.', "/"));
-            fs::write(&path, value).with_context(|| format!("{path}: cannot write {value}"))?;
+            fs::write(&path, value).with_context(|| format!("cannot write {value} to {path}"))?;
         }
         let tun = builder.open()?;
         let mut network = Self { tun, markers: 0 };
@@ -101,7 +104,7 @@ impl Network {
         let written = unsafe { libc::write(self.raw(), packet.as_ptr().cast(), packet.len()) };
         assert!(
             written == packet.len() as isize,
-            "the TUN took {written} of {} bytes",
+            "the TUN accepted {written} of {} bytes",
             packet.len()
         );
     }
@@ -126,7 +129,7 @@ impl Network {
         loop {
             let Some(packet) = self.read() else {
                 let late = began.elapsed() > MARKER_TIMEOUT;
-                assert!(!late, "the kernel does not answer echo requests");
+                assert!(!late, "the kernel did not answer an echo request in time");
                 self.wait();
                 continue;
             };

@@ -37,51 +37,53 @@ pub(crate) struct Known {
 pub(crate) const TOLERATED: &[(&str, &str)] = &[
     (
         "the size of windows",
-        "how far a window opens depends on the memory that the buffers of a kernel's driver take; \
-         zero or not is compared",
+        "the size of a window depends on the memory of the kernel's driver buffers; only whether \
+         it is zero is compared",
     ),
     (
-        "when an acknowledgement of new data goes",
-        "how long it may be delayed is up to each side, and on a busy machine the kernel's timer \
-         may send it at any event; bytes received are compared by TCP_INFO",
+        "the time of an acknowledgement of new data",
+        "each side chooses the delay, and on a busy machine the kernel's timer may send it at any \
+         event; received bytes are compared by TCP_INFO",
     ),
     (
         "PSH on data",
-        "it marks the end of a super-segment, whose size comes of the pacing rate and so of time",
+        "it marks the end of a super-segment, whose size depends on the pacing rate and thus on \
+         time",
     ),
     (
         "FIN in SACK blocks",
         "the kernel's blocks include it, ours do not (docs/rfc-exceptions.md)",
     ),
     (
-        "reports of duplicates",
-        "the kernel forgets a DSACK block when more data comes before the next ACK, we send it \
-         (RFC 2883); we report overlap with data that waits out of order, the kernel not always",
+        "DSACK blocks",
+        "the kernel discards a DSACK block if more data arrives before the next ACK, we send it \
+         (RFC 2883); we always report overlap with out-of-order data, the kernel does not",
     ),
     (
         "SACK blocks on segments with data or FIN",
-        "the kernel makes room for them there, we send them on ACKs (docs/rfc-exceptions.md)",
+        "the kernel adds them to such segments, we send them on ACKs (docs/rfc-exceptions.md)",
     ),
     (
         "options of the SYN-ACK in a simultaneous open",
-        "the kernel repeats those of its SYN, we answer those of the peer's",
+        "the kernel repeats the options of its SYN, we reply to those of the peer's SYN",
     ),
     (
         "SYN and FIN in tcpi_bytes_acked and tcpi_bytes_received",
-        "the kernel counts them, we count bytes",
+        "the kernel counts SYN and FIN, we count only bytes",
     ),
     (
-        "the sequence number of an ACK or RST after the peer took window back",
-        "ours lies in the window; the kernel's may lie beyond by less than one step of its own \
-         scaled window",
+        "the sequence number of an ACK or RST after the peer shrank its window",
+        "ours is inside the window; the kernel's may be beyond it by less than one unit of its \
+         window scale",
     ),
     (
-        "a SYN that goes again where nothing asks for one, after a RST to a half-open peer",
-        "both send it after 2 ms, which pass in the kernel while ours stands still",
+        "a SYN that is retransmitted without a request, after a RST to a half-open peer",
+        "both send it after 2 ms; only the kernel's time advances by itself",
     ),
     (
-        "POLLPRI once a segment with URG came",
-        "the kernel reports an urgent byte that arrives out of order, we when it can be read",
+        "POLLPRI after a segment with URG",
+        "the kernel reports an urgent byte that arrives out of order, we report it once it can be \
+         read",
     ),
 ];
 

@@ -62,7 +62,7 @@ impl Ours {
         added.map_err(|error| anyhow::anyhow!("cannot add {addr}/{prefix}: {error:?}"))?;
         for (key, value) in sysctls {
             let set = host.set_sysctl(now, key, value);
-            set.map_err(|error| anyhow::anyhow!("{key}={value}: {error}"))?;
+            set.map_err(|error| anyhow::anyhow!("cannot set {key}={value}: {error}"))?;
         }
         // Waits for the end of duplicate address detection.
         let now = now + Nanos::from_secs(5);

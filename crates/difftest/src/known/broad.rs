@@ -11,7 +11,7 @@ use crate::side::Outcome;
 pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "data near the right edge of windows that differ",
-        reason: "the size of windows is tolerated, and so is what lies behind the smaller one",
+        reason: "the size of windows is not compared, so neither is data beyond the smaller one",
         continues: false,
         matches: |events, d| {
             let (kernel, ours) = (d.before.0.edge, d.before.1.edge);
@@ -25,14 +25,14 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "the left edge of windows that differ",
-        reason: "a delayed ACK leaves what it would acknowledge within the kernel's window",
+        reason: "data that a delayed ACK would acknowledge is still inside the kernel's window",
         continues: false,
         matches: |_, d| d.left_edge,
     },
     Known {
         name: "two ends of one stream",
-        reason: "no peer sends data or another FIN behind its FIN: what is kept of it, and so is in \
-                 SACK blocks and byte counts, has no meaning. Who reaches which state is compared",
+        reason: "no peer sends data or another FIN after its FIN, so the kept part of it, in SACK \
+                 blocks and byte counts, has no meaning; states are compared",
         continues: false,
         matches: |events, d| {
             let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
@@ -51,8 +51,8 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "data behind a FIN",
-        reason: "no peer sends any; we ignore it, the kernel resets where it overlaps the FIN",
+        name: "data after a FIN",
+        reason: "no peer sends any; we ignore it, the kernel resets if it overlaps the FIN",
         continues: false,
         matches: |_, d| {
             let reset = |segment: &LiveSegment| segment.flags & RST != 0;
@@ -62,8 +62,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "the timestamp of a segment with an old ACK",
-        reason: "we echo it where the sequence number is next, as RFC 7323 4.3 has it, the kernel \
-                 does not; its fast path does so also where the ACK is too old (RFC 5961 5.2)",
+        reason: "we echo it if the sequence number is the next one (RFC 7323 4.3), the kernel does \
+                 not; its fast path echoes it even if the ACK is too old (RFC 5961 5.2)",
         continues: false,
         matches: |events, d| {
             // PAWS rejects by it, too.

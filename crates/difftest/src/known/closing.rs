@@ -13,8 +13,8 @@ use crate::side::Outcome;
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
-        name: "an answer to a segment without ACK after close",
-        reason: "the kernel's FIN-WAIT-2 and TIME-WAIT answer it; RFC 9293 3.10.7.4 drops it",
+        name: "the reply to a segment without ACK after close",
+        reason: "the kernel's FIN-WAIT-2 and TIME-WAIT reply to it; RFC 9293 3.10.7.4 drops it",
         continues: true,
         matches: |events, d| {
             let bare = |inject: &Inject| inject.flags & (ACK | RST | SYN) == 0;
@@ -26,9 +26,9 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "options of an ACK after close",
-        reason: "the kernel's FIN-WAIT-2 and TIME-WAIT of a closed socket keep a few words: no SACK \
-                 blocks, and a timestamp that old data does not move. We report no SACK blocks once \
-                 no application can read the data",
+        reason: "the kernel's FIN-WAIT-2 and TIME-WAIT of a closed socket keep little state: no \
+                 SACK blocks, and a timestamp that old data does not update. We send no SACK \
+                 blocks once no application can read the data",
         continues: true,
         matches: |events, d| {
             // The sequence number is compared as in `compare`: either side's may lie beyond a window
@@ -55,9 +55,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a FIN out of order within data that waits",
-        reason: "one of them is forged: where both wait, either side may end the stream at the FIN or \
-                 take the data",
+        name: "an out-of-order FIN inside out-of-order data",
+        reason: "one of them is forged, so either side may end the stream at the FIN or accept the \
+                 data",
         continues: false,
         matches: |events, d| {
             let fin = |event: &Event| matches!(event, Event::Inject(i) if i.flags & FIN != 0);
@@ -68,9 +68,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "an ACK of something else or with an old timestamp in a closed socket's FIN-WAIT-2",
-        reason: "we answer it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the small form that the \
-                 kernel keeps reads neither the ACK field nor the timestamps of ACKs",
+        name: "an unacceptable ACK or one with an old timestamp in a closed socket's FIN-WAIT-2",
+        reason: "we reply to it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the kernel's small \
+                 entry ignores the ACK field and the timestamps of ACKs",
         continues: true,
         matches: |events, d| {
             let wrong = |inject: &Inject| {
@@ -86,9 +86,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "data with an ACK of something else or an old timestamp in a closed socket's FIN-WAIT-2",
-        reason: "we answer it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the small form that the \
-                 kernel keeps does not read the ACK field, nor the timestamps of ACKs: it takes a FIN, \
+        name: "data with an unacceptable ACK or an old timestamp in a closed socket's FIN-WAIT-2",
+        reason: "we reply to it (RFC 9293 3.10.7.4, RFC 5961 5.2, RFC 7323 5.3), the kernel's \
+                 small entry ignores the ACK field and the timestamps of ACKs: it accepts a FIN, \
                  and resets after data",
         continues: false,
         matches: |events, d| {
@@ -109,8 +109,9 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a RST within the window of a closed socket",
-        reason: "the kernel's small form of FIN-WAIT-2 ends, and before that state what ends where \
-                 data out of order ends; we, who keep no such data, challenge it (RFC 5961 3.2)",
+        reason: "the RST ends the kernel's small FIN-WAIT-2 entry and, before that state, a \
+                 connection whose out-of-order data ends at its sequence number; we keep no such \
+                 data and send a challenge ACK (RFC 5961 3.2)",
         continues: false,
         matches: |events, d| {
             let reset = |inject: &Inject| inject.flags & RST != 0;
@@ -123,7 +124,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a RST outside of the window of a closed socket's FIN-WAIT-2",
-        reason: "the kernel's small form answers it; RFC 9293 3.10.7.4 drops it",
+        reason: "the kernel's small entry replies to it; RFC 9293 3.10.7.4 drops it",
         continues: true,
         matches: |events, d| {
             let reset = |inject: &Inject| inject.flags & RST != 0;
@@ -136,7 +137,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "SIOCOUTQ and SIOCOUTQNSD after a reset",
-        reason: "the kernel counts what the reset threw away, we do not",
+        reason: "the kernel counts the data that the reset discarded, we do not",
         continues: true,
         matches: |events, d| {
             let asks = matches!(
@@ -150,8 +151,8 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "SIOCOUTQNSD with a FIN that waits",
-        reason: "the kernel counts it, we count bytes",
+        name: "SIOCOUTQNSD with an unsent FIN",
+        reason: "the kernel counts the FIN, we count only bytes",
         continues: true,
         matches: |events, d| {
             let asks = matches!(events[d.step], Event::Call(Call::Ioctl(_, SIOCOUTQNSD)));
@@ -164,7 +165,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "an error after a RST in LAST-ACK or CLOSING",
-        reason: "the kernel reports ECONNRESET; RFC 9293 3.10.7.4 closes without a word, as both \
+        reason: "the kernel reports ECONNRESET; RFC 9293 3.10.7.4 closes without an error, as both \
                  streams are complete",
         continues: false,
         matches: |events, d| {
@@ -181,9 +182,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a later SYN in TIME-WAIT that no listener waits for",
-        reason: "we reset as for any closed port (RFC 6191 2), the kernel acknowledges, which makes \
-                 the peer reset and send the SYN again",
+        name: "a later SYN in TIME-WAIT without a listener",
+        reason: "we reset as for any closed port (RFC 6191 2), the kernel acknowledges, so that \
+                 the peer resets and repeats the SYN",
         continues: true,
         matches: |events, d| {
             let syn = |inject: &Inject| inject.flags & (SYN | ACK | RST) == SYN;

@@ -14,7 +14,8 @@ use crate::side::{Outcome, Returned};
 pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "an ACK for the SYN-ACK of a simultaneous open",
-        reason: "the kernel takes it for a duplicate and acknowledges it; RFC 9293 3.5 needs none",
+        reason: "the kernel treats it as a duplicate and acknowledges it; RFC 9293 3.5 requires no \
+                 reply",
         continues: true,
         matches: |events, d| {
             let syn_ack = |inject: &Inject| inject.flags & (SYN | ACK) == SYN | ACK;
@@ -28,8 +29,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a wrong ACK in SYN-RECEIVED outside of the window or with an old timestamp",
-        reason: "the kernel looks at the ACK field first and resets, we at the sequence number, as \
-                 RFC 9293 3.10.7.4 has it, and answer with an ACK",
+        reason: "the kernel checks the ACK field first and resets, we check the sequence number \
+                 first (RFC 9293 3.10.7.4) and reply with an ACK",
         continues: true,
         matches: |events, d| {
             let wrong = |inject: &Inject| inject.flags & ACK != 0 && inject.ack != 1;
@@ -44,8 +45,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "data at the right edge in SYN-RECEIVED",
-        reason: "the kernel cuts the window sharply there; we take what begins at its edge, as both \
-                 do later while nothing waits to be read",
+        reason: "the kernel accepts no data at the edge; we accept data that begins at the edge, \
+                 as both do later while no data is unread",
         continues: false,
         matches: |events, d| {
             let only_listens = |states: &[(usize, u8)]| {
@@ -59,8 +60,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "old data that ends a handshake",
-        reason: "the kernel takes the ACK of data that ends at rcv_nxt in SYN-RECEIVED, we do not \
-                 for a connection that waits in a listener",
+        reason: "in SYN-RECEIVED the kernel accepts the ACK of data that ends at rcv_nxt, we do \
+                 not for a connection of a listener",
         continues: false,
         matches: |events, d| {
             let old = |i: &Inject| {
@@ -79,7 +80,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a RST with an old timestamp or a wrong echo in SYN-RECEIVED",
-        reason: "we take it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not",
+        reason: "we accept it (RFC 7323 5.2: a RST is not subject to PAWS), the kernel does not",
         continues: false,
         matches: |events, d| {
             let mut latest = None;
@@ -97,7 +98,7 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "the SYN once more in SYN-RECEIVED of a simultaneous open",
+        name: "a repeated SYN in SYN-RECEIVED of a simultaneous open",
         reason: "the kernel acknowledges it, we repeat the SYN-ACK, which the peer may have lost \
                  (docs/rfc-exceptions.md)",
         continues: true,
@@ -116,9 +117,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a write after shutdown(WR) before the handshake's end",
-        reason: "the kernel waits for the handshake's end (EAGAIN), ours returns EPIPE at once, as \
-                 POSIX has it",
+        name: "a write after shutdown(WR) before the end of the handshake",
+        reason: "the kernel waits for the end of the handshake (EAGAIN), ours returns EPIPE \
+                 immediately (POSIX)",
         continues: true,
         matches: |events, d| {
             let is = |outcome: &Outcome, errno: i32| {
@@ -137,8 +138,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "the end of a simultaneous open whose socket was shut down before connect()",
-        reason: "shutdown() fails with ENOTCONN; the kernel keeps what it asked for and sends the FIN, \
-                 ours keeps it for calls only",
+        reason: "shutdown() fails with ENOTCONN; the kernel nevertheless sends the FIN later, ours \
+                 applies the shutdown to calls only",
         continues: false,
         matches: |events, d| {
             let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
@@ -154,7 +155,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "the error of a RST in SYN-RECEIVED of a simultaneous open",
-        reason: "ECONNREFUSED, as RFC 9293 3.10.7.4 has it; the kernel reports ECONNRESET",
+        reason: "we report ECONNREFUSED (RFC 9293 3.10.7.4), the kernel reports ECONNRESET",
         continues: true,
         matches: |events, d| {
             let value = |outcome: &Outcome| outcome.returned.as_ref().map_or(0, |r| r.value.abs());
@@ -174,8 +175,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a RST that begins left of the window in SYN-RECEIVED",
-        reason: "the kernel challenges one whose data reaches into the window, we go by its number \
-                 (RFC 5961 3.2)",
+        reason: "the kernel sends a challenge ACK if the data of the RST reaches into the window, \
+                 we check the sequence number only (RFC 5961 3.2)",
         continues: true,
         matches: |events, d| {
             let straddles = |inject: &Inject| {
@@ -191,7 +192,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "an ACK of the initial sequence number in SYN-RECEIVED of a simultaneous open",
-        reason: "the kernel lets it end the handshake, we reset (RFC 9293 3.10.7.4: SND.UNA < SEG.ACK)",
+        reason: "it ends the handshake in the kernel, we reset (RFC 9293 3.10.7.4: SND.UNA < \
+                 SEG.ACK)",
         continues: false,
         matches: |events, d| {
             let first = |inject: &Inject| inject.flags & (ACK | RST) == ACK && inject.ack == 0;
@@ -205,8 +207,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "the echo of a challenge ACK's timestamp in SYN-RECEIVED",
-        reason: "the kernel knows those of SYN-ACKs only, and drops the ACK if its clock has ticked; we \
-                 know both",
+        reason: "the kernel accepts only timestamps of SYN-ACKs, and drops the ACK if its clock \
+                 has ticked; we accept both",
         continues: false,
         matches: |events, d| {
             let syn =
@@ -224,8 +226,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "the timestamp of an ACK in SYN-RECEIVED whose SYN had TSval 0",
-        reason: "the kernel's small form of a connection takes TS.Recent 0 for none, and leaves the \
-                 option out; RFC 7323 3.2 wants it on each segment",
+        reason: "the kernel's small entry treats TS.Recent 0 as unset and omits the option; RFC \
+                 7323 3.2 requires it on each segment",
         continues: true,
         matches: |events, d| {
             let zero = |event: &Event| match event {
@@ -253,8 +255,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a SYN-ACK in SYN-RECEIVED of a listener",
-        reason: "the kernel cuts the SYN off and lets the ACK end the handshake, we challenge it (RFC \
-                 5961 4.2)",
+        reason: "the kernel removes the SYN, and the ACK ends the handshake; we send a challenge \
+                 ACK (RFC 5961 4.2)",
         continues: false,
         matches: |events, d| {
             let again = |inject: &Inject| {
@@ -270,7 +272,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a SYN in SYN-RECEIVED",
-        reason: "the kernel ends the handshake with a RST, we challenge it \
+        reason: "the kernel ends the handshake with a RST, we send a challenge ACK \
                  (docs/rfc-exceptions.md)",
         continues: false,
         matches: |events, d| {
@@ -284,9 +286,9 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "connect over a listener's connection",
-        reason: "the kernel still has the child in its table after shutdown() of the listener, and \
-                 refuses the 4-tuple; ours is gone. One of a closed socket in FIN-WAIT-2 it replaces \
-                 by the timestamp, ours refuses",
+        reason: "after shutdown() of the listener the kernel's table still contains the child, \
+                 which blocks the 4-tuple; ours does not. The kernel replaces the 4-tuple of a \
+                 closed socket in FIN-WAIT-2 by its timestamp, ours refuses it",
         continues: false,
         matches: |events, d| {
             let listens = |event: &Event| matches!(event, Event::Call(Call::Listen(..)));
@@ -300,8 +302,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "close in SYN-RECEIVED of a simultaneous open",
-        reason: "the kernel sends the FIN at once, ours waits for the handshake's end; RFC 9293 \
-                 3.10.4 allows either",
+        reason: "the kernel sends the FIN immediately, ours waits for the end of the handshake; \
+                 RFC 9293 3.10.4 allows either",
         continues: false,
         matches: |events, d| {
             let closes = matches!(

@@ -9,9 +9,9 @@ use crate::side::Outcome;
 
 pub(super) const KNOWN: &[Known] = &[
     Known {
-        name: "an answer to an old segment without data",
-        reason: "it lies left of the window where what follows it was acknowledged, and within (as \
-                 Linux has it) where that acknowledgement is delayed",
+        name: "the reply to an old segment without data",
+        reason: "the segment is left of the window if the following data was acknowledged, and \
+                 inside it (as in Linux) if that acknowledgement is delayed",
         continues: false,
         matches: |events, d| {
             let old = |inject: &Inject| {
@@ -26,8 +26,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "an answer to a RST that ends at rcv_nxt",
-        reason: "the kernel's window begins one earlier, so that it is challenged (RFC 5961 3.2)",
+        name: "the reply to a RST that ends at rcv_nxt",
+        reason: "the kernel's window begins one byte earlier, so it sends a challenge ACK (RFC \
+                 5961 3.2)",
         continues: true,
         matches: |events, d| {
             let at_edge = |i: &Inject| i.flags & RST != 0 && d.before.1.acked == Some(i.end());
@@ -39,7 +40,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a pure ACK with a very old timestamp",
-        reason: "the kernel answers it where it is older than a retransmission timeout, even if it \
+        reason: "the kernel replies if it is older than a retransmission timeout, even if it \
                  reports nothing",
         continues: true,
         matches: |events, d| {
@@ -51,9 +52,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "the urgent pointer of old data, or behind a FIN",
-        reason: "the kernel takes it where the segment ends at rcv_nxt or lies behind a FIN; RFC 9293 \
-                 3.10.7.4 drops old data, and ignores URG after a FIN",
+        name: "the urgent pointer of old data, or after a FIN",
+        reason: "the kernel accepts it if the segment ends at rcv_nxt or begins after a FIN; RFC \
+                 9293 3.10.7.4 drops old data, and ignores URG after a FIN",
         continues: false,
         matches: |events, d| {
             let data = |outcome: &Outcome| outcome.returned.clone().map(|r| r.data);
@@ -72,8 +73,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "data with an ACK that is too old",
-        reason: "the kernel's fast path does not look at what its ACK processing says, and takes \
-                 the data; RFC 5961 5.2 drops it",
+        reason: "the kernel's fast path ignores the result of its ACK processing and accepts the \
+                 data; RFC 5961 5.2 drops it",
         continues: false,
         matches: |events, d| {
             let data = |inject: &Inject| inject.len > 0 && inject.flags & ACK != 0;

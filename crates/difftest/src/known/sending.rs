@@ -26,8 +26,8 @@ fn permits_sack(events: &[Event]) -> bool {
 pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "data written with MSG_MORE",
-        reason: "both send it with the next ACK that arrives; the kernel not where its fast path \
-                 sees nothing new in the ACK",
+        reason: "both send it when the next ACK arrives, but the kernel not if its fast path finds \
+                 nothing new in the ACK",
         continues: false,
         matches: |events, d| {
             let more = |event: &Event| matches!(event, Event::Call(Call::Send { flags, .. }) if flags & MSG_MORE != 0);
@@ -37,7 +37,7 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "SACK blocks on data segments",
-        reason: "the kernel makes room for them on full segments, we send them on ACKs \
+        reason: "the kernel adds them to full segments, we send them on ACKs \
                  (docs/rfc-exceptions.md)",
         continues: false,
         matches: |_, d| {
@@ -53,9 +53,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "an ACK beside data",
-        reason: "the kernel sends what an ACK allows before it reads the segment's data, and then \
-                 acknowledges that; we let the data carry the ACK",
+        name: "an ACK in addition to data",
+        reason: "the kernel sends the data that an ACK allows before it reads the segment's data, \
+                 and then acknowledges the latter; we piggyback the ACK",
         continues: true,
         matches: |_, d| {
             d.ours_only.is_empty()
@@ -65,8 +65,8 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a repeated ACK with a window that does not count",
-        reason: "without SACK the kernel takes it for a duplicate; RFC 5681 2 asks for the same \
+        name: "a repeated ACK with an ignored window",
+        reason: "without SACK the kernel counts it as a duplicate; RFC 5681 2 requires the same \
                  window",
         continues: false,
         matches: |events, d| {
@@ -89,8 +89,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a repeated ACK with a later sequence number",
-        reason: "without SACK the kernel takes it for a window update, whatever the window; RFC 5681 2 \
-                 asks for the same window, not for the same sequence number",
+        reason: "without SACK the kernel treats it as a window update with any window; RFC 5681 2 \
+                 requires the same window, not the same sequence number",
         continues: false,
         matches: |events, d| {
             let plain = |event: &Event| match event {
@@ -113,8 +113,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "data into a window that is smaller than a segment",
-        reason: "both send what is half of the largest window; the kernel forgets the window of the \
-                 SYN, we count it (RFC 1122 4.2.3.4, Max(SND.WND))",
+        reason: "both send half of the largest window; the kernel ignores the window of the SYN, \
+                 we include it (RFC 1122 4.2.3.4, Max(SND.WND))",
         continues: false,
         matches: |events, d| {
             let small = |event: &Event| matches!(event, Event::Inject(i) if i.window <= 512);
@@ -124,9 +124,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a forged SACK option whose first block lies in the second",
-        reason: "it reports a duplicate (RFC 2883 4), which we do not take for news; the kernel does \
-                 where the second block is impossible",
+        name: "a forged SACK option whose first block is inside the second",
+        reason: "it reports a duplicate (RFC 2883 4), which delivers no data for us; it does for \
+                 the kernel if the second block is impossible",
         continues: false,
         matches: |events, d| {
             let nested = |inject: &Inject| match &inject.sack[..] {
@@ -137,9 +137,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "the last segments that an ACK or a write lets go",
-        reason: "whether less than a third of the window waits for the next ACK depends on how long \
-                 ago the first segment in flight left, and so on time",
+        name: "the last segments that an ACK or a write allows",
+        reason: "whether less than a third of the window is deferred until the next ACK depends on \
+                 the age of the first segment in flight, and thus on time",
         continues: false,
         matches: |events, d| {
             let data = |segments: &[LiveSegment]| -> Vec<_> {
@@ -172,8 +172,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a retransmission that SACK covers in part",
-        reason: "where a partial ACK moved the borders of segments the kernel sends a whole one, we \
-                 send what is missing (RFC 6675 4, NextSeg)",
+        reason: "if a partial ACK moved the segment boundaries, the kernel sends a whole segment, \
+                 we send the missing part (RFC 6675 4, NextSeg)",
         continues: false,
         matches: |events, d| {
             let lefts: Vec<u32> = (events[..=d.step].iter())
@@ -206,8 +206,9 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "segments of half of the largest window",
-        reason: "the kernel forgets the window of the SYN, so that a handshake that ends with a small \
-                 one makes small segments; we count it (RFC 1122 4.2.3.4, Max(SND.WND))",
+        reason: "the kernel ignores the window of the SYN, so that a handshake that ends with a \
+                 small window causes small segments; we include it (RFC 1122 4.2.3.4, \
+                 Max(SND.WND))",
         continues: false,
         matches: |events, d| {
             let data = |segments: &[LiveSegment]| {
@@ -232,7 +233,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "corked data before a FIN that does not fit the window",
-        reason: "the kernel sends it with the FIN, we at once (RFC 9293 3.8.6.2.1: all that there is)",
+        reason: "the kernel sends it with the FIN, we send it immediately (RFC 9293 3.8.6.2.1: all \
+                 queued data)",
         continues: false,
         matches: |events, d| {
             let ends = matches!(
@@ -245,8 +247,8 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "the window of a segment that was overtaken",
-        reason: "the kernel's fast path sets SND.WL1 back; we ignore a window older than another (RFC \
+        name: "the window of a reordered segment",
+        reason: "the kernel's fast path sets SND.WL1 back; we ignore the older of two windows (RFC \
                  9293 3.10.7.4)",
         continues: false,
         matches: |events, d| {
@@ -299,7 +301,7 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a report of duplicates of what the same ACK acknowledges first",
+        name: "a DSACK of data that the same ACK acknowledges first",
         reason: "we count it against the retransmissions of the recovery and may undo the reduction \
                  (RFC 3708 3); the kernel counts only what was acknowledged before",
         continues: false,
@@ -325,10 +327,10 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "losses that an ACK shows that reports data of several times",
+        name: "losses detected by an ACK for data sent at different times",
         reason: "the kernel's RACK.rtt is that of the segment that it processes last, the last one \
-                 below the ACK, and with it what was sent later waits; ours is that of the latest \
-                 (RFC 8985 6.2: the most recently sent segment)",
+                 below the ACK, so that later segments are not yet lost; ours is that of the most \
+                 recently sent segment (RFC 8985 6.2)",
         continues: false,
         matches: |events, d| {
             let news = |i: &Inject| {
@@ -359,9 +361,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a FIN behind the last byte that the window admits",
-        reason: "the kernel looks at the first segment of a super-segment only; RFC 9293 3.4: the FIN \
-                 takes up a sequence number",
+        name: "a FIN after the last byte that the window admits",
+        reason: "the kernel checks only the first segment of a super-segment; RFC 9293 3.4: the \
+                 FIN occupies a sequence number",
         continues: false,
         matches: |events, d| {
             let edges = |edge: u32| {
@@ -383,7 +385,7 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "losses that time shows, on an ACK that reports nothing",
+        name: "losses by time, on an ACK that reports nothing",
         reason: "RFC 8985 6.2 runs for each ACK; the kernel's RACK waits for the next delivery or for \
                  its timer",
         continues: false,
@@ -414,9 +416,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a recovery that an overtaken ACK begins",
-        reason: "the kernel sends all that cwnd admits, as it reduces cwnd only for an ACK that is \
-                 not older than another; we keep to RFC 9937",
+        name: "a recovery that a reordered ACK begins",
+        reason: "the kernel sends all data that cwnd admits, as an older ACK does not reduce cwnd; \
+                 we follow RFC 9937",
         continues: false,
         matches: |events, d| {
             let overtaken = |at: usize, inject: &Inject| {
@@ -438,9 +440,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a SACK block that reaches over what a later ACK acknowledges",
-        reason: "the receiver has thrown data away, which RFC 2018 8 allows but none does: the kernel \
-                 first waits 10 ms, we repair what else is lost",
+        name: "a SACK block that extends beyond a later ACK",
+        reason: "the receiver has discarded data, which RFC 2018 8 allows but no implementation \
+                 does: the kernel first waits 10 ms, we retransmit other lost data",
         continues: false,
         matches: |events, d| {
             let covers = |ack: u32| {
@@ -462,8 +464,8 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "a retransmission beyond a window that the peer took back",
-        reason: "RFC 9293 3.8.6 allows it (MAY); the kernel keeps to the window",
+        name: "a retransmission beyond a window that the peer shrank",
+        reason: "RFC 9293 3.8.6 allows it (MAY); the kernel respects the window",
         continues: false,
         matches: |events, d| {
             let data = |segments: &[LiveSegment]| -> Vec<(u32, u32)> {
@@ -498,9 +500,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "what an ACK makes go before its segment's data draws a RST",
-        reason: "the kernel sends it, or the FIN that the handshake's end allows, before it reads the \
-                 data; we send the RST only",
+        name: "data sent because of an ACK before the data of its segment causes a RST",
+        reason: "the kernel sends it, or the FIN that the end of the handshake allows, before it \
+                 reads the data; we send only the RST",
         continues: true,
         matches: |events, d| {
             let resets = |segments: &[LiveSegment]| segments.last().is_some_and(is_reset);
@@ -514,8 +516,9 @@ pub(super) const KNOWN: &[Known] = &[
         },
     },
     Known {
-        name: "what an ACK makes go before its segment's data is read",
-        reason: "the kernel sends it with the acknowledgement number from before, we with the new",
+        name: "data sent because of an ACK before the data of its segment is read",
+        reason: "the kernel sends it with the previous acknowledgement number, we send it with the \
+                 new one",
         continues: true,
         matches: |_, d| {
             let blank = |segments: &[LiveSegment]| -> Vec<_> {
@@ -541,8 +544,8 @@ pub(super) const KNOWN: &[Known] = &[
     },
     Known {
         name: "a loss soon after a simultaneous open",
-        reason: "three SACKed segments above a hole report it as lost (RFC 6675 4, IsLost): the kernel \
-                 sends new data first, by the times of its segments",
+        reason: "three SACKed segments above a hole indicate its loss (RFC 6675 4, IsLost); the \
+                 kernel first sends new data, because of the times of its segments",
         continues: false,
         matches: |events, d| {
             let connects = |event: &Event| matches!(event, Event::Call(Call::Connect(_)));
